@@ -1,0 +1,111 @@
+// Package migrations holds GEM's tables and the functions that move a call, as plain SQL files, and applies them.
+//
+// The files have an Up part alone, so that they are also valid for psql and in Supabase's own migration folder. A file that
+// was released is never changed: the next change is the next file, and it must let workers of the version before go on.
+package migrations
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/database"
+)
+
+// FS holds the files.
+//
+//go:embed *.sql
+var FS embed.FS
+
+// table is where goose keeps what was applied.
+const table = "gem.migrations"
+
+// lock is the advisory lock that lets one process migrate at a time; the number is arbitrary and stays.
+const lock = 4716_0001
+
+// Result says what [Apply] did.
+type Result struct {
+	From, To int64    // the schema's version before and after; 0 is an empty database
+	Applied  []string // the files, in order
+}
+
+// Up brings the database at url to the newest version.
+func Up(ctx context.Context, url string) error {
+	_, err := Apply(ctx, url)
+	return err
+}
+
+// Apply brings the database at url to the newest version and says what was done. Several processes may call it at once:
+// one applies, the others wait and find nothing left to do. Each file is one transaction.
+func Apply(ctx context.Context, url string) (Result, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return Result{}, errors.New("the connection string is not valid: it has the form postgres://user:password@host:5432/database")
+	}
+	// Works through a transaction pooler too: nothing is prepared and nothing outlives its transaction.
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	db := stdlib.OpenDB(*config)
+	defer db.Close()
+
+	// goose's own lock belongs to a session, which a pooler does not keep. This one belongs to a transaction that stays
+	// open beside goose's.
+	guard, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return Result{}, fmt.Errorf("connect: %w", err)
+	}
+	defer func() { _ = guard.Rollback() }()
+	if _, err := guard.ExecContext(ctx, "select pg_advisory_xact_lock($1)", int64(lock)); err != nil {
+		return Result{}, fmt.Errorf("wait for the migration lock: %w", err)
+	}
+	return apply(ctx, db)
+}
+
+func apply(ctx context.Context, db *sql.DB) (Result, error) {
+	if _, err := db.ExecContext(ctx, "create schema if not exists gem"); err != nil {
+		return Result{}, fmt.Errorf("create the schema gem (the role must own the database or have CREATE on it): %w", err)
+	}
+	store, err := database.NewStore(database.DialectPostgres, table)
+	if err != nil {
+		return Result{}, err
+	}
+	provider, err := goose.NewProvider("", db, FS, goose.WithStore(store), goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return Result{}, err
+	}
+	var done Result
+	if done.From, err = provider.GetDBVersion(ctx); err != nil {
+		return done, fmt.Errorf("read the schema's version: %w", err)
+	}
+	applied, err := provider.Up(ctx)
+	for _, a := range applied {
+		done.Applied = append(done.Applied, a.Source.Path)
+		done.To = a.Source.Version
+	}
+	if err != nil {
+		return done, fmt.Errorf("apply the migrations: %w", err)
+	}
+	done.To = max(done.From, done.To)
+	return done, nil
+}
+
+// Newest is the version that this program needs.
+func Newest() (int64, error) {
+	files, err := FS.ReadDir(".")
+	if err != nil {
+		return 0, err
+	}
+	var newest int64
+	for _, f := range files {
+		version, err := goose.NumericComponent(f.Name())
+		if err != nil {
+			return 0, err
+		}
+		newest = max(newest, version)
+	}
+	return newest, nil
+}

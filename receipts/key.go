@@ -1,0 +1,84 @@
+package receipts
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"strconv"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// maxReadable is the length in bytes up to which a key's value stands in it readably; a longer one stands as its hash.
+const maxReadable = 200
+
+// Idempotency is what a receipt's effects say about the key of its call.
+type Idempotency struct {
+	Mode     string          `json:"mode"`
+	Hit      bool            `json:"hit"`
+	KeyField string          `json:"key_field,omitempty"`
+	KeyValue json.RawMessage `json:"key_value,omitempty"`
+}
+
+// Key computes the key of a keyed tool: the tool's name, the key field and its value in the input, whoever calls. It
+// returns false when the value is missing or empty. The first file of migrations computes the same for imported receipts.
+func Key(tool, field string, value json.RawMessage) (string, bool) {
+	value = bytes.TrimSpace(value)
+	if len(value) == 0 || bytes.Equal(value, []byte("null")) {
+		return "", false
+	}
+	var text string
+	if json.Unmarshal(value, &text) != nil { // a number, a boolean or a document: as jsonb writes it
+		return tool + ":" + field + keyed("=", string(value), ""), true
+	}
+	if text == "" {
+		return "", false
+	}
+	return tool + ":" + field + keyed(`="`, text, `"`), true
+}
+
+// ClientKey computes the key of a safe-retry tool from the key that the client chose: it counts for the same tool and the
+// same caller. caller is the call's created_by, empty when there is none.
+func ClientKey(tool, caller, clientKey string) string {
+	// Quoted, so that no caller can be written to look like another caller and a key.
+	return tool + ":" + keyed("caller=", strconv.Quote(caller), "") + ":" + keyed("client=", clientKey, "")
+}
+
+func keyed(before, value, after string) string {
+	if len(value) <= maxReadable {
+		return before + value + after
+	}
+	sum := sha256.Sum256([]byte(value))
+	return " sha256 " + hex.EncodeToString(sum[:])
+}
+
+// Verdict is what an attempt is to do with its key.
+type Verdict string
+
+// The verdicts of [HoldKey].
+const (
+	Run  Verdict = "run"  // the attempt holds the key: no other call runs with it until this one ends
+	Hit  Verdict = "hit"  // the key succeeded before: repeat that receipt
+	Wait Verdict = "wait" // another call holds the key: this one was parked, and is no longer the attempt's
+)
+
+// Held is the answer of [HoldKey]; ReceiptID and Result are set when Verdict is [Hit].
+type Held struct {
+	Verdict   Verdict
+	ReceiptID string
+	Result    json.RawMessage
+}
+
+// HoldKey asks for the key on behalf of an attempt. The error is [IsNotHeld] when the attempt no longer holds its call.
+func HoldKey(ctx context.Context, db Querier, a Attempt, key string) (Held, error) {
+	var (
+		held    Held
+		receipt pgtype.Text
+	)
+	err := db.QueryRow(ctx, "select verdict, receipt_id::text, result::text from gem.hold_key($1, $2, $3, $4)", a.CallID, a.Number, a.WorkerID, key).
+		Scan(&held.Verdict, &receipt, &held.Result)
+	held.ReceiptID = receipt.String
+	return held, err
+}

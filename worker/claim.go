@@ -1,0 +1,109 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/gemworker/gem/receipts"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// claimed is a call that this worker holds.
+type claimed struct {
+	receipts.Attempt
+	Tool      string
+	Input     json.RawMessage
+	ClientKey string
+	SessionID string
+	CreatedBy string
+	Priority  int
+	RunAt     time.Time
+	seq       int64
+	Retries   int // attempts that ended with a transient error
+	Losses    int // attempts whose worker died
+}
+
+// spent counts the attempts that are gone, of the tool's retry.max_attempts.
+func (c *claimed) spent() int { return c.Retries + c.Losses }
+
+// marks remembers, for each priority, from which run_at on the queue was not yet looked at. A claim that begins there
+// need not walk over the index entries of calls that were claimed before, which stay as long as any old snapshot does.
+type marks struct {
+	from     map[int]time.Time
+	fullLook time.Time
+}
+
+const (
+	// A transaction that inserted before others and commits after them lies behind the mark: the mark keeps this distance.
+	markDistance = time.Second
+	// What lies behind it all the same is found by a look without marks.
+	fullLookEvery = 2 * time.Second
+)
+
+// next returns the marks for the next claim as JSON; none for a full look.
+func (m *marks) next(now time.Time) string {
+	if now.Sub(m.fullLook) >= fullLookEvery {
+		m.fullLook = now
+		return "{}"
+	}
+	encoded, err := json.Marshal(m.from)
+	if err != nil || len(m.from) == 0 {
+		return "{}"
+	}
+	return string(encoded)
+}
+
+// forget makes the next claim a full look: some call came back to the place that it had before.
+func (m *marks) forget() { m.fullLook = time.Time{} }
+
+func (m *marks) learn(calls []claimed) {
+	if m.from == nil {
+		m.from = map[int]time.Time{}
+	}
+	for _, c := range calls {
+		if at := c.RunAt.Add(-markDistance); at.After(m.from[c.Priority]) {
+			m.from[c.Priority] = at
+		}
+	}
+}
+
+// claim takes up to limit calls from the queue, in the order in which they are to run.
+func (w *Worker) claim(ctx context.Context, limit int) ([]claimed, error) {
+	ctx, cancel := context.WithTimeout(ctx, statementDeadline)
+	defer cancel()
+	rows, err := w.control.Query(ctx, `
+		select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, priority, run_at, seq, retries, losses
+		from gem.claim($1, $2, $3)`, w.id, limit, w.marks.next(time.Now()))
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var calls []claimed
+	for rows.Next() {
+		c := claimed{Attempt: receipts.Attempt{WorkerID: w.id}}
+		var key, session, creator pgtype.Text
+		if err := rows.Scan(&c.CallID, &c.Number, &c.Tool, &c.Input, &key, &session, &creator, &c.Priority, &c.RunAt, &c.seq,
+			&c.Retries, &c.Losses); err != nil {
+			return nil, err
+		}
+		c.ClientKey, c.SessionID, c.CreatedBy = key.String, session.String, creator.String
+		calls = append(calls, c)
+	}
+	// Only now are they ours: the rows stream before the statement has ended.
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	w.marks.learn(calls)
+	slices.SortFunc(calls, func(a, b claimed) int {
+		if a.Priority != b.Priority {
+			return b.Priority - a.Priority
+		}
+		if order := a.RunAt.Compare(b.RunAt); order != 0 {
+			return order
+		}
+		return int(a.seq - b.seq)
+	})
+	return calls, nil
+}

@@ -1,0 +1,285 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/receipts"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap"
+)
+
+// settle ends an attempt whose handler gave an error: with a receipt, or by putting the call back. doomed is the error
+// that broke the handler's transaction, if one did.
+func (a *attempt) settle(ctx context.Context, err, doomed error) {
+	switch cause := context.Cause(ctx); {
+	case receipts.IsNotHeld(err) || errors.Is(cause, errNotHeld):
+		a.lost()
+	case errors.Is(cause, errStopping) && a.mayRunAgain():
+		a.release()
+	case errors.Is(cause, errStopping):
+		a.finish(receipts.Failure(receipts.OutcomeUnknown, fmt.Sprintf(
+			"The worker was stopped in the middle of the call, and %s may not run twice: whether it took effect is not known.", a.tool.Name), nil))
+	case isTransient(err, doomed) && a.mayRunAgain() && !errors.Is(cause, context.DeadlineExceeded):
+		a.retry(err)
+	default:
+		a.finish(a.failure(err, cause))
+	}
+}
+
+// failure says on a receipt what went wrong.
+func (a *attempt) failure(err, cause error) receipts.Outcome {
+	var (
+		notConfigured *handlers.NotConfigured
+		failed        *handlers.Failure
+		unencodable   *handlers.OutputError
+		unfit         *invalidOutput
+		unstorable    *refused
+		panicking     *panicked
+	)
+	switch {
+	case errors.As(err, &notConfigured):
+		return receipts.Unconfigured(notConfigured.Reason, notConfigured.RequiredEnv, notConfigured.NextSteps)
+	case errors.As(err, &panicking):
+		return receipts.Failure(receipts.Panic, fmt.Sprintf("%s panicked: %s", a.handler.Func, cut(panicking.Error(), 500)), nil)
+	case errors.Is(cause, context.DeadlineExceeded):
+		return receipts.Failure(receipts.Timeout, fmt.Sprintf("%s took longer than its %s.", a.tool.Name, a.tool.Timeout),
+			map[string]int64{"timeout_ms": a.tool.Timeout.Milliseconds()})
+	case errors.As(err, &unfit):
+		return receipts.Failure(receipts.OutputInvalid, unfit.Error(), unfit.faults)
+	case errors.As(err, &unencodable):
+		return receipts.Failure(receipts.OutputInvalid, fmt.Sprintf("The output of %s can not be written as JSON: %v", a.tool.Name, unencodable.Err), nil)
+	case errors.As(err, &unstorable):
+		return receipts.Failure(receipts.OutputInvalid, unstorable.message(a.tool.Name), nil)
+	case errors.As(err, &failed):
+		code := receipts.Code(failed.Code)
+		if code == "" {
+			code = receipts.ExecutionError
+		}
+		return receipts.Failure(code, failed.Message, failed.Details)
+	}
+	var details any
+	if spent := a.spent() + 1; spent > 1 {
+		details = map[string]int{"attempts": spent}
+	}
+	return receipts.Failure(receipts.ExecutionError, publicMessage(err), details)
+}
+
+// publicMessage is what a receipt says of an error. Postgres's errors are reduced to their message, and those of a
+// connection to a sentence: they name hosts and users.
+func publicMessage(err error) string {
+	var (
+		pgErr      *pgconn.PgError
+		connectErr *pgconn.ConnectError
+	)
+	switch {
+	case errors.As(err, &connectErr):
+		return "Postgres could not be reached."
+	case errors.As(err, &pgErr):
+		return fmt.Sprintf("Postgres refused a statement: %s (SQLSTATE %s)", pgErr.Message, pgErr.Code)
+	}
+	return err.Error()
+}
+
+// isTransient reports whether the error may be gone at the next attempt: the handler says so, or Postgres does.
+func isTransient(err, doomed error) bool {
+	var transient *handlers.TransientError
+	if errors.As(err, &transient) {
+		return true
+	}
+	var pgErr *pgconn.PgError
+	for _, e := range []error{err, doomed} {
+		switch {
+		case e == nil || errors.Is(e, errEnded) || errors.Is(e, errOpen):
+		case errors.As(e, &pgErr):
+			if isTransientCode(pgErr.Code) {
+				return true
+			}
+		case isConnectionError(e):
+			return true
+		}
+	}
+	return false
+}
+
+// isTransientCode knows serialization failures, deadlocks, lost connections, full servers and servers that go down.
+func isTransientCode(code string) bool {
+	return code == "40001" || code == "40P01" || strings.HasPrefix(code, "08") || strings.HasPrefix(code, "53") || strings.HasPrefix(code, "57P")
+}
+
+// isConnectionError reports whether err comes from the way to Postgres, and not from Postgres.
+func isConnectionError(err error) bool {
+	var connectErr *pgconn.ConnectError
+	return errors.Is(err, errConnectionLost) || errors.As(err, &connectErr) || pgconn.SafeToRetry(err) || pgconn.Timeout(err)
+}
+
+// isRefusal reports whether Postgres understood the statement and will refuse it again: the value is the fault.
+func isRefusal(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && !isTransientCode(pgErr.Code) && pgErr.Code != "57014" && !receipts.IsNotHeld(err)
+}
+
+// refused is the error of an outcome that Postgres will not store.
+type refused struct{ err error }
+
+func (e *refused) Error() string { return e.err.Error() }
+func (e *refused) Unwrap() error { return e.err }
+func (e *refused) message(tool string) string {
+	return fmt.Sprintf("What %s returned can not be stored: %s", tool, publicMessage(e.err))
+}
+
+// maxKeyValue is the size in bytes up to which a key's value is repeated on the receipt; a longer one stands in the call's
+// input alone.
+const maxKeyValue = 1 << 10
+
+// effects is what stands on the receipt.
+type effects struct {
+	handlers.Effects
+	Idempotency receipts.Idempotency `json:"idempotency"`
+}
+
+func (a *attempt) final(outcome receipts.Outcome, did handlers.Effects) receipts.Final {
+	on := effects{Effects: did}
+	if a.tool != nil {
+		on.Idempotency = receipts.Idempotency{Mode: string(a.tool.Idempotency.Mode), Hit: outcome.ReplayOf != "", KeyField: a.tool.Idempotency.KeyField}
+		if value := a.keyValue(); on.Idempotency.KeyField != "" && len(value) <= maxKeyValue {
+			on.Idempotency.KeyValue = value
+		}
+	}
+	encoded, err := json.Marshal(on)
+	if err != nil { // strings, numbers, and JSON from the input: can not happen, and must not cost the receipt
+		encoded = []byte("{}")
+	}
+	return receipts.Final{Attempt: a.Attempt, Outcome: outcome, Effects: receipts.CleanJSON(encoded), RegistryVersion: a.Registry.Version}
+}
+
+// finish writes the receipt in a transaction of its own. What a transactional handler wrote is gone by now, and what it
+// recorded as written with it.
+func (a *attempt) finish(outcome receipts.Outcome) {
+	var did handlers.Effects
+	if a.call != nil {
+		did = a.call.Effects()
+		if a.handler.Transactional {
+			did.DBWrites = nil
+		}
+	}
+	write := func(o receipts.Outcome) error {
+		return a.persist(context.Background(), "write the receipt", func(ctx context.Context) error {
+			return receipts.Finish(ctx, a.calls, a.final(o, did))
+		})
+	}
+	err := write(outcome)
+	if isRefusal(err) {
+		outcome = receipts.Failure(receipts.OutputInvalid, (&refused{err: err}).message(a.Tool), nil)
+		err = write(outcome)
+	}
+	switch {
+	case err == nil:
+		a.endedWith(outcome)
+	case receipts.IsNotHeld(err):
+		a.lost()
+	default:
+		a.giveUp(err)
+	}
+}
+
+// retry puts the call back, to run again after a pause; when its attempts are spent it fails.
+func (a *attempt) retry(err error) {
+	var again *time.Time
+	reason := receipts.Failure(receipts.ExecutionError, publicMessage(err), nil)
+	persistErr := a.persist(context.Background(), "put the call back", func(ctx context.Context) error {
+		return a.calls.QueryRow(ctx, "select gem.retry($1, $2, $3, ($4::jsonb) -> 'error', $5, make_interval(secs => $6))",
+			a.CallID, a.Number, a.WorkerID, string(reason.Result), a.tool.Retry.MaxAttempts, a.tool.Retry.Backoff.Seconds()).Scan(&again)
+	})
+	switch {
+	case receipts.IsNotHeld(persistErr):
+		a.lost()
+	case persistErr != nil:
+		a.giveUp(persistErr)
+	case again == nil:
+		a.finish(a.failure(err, nil))
+	default:
+		pause := time.Until(*again)
+		time.AfterFunc(pause, a.nudge)
+		a.ended("retried", zap.Duration("again_in", pause), zap.String("error", cut(publicMessage(err), 500)))
+	}
+}
+
+// release hands the call over to another worker.
+func (a *attempt) release() {
+	err := a.persist(context.Background(), "hand the call over", func(ctx context.Context) error {
+		return release(ctx, a.calls, a.Attempt)
+	})
+	switch {
+	case receipts.IsNotHeld(err):
+		a.lost()
+	case err != nil:
+		a.giveUp(err)
+	default:
+		a.ended("released")
+	}
+}
+
+func release(ctx context.Context, pool *pgxpool.Pool, a receipts.Attempt) error {
+	_, err := pool.Exec(ctx, "select gem.release($1, $2, $3)", a.CallID, a.Number, a.WorkerID)
+	return err
+}
+
+// persist runs a statement until Postgres has answered it: a connection may break, a server restart. Each try has a
+// deadline. It gives up when ctx ends, and some time after the worker began to stop; the call is then another's to recover.
+func (a *attempt) persist(ctx context.Context, doing string, statement func(context.Context) error) error {
+	pause := 50 * time.Millisecond
+	for {
+		try, cancel := context.WithTimeout(ctx, statementDeadline)
+		err := statement(try)
+		cancel()
+		var pgErr *pgconn.PgError
+		answered := err == nil || errors.As(err, &pgErr) && !isTransientCode(pgErr.Code) && pgErr.Code != "57014"
+		if answered || ctx.Err() != nil || a.givingUp() {
+			return err
+		}
+		a.log.Warn("could not "+doing+", trying again", zap.Error(err), zap.Duration("pause", pause))
+		sleep(ctx, jitter(pause))
+		pause = min(pause*2, 2*time.Second)
+	}
+}
+
+// endedWith logs the end of a call.
+func (a *attempt) endedWith(o receipts.Outcome) {
+	fields := []zap.Field{}
+	if o.Code != "" {
+		fields = append(fields, zap.String("error_code", string(o.Code)))
+	}
+	if o.ReplayOf != "" {
+		fields = append(fields, zap.String("replay_of", o.ReplayOf))
+	}
+	a.ended(string(o.Status), fields...)
+}
+
+// ended logs the end of an attempt.
+func (a *attempt) ended(outcome string, fields ...zap.Field) {
+	a.log.Info("call ended", append(fields, zap.String("outcome", outcome), zap.Duration("duration", time.Since(a.started)))...)
+}
+
+// lost ends an attempt that does not hold its call: it wrote the receipt itself, and the answer was lost on the way; or the
+// call is another's by now, and nothing is written.
+func (a *attempt) lost() {
+	ctx, cancel := context.WithTimeout(context.Background(), statementDeadline)
+	defer cancel()
+	if r, err := receipts.Of(ctx, a.calls, a.CallID); err == nil && r.Attempt == a.Number && r.WorkerID == a.WorkerID {
+		a.ended(string(r.Status))
+		return
+	}
+	a.ended("not_held")
+}
+
+// giveUp ends an attempt that could not reach the database. The call is recovered when this worker counts as dead.
+func (a *attempt) giveUp(err error) {
+	a.log.Error("the call is left to recovery", zap.Error(err))
+}

@@ -1,0 +1,126 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+)
+
+// channel is where gem.wake_workers notifies.
+const channel = "gem_calls"
+
+// want tells the database whether inserts are to notify this worker, when that has changed, and reports whether it has.
+func (w *Worker) want(ctx context.Context, wanted bool) (changed bool) {
+	if w.wanted == wanted {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, statementDeadline)
+	defer cancel()
+	if _, err := w.control.Exec(ctx, "select gem.want_wake($1, $2)", w.id, wanted); err != nil {
+		w.say(ignoreEnd(ctx, err), "ask for notifications")
+		return false
+	}
+	w.wanted = wanted
+	return true
+}
+
+// nudge makes the loop look at the queue now.
+func (w *Worker) nudge() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// listen keeps a connection that notifications come in on, and connects again when it breaks. Until a notification to
+// itself has come through, the worker polls: some poolers accept LISTEN and never deliver.
+func (w *Worker) listen(ctx context.Context) {
+	pause := time.Second
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := w.listenOnce(ctx)
+		w.listening.Store(false)
+		w.nudge()
+		if ctx.Err() != nil {
+			return
+		}
+		w.Log.Warn("no notifications: polling until they are back", zap.String("reason", pgpool.Reason(err)), zap.Duration("next_try", pause))
+		sleep(ctx, jitter(pause))
+		pause = min(pause*2, time.Minute)
+		if time.Since(began) > time.Minute {
+			pause = time.Second
+		}
+	}
+}
+
+var errNotDelivered = errors.New("LISTEN was accepted and a notification to oneself did not come: is this a transaction pooler? Set DIRECT_URL")
+
+func (w *Worker) listenOnce(ctx context.Context) error {
+	config, err := pgx.ParseConfig(w.ListenURL)
+	if err != nil {
+		return errors.New("the connection string for notifications is not valid")
+	}
+	config.ConnectTimeout = statementDeadline
+	config.RuntimeParams["application_name"] = "gem listen"
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		closing, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = conn.Close(closing)
+	}()
+
+	proving, cancel := context.WithTimeout(ctx, statementDeadline)
+	defer cancel()
+	if _, err := conn.Exec(proving, "listen "+channel); err != nil {
+		return err
+	}
+	if _, err := conn.Exec(proving, "select pg_notify($1, $2)", channel, w.id); err != nil {
+		return err
+	}
+	for {
+		note, err := conn.WaitForNotification(proving)
+		if err != nil {
+			if proving.Err() != nil && ctx.Err() == nil {
+				return errNotDelivered
+			}
+			return err
+		}
+		if note.Payload == w.id {
+			break
+		}
+	}
+	w.listening.Store(true)
+	w.Log.Debug("notifications come through")
+	w.nudge()
+
+	for {
+		// A connection that broke without a word is noticed by asking from time to time.
+		waiting, cancel := context.WithTimeout(ctx, 30*time.Second)
+		note, err := conn.WaitForNotification(waiting)
+		timedOut := waiting.Err() != nil && ctx.Err() == nil
+		cancel()
+		switch {
+		case timedOut:
+			asking, cancel := context.WithTimeout(ctx, statementDeadline)
+			err := conn.Ping(asking)
+			cancel()
+			if err != nil {
+				return err
+			}
+		case err != nil:
+			return err
+		default:
+			if note.Payload == "again" {
+				w.lookAgain.Store(true)
+			}
+			w.nudge()
+		}
+	}
+}

@@ -1,0 +1,327 @@
+// Package worker takes calls from the queue and runs each to its receipt.
+//
+// The path of one call, file by file: [Worker.Run] here claims what fits the free slots (claim.go); attempt.go decides what
+// a call needs and runs its handler, in the transaction of tx.go where the handler takes one; outcome.go turns what came
+// out into a receipt or a retry. Beside that path, heartbeat.go says that the process lives and takes in the calls of dead
+// ones, and wake.go listens for inserts.
+//
+// Every change of a call is one SQL function of migrations/00002_state_machine.sql. What this package keeps in memory may
+// be lost at any line.
+package worker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/registry"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap"
+)
+
+const (
+	// statementDeadline bounds every statement of the worker's own. A handler's statements are bounded by its timeout.
+	statementDeadline = 10 * time.Second
+	// reactionTime is what a handler gets to notice that its context has ended, before it is given up.
+	reactionTime = time.Second
+)
+
+// Options says what a worker works with. The zero value of a field that names a default is that default.
+type Options struct {
+	// Calls is the pool that handlers, receipts and keys use. It should have a connection for each slot.
+	Calls *pgxpool.Pool
+	// Control is the pool that claims and heartbeats use: two connections of its own, so that no handler can starve them.
+	Control *pgxpool.Pool
+	// ListenURL leads directly to Postgres, for notifications; empty: the worker polls alone.
+	ListenURL string
+
+	Registry *registry.Registry
+	Handlers *handlers.Handlers
+
+	// Name stands before a random suffix in the worker's id. Default: worker.
+	Name string
+	// Version is recorded in core_workers. Default: dev.
+	Version string
+	// Concurrency is how many calls run at once. Default: 10.
+	Concurrency int
+	// PollInterval is how often the queue is looked at when nothing happens. Default: 1 s. While calls come, and no
+	// notification can, it is looked at more often.
+	PollInterval time.Duration
+	// ShutdownGrace is what running calls get to end when the worker stops. 0: none.
+	ShutdownGrace time.Duration
+	// HeartbeatInterval and DeadAfter say how often a worker shows that it lives, and after how long a silence others take
+	// its calls. Defaults: 2 s and 6 s. All workers of a database should have the same DeadAfter.
+	HeartbeatInterval, DeadAfter time.Duration
+
+	// Log is told when a call is claimed and when it ends. Default: none.
+	Log *zap.Logger
+}
+
+// Worker runs calls. One process may have several.
+type Worker struct {
+	Options
+	id      string
+	control *pgxpool.Pool
+	calls   *pgxpool.Pool
+
+	wake      chan struct{} // someone says that there is something to claim
+	lookAgain atomic.Bool   // and that it lies behind the marks
+	listening atomic.Bool   // notifications come through
+	wanted    bool          // what core_workers says of wants_wake
+	marks     marks
+	giveUpAt  atomic.Int64                   // Unix nanoseconds after which nothing is tried again; 0 while the worker works
+	strays    map[receipts.Attempt]time.Time // held and not running, since when
+
+	mu      sync.Mutex
+	running map[receipts.Attempt]context.CancelCauseFunc
+	freed   chan struct{} // a slot was freed
+	done    sync.WaitGroup
+}
+
+// New checks the options. It does not connect.
+func New(o Options) (*Worker, error) {
+	if o.Calls == nil || o.Control == nil || o.Registry == nil || o.Handlers == nil {
+		return nil, errors.New("worker: Calls, Control, Registry and Handlers must be set")
+	}
+	def(&o.Name, "worker")
+	def(&o.Version, "dev")
+	def(&o.Concurrency, 10)
+	def(&o.PollInterval, time.Second)
+	def(&o.HeartbeatInterval, 2*time.Second)
+	def(&o.DeadAfter, 6*time.Second)
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	if o.Concurrency < 1 || o.DeadAfter <= o.HeartbeatInterval {
+		return nil, errors.New("worker: Concurrency must be at least 1, and DeadAfter longer than HeartbeatInterval")
+	}
+	var suffix [4]byte
+	if _, err := rand.Read(suffix[:]); err != nil {
+		return nil, err
+	}
+	return &Worker{
+		Options: o,
+		// A restarted process must not be taken for its predecessor, whose calls are to be recovered.
+		id:      o.Name + "-" + hex.EncodeToString(suffix[:]),
+		control: o.Control,
+		calls:   o.Calls,
+		wake:    make(chan struct{}, 1),
+		freed:   make(chan struct{}, 1),
+		running: map[receipts.Attempt]context.CancelCauseFunc{},
+	}, nil
+}
+
+func def[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// ID is the worker's id: its name and a random suffix.
+func (w *Worker) ID() string { return w.id }
+
+// Run works until ctx ends, and then stops in order: it claims nothing more, gives what runs the grace time to end, hands
+// over or finishes the rest, and says goodbye. An error means that it could not begin.
+func (w *Worker) Run(ctx context.Context) error {
+	if err := w.recordRegistry(ctx); err != nil {
+		return err
+	}
+	if err := w.start(ctx); err != nil {
+		return err
+	}
+	// The services beside the loop outlive it: a call that is still ending needs its heartbeat.
+	services, stopServices := context.WithCancel(context.WithoutCancel(ctx))
+	var beside sync.WaitGroup
+	beside.Go(func() { w.heartbeats(services) })
+	if w.ListenURL != "" {
+		beside.Go(func() { w.listen(services) })
+	}
+	w.Log.Info("worker started", zap.String("worker_id", w.id), zap.Int("concurrency", w.Concurrency),
+		zap.String("registry_version", w.Registry.Version), zap.Duration("poll_interval", w.PollInterval))
+
+	w.loop(ctx)
+	w.stop(ctx)
+
+	stopServices()
+	beside.Wait()
+	w.say(w.goodbye(), "say goodbye")
+	w.Log.Info("worker stopped", zap.String("worker_id", w.id))
+	return nil
+}
+
+// loop claims calls for the free slots until ctx ends.
+func (w *Worker) loop(ctx context.Context) {
+	pause := pollPause{shortest: 20 * time.Millisecond, longest: w.PollInterval}
+	for ctx.Err() == nil {
+		free := w.Concurrency - w.inFlight()
+		if free == 0 {
+			select {
+			case <-ctx.Done():
+			case <-w.freed:
+			}
+			continue
+		}
+		if w.lookAgain.Swap(false) {
+			w.marks.forget()
+		}
+		calls, err := w.claim(ctx, free)
+		if err != nil {
+			if ctx.Err() == nil {
+				w.say(err, "claim calls")
+				sleep(ctx, jitter(w.PollInterval))
+			}
+			continue
+		}
+		for _, c := range calls {
+			w.begin(ctx, c)
+		}
+		if len(calls) == free {
+			w.want(ctx, false)
+			continue // there may be more
+		}
+		if w.listening.Load() && w.want(ctx, true) {
+			continue // something may have come before it was wanted
+		}
+		if len(calls) > 0 {
+			pause.reset()
+		}
+		w.sleepUntilWoken(ctx, &pause)
+	}
+}
+
+// sleepUntilWoken waits for a notification, or for the poll.
+func (w *Worker) sleepUntilWoken(ctx context.Context, pause *pollPause) {
+	wait := w.PollInterval
+	if !w.listening.Load() {
+		wait = pause.next()
+	}
+	timer := time.NewTimer(jitter(wait))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-w.wake:
+	case <-timer.C:
+	}
+}
+
+// begin runs a call in a slot of its own.
+func (w *Worker) begin(ctx context.Context, c claimed) {
+	// What runs is not ended by the order to stop, but by the end of the grace time.
+	callCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	w.mu.Lock()
+	w.running[c.Attempt] = cancel
+	w.mu.Unlock()
+	w.done.Go(func() {
+		defer func() {
+			cancel(nil)
+			w.mu.Lock()
+			delete(w.running, c.Attempt)
+			w.mu.Unlock()
+			select {
+			case w.freed <- struct{}{}:
+			default:
+			}
+		}()
+		w.run(callCtx, c)
+	})
+}
+
+func (w *Worker) inFlight() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.running)
+}
+
+// The reasons for which a running call's context ends, beside its timeout.
+var (
+	errStopping = errors.New("the worker is stopping")
+	errNotHeld  = errors.New("the call is no longer held by this attempt")
+)
+
+// stop lets what runs end inside the grace time, and then tells it to stop.
+func (w *Worker) stop(ctx context.Context) {
+	w.want(context.WithoutCancel(ctx), false)
+	if n := w.inFlight(); n > 0 {
+		w.Log.Info("stopping: waiting for running calls", zap.Int("running", n), zap.Duration("grace", w.ShutdownGrace))
+	}
+	w.giveUpAt.Store(time.Now().Add(w.ShutdownGrace + statementDeadline).UnixNano())
+	ended := make(chan struct{})
+	go func() { w.done.Wait(); close(ended) }()
+	select {
+	case <-ended:
+		return
+	case <-time.After(w.ShutdownGrace):
+	}
+	w.mu.Lock()
+	w.Log.Warn("the grace time is over: ending running calls", zap.Int("running", len(w.running)))
+	for _, cancel := range w.running {
+		cancel(errStopping)
+	}
+	w.mu.Unlock()
+	<-ended
+}
+
+// givingUp reports whether the worker has stopped for so long that what does not work now is left to others.
+func (w *Worker) givingUp() bool {
+	at := w.giveUpAt.Load()
+	return at != 0 && time.Now().UnixNano() > at
+}
+
+// say logs the error of a statement that will be tried again, or that nothing depends on.
+func (w *Worker) say(err error, doing string) {
+	if err != nil {
+		w.Log.Warn("could not "+doing, zap.Error(err))
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// jitter spreads the polls of workers that started together: it returns between 0.8 and 1.2 of d.
+func jitter(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.8 + 0.4*mathrand.Float64()))
+}
+
+// pollPause grows from shortest to longest while nothing comes, for a worker that no notification reaches.
+type pollPause struct{ shortest, longest, last time.Duration }
+
+func (p *pollPause) reset() { p.last = 0 }
+
+func (p *pollPause) next() time.Duration {
+	p.last = min(max(p.shortest, p.last*5/4), p.longest)
+	return p.last
+}
+
+// recordRegistry refuses to run with a registry that differs from what ran under the same version before.
+func (w *Worker) recordRegistry(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, statementDeadline)
+	defer cancel()
+	var sha256 string
+	var recorded []byte
+	err := w.control.QueryRow(ctx, "select sha256, registry::text from gem.record_registry($1, $2, $3)",
+		w.Registry.Version, w.Registry.SHA256(), string(w.Registry.JSON())).Scan(&sha256, &recorded)
+	if err != nil {
+		return fmt.Errorf("record the registry's version: %w", err)
+	}
+	if sha256 == w.Registry.SHA256() {
+		return nil
+	}
+	old, err := registry.Parse(recorded)
+	if err != nil {
+		return fmt.Errorf("another registry was recorded as version %s, and this program can not read it: raise the version", w.Registry.Version)
+	}
+	return registry.CheckUpgrade(old, w.Registry)
+}
