@@ -103,6 +103,7 @@ create table if not exists public.core_workers (
   worker_id        text        primary key,       -- WORKER_ID and a random suffix: one process, not one machine
   started_at       timestamptz not null default clock_timestamp(),
   heartbeat_at     timestamptz not null default clock_timestamp(),
+  alive_until      timestamptz not null,          -- each heartbeat moves it on; a worker past it is dead, and its calls are others'
   stopped_at       timestamptz,                   -- set by an orderly stop
   wants_wake       boolean     not null default false, -- has free slots and found nothing: notify it
   concurrency      integer     not null check (concurrency > 0),
@@ -380,8 +381,7 @@ $$;
 -- to the place in the queue that it had before, where a claim with marks does not look.
 create or replace function gem.wake_workers(p_hint text default '') returns void language plpgsql security definer set search_path = '' as $$
 begin
-  if exists (select from public.core_workers where wants_wake and stopped_at is null
-             and heartbeat_at > clock_timestamp() - interval '1 minute') then
+  if exists (select from public.core_workers where wants_wake and stopped_at is null and alive_until > clock_timestamp()) then
     perform pg_notify('gem_calls', p_hint);
   end if;
 end

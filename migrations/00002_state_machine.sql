@@ -6,7 +6,8 @@
 --
 -- Whoever moves a running call says which attempt it is: (call, attempt, worker). Where that attempt no longer holds the
 -- call, the function raises GM001, and with it goes the transaction it is called in: a worker that was paused, and wakes
--- up when the call is another's, writes nothing.
+-- up when the call is another's, writes nothing. Whoever claims must be alive by its own heartbeats, or the function raises
+-- GM002: what a dead worker claims would be taken from it at once.
 --
 -- Time is Postgres's clock alone.
 
@@ -44,6 +45,10 @@ declare
   picked uuid[];
   found_ids uuid[] := '{}';
 begin
+  if not exists (select from public.core_workers w where w.worker_id = p_worker and w.stopped_at is null and w.alive_until > at) then
+    raise exception using errcode = 'GM002', message = format('worker %s claims without a heartbeat', p_worker);
+  end if;
+
   for level in select p.priority from gem.priorities p order by p.priority desc loop
     exit when cardinality(found_ids) >= p_limit;
     mark := coalesce((p_marks ->> level::text)::timestamptz, '-infinity');
@@ -265,11 +270,12 @@ $$;
 -- Workers: who is alive, and what the dead leave behind (running → queued: lost; waiting → queued: woken)
 ------------------------------------------------------------------------------------------------------------------------
 
-create or replace function gem.start_worker(p_worker text, p_concurrency integer, p_gem_version text, p_registry_version text)
+create or replace function gem.start_worker(p_worker text, p_concurrency integer, p_gem_version text, p_registry_version text,
+  p_dead_after interval)
 returns void language sql security definer set search_path = '' as $$
   delete from public.core_workers where coalesce(stopped_at, heartbeat_at) < clock_timestamp() - interval '7 days';
-  insert into public.core_workers (worker_id, concurrency, gem_version, registry_version)
-  values (p_worker, p_concurrency, p_gem_version, p_registry_version);
+  insert into public.core_workers (worker_id, concurrency, gem_version, registry_version, alive_until)
+  values (p_worker, p_concurrency, p_gem_version, p_registry_version, clock_timestamp() + p_dead_after);
 $$;
 
 create or replace function gem.stop_worker(p_worker text) returns void language sql security definer set search_path = '' as $$
@@ -281,26 +287,26 @@ create or replace function gem.want_wake(p_worker text, p_wanted boolean) return
   update public.core_workers set wants_wake = p_wanted where worker_id = p_worker;
 $$;
 
--- Says that the worker lives, and returns the attempts it holds. A worker whose last heartbeat is p_dead_after old, or
--- that stopped or never was, is dead, and the calls it ran go back to the queue. A worker that was silent itself for that
--- long judges nobody: after an outage of the database all are, and none of them is dead.
+-- Says that the worker lives, and will for p_dead_after without another word; returns the attempts it holds. The calls of
+-- workers that are dead by now, stopped, or never were, go back to the queue. A worker that was dead itself until now judges
+-- nobody: after an outage of the database all are silent, and none of them is dead.
 create or replace function gem.heartbeat(p_worker text, p_dead_after interval)
 returns table (call_id uuid, attempt integer) language plpgsql security definer set search_path = '' as $$
 declare
   at       timestamptz := clock_timestamp();
   previous timestamptz;
 begin
-  select w.heartbeat_at into previous from public.core_workers w where w.worker_id = p_worker for update;
-  update public.core_workers w set heartbeat_at = at, stopped_at = null where w.worker_id = p_worker;
-  if previous > at - p_dead_after then
-    perform gem.recover(p_worker, p_dead_after);
+  select w.alive_until into previous from public.core_workers w where w.worker_id = p_worker for update;
+  update public.core_workers w set heartbeat_at = at, alive_until = at + p_dead_after, stopped_at = null where w.worker_id = p_worker;
+  if previous > at then
+    perform gem.recover(p_worker);
   end if;
   return query
   select c.id, c.attempt from public.core_tool_calls c where c.status = 'running' and c.claimed_by = p_worker;
 end
 $$;
 
-create or replace function gem.recover(p_worker text, p_dead_after interval) returns integer
+create or replace function gem.recover(p_worker text) returns integer
 language plpgsql security definer set search_path = '' as $$
 declare
   at    timestamptz := clock_timestamp();
@@ -312,7 +318,7 @@ begin
     select c.id, c.claimed_by, c.computed_key from public.core_tool_calls c
     where c.status = 'running' and not exists (
       select from public.core_workers w
-      where w.worker_id = c.claimed_by and w.stopped_at is null and w.heartbeat_at > at - p_dead_after)
+      where w.worker_id = c.claimed_by and w.stopped_at is null and w.alive_until > at)
     limit 1000 for update of c skip locked
   ), freed as (
     update public.core_tool_calls c

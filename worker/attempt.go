@@ -39,7 +39,7 @@ func (w *Worker) run(ctx context.Context, c claimed) {
 	}
 	switch held, err := a.holdKey(ctx); {
 	case err != nil:
-		a.settle(ctx, err, nil)
+		a.settle(err, context.Cause(ctx), nil)
 		return
 	case held.Verdict == receipts.Wait:
 		a.ended("waiting", zap.String("key", a.key))
@@ -159,12 +159,13 @@ func (a *attempt) execute(ctx context.Context) {
 			return
 		}
 	}
+	cause := context.Cause(ctx)
 	tx.rollback()
 	if err == nil {
 		a.finish(receipts.Success(output))
 		return
 	}
-	a.settle(ctx, err, tx.broken())
+	a.settle(err, cause, tx.broken())
 }
 
 // runHandler runs the handler in a goroutine of its own, so that one which ignores its context costs that goroutine and

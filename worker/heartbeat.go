@@ -14,7 +14,7 @@ import (
 func (w *Worker) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, statementDeadline)
 	defer cancel()
-	_, err := w.control.Exec(ctx, "select gem.start_worker($1, $2, $3, $4)", w.id, w.Concurrency, w.Version, w.Registry.Version)
+	_, err := w.control.Exec(ctx, "select gem.start_worker($1, $2, $3, $4, $5)", w.id, w.Concurrency, w.Version, w.Registry.Version, w.DeadAfter)
 	if err != nil {
 		return fmt.Errorf("register the worker: %w", err)
 	}

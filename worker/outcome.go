@@ -15,10 +15,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// settle ends an attempt whose handler gave an error: with a receipt, or by putting the call back. doomed is the error
-// that broke the handler's transaction, if one did.
-func (a *attempt) settle(ctx context.Context, err, doomed error) {
-	switch cause := context.Cause(ctx); {
+// settle ends an attempt that gave an error: with a receipt, or by putting the call back. cause says why its context had
+// ended by then, if it had; doomed is the error that broke the handler's transaction, if one did.
+func (a *attempt) settle(err, cause, doomed error) {
+	switch {
 	case receipts.IsNotHeld(err) || errors.Is(cause, errNotHeld):
 		a.lost()
 	case errors.Is(cause, errStopping) && a.mayRunAgain():
@@ -71,18 +71,11 @@ func (a *attempt) failure(err, cause error) receipts.Outcome {
 	return receipts.Failure(receipts.ExecutionError, publicMessage(err), details)
 }
 
-// publicMessage is what a receipt says of an error. Postgres's errors are reduced to their message, and those of a
-// connection to a sentence: they name hosts and users.
+// publicMessage is what a receipt says of an error. That of a connection is reduced to a sentence: it names hosts and users.
 func publicMessage(err error) string {
-	var (
-		pgErr      *pgconn.PgError
-		connectErr *pgconn.ConnectError
-	)
-	switch {
-	case errors.As(err, &connectErr):
+	var connectErr *pgconn.ConnectError
+	if errors.As(err, &connectErr) {
 		return "Postgres could not be reached."
-	case errors.As(err, &pgErr):
-		return fmt.Sprintf("Postgres refused a statement: %s (SQLSTATE %s)", pgErr.Message, pgErr.Code)
 	}
 	return err.Error()
 }

@@ -57,8 +57,8 @@ type Options struct {
 	PollInterval time.Duration
 	// ShutdownGrace is what running calls get to end when the worker stops. 0: none.
 	ShutdownGrace time.Duration
-	// HeartbeatInterval and DeadAfter say how often a worker shows that it lives, and after how long a silence others take
-	// its calls. Defaults: 2 s and 6 s. All workers of a database should have the same DeadAfter.
+	// HeartbeatInterval and DeadAfter say how often the worker shows that it lives, and after how long a silence the others
+	// take its calls. Defaults: 2 s and 6 s.
 	HeartbeatInterval, DeadAfter time.Duration
 
 	// Log is told when a call is claimed and when it ends. Default: none.
@@ -132,10 +132,10 @@ func (w *Worker) ID() string { return w.id }
 // Run works until ctx ends, and then stops in order: it claims nothing more, gives what runs the grace time to end, hands
 // over or finishes the rest, and says goodbye. An error means that it could not begin.
 func (w *Worker) Run(ctx context.Context) error {
-	if err := w.recordRegistry(ctx); err != nil {
-		return err
-	}
-	if err := w.start(ctx); err != nil {
+	if err := w.introduce(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // told to stop before it began
+		}
 		return err
 	}
 	// The services beside the loop outlive it: a call that is still ending needs its heartbeat.
@@ -156,6 +156,14 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.say(w.goodbye(), "say goodbye")
 	w.Log.Info("worker stopped", zap.String("worker_id", w.id))
 	return nil
+}
+
+// introduce makes the registry and the worker known.
+func (w *Worker) introduce(ctx context.Context) error {
+	if err := w.recordRegistry(ctx); err != nil {
+		return err
+	}
+	return w.start(ctx)
 }
 
 // loop claims calls for the free slots until ctx ends.

@@ -1,0 +1,161 @@
+package worker_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/worker"
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestAKeyedCallRunsOnceAndThenRepeatsItsReceipt(t *testing.T) {
+	t.Parallel()
+	env, _ := startLab(t, nil, tool{name: "lab.write", mode: "keyed", keyField: "key"})
+	env.StartWorker()
+
+	first := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "first", Key: "0412"}), CreatedBy: "ada"})
+	second := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "second", Key: "0412"}), CreatedBy: "grace"})
+	other := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "third", Key: "0413"})})
+
+	if first.Status != receipts.Succeeded || first.ReplayOf != "" || first.IdempotencyKey != `lab.write:key="0412"` {
+		t.Errorf("first: %+v", first)
+	}
+	if second.Status != receipts.Succeeded || second.ReplayOf != first.ID || string(second.Result) != string(first.Result) {
+		t.Errorf("second: %+v", second)
+	}
+	want := `{"idempotency": {"hit": true, "mode": "keyed", "key_field": "key", "key_value": "0412"}}`
+	if string(second.Effects) != want {
+		t.Errorf("the effects of a hit\n got %s\nwant %s", second.Effects, want)
+	}
+	if other.ReplayOf != "" || rowsWith(t, env, "third") != 1 || rowsWith(t, env, "second") != 0 {
+		t.Errorf("other: %+v", other)
+	}
+}
+
+func TestASafeRetryHitsForTheSameClientKeyToolAndCaller(t *testing.T) {
+	t.Parallel()
+	env, _ := startLab(t, nil, tool{name: "lab.write", mode: "safe-retry"}, tool{name: "lab.nothing", mode: "safe-retry"}, tool{name: "lab.send"})
+	env.StartWorker()
+	run := func(tool, text, key, caller string) *receipts.Receipt {
+		return env.Run(handlertest.Call{Tool: tool, Input: task(Task{Text: text}), Key: key, CreatedBy: caller})
+	}
+	first := run("lab.write", "1", "k", "ada")
+	for _, c := range []struct {
+		name              string
+		tool, key, caller string
+		hit               bool
+	}{
+		{"same", "lab.write", "k", "ada", true},
+		{"another key", "lab.write", "k2", "ada", false},
+		{"another caller", "lab.write", "k", "grace", false},
+		{"no caller", "lab.write", "k", "", false},
+		{"another tool", "lab.nothing", "k", "ada", false},
+		{"no key", "lab.write", "", "ada", false},
+		{"a tool without idempotency", "lab.send", "k", "ada", false},
+	} {
+		r := run(c.tool, "2", c.key, c.caller)
+		if r.Status != receipts.Succeeded || (r.ReplayOf == first.ID) != c.hit || (r.ReplayOf != "") != c.hit {
+			t.Errorf("%s: %s, a replay of %q", c.name, r.Status, r.ReplayOf)
+		}
+	}
+}
+
+func TestAFailureIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	env, _ := startLab(t, nil, tool{name: "lab.write", mode: "keyed", keyField: "key"})
+	env.StartWorker()
+	if r := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "a", Key: "k", Then: "fail"})}); r.Status != receipts.Failed {
+		t.Fatalf("%+v", r)
+	}
+	if r := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "b", Key: "k"})}); r.Status != receipts.Succeeded || r.ReplayOf != "" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// The second call with a key that is being run waits, in no slot, and is a hit when the first has succeeded; it runs when
+// the first has failed. Both with two workers and inside one.
+func TestTwoCallsOfOneKeyAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		workers int
+		first   error
+	}{
+		{"two workers, the first succeeds", 2, nil},
+		{"two workers, the first fails", 2, errors.New("no luck")},
+		{"one worker, the first succeeds", 1, nil},
+		{"one worker, the first fails", 1, errors.New("no luck")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			env, lab := startLab(t, func(o *worker.Options) { o.Concurrency = 3 - c.workers }, tool{name: "lab.send", mode: "keyed", keyField: "key"})
+			for range c.workers {
+				env.StartWorker()
+			}
+			first := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "first", Key: "k", Gate: "first"})})
+			lab.awaitBegin(t)
+			second := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "second", Key: "k"})})
+			env.Until("the second call to wait", func() bool { return slices.Contains(env.Journal(second), "waiting") })
+			lab.tell(t, "first", Order{Err: c.first})
+
+			a, b := env.Await(first), env.Await(second)
+			if c.first == nil {
+				if a.Status != receipts.Succeeded || b.ReplayOf != a.ID || len(lab.sentSoFar()) != 1 {
+					t.Errorf("first %s, second a replay of %q, sent %v", a.Status, b.ReplayOf, lab.sentSoFar())
+				}
+			} else if a.Status != receipts.Failed || b.Status != receipts.Succeeded || b.ReplayOf != "" || len(lab.sentSoFar()) != 2 {
+				t.Errorf("first %s, second %s, a replay of %q, sent %v", a.Status, b.Status, b.ReplayOf, lab.sentSoFar())
+			}
+			if diff := cmp.Diff([]string{"queued", "claimed", "waiting", "woken", "claimed", "succeeded"}, env.Journal(second)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// Many calls of few keys, half of which fail at first: a key never runs twice at once, and succeeds once.
+func TestManyCallsOfFewKeysOnTwoWorkers(t *testing.T) {
+	t.Parallel()
+	env, _ := startLab(t, nil, tool{name: "lab.write", mode: "keyed", keyField: "key"})
+	env.StartWorker()
+	env.StartWorker()
+	var ids []string
+	for i := range 200 {
+		then := ""
+		if i%4 == 0 {
+			then = "fail"
+		}
+		ids = append(ids, env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x", Key: fmt.Sprint(i % 5), Then: then})}))
+	}
+	for _, id := range ids {
+		env.Await(id)
+	}
+	if n := rowsWith(t, env, "x"); n != 5 {
+		t.Errorf("%d rows for 5 keys", n)
+	}
+	var hits int
+	err := env.DB.QueryRow(t.Context(), "select count(*) from core_tool_receipts r join core_tool_receipts o on o.id = r.replay_of and o.status = 'succeeded' and o.result = r.result").Scan(&hits)
+	if err != nil || hits < 200*3/4-5 {
+		t.Errorf("%d hits %v", hits, err)
+	}
+}
+
+func TestAKeyThatNobodyHoldsWakesWhatWaitsForIt(t *testing.T) {
+	t.Parallel()
+	env, _ := startLab(t, nil, tool{name: "lab.write", mode: "keyed", keyField: "key"})
+	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x", Key: "k"})})
+	_, err := env.DB.Exec(t.Context(), `update core_tool_calls set status = 'waiting', computed_key = 'lab.write:key="k"',
+		updated_at = now() - interval '1 minute' where id = $1`, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	env.StartWorker(func(o *worker.Options) { o.HeartbeatInterval = 20 * time.Millisecond })
+	if r := env.Await(id); r.Status != receipts.Succeeded {
+		t.Errorf("%s", r.Result)
+	}
+}

@@ -1,0 +1,264 @@
+package worker_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/worker"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+// Lab is the domain of these tests: lab.write keeps its effects in Postgres, lab.send has them outside. What they do beside
+// that is in the input.
+type Lab struct {
+	mu    sync.Mutex
+	sent  []string              // what was sent, in order
+	gates map[string]chan Order // a call whose input names a gate says that it runs, and waits for its order
+	began chan string
+}
+
+// Order is what a waiting handler is told to do.
+type Order struct{ Err error }
+
+type Task struct {
+	Text string `json:"text"`
+	Then string `json:"then"` // what goes wrong
+	Gate string `json:"gate"` // where to wait
+	Key  string `json:"key"`
+}
+
+type Done struct {
+	Text  string `json:"text"`
+	Extra any    `json:"extra,omitempty"`
+}
+
+func NewLab() *Lab { return &Lab{gates: map[string]chan Order{}, began: make(chan string, 1000)} }
+
+func (l *Lab) Write(ctx context.Context, tx handlers.Tx, call *handlers.Call, in Task) (Done, error) {
+	var id string
+	if err := tx.QueryRow(ctx, "insert into lab_rows (text) values ($1) returning id::text", in.Text).Scan(&id); err != nil {
+		return Done{}, err
+	}
+	call.Wrote("lab_rows", handlers.Insert, id)
+	return l.then(ctx, tx, call, in)
+}
+
+func (l *Lab) Send(ctx context.Context, call *handlers.Call, in Task) (Done, error) {
+	l.mu.Lock()
+	l.sent = append(l.sent, in.Text)
+	l.mu.Unlock()
+	call.Sent("test", in.Text, call.ID)
+	return l.then(ctx, nil, call, in)
+}
+
+// Nothing runs no statement at all.
+func (l *Lab) Nothing(ctx context.Context, _ handlers.Tx, call *handlers.Call, in Task) (Done, error) {
+	return l.then(ctx, nil, call, in)
+}
+
+func (l *Lab) then(ctx context.Context, tx handlers.Tx, call *handlers.Call, in Task) (Done, error) {
+	if in.Gate != "" {
+		gate := l.gate(in.Gate)
+		l.began <- in.Text
+		select {
+		case order := <-gate:
+			if order.Err != nil {
+				return Done{}, order.Err
+			}
+		case <-ctx.Done():
+			return Done{}, ctx.Err()
+		}
+	}
+	switch in.Then {
+	case "fail":
+		return Done{}, errors.New("it failed")
+	case "fail with details":
+		return Done{}, &handlers.Failure{Code: "out_of_paper", Message: "There is no paper.", Details: map[string]int{"trays": 2}}
+	case "transient":
+		return Done{}, handlers.Transient(errors.New("come back later"))
+	case "transient once":
+		if call.Attempt == 1 {
+			return Done{}, handlers.Transient(errors.New("come back later"))
+		}
+	case "serialization failure once":
+		if call.Attempt == 1 {
+			_, err := tx.Exec(ctx, "do $$ begin raise serialization_failure; end $$")
+			return Done{}, fmt.Errorf("update: %w", err)
+		}
+	case "swallow":
+		_, _ = tx.Exec(ctx, "select 1/0")
+	case "leave rows open":
+		_, _ = tx.Query(ctx, "select generate_series(1, 3)")
+	case "panic":
+		panic("the handler has a bug")
+	case "panic with poison":
+		panic("nul \x00 and \xff")
+	case "poison error":
+		return Done{}, &handlers.Failure{Code: "c\x00", Message: "nul \x00 and \xff", Details: map[string]string{"\x00": "\x00"}}
+	case "goexit":
+		runtime.Goexit()
+	case "nan":
+		return Done{Extra: math.NaN()}, nil
+	case "nul":
+		return Done{Text: "a\x00b"}, nil
+	case "huge number":
+		return Done{Extra: json.Number("1e10000000")}, nil
+	case "duplicate keys":
+		return Done{Extra: json.RawMessage(`{"a": 1, "a": 2}`)}, nil
+	case "lone surrogate":
+		return Done{Extra: json.RawMessage(`"\ud800"`)}, nil
+	case "invalid utf-8":
+		return Done{Extra: json.RawMessage("\"\xff\"")}, nil
+	case "broken json":
+		return Done{Extra: json.RawMessage(`{`)}, nil
+	case "wrong type":
+		return Done{Text: in.Text, Extra: 1}, nil
+	case "ignore the context":
+		<-l.gate("never")
+	case "ignore the context in a statement":
+		_, err := tx.Exec(context.Background(), "select pg_sleep(60)")
+		return Done{}, err
+	case "deferred constraint":
+		_, err := tx.Exec(ctx, "insert into lab_children (parent) values (-1)")
+		return Done{}, err
+	}
+	return Done{Text: in.Text}, nil
+}
+
+func (l *Lab) gate(name string) chan Order {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.gates[name] == nil {
+		l.gates[name] = make(chan Order)
+	}
+	return l.gates[name]
+}
+
+// tell lets a waiting handler go on.
+func (l *Lab) tell(t *testing.T, gate string, o Order) {
+	t.Helper()
+	select {
+	case l.gate(gate) <- o:
+	case <-time.After(30 * time.Second):
+		t.Fatalf("no handler waits at %s", gate)
+	}
+}
+
+// awaitBegin waits until a handler with a gate runs, and returns its text.
+func (l *Lab) awaitBegin(t *testing.T) string {
+	t.Helper()
+	select {
+	case text := <-l.began:
+		return text
+	case <-time.After(30 * time.Second):
+		t.Fatal("no handler began")
+		return ""
+	}
+}
+
+func (l *Lab) sentSoFar() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]string{}, l.sent...)
+}
+
+// tool is a registry entry of the lab. Empty fields are a plain entry's.
+type tool struct {
+	name     string
+	mode     string // none
+	keyField string
+	timeout  time.Duration // 20 s
+	attempts int           // 3
+}
+
+func labRegistry(version string, tools ...tool) []byte {
+	type object = map[string]any
+	entries := []object{}
+	for _, tl := range tools {
+		if tl.mode == "" {
+			tl.mode = "none"
+		}
+		if tl.timeout == 0 {
+			tl.timeout = 20 * time.Second
+		}
+		if tl.attempts == 0 {
+			tl.attempts = 3
+		}
+		idempotency := object{"mode": tl.mode}
+		required := []string{"text"}
+		if tl.keyField != "" {
+			idempotency["key_field"] = tl.keyField
+			required = append(required, tl.keyField)
+		}
+		text := object{"type": "string"}
+		entries = append(entries, object{
+			"name": tl.name,
+			"input_schema": object{"type": "object", "required": required, "additionalProperties": false,
+				"properties": object{"text": text, "then": text, "gate": text, "key": text}},
+			"output_schema": object{"type": "object", "required": []string{"text"},
+				"properties": object{"text": text, "extra": object{"not": object{"const": 1}}}},
+			"idempotency": idempotency, "timeout_ms": tl.timeout.Milliseconds(), "permissions": []string{},
+			"retry": object{"max_attempts": tl.attempts, "backoff_ms": 1},
+		})
+	}
+	encoded, err := json.Marshal(object{"version": version, "tools": entries})
+	if err != nil {
+		panic(err)
+	}
+	return encoded
+}
+
+// startLab starts a worker with the lab's tools, on a database with the lab's tables.
+func startLab(t *testing.T, change func(*worker.Options), tools ...tool) (*handlertest.Env, *Lab) {
+	t.Helper()
+	lab := NewLab()
+	env := handlertest.Start(t, handlertest.Setup{
+		Registry: labRegistry("1.0.0", tools...),
+		Domains:  func(handlers.DB) []any { return []any{lab} },
+		Worker:   change,
+		NoWorker: true,
+	})
+	_, err := env.DB.Exec(t.Context(), `
+		create table lab_rows (id bigint generated always as identity primary key, text text);
+		create table lab_children (parent bigint references lab_rows (id) deferrable initially deferred);`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { close(lab.gate("never")) }) // handlers that ignore their context end with the test
+	return env, lab
+}
+
+// task is the input of a call to the lab.
+func task(in Task) string {
+	fields := map[string]string{"text": in.Text}
+	for name, value := range map[string]string{"then": in.Then, "gate": in.Gate, "key": in.Key} {
+		if value != "" {
+			fields[name] = value
+		}
+	}
+	encoded, err := json.Marshal(fields)
+	if err != nil {
+		panic(err)
+	}
+	return string(encoded)
+}
+
+func rowsWith(t *testing.T, env *handlertest.Env, text string) int {
+	t.Helper()
+	var n int
+	if err := env.DB.QueryRow(t.Context(), "select count(*) from lab_rows where text = $1", text).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

@@ -1,0 +1,134 @@
+package worker_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/receipts"
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestTransientErrorsAreTriedAgainWhereThatDoesNoHarm(t *testing.T) {
+	t.Parallel()
+	env, lab := startLab(t, nil, tool{name: "lab.write", attempts: 2}, tool{name: "lab.nothing", mode: "safe-retry"}, tool{name: "lab.send"})
+	env.StartWorker()
+	for _, c := range []struct {
+		name, tool, then string
+		status           receipts.Status
+		journal          []string
+	}{
+		{"a transactional call without idempotency", "lab.write", "transient once", receipts.Succeeded,
+			[]string{"queued", "claimed", "retried", "claimed", "succeeded"}},
+		{"a serialization failure", "lab.write", "serialization failure once", receipts.Succeeded,
+			[]string{"queued", "claimed", "retried", "claimed", "succeeded"}},
+		{"the tool's max_attempts", "lab.write", "transient", receipts.Failed,
+			[]string{"queued", "claimed", "retried", "claimed", "failed"}},
+		{"an outside call that may not run twice", "lab.send", "transient once", receipts.Failed,
+			[]string{"queued", "claimed", "failed"}},
+		{"an error that is not transient", "lab.nothing", "fail", receipts.Failed,
+			[]string{"queued", "claimed", "failed"}},
+	} {
+		id := env.Insert(handlertest.Call{Tool: c.tool, Input: task(Task{Text: c.name, Then: c.then})})
+		r := env.Await(id)
+		if diff := cmp.Diff(c.journal, env.Journal(id)); diff != "" || r.Status != c.status {
+			t.Errorf("%s: %s %s\n%s", c.name, r.Status, r.Result, diff)
+		}
+		want := 1
+		if c.status == receipts.Failed {
+			want = 0
+		}
+		if n := rowsWith(t, env, c.name); c.tool == "lab.write" && n != want {
+			t.Errorf("%s: %d rows", c.name, n)
+		}
+	}
+	if len(lab.sentSoFar()) != 1 {
+		t.Errorf("sent %v", lab.sentSoFar())
+	}
+}
+
+func TestADeadlockIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	env, lab := startLab(t, nil, tool{name: "lab.write"})
+	env.StartWorker()
+	// The call holds a lock on its new row's text, the test another: each then wants the other's.
+	if _, err := env.DB.Exec(t.Context(), `
+		create table locks (id int primary key); insert into locks values (1), (2);
+		create function lab_lock() returns trigger language plpgsql as $$
+		begin
+			if new.text = 'deadlock' then
+				perform from locks where id = 1 for update;
+				perform pg_notify('lab', 'locked');
+				perform pg_sleep(0.3);
+				perform from locks where id = 2 for update;
+			end if;
+			return new;
+		end $$;
+		create trigger lab_lock before insert on lab_rows for each row execute function lab_lock();`); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := env.DB.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	// The victim is whoever asks for the deadlock check first; a long deadlock_timeout here makes it the call.
+	for _, sql := range []string{"set local deadlock_timeout = '60s'", "select from locks where id = 2 for update"} {
+		if _, err := tx.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "deadlock"})})
+	env.Until("the call to hold its lock", func() bool {
+		var held int
+		if err := env.DB.QueryRow(t.Context(), "select count(*) from (select from locks where id = 1 for update skip locked) l").Scan(&held); err != nil {
+			t.Fatal(err)
+		}
+		return held == 0
+	})
+	if _, err := tx.Exec(t.Context(), "select from locks where id = 1 for update"); err != nil {
+		t.Fatalf("the test was the victim: %v", err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if r := env.Await(id); r.Status != receipts.Succeeded || r.Attempt != 2 {
+		t.Errorf("attempt %d: %s", r.Attempt, r.Result)
+	}
+	_ = lab
+}
+
+// A retry says in the journal what went wrong and when it goes on, doubling its pause.
+func TestTheJournalSaysWhyACallIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	env, _ := startLab(t, nil, tool{name: "lab.write", attempts: 5})
+	env.StartWorker()
+	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x", Then: "transient"})})
+	env.Await(id)
+	events, err := receipts.Journal(t.Context(), env.DB, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	retries := 0
+	for _, e := range events {
+		if e.Event != "retried" {
+			continue
+		}
+		var data struct {
+			RunAt time.Time `json:"run_at"`
+			Error receipts.Error
+		}
+		if err := json.Unmarshal(e.Data, &data); err != nil {
+			t.Fatal(err)
+		}
+		longest := time.Millisecond << retries
+		if pause := data.RunAt.Sub(e.At); pause < longest/2-time.Microsecond || pause > longest+time.Microsecond || data.Error.Message != "come back later" {
+			t.Errorf("retry %d: pause %s, %+v", retries, pause, data.Error)
+		}
+		retries++
+	}
+	if retries != 4 {
+		t.Errorf("%d retries", retries)
+	}
+}
