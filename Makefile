@@ -1,0 +1,28 @@
+.PHONY: demo dev test race lint fuzz check build
+
+demo: ## a dozen calls on a private Postgres, and what became of them
+	go run ./cmd/gem demo
+
+dev: ## a private Postgres and a worker, until Ctrl-C
+	go run ./cmd/gem dev --keep
+
+test: ## all tests, against a Postgres that they start themselves
+	go test ./...
+
+race: ## the same with the race detector
+	go test -race ./...
+
+lint: ## formatting, vet and the linters of .golangci.yml
+	test -z "$$(gofmt -l .)" || { gofmt -d . ; exit 1; }
+	go vet ./...
+	golangci-lint run ./...
+
+fuzz: ## random JSON into validation and dispatch, a minute each
+	go test ./registry -run '^$$' -fuzz FuzzValidate -fuzztime 60s
+	go test ./worker -run '^$$' -fuzz FuzzDispatch -fuzztime 60s
+
+check: ## what CI does
+	bash .ci/run
+
+build: ## the static binary, as the image has it
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/gem ./cmd/gem
