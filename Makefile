@@ -19,7 +19,7 @@ lint: ## formatting, vet and the linters of .golangci.yml
 
 fuzz: ## random JSON into validation and dispatch, a minute each
 	go test ./registry -run '^$$' -fuzz FuzzValidate -fuzztime 60s
-	go test ./worker -run '^$$' -fuzz FuzzDispatch -fuzztime 60s
+	go test ./handlers -run '^$$' -fuzz FuzzDispatch -fuzztime 60s
 
 check: ## what CI does
 	bash .ci/run

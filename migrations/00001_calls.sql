@@ -285,6 +285,7 @@ create unique index if not exists gem_receipts_one_success_per_key on public.cor
 
 -- The claim's index is its ORDER BY inside its WHERE; anything else walks the backlog.
 create index if not exists gem_calls_ready on public.core_tool_calls (priority, run_at, seq) where status = 'queued';
+create index if not exists gem_calls_suspect on public.core_tool_calls (priority desc, run_at, seq) where status = 'queued' and losses >= 2;
 create index if not exists gem_calls_running on public.core_tool_calls (claimed_by) where status = 'running';
 -- One running call a key: this is what makes the second of two calls with one key wait.
 create unique index if not exists gem_calls_one_running_per_key on public.core_tool_calls (computed_key)

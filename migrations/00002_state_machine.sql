@@ -34,7 +34,10 @@ $$;
 -- p_marks may say, for a priority, from which run_at on to look: {"0": "2026-01-01T00:00:00Z"}. While an old snapshot
 -- keeps vacuum from removing the index entries of calls that were claimed already, a claim without marks walks them all.
 -- A mark hides what lies before it, so a worker looks without marks every few seconds.
-create or replace function gem.claim(p_worker text, p_limit integer, p_marks jsonb default '{}')
+--
+-- A call that lost two workers is suspected of killing them. It is claimed only by a worker that runs no other such call
+-- (p_suspect), so that what died beside it twice does not die beside it a third time.
+create or replace function gem.claim(p_worker text, p_limit integer, p_suspect boolean, p_marks jsonb default '{}')
 returns setof gem.claimed_call language plpgsql security definer set search_path = ''
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off -- the order must come from the index
 as $$
@@ -49,12 +52,21 @@ begin
     raise exception using errcode = 'GM002', message = format('worker %s claims without a heartbeat', p_worker);
   end if;
 
+  if p_suspect and p_limit > 0 then
+    found_ids := array(
+      select c.id from public.core_tool_calls c
+      where c.status = 'queued' and c.losses >= 2 and c.run_at <= at
+      order by c.priority desc, c.run_at, c.seq
+      limit 1
+      for update skip locked);
+  end if;
+
   for level in select p.priority from gem.priorities p order by p.priority desc loop
     exit when cardinality(found_ids) >= p_limit;
     mark := coalesce((p_marks ->> level::text)::timestamptz, '-infinity');
     picked := array(
       select c.id from public.core_tool_calls c
-      where c.status = 'queued' and c.priority = level and c.run_at >= mark and c.run_at <= at
+      where c.status = 'queued' and c.losses < 2 and c.priority = level and c.run_at >= mark and c.run_at <= at
       order by c.priority, c.run_at, c.seq
       limit p_limit - cardinality(found_ids)
       for update skip locked);

@@ -174,7 +174,7 @@ func finished(t *testing.T, db *pgxpool.Pool) string {
 	insert(t, db, "insert into core_tool_calls (tool_name) values ('a.b')")
 	var id string
 	insert(t, db, "select gem.start_worker('w', 1, '', '', '1 min')")
-	err := db.QueryRow(t.Context(), `select c.id::text from gem.claim('w', 1) c, gem.finish(c.id, c.attempt, 'w', 'succeeded', '{}', '{}', '1')`).Scan(&id)
+	err := db.QueryRow(t.Context(), `select c.id::text from gem.claim('w', 1, true) c, gem.finish(c.id, c.attempt, 'w', 'succeeded', '{}', '{}', '1')`).Scan(&id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,11 +213,11 @@ func TestOnlyTheAttemptThatHoldsACallMovesIt(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	insert(t, db, "insert into core_tool_calls (tool_name) values ('a.b')")
-	if _, err := db.Exec(t.Context(), "select gem.claim('w', 1)"); err == nil {
+	if _, err := db.Exec(t.Context(), "select gem.claim('w', 1, true)"); err == nil {
 		t.Error("a worker that never showed that it lives could claim")
 	}
 	insert(t, db, "select gem.start_worker('w', 1, '', '', '1 min')")
-	insert(t, db, "select gem.claim('w', 1)")
+	insert(t, db, "select gem.claim('w', 1, true)")
 	for _, forged := range []string{"id, 2, 'w'", "id, 0, 'w'", "id, 1, 'other'", "gen_random_uuid(), 1, 'w'"} {
 		for _, call := range []string{"gem.finish(%s, 'succeeded', '{}', '{}', '1')", "gem.retry(%s, '{}', 3, '1 s')", "gem.release(%s)", "gem.hold_key(%s, 'k')"} {
 			sql := fmt.Sprintf("select "+call+" from core_tool_calls", forged)
@@ -314,7 +314,7 @@ func TestAnEarlierGEMIsTakenOverWithNothingLost(t *testing.T) {
 	insert(t, db, "select gem.start_worker('w', 1, '', '', '1 min')")
 	insert(t, db, "select gem.recover('w')")
 	var claimed int
-	if err := db.QueryRow(t.Context(), "select count(*) from gem.claim('w', 10)").Scan(&claimed); err != nil || claimed != 3 {
+	if err := db.QueryRow(t.Context(), "select count(*) from gem.claim('w', 10, true)").Scan(&claimed); err != nil || claimed != 3 {
 		t.Errorf("%d claimed, %v", claimed, err)
 	}
 }

@@ -28,6 +28,9 @@ type claimed struct {
 // spent counts the attempts that are gone, of the tool's retry.max_attempts.
 func (c *claimed) spent() int { return c.Retries + c.Losses }
 
+// suspect says that the call lost two workers, and may be what killed them: see gem.claim.
+func (c *claimed) suspect() bool { return c.Losses >= 2 }
+
 // marks remembers, for each priority, from which run_at on the queue was not yet looked at. A claim that begins there
 // need not walk over the index entries of calls that were claimed before, which stay as long as any old snapshot does.
 type marks struct {
@@ -75,7 +78,7 @@ func (w *Worker) claim(ctx context.Context, limit int) ([]claimed, error) {
 	defer cancel()
 	rows, err := w.control.Query(ctx, `
 		select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, priority, run_at, seq, retries, losses
-		from gem.claim($1, $2, $3)`, w.id, limit, w.marks.next(time.Now()))
+		from gem.claim($1, $2, $3, $4)`, w.id, limit, !w.runsSuspect(), w.marks.next(time.Now()))
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/gemworker/gem/receipts"
@@ -47,10 +48,7 @@ func (w *Worker) heartbeats(ctx context.Context) {
 func (w *Worker) heartbeat(ctx context.Context) error {
 	// What is claimed while the statement runs is not on its list.
 	w.mu.Lock()
-	running := make(map[receipts.Attempt]context.CancelCauseFunc, len(w.running))
-	for attempt, cancel := range w.running {
-		running[attempt] = cancel
-	}
+	running := maps.Clone(w.running)
 	w.mu.Unlock()
 
 	ctx, cancel := context.WithTimeout(ctx, statementDeadline)
@@ -78,10 +76,10 @@ func (w *Worker) heartbeat(ctx context.Context) error {
 	}
 	w.strays = strays
 	w.releaseStrays(ctx, now)
-	for a, cancel := range running {
+	for a, s := range running {
 		// One that is just ending is not held either, and does not mind.
 		w.Log.Debug("a running call is no longer held", zap.String("call_id", a.CallID), zap.Int("attempt", a.Number))
-		cancel(errNotHeld)
+		s.cancel(errNotHeld)
 	}
 	return nil
 }

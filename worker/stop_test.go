@@ -126,7 +126,7 @@ func TestACallThatLosesItsWorkerEveryTimeEnds(t *testing.T) {
 	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
 	for i := range 3 { // a worker that claims and dies, three times
 		for _, sql := range []string{
-			fmt.Sprintf("select gem.start_worker('w%d', 1, '', '', '1 min')", i), fmt.Sprintf("select gem.claim('w%d', 1)", i),
+			fmt.Sprintf("select gem.start_worker('w%d', 1, '', '', '1 min')", i), fmt.Sprintf("select gem.claim('w%d', 1, true)", i),
 			"update core_workers set alive_until = now()", "select gem.recover('other')",
 		} {
 			if _, err := env.DB.Exec(t.Context(), sql); err != nil {
@@ -156,7 +156,7 @@ func TestAWorkerThatWasSilentItselfJudgesNobody(t *testing.T) {
 	exec("select gem.start_worker('a', 1, '', '', '6 s')")
 	exec("select gem.start_worker('b', 1, '', '', '6 s')")
 	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
-	exec("select gem.claim('a', 1)")
+	exec("select gem.claim('a', 1, true)")
 	exec("update core_workers set alive_until = now()")
 	exec("select gem.heartbeat('b', interval '6 s')")
 	if diff := cmp.Diff([]string{"queued", "claimed"}, env.Journal(id)); diff != "" {
@@ -208,4 +208,46 @@ func TestAWorkerThatIsToldToStopBeforeItBeganStops(t *testing.T) {
 	if err := env.NewWorker().Run(ctx); err != nil {
 		t.Error(err)
 	}
+}
+
+// What died twice beside a call that kills its workers does not die beside it a third time.
+func TestCallsThatLostTwoWorkersRunOneAtATime(t *testing.T) {
+	t.Parallel()
+	env, lab := startLab(t, nil, tool{name: "lab.write"})
+	for i := range 3 {
+		env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: fmt.Sprint("suspect ", i), Gate: "g"})})
+	}
+	for i := range 2 {
+		for _, sql := range []string{
+			fmt.Sprintf("select gem.start_worker('w%d', 3, '', '', '1 min')", i), fmt.Sprintf("select gem.claim('w%d', 3, true)", i),
+			"update core_workers set alive_until = now()", "select gem.recover('other')",
+		} {
+			if _, err := env.DB.Exec(t.Context(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var ready int
+		err := env.DB.QueryRow(t.Context(), "select count(*) from core_tool_calls where status = 'queued' and losses = $1", i+1).Scan(&ready)
+		if err != nil || (i == 0 && ready != 3) {
+			t.Fatalf("%d calls after loss %d: %v", ready, i+1, err)
+		}
+	}
+	env.StartWorker()
+	fresh := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "fresh"})})
+	for range 3 {
+		lab.awaitBegin(t)
+		env.Await(fresh) // is not held up
+		var running int
+		if err := env.DB.QueryRow(t.Context(), "select count(*) from core_tool_calls where status = 'running'").Scan(&running); err != nil || running != 1 {
+			t.Errorf("%d suspects run at once, %v", running, err)
+		}
+		lab.tell(t, "g", Order{})
+	}
+	env.Until("all to end", func() bool {
+		var n int
+		if err := env.DB.QueryRow(t.Context(), "select count(*) from core_tool_receipts where status = 'succeeded'").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n == 4
+	})
 }

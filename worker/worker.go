@@ -58,7 +58,7 @@ type Options struct {
 	// ShutdownGrace is what running calls get to end when the worker stops. 0: none.
 	ShutdownGrace time.Duration
 	// HeartbeatInterval and DeadAfter say how often the worker shows that it lives, and after how long a silence the others
-	// take its calls. Defaults: 2 s and 6 s.
+	// take its calls. Defaults: 1.5 s and 5 s.
 	HeartbeatInterval, DeadAfter time.Duration
 
 	// Log is told when a call is claimed and when it ends. Default: none.
@@ -81,9 +81,15 @@ type Worker struct {
 	strays    map[receipts.Attempt]time.Time // held and not running, since when
 
 	mu      sync.Mutex
-	running map[receipts.Attempt]context.CancelCauseFunc
+	running map[receipts.Attempt]slot
 	freed   chan struct{} // a slot was freed
 	done    sync.WaitGroup
+}
+
+// slot is what the worker keeps of a running call.
+type slot struct {
+	cancel  context.CancelCauseFunc
+	suspect bool
 }
 
 // New checks the options. It does not connect.
@@ -95,8 +101,8 @@ func New(o Options) (*Worker, error) {
 	def(&o.Version, "dev")
 	def(&o.Concurrency, 10)
 	def(&o.PollInterval, time.Second)
-	def(&o.HeartbeatInterval, 2*time.Second)
-	def(&o.DeadAfter, 6*time.Second)
+	def(&o.HeartbeatInterval, 1500*time.Millisecond)
+	def(&o.DeadAfter, 5*time.Second)
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
@@ -115,7 +121,7 @@ func New(o Options) (*Worker, error) {
 		calls:   o.Calls,
 		wake:    make(chan struct{}, 1),
 		freed:   make(chan struct{}, 1),
-		running: map[receipts.Attempt]context.CancelCauseFunc{},
+		running: map[receipts.Attempt]slot{},
 	}, nil
 }
 
@@ -226,7 +232,7 @@ func (w *Worker) begin(ctx context.Context, c claimed) {
 	// What runs is not ended by the order to stop, but by the end of the grace time.
 	callCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	w.mu.Lock()
-	w.running[c.Attempt] = cancel
+	w.running[c.Attempt] = slot{cancel, c.suspect()}
 	w.mu.Unlock()
 	w.done.Go(func() {
 		defer func() {
@@ -234,6 +240,9 @@ func (w *Worker) begin(ctx context.Context, c claimed) {
 			w.mu.Lock()
 			delete(w.running, c.Attempt)
 			w.mu.Unlock()
+			if c.suspect() {
+				w.nudge() // the next one may be claimed now
+			}
 			select {
 			case w.freed <- struct{}{}:
 			default:
@@ -247,6 +256,17 @@ func (w *Worker) inFlight() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.running)
+}
+
+func (w *Worker) runsSuspect() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.running {
+		if s.suspect {
+			return true
+		}
+	}
+	return false
 }
 
 // The reasons for which a running call's context ends, beside its timeout.
@@ -271,8 +291,8 @@ func (w *Worker) stop(ctx context.Context) {
 	}
 	w.mu.Lock()
 	w.Log.Warn("the grace time is over: ending running calls", zap.Int("running", len(w.running)))
-	for _, cancel := range w.running {
-		cancel(errStopping)
+	for _, s := range w.running {
+		s.cancel(errStopping)
 	}
 	w.mu.Unlock()
 	<-ended
