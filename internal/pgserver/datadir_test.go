@@ -1,0 +1,145 @@
+//go:build !windows
+
+package pgserver_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gemworker/gem/internal/pgserver"
+)
+
+func TestDataDirSurvivesARestart(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]pgserver.Options{"fast": {}, "durable": {Durable: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o.DataDir = filepath.Join(sharedDir(t), "deeper", "data")
+			s := start(t, o)
+			tr := tracesOf(t, s.URL("postgres"))
+			exec(t, s.URL("postgres"), "create table kept as select 42 as answer")
+			if err := s.Stop(); err != nil {
+				t.Fatal(err)
+			}
+			wantStopped(t, tr)
+
+			s = start(t, o)
+			exec(t, s.URL("postgres"), "insert into kept values (43)")
+		})
+	}
+}
+
+// After a crash the file names a process, and by then somebody else may have its number.
+func TestStaleProcessFileDoesNotHinder(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(sharedDir(t), "data")
+	s := start(t, pgserver.Options{DataDir: dir})
+	tr := tracesOf(t, s.URL("postgres"))
+	file := filepath.Join(tr.folder, "data", "postmaster.pid")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+
+	other, end, err := pgserver.RunAs("/bin/sleep", "1000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end()
+	stale := strings.Replace(string(text), itoa(tr.server), itoa(other), 1)
+	if err := os.WriteFile(file, []byte(stale), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := pgserver.Own(file); err != nil {
+		t.Fatal(err)
+	}
+	start(t, pgserver.Options{DataDir: dir})
+}
+
+func TestInterruptedCreationDoesNotHinder(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(sharedDir(t), "data")
+	w := wrap(t, `mkdir -p "$2/base"; echo 15 >"$2/PG_VERSION"; sleep 1000`, "")
+	parent, _ := startParent(t, dir, "GEM_POSTGRES_BIN="+w.dir)
+	tr := w.waitFor(t, "initdb")
+	kill9(parent)
+	wantStopped(t, tr)
+	start(t, pgserver.Options{DataDir: dir})
+}
+
+func TestUnusableDataDirs(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		prepare func(t *testing.T, dir string)
+		want    string
+	}{
+		"somebody else's": {
+			prepare: func(t *testing.T, dir string) { write(t, filepath.Join(dir, "thesis.txt"), "") },
+			want:    "is not empty and was not made by gem",
+		},
+		"another version's": {
+			prepare: func(t *testing.T, dir string) {
+				write(t, filepath.Join(dir, "lock"), "")
+				write(t, filepath.Join(dir, "password"), "secret")
+				write(t, filepath.Join(dir, "data", "PG_VERSION"), "9.6\n")
+			},
+			want: "was created by Postgres 9.6",
+		},
+		"without its password": {
+			prepare: func(t *testing.T, dir string) {
+				write(t, filepath.Join(dir, "lock"), "")
+				write(t, filepath.Join(dir, "data", "PG_VERSION"), "15\n")
+			},
+			want: "password is missing",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Join(sharedDir(t), "data")
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := pgserver.Own(dir); err != nil {
+				t.Fatal(err)
+			}
+			tc.prepare(t, dir)
+			before := list(t, dir)
+			s, err := pgserver.Start(t.Context(), pgserver.Options{DataDir: dir})
+			if err == nil {
+				s.Stop()
+				t.Fatal("it started")
+			}
+			if !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), dir) {
+				t.Errorf("got %v, want %q and the name of the folder", err, tc.want)
+			}
+			if after := list(t, dir); after != before {
+				t.Errorf("the folder held %s and now %s", before, after)
+			}
+		})
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func list(t *testing.T, dir string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint(entries)
+}

@@ -1,0 +1,61 @@
+//go:build !windows
+
+package pgserver
+
+import "context"
+
+// StartOnPorts is Start with another choice of ports.
+func StartOnPorts(ctx context.Context, o Options, choose func() (int, error)) (*Server, error) {
+	return start(ctx, o, choose)
+}
+
+// Find looks for binaries in these folders, then in the cache, with that npm client. It returns their folder.
+func Find(ctx context.Context, chosen string, installed []string, client, cache string) (string, error) {
+	as, err := serverAccount()
+	if err != nil {
+		return "", err
+	}
+	s := search{
+		chosen: chosen, installed: installed, as: as, log: func(string) {},
+		npm: npm{client: client, cache: cache, as: as},
+	}
+	bin, err := s.find(ctx)
+	return bin.dir, err
+}
+
+// Installed is the folder of the binaries that Start uses on this machine.
+func Installed(ctx context.Context) (string, error) {
+	as, err := serverAccount()
+	if err != nil {
+		return "", err
+	}
+	bin, err := newSearch(Options{Log: func(string) {}}, as).find(ctx)
+	return bin.dir, err
+}
+
+// Own gives a path to the user that servers run as.
+func Own(path string) error {
+	as, err := serverAccount()
+	if err != nil {
+		return err
+	}
+	return as.own(path)
+}
+
+// RunAs starts a program as the user that servers run as, and returns its process id and what ends it.
+func RunAs(name string, args ...string) (pid int, end func(), err error) {
+	as, err := serverAccount()
+	if err != nil {
+		return 0, nil, err
+	}
+	cmd := as.command(name, args...)
+	if err := cmd.Start(); err != nil {
+		return 0, nil, err
+	}
+	return cmd.Process.Pid, func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }, nil
+}
+
+// NPMPlatform and NPMVersion name the package that npm fetches.
+func NPMPlatform() string { name, _ := npmPlatform(); return name }
+
+const NPMVersion = npmVersion

@@ -1,0 +1,28 @@
+package testdb
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// Main is the body of a TestMain. It runs the tests, stops the server, and fails when a goroutine is left that a test
+// started. It does not return. A package without it works too: its server stops when the test binary has ended, but what
+// is left of goroutines goes unnoticed, and on a server of TEST_DATABASE_URL the template stays.
+func Main(m *testing.M) {
+	code := m.Run()
+	if err := stopServer(); err != nil {
+		fmt.Fprintln(os.Stderr, "testdb: stop the server:", err)
+		code = max(code, 1)
+	}
+	// After a failed test, what it left is no news.
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, "testdb: a test left a goroutine behind:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}

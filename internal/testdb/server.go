@@ -1,0 +1,133 @@
+package testdb
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/gemworker/gem/internal/pgserver"
+	"github.com/gemworker/gem/migrations"
+)
+
+// server is where the databases are created.
+type server struct {
+	admin   *url.URL         // of the database to create others from
+	private *pgserver.Server // nil when TEST_DATABASE_URL names the server
+
+	migrate  sync.Once
+	template string // what New copies
+	err      error  // why there is no template
+}
+
+// running is the server of this test binary once it was asked for, for stopServer.
+var running atomic.Pointer[server]
+
+// theServer starts the server when it is called first.
+var theServer = sync.OnceValues(func() (*server, error) {
+	// A minute is plenty for a start; the rest is for a download.
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	s, err := startServer(ctx, os.Getenv("TEST_DATABASE_URL"))
+	if err == nil {
+		running.Store(s)
+	}
+	return s, err
+})
+
+// startServer starts a private server, or uses the one of the external URL when there is one.
+func startServer(ctx context.Context, external string) (*server, error) {
+	if external != "" {
+		admin, err := url.Parse(external)
+		if err != nil || admin.Scheme != "postgres" && admin.Scheme != "postgresql" {
+			return nil, errors.New("TEST_DATABASE_URL must have the form postgres://user:password@host:5432/database")
+		}
+		return &server{admin: admin}, nil
+	}
+	private, err := pgserver.Start(ctx, pgserver.Options{})
+	if err != nil {
+		return nil, err
+	}
+	admin, err := url.Parse(private.URL("postgres"))
+	return &server{admin: admin, private: private}, err
+}
+
+// stopServer stops what theServer started, if anything.
+func stopServer() error {
+	s := running.Swap(nil)
+	if s == nil {
+		return nil
+	}
+	return s.stop()
+}
+
+// stop removes what the tests left: the server, or the template on a server that stays.
+func (s *server) stop() error {
+	if s.private != nil {
+		return s.private.Stop()
+	}
+	if s.template == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	return s.drop(ctx, s.template)
+}
+
+// migrated is the name of the template, which is created when it is first asked for.
+func (s *server) migrated() (string, error) {
+	s.migrate.Do(func() {
+		// Not the time of the test which came first: all others wait for this too.
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		name := randomName()
+		if s.err = s.create(ctx, name, "template0"); s.err != nil {
+			return
+		}
+		s.template = name
+		s.err = migrations.Up(ctx, s.url(name))
+	})
+	return s.template, s.err
+}
+
+func (s *server) url(database string) string {
+	u := *s.admin
+	u.Path = "/" + database
+	return u.String()
+}
+
+func randomName() string { return "gem_test_" + strings.ToLower(rand.Text()) }
+
+func (s *server) create(ctx context.Context, name, template string) error {
+	sql := "CREATE DATABASE " + name + " TEMPLATE " + template
+	if s.private != nil {
+		sql += " STRATEGY file_copy" // almost twice as fast where a checkpoint has no disk to wait for
+	}
+	return s.exec(ctx, sql)
+}
+
+// drop cuts the connections that are left.
+func (s *server) drop(ctx context.Context, name string) error {
+	return s.exec(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
+}
+
+// exec runs one statement on a connection of its own, so that nothing stays open between tests.
+func (s *server) exec(ctx context.Context, sql string) error {
+	conn, err := pgx.Connect(ctx, s.admin.String())
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, sql)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", sql, err)
+	}
+	return errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
+}
