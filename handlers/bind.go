@@ -126,12 +126,12 @@ func newHandler(domain reflect.Value, typeName string, method reflect.Method) (*
 		h.Transactional = true
 		h.input = t.In(3)
 		h.run = func(ctx context.Context, tx Tx, call *Call, in reflect.Value) (any, error) {
-			return results(fn.Call([]reflect.Value{reflect.ValueOf(ctx), reflect.ValueOf(tx), reflect.ValueOf(call), in}))
+			return results(fn.Call([]reflect.Value{reflect.ValueOf(&ctx).Elem(), reflect.ValueOf(&tx).Elem(), reflect.ValueOf(call), in}))
 		}
 	case fits(contextType, callType):
 		h.input = t.In(2)
 		h.run = func(ctx context.Context, _ Tx, call *Call, in reflect.Value) (any, error) {
-			return results(fn.Call([]reflect.Value{reflect.ValueOf(ctx), reflect.ValueOf(call), in}))
+			return results(fn.Call([]reflect.Value{reflect.ValueOf(&ctx).Elem(), reflect.ValueOf(call), in}))
 		}
 	default:
 		return nil, fmt.Errorf("%s in %s is no handler: a domain's exported methods must have the form "+
