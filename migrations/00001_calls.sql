@@ -15,6 +15,9 @@
 --                            │                    │
 --                            └──woken── waiting ◀─┘  another call holds the same idempotency key
 --
+--   Cancelling ends a queued or waiting call at once (failed). A running one stays running (cancel_requested) until its
+--   worker, told by the next heartbeat at the latest, ends it with a receipt that is honest about what was done.
+--
 --   queued          may be claimed once run_at has come; higher priority first, then the earlier run_at, then insert order
 --   running         held by (attempt, claimed_by); only that attempt can move the call on
 --   waiting         parked behind the running call with the same computed_key; that call's end wakes it
@@ -88,7 +91,7 @@ create table if not exists public.core_tool_events (
   seq       integer     not null check (seq >= 1),
   at        timestamptz not null,
   event     text        not null check (event in ('imported', 'queued', 'claimed', 'waiting', 'woken', 'retried',
-                                                  'released', 'lost', 'succeeded', 'failed', 'not_configured')),
+                                                  'released', 'lost', 'cancel_requested', 'succeeded', 'failed', 'not_configured')),
   attempt   integer     not null check (attempt >= 0),
   worker_id text,       -- the worker that wrote it; null when a frontend or a migration did
   data      jsonb,      -- what the arrow carries: run_at, the error of a retry, the lost worker, the receipt

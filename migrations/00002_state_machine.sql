@@ -18,7 +18,7 @@ begin
   if to_regtype('gem.claimed_call') is null then
     create type gem.claimed_call as (
       id uuid, tool_name text, input text, attempt integer, idempotency_key text, session_id text, created_by text,
-      priority integer, run_at timestamptz, seq bigint, retries integer, losses integer
+      priority integer, run_at timestamptz, seq bigint, retries integer, losses integer, cancel_requested boolean
     );
   end if;
 end
@@ -84,7 +84,7 @@ begin
     select c.id, c.events, at, 'claimed', c.attempt, p_worker from claimed c
   )
   select c.id, coalesce(c.tool_name, ''), coalesce(c.input, 'null')::text, c.attempt, c.idempotency_key, c.session_id, c.created_by,
-         c.priority, c.run_at, c.seq, c.retries, c.losses
+         c.priority, c.run_at, c.seq, c.retries, c.losses, c.cancel_requested_at is not null
   from claimed c;
 end
 $$;
@@ -271,6 +271,65 @@ begin
 end
 $$;
 
+------------------------------------------------------------------------------------------------------------------------
+-- queued | waiting → failed, running → running: cancelled
+------------------------------------------------------------------------------------------------------------------------
+
+-- In the schema public, for frontends to call. Asks for a call's end. Returns what it came to: `cancelled` when the call ended at once, `requested` when it is running,
+-- or the status in which it had ended before. A caller with a token can cancel what it created, and service_role anything.
+create or replace function public.cancel_tool_call(id uuid) returns text language plpgsql security definer set search_path = '' as $$
+declare
+  at      timestamptz := clock_timestamp();
+  claims  jsonb       := nullif(current_setting('request.jwt.claims', true), '')::jsonb;
+  receipt uuid        := gen_random_uuid();
+  found_call record;
+  failure jsonb;
+begin
+  select c.id, c.status, c.created_by, c.attempt, c.losses, coalesce(c.tool_name, '') as tool_name, c.cancel_requested_at into found_call
+  from public.core_tool_calls c where c.id = cancel_tool_call.id for update;
+  if found_call.id is null
+    or (claims is not null and claims ->> 'role' is distinct from 'service_role'
+        and found_call.created_by is distinct from claims ->> 'sub') then
+    raise no_data_found using message = format('there is no call %s that you could cancel', cancel_tool_call.id);
+  end if;
+
+  if found_call.status = 'running' then
+    if found_call.cancel_requested_at is null then
+      with asked as (
+        update public.core_tool_calls c set cancel_requested_at = at, updated_at = at, events = c.events + 1
+        where c.id = found_call.id returning c.events, c.attempt
+      )
+      insert into public.core_tool_events (call_id, seq, at, event, attempt)
+      select found_call.id, events, at, 'cancel_requested', attempt from asked;
+      -- Whoever holds it listens, or sees it at its next heartbeat.
+      perform pg_notify('gem_calls', 'cancel');
+    end if;
+    return 'requested';
+  end if;
+  if found_call.status not in ('queued', 'waiting') then
+    return found_call.status;
+  end if;
+
+  failure := jsonb_build_object('error_code', 'cancelled',
+    'message', case when found_call.losses > 0
+      then 'The call was cancelled while it waited to run again. What the attempts did whose workers were lost is not known.'
+      else 'The call was cancelled before it ran.' end,
+    'details', jsonb_build_object('lost_attempts', found_call.losses));
+  with ended as (
+    update public.core_tool_calls c
+    set status = 'failed', error = failure, computed_key = null, cancel_requested_at = coalesce(c.cancel_requested_at, at), updated_at = at,
+        events = c.events + 1
+    where c.id = found_call.id returning c.events, c.attempt
+  ), journal as (
+    insert into public.core_tool_events (call_id, seq, at, event, attempt, data)
+    select found_call.id, events, at, 'failed', attempt, jsonb_build_object('receipt_id', receipt) from ended
+  )
+  insert into public.core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt)
+  select receipt, found_call.id, found_call.tool_name, 'failed', jsonb_build_object('error', failure), '{}', at, attempt from ended;
+  return 'cancelled';
+end
+$$;
+
 create or replace function gem.raise_not_held(p_call uuid, p_attempt integer, p_worker text) returns void language plpgsql as $$
 begin
   raise exception using errcode = 'GM001',
@@ -303,7 +362,7 @@ $$;
 -- workers that are dead by now, stopped, or never were, go back to the queue. A worker that was dead itself until now judges
 -- nobody: after an outage of the database all are silent, and none of them is dead.
 create or replace function gem.heartbeat(p_worker text, p_dead_after interval)
-returns table (call_id uuid, attempt integer) language plpgsql security definer set search_path = '' as $$
+returns table (call_id uuid, attempt integer, cancel_requested boolean) language plpgsql security definer set search_path = '' as $$
 declare
   at       timestamptz := clock_timestamp();
   previous timestamptz;
@@ -314,7 +373,7 @@ begin
     perform gem.recover(p_worker);
   end if;
   return query
-  select c.id, c.attempt from public.core_tool_calls c where c.status = 'running' and c.claimed_by = p_worker;
+  select c.id, c.attempt, c.cancel_requested_at is not null from public.core_tool_calls c where c.status = 'running' and c.claimed_by = p_worker;
 end
 $$;
 
@@ -373,3 +432,4 @@ $$;
 -- +goose StatementEnd
 
 revoke all on all functions in schema gem from public;
+revoke all on function public.cancel_tool_call(uuid) from public;

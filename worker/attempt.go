@@ -83,6 +83,10 @@ func (a *attempt) check() (receipts.Outcome, bool) {
 				map[string]int{"lost_attempts": a.Losses, "max_attempts": tool.Retry.MaxAttempts}), true
 		}
 	}
+	if a.Cancelled {
+		return receipts.Failure(receipts.Cancelled, fmt.Sprintf(
+			"The call was cancelled while an attempt ran whose worker was lost. %s", a.whatIsKnown()), nil), true
+	}
 	return receipts.Outcome{}, false
 }
 
@@ -98,6 +102,14 @@ func invalidInput(tool string, faults []registry.Fault) receipts.Outcome {
 // promises that running twice is running once.
 func (a *attempt) mayRunAgain() bool {
 	return a.handler.Transactional || a.tool.Idempotency.Mode != registry.None
+}
+
+// whatIsKnown says, of an attempt that did not come to its end, what it may have done.
+func (a *attempt) whatIsKnown() string {
+	if a.handler.Transactional {
+		return "Nothing of it stays: its rows went with its transaction."
+	}
+	return "What it did up to then is listed in the effects as far as it is known; it may have done more."
 }
 
 // computeKey sets the call's idempotency key, if the tool has one, and fails the call whose key field is missing or empty.

@@ -21,8 +21,9 @@ type claimed struct {
 	Priority  int
 	RunAt     time.Time
 	seq       int64
-	Retries   int // attempts that ended with a transient error
-	Losses    int // attempts whose worker died
+	Retries   int  // attempts that ended with a transient error
+	Losses    int  // attempts whose worker died
+	Cancelled bool // someone asked for its end
 }
 
 // spent counts the attempts that are gone, of the tool's retry.max_attempts.
@@ -77,7 +78,7 @@ func (w *Worker) claim(ctx context.Context, limit int) ([]claimed, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementDeadline)
 	defer cancel()
 	rows, err := w.control.Query(ctx, `
-		select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, priority, run_at, seq, retries, losses
+		select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, priority, run_at, seq, retries, losses, cancel_requested
 		from gem.claim($1, $2, $3, $4)`, w.id, limit, !w.runsSuspect(), w.marks.next(time.Now()))
 	if err != nil {
 		return nil, err
@@ -88,7 +89,7 @@ func (w *Worker) claim(ctx context.Context, limit int) ([]claimed, error) {
 		c := claimed{Attempt: receipts.Attempt{WorkerID: w.id}}
 		var key, session, creator pgtype.Text
 		if err := rows.Scan(&c.CallID, &c.Number, &c.Tool, &c.Input, &key, &session, &creator, &c.Priority, &c.RunAt, &c.seq,
-			&c.Retries, &c.Losses); err != nil {
+			&c.Retries, &c.Losses, &c.Cancelled); err != nil {
 			return nil, err
 		}
 		c.ClientKey, c.SessionID, c.CreatedBy = key.String, session.String, creator.String

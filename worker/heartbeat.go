@@ -39,12 +39,13 @@ func (w *Worker) heartbeats(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+		case <-w.beatNow:
 		}
 	}
 }
 
 // heartbeat says that the worker lives, takes the calls of dead workers back into the queue, and ends what runs here and
-// is no longer held: others thought this worker dead.
+// someone asked to cancel, or is no longer held: others thought this worker dead.
 func (w *Worker) heartbeat(ctx context.Context) error {
 	// What is claimed while the statement runs is not on its list.
 	w.mu.Lock()
@@ -53,16 +54,27 @@ func (w *Worker) heartbeat(ctx context.Context) error {
 
 	ctx, cancel := context.WithTimeout(ctx, statementDeadline)
 	defer cancel()
-	rows, err := w.control.Query(ctx, "select call_id::text, attempt from gem.heartbeat($1, $2)", w.id, w.DeadAfter)
+	rows, err := w.control.Query(ctx, "select call_id::text, attempt, cancel_requested from gem.heartbeat($1, $2)", w.id, w.DeadAfter)
 	if err != nil {
 		return ignoreEnd(ctx, err)
 	}
+	var cancelled []receipts.Attempt
 	held, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (receipts.Attempt, error) {
 		a := receipts.Attempt{WorkerID: w.id}
-		return a, row.Scan(&a.CallID, &a.Number)
+		var cancel bool
+		err := row.Scan(&a.CallID, &a.Number, &cancel)
+		if cancel {
+			cancelled = append(cancelled, a)
+		}
+		return a, err
 	})
 	if err != nil {
 		return ignoreEnd(ctx, err)
+	}
+	for _, a := range cancelled {
+		if s, ours := running[a]; ours {
+			s.cancel(errCancelled)
+		}
 	}
 	now, strays := time.Now(), map[receipts.Attempt]time.Time{}
 	for _, a := range held {

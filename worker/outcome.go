@@ -21,6 +21,8 @@ func (a *attempt) settle(err, cause, doomed error) {
 	switch {
 	case receipts.IsNotHeld(err) || errors.Is(cause, errNotHeld):
 		a.lost()
+	case errors.Is(cause, errCancelled):
+		a.finish(receipts.Failure(receipts.Cancelled, "The call was cancelled while it ran. "+a.whatIsKnown(), nil))
 	case errors.Is(cause, errStopping) && a.mayRunAgain():
 		a.release()
 	case errors.Is(cause, errStopping):

@@ -29,9 +29,12 @@ func (w *Worker) want(ctx context.Context, wanted bool) (changed bool) {
 }
 
 // nudge makes the loop look at the queue now.
-func (w *Worker) nudge() {
+func (w *Worker) nudge() { signal(w.wake) }
+
+// signal wakes whoever waits at the channel, or will next. Two signals may be one.
+func signal(at chan struct{}) {
 	select {
-	case w.wake <- struct{}{}:
+	case at <- struct{}{}:
 	default:
 	}
 }
@@ -117,7 +120,11 @@ func (w *Worker) listenOnce(ctx context.Context) error {
 		case err != nil:
 			return err
 		default:
-			if note.Payload == "again" {
+			switch note.Payload {
+			case "cancel":
+				signal(w.beatNow)
+				continue
+			case "again":
 				w.lookAgain.Store(true)
 			}
 			w.nudge()

@@ -72,6 +72,7 @@ type Worker struct {
 	control *pgxpool.Pool
 	calls   *pgxpool.Pool
 
+	beatNow   chan struct{} // someone asked to cancel a call: see whether it runs here
 	wake      chan struct{} // someone says that there is something to claim
 	lookAgain atomic.Bool   // and that it lies behind the marks
 	listening atomic.Bool   // notifications come through
@@ -119,6 +120,7 @@ func New(o Options) (*Worker, error) {
 		id:      o.Name + "-" + hex.EncodeToString(suffix[:]),
 		control: o.Control,
 		calls:   o.Calls,
+		beatNow: make(chan struct{}, 1),
 		wake:    make(chan struct{}, 1),
 		freed:   make(chan struct{}, 1),
 		running: map[receipts.Attempt]slot{},
@@ -243,10 +245,7 @@ func (w *Worker) begin(ctx context.Context, c claimed) {
 			if c.suspect() {
 				w.nudge() // the next one may be claimed now
 			}
-			select {
-			case w.freed <- struct{}{}:
-			default:
-			}
+			signal(w.freed)
 		}()
 		w.run(callCtx, c)
 	})
@@ -271,8 +270,9 @@ func (w *Worker) runsSuspect() bool {
 
 // The reasons for which a running call's context ends, beside its timeout.
 var (
-	errStopping = errors.New("the worker is stopping")
-	errNotHeld  = errors.New("the call is no longer held by this attempt")
+	errStopping  = errors.New("the worker is stopping")
+	errNotHeld   = errors.New("the call is no longer held by this attempt")
+	errCancelled = errors.New("someone asked to cancel the call")
 )
 
 // stop lets what runs end inside the grace time, and then tells it to stop.
