@@ -251,3 +251,33 @@ func TestCallsThatLostTwoWorkersRunOneAtATime(t *testing.T) {
 		return n == 4
 	})
 }
+
+func TestALoopThatStandsStillIsNoticed(t *testing.T) {
+	t.Parallel()
+	stalled := make(chan time.Duration, 1)
+	env, _ := startLab(t, func(o *worker.Options) {
+		o.StallLimit, o.OnStall = 200*time.Millisecond, func(d time.Duration) { stalled <- d }
+		o.PollInterval = time.Hour
+	}, tool{name: "lab.write"})
+	env.StartWorker()
+	env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
+	tx, err := env.DB.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if len(stalled) != 0 {
+		t.Error("an idle loop turns, and was taken for a hanging one")
+	}
+	if _, err := tx.Exec(t.Context(), "lock core_tool_calls"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case d := <-stalled:
+		if d < 200*time.Millisecond {
+			t.Errorf("after %s", d)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("nobody noticed")
+	}
+}

@@ -3,7 +3,7 @@
 // The path of one call, file by file: [Worker.Run] here claims what fits the free slots (claim.go); attempt.go decides what
 // a call needs and runs its handler, in the transaction of tx.go where the handler takes one; outcome.go turns what came
 // out into a receipt or a retry. Beside that path, heartbeat.go says that the process lives and takes in the calls of dead
-// ones, and wake.go listens for inserts.
+// ones, wake.go listens for inserts, and watchdog.go ends a process that hangs.
 //
 // Every change of a call is one SQL function of migrations/00002_state_machine.sql. What this package keeps in memory may
 // be lost at any line.
@@ -61,6 +61,11 @@ type Options struct {
 	// take its calls. Defaults: 1.5 s and 5 s.
 	HeartbeatInterval, DeadAfter time.Duration
 
+	// StallLimit is how long the loop may stand still before OnStall is called: a process that hangs is worth less than one
+	// that the platform starts again. Default: 1 min. OnStall's default logs why and ends the process with status 70.
+	StallLimit time.Duration
+	OnStall    func(standing time.Duration)
+
 	// Log is told when a call is claimed and when it ends. Default: none.
 	Log *zap.Logger
 }
@@ -76,6 +81,7 @@ type Worker struct {
 	wake      chan struct{} // someone says that there is something to claim
 	lookAgain atomic.Bool   // and that it lies behind the marks
 	listening atomic.Bool   // notifications come through
+	turned    atomic.Int64  // when the loop last turned, in Unix nanoseconds
 	wanted    bool          // what core_workers says of wants_wake
 	marks     marks
 	giveUpAt  atomic.Int64                   // Unix nanoseconds after which nothing is tried again; 0 while the worker works
@@ -104,8 +110,12 @@ func New(o Options) (*Worker, error) {
 	def(&o.PollInterval, time.Second)
 	def(&o.HeartbeatInterval, 1500*time.Millisecond)
 	def(&o.DeadAfter, 5*time.Second)
+	def(&o.StallLimit, time.Minute)
 	if o.Log == nil {
 		o.Log = zap.NewNop()
+	}
+	if o.OnStall == nil {
+		o.OnStall = endProcess(o.Log)
 	}
 	if o.Concurrency < 1 || o.DeadAfter <= o.HeartbeatInterval {
 		return nil, errors.New("worker: Concurrency must be at least 1, and DeadAfter longer than HeartbeatInterval")
@@ -149,7 +159,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	// The services beside the loop outlive it: a call that is still ending needs its heartbeat.
 	services, stopServices := context.WithCancel(context.WithoutCancel(ctx))
 	var beside sync.WaitGroup
+	w.turned.Store(time.Now().UnixNano())
 	beside.Go(func() { w.heartbeats(services) })
+	beside.Go(func() { w.watch(ctx) })
 	if w.ListenURL != "" {
 		beside.Go(func() { w.listen(services) })
 	}
@@ -178,11 +190,13 @@ func (w *Worker) introduce(ctx context.Context) error {
 func (w *Worker) loop(ctx context.Context) {
 	pause := pollPause{shortest: 20 * time.Millisecond, longest: w.PollInterval}
 	for ctx.Err() == nil {
+		w.turned.Store(time.Now().UnixNano())
 		free := w.Concurrency - w.inFlight()
 		if free == 0 {
 			select {
 			case <-ctx.Done():
 			case <-w.freed:
+			case <-time.After(w.StallLimit / 4): // turn, to show that nothing hangs
 			}
 			continue
 		}
@@ -193,7 +207,7 @@ func (w *Worker) loop(ctx context.Context) {
 		if err != nil {
 			if ctx.Err() == nil {
 				w.say(err, "claim calls")
-				sleep(ctx, jitter(w.PollInterval))
+				sleep(ctx, min(jitter(w.PollInterval), w.StallLimit/4))
 			}
 			continue
 		}
@@ -220,7 +234,7 @@ func (w *Worker) sleepUntilWoken(ctx context.Context, pause *pollPause) {
 	if !w.listening.Load() {
 		wait = pause.next()
 	}
-	timer := time.NewTimer(jitter(wait))
+	timer := time.NewTimer(min(jitter(wait), w.StallLimit/4))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
