@@ -99,7 +99,7 @@ func (l *Lab) then(ctx context.Context, tx handlers.Tx, call *handlers.Call, in 
 	case "swallow":
 		_, _ = tx.Exec(ctx, "select 1/0")
 	case "leave rows open":
-		_, _ = tx.Query(ctx, "select generate_series(1, 3)")
+		_, _ = tx.Query(ctx, "select generate_series(1, 3)") //nolint:sqlclosecheck // that is the point
 	case "panic":
 		panic("the handler has a bug")
 	case "panic with poison":

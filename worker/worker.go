@@ -152,7 +152,7 @@ func (w *Worker) ID() string { return w.id }
 func (w *Worker) Run(ctx context.Context) error {
 	if err := w.introduce(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil // told to stop before it began
+			return nil //nolint:nilerr // told to stop before it began
 		}
 		return err
 	}

@@ -36,12 +36,12 @@ func serverAccount() (*account, error) {
 		}
 		a := &account{name: name, uid: uint32(uid), gid: uint32(gid)} // macOS writes nobody as -2
 		if err := a.command("/bin/sh", "-c", ":").Run(); err != nil {
-			return nil, fmt.Errorf("Postgres refuses to run as root, and root may not become %s here (%w): "+
+			return nil, fmt.Errorf("root can not run Postgres, and may not become %s here (%w): "+
 				"run gem as another user, or give the container the capabilities SETUID, SETGID and KILL", a, err)
 		}
 		return a, nil
 	}
-	return nil, errors.New("Postgres refuses to run as root, and there is no user postgres and no user nobody: " +
+	return nil, errors.New("root can not run Postgres, and there is no user postgres and no user nobody: " +
 		"create one (useradd --system postgres), or run gem as another user")
 }
 
@@ -55,8 +55,8 @@ func (a *account) String() string {
 
 // command is a command that runs as the user, in a session of its own, out of reach of the terminal's Ctrl-C.
 func (a *account) command(name string, args ...string) *exec.Cmd {
-	cmd := exec.Command(name, args...)
-	cmd.Dir = "/" // the current folder may be closed to the user
+	cmd := exec.Command(name, args...) //nolint:noctx // the keeper outlives every context, and ends when its input closes
+	cmd.Dir = "/"                      // the current folder may be closed to the user
 	cmd.Env = environment()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if a != nil {

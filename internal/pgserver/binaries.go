@@ -45,7 +45,7 @@ func newSearch(o Options, as *account) search {
 // find returns the first binaries that the server's user can run, or an error that says what was tried and what to do.
 func (s search) find(ctx context.Context) (binaries, error) {
 	if s.chosen != "" {
-		bin, err := s.try(ctx, s.chosen)
+		bin, err := s.try(s.chosen)
 		if err != nil {
 			return binaries{}, fmt.Errorf("%w: set GEM_POSTGRES_BIN to the bin folder of a Postgres %d or newer, "+
 				"or leave it empty", err, oldest)
@@ -54,7 +54,7 @@ func (s search) find(ctx context.Context) (binaries, error) {
 	}
 	var tried []error
 	for _, dir := range s.installed {
-		bin, err := s.try(ctx, dir)
+		bin, err := s.try(dir)
 		if err == nil {
 			return bin, nil
 		}
@@ -63,7 +63,7 @@ func (s search) find(ctx context.Context) (binaries, error) {
 	dir, err := s.npm.fetch(ctx, s.log)
 	if err == nil {
 		var bin binaries
-		if bin, err = s.try(ctx, dir); err == nil {
+		if bin, err = s.try(dir); err == nil {
 			return bin, nil
 		}
 	}
@@ -81,7 +81,7 @@ func (s search) find(ctx context.Context) (binaries, error) {
 var versionLine = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)
 
 // try runs the server in dir to learn its version, which shows too that the server's user can run it.
-func (s search) try(ctx context.Context, dir string) (binaries, error) {
+func (s search) try(dir string) (binaries, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return binaries{}, err

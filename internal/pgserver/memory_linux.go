@@ -7,7 +7,7 @@ import "syscall"
 func memoryDir() string {
 	const dir, tmpfs, room = "/dev/shm", 0x01021994, 1 << 30
 	var fs syscall.Statfs_t
-	if err := syscall.Statfs(dir, &fs); err != nil || int64(fs.Type) != tmpfs {
+	if err := syscall.Statfs(dir, &fs); err != nil || int64(fs.Type) != tmpfs { //nolint:unconvert // an int32 on some architectures
 		return ""
 	}
 	if fs.Bavail*uint64(fs.Bsize) < room {

@@ -65,7 +65,7 @@ func (n npm) fetch(ctx context.Context, log func(string)) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("wait for another gem that fetches Postgres: %w", err)
 	}
-	defer unlock()
+	defer func() { _ = unlock() }()
 	if _, err := os.Stat(bin); err == nil {
 		return bin, nil
 	}

@@ -116,7 +116,7 @@ func settings(o Options, port int) []string {
 }
 
 func freePort() (int, error) {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	l, err := net.Listen("tcp4", "127.0.0.1:0") //nolint:noctx // returns at once
 	if err != nil {
 		return 0, fmt.Errorf("find a free port: %w", err)
 	}
@@ -146,7 +146,7 @@ func waitReady(ctx context.Context, s *Server, k *keeper) error {
 			if strings.Contains(last, "could not create any TCP/IP sockets") {
 				return errPortTaken
 			}
-			return fmt.Errorf("it ended at once (%v): %s", k.status, last)
+			return fmt.Errorf("it ended at once (%w): %s", k.status, last)
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return context.Cause(ctx)
