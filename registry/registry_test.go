@@ -1,0 +1,293 @@
+package registry_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/gemworker/gem/registry"
+)
+
+// fields are those of one tool, as JSON. An empty value leaves the field out.
+type fields map[string]string
+
+// entry is a right tool, changed.
+func entry(change fields) string {
+	all := fields{
+		"name":          `"leads.create"`,
+		"input_schema":  `{"type": "object", "required": ["phone"], "properties": {"phone": {"type": "string"}}}`,
+		"output_schema": `{}`,
+		"idempotency":   `{"mode": "none"}`,
+		"timeout_ms":    `15000`,
+	}
+	maps.Copy(all, change)
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if all[name] != "" {
+			parts = append(parts, fmt.Sprintf("%q: %s", name, all[name]))
+		}
+	}
+	return "{" + strings.Join(parts, ", ") + "}"
+}
+
+func file(entries ...string) string {
+	return `{"version": "1.0.0", "tools": [` + strings.Join(entries, ", ") + `]}`
+}
+
+func parse(t testing.TB, text string) *registry.Registry {
+	t.Helper()
+	r, err := registry.Parse([]byte(text))
+	if err != nil {
+		t.Fatalf("Parse: %v", err)
+	}
+	return r
+}
+
+// toolWith returns a tool with that input_schema and output_schema.
+func toolWith(t testing.TB, schema string) *registry.Tool {
+	t.Helper()
+	tool, ok := parse(t, file(entry(fields{"input_schema": schema, "output_schema": schema}))).Tool("leads.create")
+	if !ok {
+		t.Fatal("the tool is not in the registry")
+	}
+	return tool
+}
+
+func TestParseReadsEveryFieldOfATool(t *testing.T) {
+	r := parse(t, file(entry(fields{
+		"name":           `"integrations.google_drive.search"`,
+		"description":    `"Searches files."`,
+		"permissions":    `["read:db", "net:http"]`,
+		"idempotency":    `{"mode": "keyed", "key_field": "phone"}`,
+		"timeout_ms":     `86400000`,
+		"receipt_fields": `["result.lead_id", "effects.db_writes", "result", "result.items[0].id"]`,
+		"retry":          `{"max_attempts": 20, "backoff_ms": 3600000}`,
+		"x-owner":        `"sales"`,
+	})))
+	if r.Version != "1.0.0" {
+		t.Errorf("Version = %q", r.Version)
+	}
+	got, ok := r.Tool("integrations.google_drive.search")
+	if !ok {
+		t.Fatal("the tool is not found by its name")
+	}
+	type public struct {
+		Name, Description string
+		Permissions       []string
+		Idempotency       registry.Idempotency
+		Timeout           time.Duration
+		ReceiptFields     []string
+		Retry             registry.Retry
+	}
+	want := public{
+		"integrations.google_drive.search", "Searches files.",
+		[]string{"read:db", "net:http"},
+		registry.Idempotency{Mode: registry.Keyed, KeyField: "phone"},
+		24 * time.Hour,
+		[]string{"result.lead_id", "effects.db_writes", "result", "result.items[0].id"},
+		registry.Retry{MaxAttempts: 20, Backoff: time.Hour},
+	}
+	if diff := cmp.Diff(want, public{got.Name, got.Description, got.Permissions, got.Idempotency, got.Timeout, got.ReceiptFields, got.Retry}); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestParseFillsInDefaults(t *testing.T) {
+	tool := toolWith(t, `{}`)
+	if want := (registry.Retry{MaxAttempts: 3, Backoff: 500 * time.Millisecond}); tool.Retry != want {
+		t.Errorf("Retry = %+v, want %+v", tool.Retry, want)
+	}
+	if len(tool.Permissions)+len(tool.ReceiptFields)+len(tool.Description) > 0 {
+		t.Errorf("fields that were left out are not empty: %+v", tool)
+	}
+}
+
+func TestToolsAreInTheOrderOfTheFile(t *testing.T) {
+	r := parse(t, file(entry(fields{"name": `"z.last"`}), entry(fields{"name": `"a.first"`}), entry(fields{"name": `"m.middle"`})))
+	var got []string
+	for _, tool := range r.Tools() {
+		got = append(got, tool.Name)
+	}
+	if diff := cmp.Diff([]string{"z.last", "a.first", "m.middle"}, got); diff != "" {
+		t.Error(diff)
+	}
+	r.Tools()[0] = nil
+	if r.Tools()[0] == nil {
+		t.Error("a caller can change the registry's list")
+	}
+	if _, ok := r.Tool("Z.last"); ok {
+		t.Error("a tool is found by another name than its own")
+	}
+}
+
+func TestRegistryWithoutToolsIsRight(t *testing.T) {
+	if got := len(parse(t, `{"version": "0", "tools": []}`).Tools()); got != 0 {
+		t.Errorf("%d tools", got)
+	}
+}
+
+func TestHashIsThatOfTheContents(t *testing.T) {
+	original := parse(t, `{"version": "1.0.0", "owner": "a\u0062c/ä", "tools": [`+entry(fields{
+		"input_schema": `{"properties": {"n": {"maximum": 1000, "multipleOf": 0.5}}}`}, // not <, > nor &
+	)+`]}`)
+	for name, text := range map[string]string{
+		"white space":      strings.ReplaceAll(string(original.JSON()), `,`, " ,\n\t"),
+		"$schema":          `{"$schema": "./registry.schema.json", ` + string(original.JSON())[1:],
+		"byte order mark":  "\ufeff" + string(original.JSON()),
+		"escapes":          strings.Replace(string(original.JSON()), `abc/ä`, `\u0061bc\/\u00e4`, 1),
+		"ways of a number": strings.NewReplacer(`:1000`, `:1.0e3`, `:0.5`, `:5.0E-1`).Replace(string(original.JSON())),
+		"order of keys":    `{"tools": ` + regexp.MustCompile(`\[.*\]`).FindString(string(original.JSON())) + `, "version": "1.0.0", "owner": "abc/ä"}`,
+	} {
+		if got := parse(t, text).SHA256(); got != original.SHA256() {
+			t.Errorf("%s changes the hash", name)
+		}
+	}
+	for name, text := range map[string]string{
+		"a version":                   strings.Replace(string(original.JSON()), `1.0.0`, `1.0.1`, 1),
+		"a field that we do not read": strings.Replace(string(original.JSON()), `abc`, `abd`, 1),
+		"a timeout":                   strings.Replace(string(original.JSON()), `15000`, `15001`, 1),
+		"a $schema inside":            strings.Replace(string(original.JSON()), `"input_schema":{`, `"input_schema":{"$schema":"http://json-schema.org/draft-07/schema#",`, 1),
+	} {
+		if text == string(original.JSON()) {
+			t.Fatalf("%s: the case changes nothing", name)
+		}
+		if got := parse(t, text).SHA256(); got == original.SHA256() {
+			t.Errorf("%s does not change the hash", name)
+		}
+	}
+	if !regexp.MustCompile(`^[0-9a-f]{64}$`).MatchString(original.SHA256()) {
+		t.Errorf("SHA256 = %q", original.SHA256())
+	}
+}
+
+// anyJSON draws a value that a registry may hold under a key of its own.
+func anyJSON(depth int) *rapid.Generator[any] {
+	leaf := []*rapid.Generator[any]{
+		rapid.Just[any](nil),
+		rapid.Bool().AsAny(),
+		rapid.StringMatching(`(\PC|\t|\n|[\x{2028}\x{fffd}"\\<>&]){0,20}`).AsAny(),
+		rapid.Map(rapid.Float64(), func(f float64) any { return f }),
+		rapid.Map(rapid.StringMatching(`-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?`), func(s string) any { return json.Number(s) }),
+	}
+	if depth == 0 {
+		return rapid.OneOf(leaf...)
+	}
+	return rapid.OneOf(append(leaf,
+		rapid.SliceOfN(anyJSON(depth-1), 0, 4).AsAny(),
+		rapid.MapOfN(rapid.StringN(0, 8, -1).Filter(func(s string) bool { return !strings.Contains(s, "\x00") }), anyJSON(depth-1), 0, 4).AsAny(),
+	)...)
+}
+
+func TestCanonicalFormParsesToTheSameRegistry(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		note := anyJSON(3).Draw(t, "note")
+		indent := rapid.StringMatching(`[ \t]{0,3}`).Draw(t, "indent")
+		doc := map[string]any{
+			"version": "1",
+			"note":    note,
+			"tools": []any{map[string]any{
+				"name": "a.b", "input_schema": map[string]any{"default": note}, "output_schema": true,
+				"idempotency": map[string]any{"mode": "none"}, "timeout_ms": 1, "x-note": note,
+			}},
+		}
+		text, err := json.MarshalIndent(doc, "", indent)
+		if err != nil {
+			t.Skip("not JSON")
+		}
+		first, err := registry.Parse(text)
+		if err != nil {
+			t.Fatalf("Parse(%s): %v", text, err)
+		}
+		second, err := registry.Parse(first.JSON())
+		if err != nil {
+			t.Fatalf("Parse(JSON()): %v", err)
+		}
+		if first.SHA256() != second.SHA256() || string(first.JSON()) != string(second.JSON()) {
+			t.Fatalf("the canonical form is not stable:\n%s\n%s", first.JSON(), second.JSON())
+		}
+		if changes := registry.Compare(first, second); len(changes) > 0 {
+			t.Fatalf("Compare finds changes: %v", changes)
+		}
+		// encoding/json is the measure of what the text says.
+		var want, got any
+		if err := json.Unmarshal(text, &want); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(first.JSON(), &got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
+
+func TestReadFile(t *testing.T) {
+	write := func(text string) string {
+		path := filepath.Join(t.TempDir(), "tools.registry.json")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	if _, err := registry.ReadFile(write(file(entry(nil)))); err != nil {
+		t.Errorf("a right file: %v", err)
+	}
+	for name, c := range map[string]struct {
+		path string
+		want []string
+	}{
+		"missing":     {filepath.Join(t.TempDir(), "none.json"), []string{"none.json", "there is no registry", "TOOLS_REGISTRY"}},
+		"a folder":    {t.TempDir(), []string{"can not be read"}},
+		"broken JSON": {write("{\n  \"version\": \"1\",\n  \"tools\": [}\n"), []string{"tools.registry.json is refused", "line 3, column 13"}},
+		"cut off":     {write("{\n  \"version\": \"1\""), []string{"line 2, column 17", "ends in the middle"}},
+		"empty":       {write(""), []string{"it is empty"}},
+		"wrong":       {write(`{"tools": []}`), []string{"tools.registry.json is refused", "version: is missing"}},
+	} {
+		_, err := registry.ReadFile(c.path)
+		if err == nil {
+			t.Errorf("%s: no error", name)
+			continue
+		}
+		for _, want := range c.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: the error lacks %q: %v", name, want, err)
+			}
+		}
+	}
+	var invalid *registry.InvalidError
+	if _, err := registry.ReadFile(write(`{`)); !errors.As(err, &invalid) {
+		t.Errorf("the error of a broken file is no *InvalidError: %v", err)
+	}
+}
+
+func TestThousandToolsAreParsedInATime(t *testing.T) {
+	var entries []string
+	for i := range 1000 {
+		entries = append(entries, entry(fields{
+			"name":          fmt.Sprintf(`"domain.tool_%d"`, i),
+			"input_schema":  leadSchema,
+			"output_schema": `{"type": "object", "required": ["lead_id"], "properties": {"lead_id": {"type": "string"}}}`,
+		}))
+	}
+	text := file(entries...)
+	start := time.Now()
+	if got := len(parse(t, text).Tools()); got != 1000 {
+		t.Errorf("%d tools", got)
+	}
+	// A third of a second, measured; the race detector and a busy machine take many times that.
+	if took := time.Since(start); took > 15*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}

@@ -1,0 +1,396 @@
+package registry_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gemworker/gem/registry"
+)
+
+// leadSchema is that of leads.create.
+const leadSchema = `{
+	"type": "object", "additionalProperties": false, "required": ["name", "phone", "suburb"],
+	"properties": {
+		"name": {"type": "string", "minLength": 1, "maxLength": 200},
+		"phone": {"type": "string", "minLength": 1},
+		"suburb": {"type": "string"},
+		"email": {"type": "string", "format": "email"},
+		"source": {"type": "string", "enum": ["gmb", "google_ads", "meta", "referral", "repeat", "other"]},
+		"notes": {"type": "string"}
+	}
+}`
+
+func decode(t testing.TB, text string) any {
+	t.Helper()
+	var v any
+	unmarshal(t, []byte(text), &v)
+	return v
+}
+
+func unmarshal(t testing.TB, text []byte, v any) {
+	t.Helper()
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	if err := d.Decode(v); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRightInputHasNoFaults(t *testing.T) {
+	tool := toolWith(t, leadSchema)
+	if faults := tool.ValidateInput(json.RawMessage(` {"name": "Ann", "phone": "1", "suburb": "Fitzroy", "email": "ann@example.com", "source": "gmb"} `)); faults != nil {
+		t.Error(faults)
+	}
+}
+
+func TestFaults(t *testing.T) {
+	for _, c := range []struct {
+		name, schema, doc string
+		want              []registry.Fault
+	}{
+		{"each missing property", leadSchema, `{"phone": "1"}`, []registry.Fault{
+			{"/name", "required", "name is required"},
+			{"/suburb", "required", "suburb is required"},
+		}},
+		{"each unexpected property", leadSchema, `{"name": "a", "phone": "1", "suburb": "", "Sourse": "gmb", "a/b ~'\"c": 1, "zzz": {}}`, []registry.Fault{
+			{"/Sourse", "additionalProperties", "Sourse is not a property that is known here: did you mean source?"},
+			{"/a~1b ~0'\"c", "additionalProperties", `"a/b ~'\"c" is not a property that is known here: leave it out`},
+			{"/zzz", "additionalProperties", "zzz is not a property that is known here: leave it out"},
+		}},
+		{"all of one document", leadSchema, `{"name": "", "phone": 3, "email": "x", "source": "tv", "more": 1}`, []registry.Fault{
+			{"/email", "format", "email is not a valid email address, such as ann@example.com"},
+			{"/more", "additionalProperties", "more is not a property that is known here: leave it out"},
+			{"/name", "minLength", "name must not be empty"},
+			{"/phone", "type", "phone must be a string and is a number"},
+			{"/source", "enum", "source must be one of gmb, google_ads, meta, referral, repeat, other"},
+			{"/suburb", "required", "suburb is required"},
+		}},
+		{"inside lists and objects", `{"properties": {"refs": {"items": {"required": ["id"], "properties": {"type": {"type": ["string", "null"]}}}}}}`,
+			`{"refs": [{"id": 1}, {"type": 1}, 0, {"id": 1, "type": []}]}`, []registry.Fault{
+				{"/refs/1/id", "required", "refs[1].id is required"},
+				{"/refs/1/type", "type", "refs[1].type must be a string or null and is a number"},
+				{"/refs/3/type", "type", "refs[3].type must be a string or null and is a list"},
+			}},
+		{"in the order of the document", `{"properties": {"a": {"items": {"type": "string"}}}}`, `{"a": [` + strings.Repeat(`"", `, 9) + `1, 2, "", 3]}`, []registry.Fault{
+			{"/a/9", "type", "a[9] must be a string and is a number"},
+			{"/a/10", "type", "a[10] must be a string and is a number"},
+			{"/a/12", "type", "a[12] must be a string and is a number"},
+		}},
+		{"through a reference", `{"properties": {"a": {"$ref": "#/$defs/t"}}, "$defs": {"t": {"maxLength": 3, "pattern": "^b+$"}}}`, `{"a": "aaaa"}`, []registry.Fault{
+			{"/a", "maxLength", "a must have at most 3 characters and has 4"},
+			{"/a", "pattern", `a does not match the pattern "^b+$"`},
+		}},
+		{"of numbers", `{"properties": {"a": {"minimum": 1}, "b": {"exclusiveMaximum": 10}, "c": {"multipleOf": 0.5}, "d": {"type": "integer"}, "e": {"maximum": 0.10}, "f": {"exclusiveMinimum": 1e2}}}`,
+			`{"a": 0, "b": 10, "c": 0.7, "d": 1.5, "e": 1, "f": 1}`, []registry.Fault{
+				{"/a", "minimum", "a must be at least 1"}, {"/b", "exclusiveMaximum", "b must be less than 10"}, {"/c", "multipleOf", "c must be a multiple of 0.5"},
+				{"/d", "type", "d must be a whole number and is a number"}, {"/e", "maximum", "e must be at most 0.1"}, {"/f", "exclusiveMinimum", "f must be greater than 100"},
+			}},
+		{"of draft 4's limits", `{"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"a": {"minimum": 1, "exclusiveMinimum": true}}}`, `{"a": 1}`, []registry.Fault{
+			{"/a", "exclusiveMinimum", "a must be greater than 1"}}},
+		{"of sizes", `{"properties": {"a": {"minItems": 2}, "b": {"maxItems": 1}, "c": {"minProperties": 1}, "d": {"maxProperties": 1}, "e": {"uniqueItems": true}, "f": {"minLength": 2}}}`,
+			`{"a": [], "b": [1, 2], "c": {}, "d": {"x": 1, "y": 2}, "e": [1, 1.0], "f": "ä"}`, []registry.Fault{
+				{"/a", "minItems", "a must have at least 2 items and has 0"}, {"/b", "maxItems", "b must have at most 1 item and has 2"},
+				{"/c", "minProperties", "c must have a property"}, {"/d", "maxProperties", "d must have at most 1 property and has 2"},
+				{"/e", "uniqueItems", "e must not hold the same item twice"}, {"/f", "minLength", "f must have at least 2 characters and has 1"},
+			}},
+		{"of constants", `{"properties": {"a": {"const": "x"}, "b": {"const": {"y": [1]}}, "c": {"enum": [null, 1, "a b"]}}}`, `{"a": 1, "b": 1, "c": 2}`, []registry.Fault{
+			{"/a", "const", "a must be x"}, {"/b", "const", `b must be {"y":[1]}`}, {"/c", "enum", `c must be one of null, 1, "a b"`}}},
+		{"of alternatives", `{"properties": {"a": {"anyOf": [{"type": "null"}, {"type": "string", "format": "date-time"}]}, "b": {"oneOf": [{"type": "integer"}, {"minimum": 2}]}}}`,
+			`{"a": "soon", "b": 3}`, []registry.Fault{
+				{"/a", "format", "a is not a valid date-time, such as 2026-01-31T09:30:00Z (alternative 2 of anyOf)"},
+				{"/a", "type", "a must be null and is a string (alternative 1 of anyOf)"},
+				{"/b", "oneOf", "b matches more than one alternative of oneOf and must match exactly one"},
+			}},
+		{"of conditions", `{"if": {"required": ["a"]}, "then": {"required": ["b"]}, "dependentRequired": {"a": ["c", "d"]}, "not": {"required": ["x"]}}`, `{"a": 1, "x": 1}`, []registry.Fault{
+			{"", "not", "the output must not match the schema under not"},
+			{"/b", "required", "b is required"},
+			{"/c", "dependentRequired", "c is required when a is present"},
+			{"/d", "dependentRequired", "d is required when a is present"},
+		}},
+		{"of contains", `{"properties": {"a": {"contains": {"const": 1}}, "b": {"contains": {"const": 1}, "minContains": 2}, "c": {"contains": {"const": 1}, "maxContains": 1}}}`,
+			`{"a": [2, 3], "b": [1, 2], "c": [1, 1]}`, []registry.Fault{
+				{"/a", "contains", "a must hold an item that matches contains"},
+				{"/b", "minContains", "b must hold at least 2 items that match contains"},
+				{"/c", "maxContains", "c must hold at most 1 item that match contains"},
+			}},
+		{"of property names", `{"propertyNames": {"pattern": "^[a-z]+$"}}`, `{"ok": 1, "Not": 2}`, []registry.Fault{
+			{"/Not", "pattern", `the property name Not does not match the pattern "^[a-z]+$"`}}},
+		{"of what is never allowed", `{"properties": {"a": false, "b": {"prefixItems": [true], "items": false}}, "unevaluatedProperties": false}`, `{"a": 1, "b": [1, 2], "c": 3}`, []registry.Fault{
+			{"/a", "properties", "a is not allowed here: leave it out"},
+			{"/b/1", "items", "b[1] is not allowed here: leave it out"},
+			{"/c", "unevaluatedProperties", "c is not a property that is known here: leave it out"},
+		}},
+		{"of properties called like keywords", `{"properties": {"minContains": {"minLength": 3, "pattern": "^x"}, "anyOf": {"properties": {"0": {"type": "string"}}}, "required": {"required": ["required"]}, "propertyNames": {"type": "null"}}}`,
+			`{"minContains": "a", "anyOf": {"0": 1}, "required": {}, "propertyNames": 1}`, []registry.Fault{
+				{"/anyOf/0", "type", `anyOf."0" must be a string and is a number`},
+				{"/minContains", "minLength", "minContains must have at least 3 characters and has 1"},
+				{"/minContains", "pattern", `minContains does not match the pattern "^x"`},
+				{"/propertyNames", "type", "propertyNames must be null and is a number"},
+				{"/required/required", "required", "required.required is required"},
+			}},
+		{"with patterns of names", `{"properties": {"a": {}}, "patternProperties": {"^x": {}}, "additionalProperties": false}`, `{"a": 1, "xyz": 1, "b": 1, "%41": 1}`, []registry.Fault{
+			{"/%41", "additionalProperties", `"%41" is not a property that is known here: leave it out`},
+			{"/b", "additionalProperties", "b is not a property that is known here: leave it out"},
+		}},
+		{"of the whole", `{"type": "array"}`, `{}`, []registry.Fault{{"", "type", "the output must be a list and is an object"}}},
+		{"of the whole, never allowed", `false`, `{}`, []registry.Fault{{"", "schema", "the output is not allowed here: leave it out"}}},
+		{"of the top's items", `{"items": {"type": "string"}}`, `[1]`, []registry.Fault{{"/0", "type", "the output[0] must be a string and is a number"}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tool, _ := parse(t, file(entry(fields{"output_schema": c.schema}))).Tool("leads.create")
+			for range 5 { // maps are walked in another order each time
+				if diff := cmp.Diff(c.want, tool.ValidateOutput(json.RawMessage(c.doc))); diff != "" {
+					t.Fatal(diff)
+				}
+			}
+		})
+	}
+}
+
+func TestPoisonIsAFault(t *testing.T) {
+	deep := func(n int) string { return strings.Repeat(`{"a":`, n) + "1" + strings.Repeat("}", n) }
+	for _, c := range []struct {
+		name, doc     string
+		path, keyword string
+		message       string
+	}{
+		{"nothing", ``, "", "json", "it is empty"},
+		{"white space", " \n", "", "json", "it is empty"},
+		{"no value", `nul`, "", "json", "line 1, column 1: there is no value"},
+		{"trailing comma", "{\n \"a\": 1,\n}", "", "json", "line 3, column 1: a key"},
+		{"trailing data", `{} {}`, "", "json", "line 1, column 4: there is more"},
+		{"cut off", `{"a": "b`, "", "json", "ends in the middle"},
+		{"leading zero", `{"a": 01}`, "", "json", "column 8"},
+		{"no digits", `{"a": 1.}`, "", "json", "a digit is missing"},
+		{"control character", "{\"a\": \"\n\"}", "", "json", "control character"},
+		{"bare NUL", "{\"a\": \"\x00\"}", "", "json", "control character"},
+		{"wrong escape", `{"a": "\x"}`, "", "json", "backslash"},
+		{"half an escape", `{"a": "\u12"}`, "", "json", "hexadecimal"},
+		{"byte order mark", "\ufeff{}", "", "json", "there is no value"},
+		{"NaN", `{"a": NaN}`, "", "json", "there is no value"},
+		{"deep", deep(201), "", "depth", "more than 200 levels"},
+		{"very deep", strings.Repeat("[", 100_000), "", "depth", "more than 200 levels"},
+		{"large exponent", `{"a": [1e10000000]}`, "/a/0", "number", "exponent"},
+		{"large negative exponent", `{"a": -1E-10000000}`, "/a", "number", "exponent"},
+		{"exponent beyond integers", `{"a": 1e99999999999999999999}`, "/a", "number", "exponent"},
+		{"many digits", `{"a": 1` + strings.Repeat("0", 400) + `}`, "/a", "number", "400 digits"},
+		{"many decimals", `{"a": 0.` + strings.Repeat("1", 400) + `}`, "/a", "number", "400 digits"},
+		{"NUL", `{"a": "x\u0000y"}`, "/a", "nul", "NUL"},
+		{"NUL in a key", `{"b": {"x\u0000y": 1}}`, "/b", "nul", "a key of this value"},
+		{"half a surrogate pair", `{"a": "\ud83d"}`, "/a", "unicode", "surrogate"},
+		{"other half", `{"a": "\ude00x"}`, "/a", "unicode", "surrogate"},
+		{"halves in the wrong order", `{"a": "\ude00\ud83d"}`, "/a", "unicode", "surrogate"},
+		{"half and a letter", `{"a": "\ud83d\u0041"}`, "/a", "unicode", "surrogate"},
+		{"no UTF-8", "{\"a\": \"\xff\"}", "/a", "unicode", "UTF-8"},
+		{"no UTF-8 after an escape", "{\"a\": \"\\n\xc3\"}", "/a", "unicode", "UTF-8"},
+		{"no UTF-8 in a key", "{\"\xff\": 1}", "", "unicode", "a key of this value"},
+		{"large", `{"a": "` + strings.Repeat("x", 1<<20) + `"}`, "", "size", "may have at most 1048576"},
+		{"many values", `{"a": [` + strings.Repeat("1,", 500_000) + `1]}`, "", "size", "too many values"},
+		{"many values under a long key", `{"` + strings.Repeat("k", 500_000) + `": [` + strings.Repeat("1,", 200_000) + `1]}`, "", "size", "too long keys"},
+		{"many large numbers", `{"a": [` + strings.Repeat("1e400,", 150_000) + `1]}`, "", "size", "too many values"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tool := toolWith(t, `{"properties": {"a": {"items": {"type": "string", "multipleOf": 0.1}}}}`)
+			start := time.Now()
+			for what, faults := range map[string][]registry.Fault{"input": tool.ValidateInput([]byte(c.doc)), "output": tool.ValidateOutput([]byte(c.doc))} {
+				if len(faults) != 1 || faults[0].Path != c.path || faults[0].Keyword != c.keyword || !strings.Contains(faults[0].Message, c.message) {
+					t.Errorf("%s: %+v", what, faults)
+				}
+			}
+			if took := time.Since(start); took > 5*time.Second {
+				t.Errorf("it took %v", took)
+			}
+		})
+	}
+}
+
+func TestEveryPoisonedValueIsReported(t *testing.T) {
+	got := toolWith(t, `{}`).ValidateInput([]byte(`{"a": ["\u0000", 1e999], "b\u0000": {"c": "\ud800"}, "d": 1}`))
+	var paths []string
+	for _, f := range got {
+		paths = append(paths, f.Path+" "+f.Keyword)
+	}
+	if diff := cmp.Diff([]string{"/a/0 nul", "/a/1 number", " nul", "/b\ufffd/c unicode"}, paths); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// What Postgres and the library can take must pass: a guard that refuses too much breaks tools.
+func TestNoPoison(t *testing.T) {
+	tool := toolWith(t, `{"additionalProperties": {"items": {"minimum": -1e400, "multipleOf": 1e-400}}}`)
+	for name, doc := range map[string]string{
+		"nested 200 levels":      strings.Repeat(`{"a":`, 200) + "1" + strings.Repeat("}", 200),
+		"400 digits":             `{"a": [1` + strings.Repeat("0", 399) + `, 1e400, -1E+0, 1e-400, -0.0]}`,
+		"an escaped backslash":   `{"a": "\\u0000"}`,
+		"escapes":                `{"a": "\"\\\/\b\f\n\r\t\u00e4\ud83d\ude00\uFFFD"}`,
+		"text":                   "{\"ä\": \"😀\u2028\u007f\"}",
+		"empty key":              `{"": {"": 1}}`,
+		"the same key twice":     `{"a": 1, "a": 2}`,
+		"a megabyte":             `{"a": "` + strings.Repeat("x", 1<<20-9) + `"}`,
+		"a long list of numbers": `{"a": [` + strings.Repeat("0.123,", 150_000) + `1]}`,
+		"white space":            " \t\r\n{ \"a\" : [ 1 , 2 ] } ",
+	} {
+		if faults := tool.ValidateInput([]byte(doc)); faults != nil {
+			t.Errorf("%s: %v", name, faults)
+		}
+	}
+}
+
+// jsonb keeps the last of two equal keys, so that is the one to check.
+func TestLastOfTwoEqualKeysIsChecked(t *testing.T) {
+	tool := toolWith(t, `{"properties": {"a": {"type": "string"}}}`)
+	if faults := tool.ValidateInput([]byte(`{"a": 1, "a": "x"}`)); faults != nil {
+		t.Error(faults)
+	}
+	if faults := tool.ValidateInput([]byte(`{"a": "x", "a": 1}`)); len(faults) != 1 {
+		t.Error(faults)
+	}
+}
+
+func TestInputIsAlwaysAnObject(t *testing.T) {
+	tool := toolWith(t, `{}`)
+	for doc, kind := range map[string]string{`null`: "null", `[]`: "a list", `"{}"`: "a string", `1`: "a number", `true`: "a boolean"} {
+		want := []registry.Fault{{Path: "", Keyword: "type", Message: "the input must be an object and is " + kind}}
+		if diff := cmp.Diff(want, tool.ValidateInput([]byte(doc))); diff != "" {
+			t.Error(diff)
+		}
+		if faults := tool.ValidateOutput([]byte(doc)); faults != nil {
+			t.Errorf("an output may be anything: %v", faults)
+		}
+	}
+}
+
+func TestFaultsAreBounded(t *testing.T) {
+	long := strings.Repeat("k", 5000)
+	tool := toolWith(t, `{"properties": {"list": {"items": {"type": "string"}}, "o": {"additionalProperties": false}, "`+long+`": {"pattern": "^`+long+`$"},
+		"e": {"enum": ["`+long+`", "b"]}, "f": {"format": "email"}}}`)
+	secret := "s3cret" + strings.Repeat("!", 10_000)
+	for name, c := range map[string]struct {
+		doc   string
+		count int
+		last  string
+	}{
+		"101 faults":       {`{"list": [` + strings.Repeat("1,", 100) + `1]}`, 101, "1 more fault was left out"},
+		"100 faults":       {`{"list": [` + strings.Repeat("1,", 99) + `1]}`, 100, ""},
+		"100,000 faults":   {`{"list": [` + strings.Repeat("1,", 99_999) + `1]}`, 101, "99900 more faults were left out"},
+		"unexpected names": {`{"o": {` + strings.Join(numbered(`"p%d": 1`, 5000), ",") + `}}`, 101, "4900 more faults were left out"},
+		"poisoned values":  {`{"list": [` + strings.Repeat(`"\u0000",`, 1000) + `1]}`, 101, "900 more faults were left out"},
+		"long names":       {`{"o": {"` + strings.Repeat(secret, 3) + `": 1}, "` + long + `": "x"}`, 2, ""},
+		"long values":      {`{"e": "` + secret + `", "f": "` + secret + `", "list": [` + strings.Repeat("[", 50) + strings.Repeat("]", 50) + `]}`, 3, ""},
+	} {
+		faults := tool.ValidateInput([]byte(c.doc))
+		if len(faults) != c.count {
+			t.Errorf("%s: %d faults, want %d", name, len(faults), c.count)
+			continue
+		}
+		for i, f := range faults {
+			if n := utf8.RuneCountInString(f.Message); n > 300 || n == 0 {
+				t.Errorf("%s: a message of %d characters", name, n)
+			}
+			if utf8.RuneCountInString(f.Path) > 500 {
+				t.Errorf("%s: a path of %d bytes", name, len(f.Path))
+			}
+			if name == "long values" && strings.Contains(f.Message, "s3cret") {
+				t.Errorf("%s: the value is echoed: %s", name, f.Message)
+			}
+			if (f.Keyword == "more") != (c.last != "" && i == len(faults)-1) {
+				t.Errorf("%s: fault %d is %+v", name, i, f)
+			}
+		}
+		if last := faults[len(faults)-1]; c.last != "" && last.Message != c.last {
+			t.Errorf("%s: it ends with %q, want %q", name, last.Message, c.last)
+		}
+	}
+}
+
+func numbered(format string, n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf(format, i)
+	}
+	return all
+}
+
+func TestFaultsReadAsJSON(t *testing.T) {
+	got, err := json.Marshal(toolWith(t, leadSchema).ValidateInput([]byte(`{"phone": "1", "suburb": "x"}`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `[{"path":"/name","keyword":"required","message":"name is required"}]`; string(got) != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestRecursiveSchemaChecksDeepDocuments(t *testing.T) {
+	tool := toolWith(t, `{"properties": {"c": {"$ref": "#"}, "n": {"type": "string"}}, "additionalProperties": false}`)
+	doc := func(leaf string) string { return strings.Repeat(`{"c":`, 198) + leaf + strings.Repeat("}", 198) }
+	if faults := tool.ValidateInput([]byte(doc(`{"n": "x"}`))); faults != nil {
+		t.Error(faults)
+	}
+	faults := tool.ValidateInput([]byte(doc(`{"n": 1}`)))
+	if len(faults) != 1 || faults[0].Path != strings.Repeat("/c", 198)+"/n" {
+		t.Errorf("%+v", faults)
+	}
+}
+
+// Each level of such a filter doubles what a validation does, and two of its alternatives hold filters.
+func TestCostOfAlternativesThatRecurIsBounded(t *testing.T) {
+	tool := toolWith(t, `{"$ref": "#/$defs/filter", "$defs": {"filter": {"anyOf": [
+		{"required": ["and", "of"], "properties": {"and": {"const": true}, "of": {"items": {"$ref": "#/$defs/filter"}}}},
+		{"required": ["or", "of"], "properties": {"or": {"const": true}, "of": {"items": {"$ref": "#/$defs/filter"}}}},
+		{"required": ["field"], "properties": {"field": {"type": "string"}}}
+	]}}}`)
+	filter := func(levels int, leaf string) []byte {
+		return []byte(strings.Repeat(`{"or": true, "of": [`, levels) + leaf + strings.Repeat("]}", levels))
+	}
+	if faults := tool.ValidateInput(filter(5, `{"field": "x"}, {"field": "y"}`)); faults != nil {
+		t.Errorf("a small filter: %v", faults)
+	}
+	start := time.Now()
+	for _, doc := range [][]byte{filter(20, `{"field": "x"}`), filter(99, `{"field": "x"}`), filter(99, `{"field": 1}`)} {
+		if faults := tool.ValidateInput(doc); len(faults) != 1 || faults[0].Keyword != "size" || !strings.Contains(faults[0].Message, "nest it less") {
+			t.Errorf("%v", faults)
+		}
+	}
+	if took := time.Since(start); took > time.Minute { // measured: half a second
+		t.Errorf("it took %v", took)
+	}
+	if faults := tool.ValidateInput(filter(1, `{"field": 1}`)); len(faults) == 0 || faults[0].Keyword == "size" {
+		t.Errorf("after a document that cost too much, another: %v", faults)
+	}
+}
+
+func TestLongListsPassThroughReferences(t *testing.T) {
+	tool := toolWith(t, `{"properties": {"list": {"items": {"$ref": "#/$defs/point"}}}, "$defs": {"point": {"required": ["x", "y"], "properties": {"x": {"$ref": "#/$defs/n"}, "y": {"$ref": "#/$defs/n"}}}, "n": {"type": "integer"}}}`)
+	if faults := tool.ValidateInput([]byte(`{"list": [` + strings.Repeat(`{"x": 1, "y": 2}, `, 50_000) + `{"x": 1, "y": 2}]}`)); faults != nil {
+		t.Errorf("%v", faults)
+	}
+}
+
+func TestValidationFromManyGoroutines(t *testing.T) {
+	tool := toolWith(t, leadSchema)
+	recursive := toolWith(t, `{"properties": {"c": {"$ref": "#"}, "n": {"type": "string"}}}`)
+	var group sync.WaitGroup
+	for range 16 {
+		group.Go(func() {
+			for range 200 {
+				if faults := tool.ValidateInput([]byte(`{"name": 1}`)); len(faults) != 3 {
+					t.Errorf("%v", faults)
+				}
+				if faults := recursive.ValidateInput([]byte(`{"c": {"c": {"n": 1}}}`)); len(faults) != 1 {
+					t.Errorf("%v", faults)
+				}
+			}
+			tool.ValidateOutput([]byte(`{"name": "` + strings.Repeat("x", 100_000) + `"}`))
+		})
+	}
+	group.Wait()
+}
