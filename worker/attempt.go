@@ -145,6 +145,8 @@ func (a *attempt) holdKey(ctx context.Context) (receipts.Held, error) {
 	if a.key == "" {
 		return held, nil
 	}
+	a.at(BeforeKey)
+	defer a.at(AfterKey)
 	err := a.persist(ctx, "hold the idempotency key", func(ctx context.Context) (err error) {
 		held, err = receipts.HoldKey(ctx, a.calls, a.Attempt, a.key)
 		return err
@@ -159,7 +161,9 @@ func (a *attempt) execute(ctx context.Context) {
 	a.call = &handlers.Call{ID: a.CallID, Tool: a.tool.Name, Attempt: a.Number, SessionID: a.SessionID, CreatedBy: a.CreatedBy, Input: a.Input}
 	tx := newCallTx(ctx, a.calls)
 
+	a.at(BeforeHandler)
 	output, err := a.runHandler(ctx, tx)
+	a.at(AfterHandler)
 	if err == nil {
 		if faults := a.tool.ValidateOutput(output); len(faults) > 0 {
 			err = &invalidOutput{tool: a.tool.Name, faults: faults}
@@ -241,9 +245,11 @@ func cut(s string, limit int) string {
 func (a *attempt) commit(tx *callTx, outcome receipts.Outcome) error {
 	ctx, cancel := context.WithTimeout(context.Background(), statementDeadline)
 	defer cancel()
+	a.at(BeforeCommit)
 	committing, err := tx.finish(ctx, a.final(outcome, a.call.Effects()))
 	switch {
 	case err == nil:
+		a.at(AfterCommit)
 		a.endedWith(outcome)
 		return nil
 	case errors.Is(err, errOpen):

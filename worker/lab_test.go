@@ -13,11 +13,8 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/worker"
 )
-
-func TestMain(m *testing.M) { testdb.Main(m) }
 
 // Lab is the domain of these tests: lab.write keeps its effects in Postgres, lab.send has them outside. What they do beside
 // that is in the input.

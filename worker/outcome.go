@@ -169,6 +169,7 @@ func (a *attempt) finish(outcome receipts.Outcome) {
 			return receipts.Finish(ctx, a.calls, a.final(o, did))
 		})
 	}
+	a.at(BeforeReceipt)
 	err := write(outcome)
 	if isRefusal(err) {
 		outcome = receipts.Failure(receipts.OutputInvalid, (&refused{err: err}).message(a.Tool), nil)
@@ -176,6 +177,7 @@ func (a *attempt) finish(outcome receipts.Outcome) {
 	}
 	switch {
 	case err == nil:
+		a.at(AfterReceipt)
 		a.endedWith(outcome)
 	case receipts.IsNotHeld(err):
 		a.lost()
@@ -188,6 +190,7 @@ func (a *attempt) finish(outcome receipts.Outcome) {
 func (a *attempt) retry(err error) {
 	var again *time.Time
 	reason := receipts.Failure(receipts.ExecutionError, publicMessage(err), nil)
+	a.at(BeforePutBack)
 	persistErr := a.persist(context.Background(), "put the call back", func(ctx context.Context) error {
 		return a.calls.QueryRow(ctx, "select gem.retry($1, $2, $3, ($4::jsonb) -> 'error', $5, make_interval(secs => $6))",
 			a.CallID, a.Number, a.WorkerID, string(reason.Result), a.tool.Retry.MaxAttempts, a.tool.Retry.Backoff.Seconds()).Scan(&again)
@@ -200,6 +203,7 @@ func (a *attempt) retry(err error) {
 	case again == nil:
 		a.finish(a.failure(err, nil))
 	default:
+		a.at(AfterPutBack)
 		pause := time.Until(*again)
 		time.AfterFunc(pause, a.nudge)
 		a.ended("retried", zap.Duration("again_in", pause), zap.String("error", cut(publicMessage(err), 500)))
@@ -208,6 +212,7 @@ func (a *attempt) retry(err error) {
 
 // release hands the call over to another worker.
 func (a *attempt) release() {
+	a.at(BeforeHandOver)
 	err := a.persist(context.Background(), "hand the call over", func(ctx context.Context) error {
 		return release(ctx, a.calls, a.Attempt)
 	})
@@ -217,6 +222,7 @@ func (a *attempt) release() {
 	case err != nil:
 		a.giveUp(err)
 	default:
+		a.at(AfterHandOver)
 		a.ended("released")
 	}
 }

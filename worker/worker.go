@@ -66,6 +66,9 @@ type Options struct {
 	StallLimit time.Duration
 	OnStall    func(standing time.Duration)
 
+	// At is called at each point of a call's life. It is for tests; nil costs nothing.
+	At func(Point)
+
 	// Log is told when a call is claimed and when it ends. Default: none.
 	Log *zap.Logger
 }
@@ -203,6 +206,7 @@ func (w *Worker) loop(ctx context.Context) {
 		if w.lookAgain.Swap(false) {
 			w.marks.forget()
 		}
+		w.at(BeforeClaim)
 		calls, err := w.claim(ctx, free)
 		if err != nil {
 			if ctx.Err() == nil {
@@ -210,6 +214,9 @@ func (w *Worker) loop(ctx context.Context) {
 				sleep(ctx, min(jitter(w.PollInterval), w.StallLimit/4))
 			}
 			continue
+		}
+		if len(calls) > 0 {
+			w.at(AfterClaim)
 		}
 		for _, c := range calls {
 			w.begin(ctx, c)

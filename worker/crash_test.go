@@ -1,0 +1,249 @@
+package worker_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/registry"
+	"github.com/gemworker/gem/worker"
+	"github.com/google/go-cmp/cmp"
+)
+
+// These tests end a real process exactly before and after each commit of a call's life, by SIGKILL, and look at what
+// becomes of the call on the next worker. The process is this test binary, started again with doomedPoint set.
+const (
+	doomedPoint = "GEM_TEST_DIE_AT"
+	doomedURL   = "GEM_TEST_DATABASE"
+	doomedMode  = "GEM_TEST_MODE"
+	doomedSink  = "GEM_TEST_SINK"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(doomedPoint) != "" {
+		doomed()
+		return
+	}
+	testdb.Main(m)
+}
+
+// Crash is the domain of these tests: crash.send sends to a server outside, crash.write writes a row.
+type Crash struct {
+	sink    string
+	waiting func() // called when a handler waits for its context to end
+}
+
+func (c Crash) Send(ctx context.Context, call *handlers.Call, in Task) (Done, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.sink, strings.NewReader(call.ID))
+	if err != nil {
+		return Done{}, err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return Done{}, err
+	}
+	_ = answer.Body.Close()
+	return c.then(ctx, call, in)
+}
+
+func (c Crash) Write(ctx context.Context, tx handlers.Tx, call *handlers.Call, in Task) (Done, error) {
+	if _, err := tx.Exec(ctx, "insert into lab_rows (text) values ($1)", in.Text); err != nil {
+		return Done{}, err
+	}
+	return c.then(ctx, call, in)
+}
+
+func (c Crash) then(ctx context.Context, call *handlers.Call, in Task) (Done, error) {
+	switch {
+	case in.Then == "transient once" && call.Attempt == 1:
+		return Done{}, handlers.Transient(fmt.Errorf("come back later"))
+	case in.Then == "wait once" && call.Attempt == 1:
+		c.waiting()
+		<-ctx.Done()
+		return Done{}, ctx.Err()
+	}
+	return Done{Text: in.Text}, nil
+}
+
+func crashRegistry(mode string) []byte {
+	keyField := ""
+	if mode == "keyed" {
+		keyField = "key"
+	}
+	return labRegistry("1.0.0", tool{name: "crash.send", mode: mode, keyField: keyField}, tool{name: "crash.write", mode: mode, keyField: keyField})
+}
+
+// doomed is the process that dies. It works until its point comes.
+func doomed() {
+	ctx, stop := context.WithCancel(context.Background())
+	point, url := worker.Point(os.Getenv(doomedPoint)), os.Getenv(doomedURL)
+	go func() { _, _ = io.Copy(io.Discard, os.Stdin); os.Exit(3) }() // dies with its test
+	die := func(err error) { fmt.Fprintln(os.Stderr, "doomed:", err); os.Exit(2) }
+	reg, err := registry.Parse(crashRegistry(os.Getenv(doomedMode)))
+	if err != nil {
+		die(err)
+	}
+	bound, err := handlers.Bind(Crash{sink: os.Getenv(doomedSink), waiting: stop})
+	if err != nil {
+		die(err)
+	}
+	pool, err := pgpool.Open(ctx, url, pgpool.Options{})
+	if err != nil {
+		die(err)
+	}
+	w, err := worker.New(worker.Options{Calls: pool, Control: pool, Registry: reg, Handlers: bound, Concurrency: 1, Name: "doomed",
+		HeartbeatInterval: 50 * time.Millisecond, DeadAfter: 400 * time.Millisecond,
+		At: func(p worker.Point) {
+			if p == point {
+				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+				select {} // until it comes
+			}
+		}})
+	if err != nil {
+		die(err)
+	}
+	if err := w.Run(ctx); err != nil {
+		die(err)
+	}
+	die(fmt.Errorf("it was to die at %q and stopped in order", point))
+}
+
+func TestAWorkerThatDiesAtAnyPointCostsNoCallAndDoublesNone(t *testing.T) {
+	t.Parallel()
+	const (
+		write, send = "crash.write", "crash.send"
+		again       = "again" // runs on the next worker
+		stands      = "stands"
+		unknown     = "unknown"
+	)
+	type scenario struct {
+		point worker.Point
+		tool  string
+		modes string
+		then  string
+		end   string
+		sent  int // what the server outside got, over all attempts
+	}
+	all := "none safe-retry keyed"
+	scenarios := []scenario{
+		{worker.BeforeClaim, write, all, "", again, 0},
+		{worker.AfterClaim, write, all, "", again, 0},
+		{worker.AfterClaim, send, "safe-retry keyed", "", again, 1},
+		{worker.AfterClaim, send, "none", "", unknown, 0}, // claimed is not begun, but only the dead worker knew
+		{worker.BeforeKey, write, "safe-retry keyed", "", again, 0},
+		{worker.AfterKey, write, "safe-retry keyed", "", again, 0},
+		{worker.AfterKey, send, "safe-retry keyed", "", again, 1},
+		{worker.BeforeHandler, write, all, "", again, 0},
+		{worker.BeforeHandler, send, "none", "", unknown, 0},
+		{worker.AfterHandler, write, all, "", again, 0},
+		{worker.AfterHandler, send, "safe-retry keyed", "", again, 2},
+		{worker.AfterHandler, send, "none", "", unknown, 1},
+		{worker.BeforeCommit, write, all, "", again, 0},
+		{worker.AfterCommit, write, all, "", stands, 0},
+		{worker.BeforeReceipt, send, "safe-retry keyed", "", again, 2},
+		{worker.BeforeReceipt, send, "none", "", unknown, 1},
+		{worker.AfterReceipt, send, all, "", stands, 1},
+		{worker.BeforePutBack, write, all, "transient once", again, 0},
+		{worker.AfterPutBack, write, all, "transient once", again, 0},
+		{worker.BeforePutBack, send, "safe-retry keyed", "transient once", again, 2},
+		{worker.AfterPutBack, send, "safe-retry keyed", "transient once", again, 2},
+		{worker.BeforeHandOver, write, all, "wait once", again, 0},
+		{worker.AfterHandOver, write, all, "wait once", again, 0},
+		{worker.BeforeHandOver, send, "safe-retry keyed", "wait once", again, 2},
+		{worker.AfterHandOver, send, "safe-retry keyed", "wait once", again, 2},
+	}
+	for _, s := range scenarios {
+		for mode := range strings.FieldsSeq(s.modes) {
+			t.Run(fmt.Sprintf("%s, %s, %s", s.point, s.tool, mode), func(t *testing.T) {
+				t.Parallel()
+				var mu sync.Mutex
+				sent := map[string]int{}
+				sink := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					id, _ := io.ReadAll(r.Body)
+					mu.Lock()
+					sent[string(id)]++
+					mu.Unlock()
+				}))
+				defer sink.Close()
+				defer http.DefaultClient.CloseIdleConnections()
+				env := handlertest.Start(t, handlertest.Setup{
+					Registry: crashRegistry(mode), NoWorker: true,
+					Domains: func(handlers.DB) []any { return []any{Crash{sink: sink.URL}} },
+				})
+				if _, err := env.DB.Exec(t.Context(), "create table lab_rows (text text)"); err != nil {
+					t.Fatal(err)
+				}
+				id := env.Insert(handlertest.Call{Tool: s.tool, Input: task(Task{Text: "x", Then: s.then, Key: "k"}), Key: "client"})
+				dieAt(t, s.point, env.URL, mode, sink.URL)
+
+				env.StartWorker(func(o *worker.Options) { o.HeartbeatInterval = 50 * time.Millisecond })
+				r := env.Await(id)
+				rows := 0
+				if s.tool == write {
+					rows = 1
+				}
+				switch s.end {
+				case unknown:
+					rows = 0
+					if e := handlertest.ErrorOf(t, r); e.Code != receipts.OutcomeUnknown {
+						t.Errorf("%+v", e)
+					}
+				case stands:
+					if r.Status != receipts.Succeeded || r.Attempt != 1 || !strings.HasPrefix(r.WorkerID, "doomed-") {
+						t.Errorf("%+v", r)
+					}
+				default:
+					if r.Status != receipts.Succeeded || !strings.HasPrefix(r.WorkerID, "test-") {
+						t.Errorf("%+v", r)
+					}
+				}
+				if n := rowsWith(t, env, "x"); n != rows {
+					t.Errorf("%d rows, want %d", n, rows)
+				}
+				mu.Lock()
+				n := sent[id]
+				mu.Unlock()
+				if n != s.sent {
+					t.Errorf("sent %d times, want %d", n, s.sent)
+				}
+				// The key is free, or remembers its success.
+				next := env.Run(handlertest.Call{Tool: s.tool, Input: task(Task{Text: "x", Key: "k"}), Key: "client"})
+				if hit := next.ReplayOf != ""; next.Status != receipts.Succeeded || hit != (mode != "none" && s.end != unknown) {
+					t.Errorf("the next call of the key: %+v", next)
+				}
+			})
+		}
+	}
+}
+
+// dieAt runs the doomed process until it is dead.
+func dieAt(t *testing.T, point worker.Point, url, mode, sink string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Env = append(os.Environ(), doomedPoint+"="+string(point), doomedURL+"="+url, doomedMode+"="+mode, doomedSink+"="+sink)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	if _, err := cmd.StdinPipe(); err != nil { // held until the process has ended
+		t.Fatal(err)
+	}
+	_ = cmd.Run()
+	if diff := cmp.Diff(syscall.SIGKILL, cmd.ProcessState.Sys().(syscall.WaitStatus).Signal()); diff != "" || ctx.Err() != nil {
+		t.Fatalf("it did not die at its point: %s %s", cmd.ProcessState, stderr.String())
+	}
+}
