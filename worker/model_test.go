@@ -1,0 +1,409 @@
+package worker_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/gemworker/gem/internal/testdb"
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"pgregory.net/rapid"
+)
+
+// The model of a call: what the state machine in SQL must do, said again in the simplest way.
+type modelCall struct {
+	ID       string
+	Status   string
+	Attempt  int
+	Holder   string
+	Priority int
+	Key      string // held while running, waited for while waiting
+	Retries  int
+	Losses   int
+	Cancel   bool
+	Journal  []string
+	Receipts int
+
+	place int // in its priority: moves when it is retried
+	later bool
+}
+
+// modelAttempt is an attempt that some worker believes it holds.
+type modelAttempt struct {
+	call   string
+	number int
+	worker string
+}
+
+type model struct {
+	calls     []*modelCall
+	alive     map[string]bool
+	succeeded map[string]bool // keys
+	attempts  []modelAttempt  // all that ever were: late ones too
+	places    int
+}
+
+func (m *model) call(id string) *modelCall {
+	i := slices.IndexFunc(m.calls, func(c *modelCall) bool { return c.ID == id })
+	return m.calls[i]
+}
+
+func (c *modelCall) move(status, event string) {
+	c.Status = status
+	c.Journal = append(c.Journal, event)
+	if status != "running" && status != "failed" && status != "succeeded" && status != "not_configured" {
+		c.Holder = ""
+	}
+}
+
+// free ends a call's hold on its key, and wakes who waits for it: all after a success, else the first.
+func (m *model) free(key string, all bool) {
+	if key == "" {
+		return
+	}
+	waiting := m.in("waiting", func(c *modelCall) bool { return c.Key == key })
+	slices.SortStableFunc(waiting, func(a, b *modelCall) int { return b.Priority - a.Priority })
+	if !all && len(waiting) > 1 {
+		waiting = waiting[:1]
+	}
+	for _, c := range waiting {
+		c.Key = ""
+		c.move("queued", "woken")
+	}
+}
+
+func (m *model) in(status string, also func(*modelCall) bool) []*modelCall {
+	var found []*modelCall
+	for _, c := range m.calls {
+		if c.Status == status && also(c) {
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+// claim says which calls a claim takes: one suspect first, then the others in their order.
+func (m *model) claim(limit int, suspect bool) []*modelCall {
+	order := func(a, b *modelCall) int {
+		return cmp.Or(b.Priority-a.Priority, a.place-b.place)
+	}
+	ready := m.in("queued", func(c *modelCall) bool { return !c.later && c.Losses < 2 })
+	suspects := m.in("queued", func(c *modelCall) bool { return !c.later && c.Losses >= 2 })
+	slices.SortFunc(ready, order)
+	slices.SortFunc(suspects, order)
+	var taken []*modelCall
+	if suspect && limit > 0 && len(suspects) > 0 {
+		taken = append(taken, suspects[0])
+	}
+	return append(taken, ready[:min(len(ready), limit-len(taken))]...)
+}
+
+// holds says whether an attempt may still move its call.
+func (m *model) holds(a modelAttempt) bool {
+	c := m.call(a.call)
+	return c.Status == "running" && c.Attempt == a.number && c.Holder == a.worker
+}
+
+// The state machine in SQL does what the model does, whatever happens in whatever order: three workers claim, finish, retry,
+// release, lose their heartbeat and come back late, while frontends insert and cancel.
+func TestTheStateMachineFollowsItsModel(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	rapid.Check(t, func(rt *rapid.T) {
+		emptyDatabase(t, db)
+		run(t, rt, db)
+	})
+}
+
+func emptyDatabase(t *testing.T, db *pgxpool.Pool) {
+	t.Helper()
+	if _, err := db.Exec(t.Context(), `
+		set session_replication_role = replica; -- past the guards
+		delete from core_tool_receipts; delete from core_tool_events; delete from core_tool_calls; delete from core_workers;
+		set session_replication_role = origin`); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
+	ctx := context.Background()
+	m := &model{alive: map[string]bool{}, succeeded: map[string]bool{}}
+	workers := []string{"a", "b", "c"}
+	exec := func(sql string, args ...any) {
+		rt.Helper()
+		if _, err := db.Exec(ctx, sql, args...); err != nil {
+			rt.Fatalf("%s %v: %v", sql, args, err)
+		}
+	}
+	// refused runs a statement of an attempt, and says whether it was refused because the attempt holds nothing.
+	refused := func(err error) bool {
+		var pgErr *pgconn.PgError
+		if errors.As(err, &pgErr) && pgErr.Code == "GM001" {
+			return true
+		}
+		if err != nil {
+			rt.Fatal(err)
+		}
+		return false
+	}
+	for _, w := range workers {
+		exec("select gem.start_worker($1, 5, '', '', '1 hour')", w)
+		m.alive[w] = true
+	}
+	worker := rapid.SampledFrom(workers)
+	attempt := func(rt *rapid.T) modelAttempt {
+		if len(m.attempts) == 0 {
+			rt.Skip("nobody has claimed yet")
+		}
+		return rapid.SampledFrom(m.attempts).Draw(rt, "attempt")
+	}
+	key := rapid.SampledFrom([]string{"k1", "k2"})
+
+	rt.Repeat(map[string]func(*rapid.T){
+		"insert": func(rt *rapid.T) {
+			c := &modelCall{Status: "queued", Priority: rapid.SampledFrom([]int{0, 0, 0, 5, -5}).Draw(rt, "priority"),
+				later: rapid.Float64Range(0, 1).Draw(rt, "later") < 0.1, Journal: []string{"queued"}, place: m.places}
+			m.places++
+			if err := db.QueryRow(ctx, "insert into core_tool_calls (tool_name, priority, run_at) values ('t.x', $1, now() + make_interval(hours => $2)) returning id::text",
+				c.Priority, map[bool]int{true: 1}[c.later]).Scan(&c.ID); err != nil {
+				rt.Fatal(err)
+			}
+			m.calls = append(m.calls, c)
+		},
+		"claim": func(rt *rapid.T) {
+			w, limit, suspect := worker.Draw(rt, "worker"), rapid.IntRange(0, 4).Draw(rt, "limit"), rapid.Bool().Draw(rt, "suspect")
+			rows, err := db.Query(ctx, "select id::text from gem.claim($1, $2, $3)", w, limit, suspect)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			var pgErr *pgconn.PgError
+			if dead := errors.As(err, &pgErr) && pgErr.Code == "GM002"; dead != !m.alive[w] || err != nil && !dead {
+				rt.Fatalf("a claim of %s, alive %t: %v", w, m.alive[w], err)
+			}
+			if !m.alive[w] {
+				return
+			}
+			var want []string
+			for _, c := range m.claim(limit, suspect) {
+				c.Holder = w
+				c.move("running", "claimed")
+				c.Attempt++
+				m.attempts = append(m.attempts, modelAttempt{c.ID, c.Attempt, w})
+				want = append(want, c.ID)
+			}
+			slices.Sort(want)
+			slices.Sort(got)
+			if !slices.Equal(want, got) {
+				rt.Fatalf("claimed %v, want %v", got, want)
+			}
+		},
+		"hold key": func(rt *rapid.T) {
+			a, k := attempt(rt), key.Draw(rt, "key")
+			if c := m.call(a.call); m.holds(a) && c.Key != "" && c.Key != k {
+				rt.Skip("a call has one key")
+			}
+			var verdict string
+			err := db.QueryRow(ctx, "select verdict from gem.hold_key($1, $2, $3, $4)", a.call, a.number, a.worker, k).Scan(&verdict)
+			if refused(err) != !m.holds(a) {
+				rt.Fatalf("%+v: %v", a, err)
+			}
+			if !m.holds(a) {
+				return
+			}
+			c, want := m.call(a.call), "run"
+			held := len(m.in("running", func(o *modelCall) bool { return o != c && o.Key == k })) > 0
+			switch {
+			case held:
+				want = "wait"
+				c.move("waiting", "waiting")
+			case m.succeeded[k]:
+				want = "hit"
+			}
+			c.Key = k
+			if verdict != want {
+				rt.Fatalf("%s, want %s", verdict, want)
+			}
+		},
+		"finish": func(rt *rapid.T) {
+			a := attempt(rt)
+			status := rapid.SampledFrom([]string{"succeeded", "succeeded", "failed", "not_configured"}).Draw(rt, "status")
+			result := map[string]string{"succeeded": `{}`, "failed": `{"error": {"error_code": "x", "message": "y"}}`, "not_configured": `{"status": "not_configured", "reason": "z"}`}[status]
+			var replay *string
+			if m.holds(a) && status == "succeeded" && m.succeeded[m.call(a.call).Key] {
+				if err := db.QueryRow(ctx, "select id::text from core_tool_receipts where idempotency_key = $1 and status = 'succeeded' and replay_of is null", m.call(a.call).Key).Scan(&replay); err != nil {
+					rt.Fatal(err)
+				}
+			}
+			_, err := db.Exec(ctx, "select gem.finish($1, $2, $3, $4, $5, '{}', '1', $6)", a.call, a.number, a.worker, status, result, replay)
+			if refused(err) != !m.holds(a) {
+				rt.Fatalf("%+v: %v", a, err)
+			}
+			if !m.holds(a) {
+				return
+			}
+			c := m.call(a.call)
+			c.move(status, status)
+			c.Receipts++
+			if status == "succeeded" && c.Key != "" {
+				m.succeeded[c.Key] = true
+			}
+			m.free(c.Key, status == "succeeded")
+		},
+		"retry": func(rt *rapid.T) {
+			a, attempts := attempt(rt), rapid.IntRange(1, 4).Draw(rt, "max attempts")
+			var again bool
+			err := db.QueryRow(ctx, "select gem.retry($1, $2, $3, '{}', $4, '0') is not null", a.call, a.number, a.worker, attempts).Scan(&again)
+			if refused(err) != !m.holds(a) {
+				rt.Fatalf("%+v: %v", a, err)
+			}
+			if !m.holds(a) {
+				return
+			}
+			c := m.call(a.call)
+			if want := c.Retries+c.Losses+1 < attempts; again != want {
+				rt.Fatalf("again %t, want %t", again, want)
+			}
+			if again {
+				freed := c.Key
+				c.Retries, c.Key, c.place = c.Retries+1, "", m.places
+				m.places++
+				c.move("queued", "retried")
+				m.free(freed, false)
+			}
+		},
+		"release": func(rt *rapid.T) {
+			a := attempt(rt)
+			_, err := db.Exec(ctx, "select gem.release($1, $2, $3)", a.call, a.number, a.worker)
+			if refused(err) != !m.holds(a) {
+				rt.Fatalf("%+v: %v", a, err)
+			}
+			if m.holds(a) {
+				c := m.call(a.call)
+				freed := c.Key
+				c.Key = ""
+				c.move("queued", "released")
+				m.free(freed, false)
+			}
+		},
+		"fall silent": func(rt *rapid.T) {
+			w := worker.Draw(rt, "worker")
+			exec("update core_workers set alive_until = clock_timestamp() where worker_id = $1", w)
+			m.alive[w] = false
+		},
+		"stop": func(rt *rapid.T) {
+			w := worker.Draw(rt, "worker")
+			exec("select gem.stop_worker($1)", w)
+			m.alive[w] = false
+		},
+		"heartbeat": func(rt *rapid.T) {
+			w := worker.Draw(rt, "worker")
+			// A worker that stopped and beats again is one whose last heartbeat was still under way.
+			var judges bool
+			if err := db.QueryRow(ctx, "select alive_until > clock_timestamp() from core_workers where worker_id = $1", w).Scan(&judges); err != nil {
+				rt.Fatal(err)
+			}
+			rows, err := db.Query(ctx, "select call_id::text from gem.heartbeat($1, '1 hour')", w)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			if err != nil {
+				rt.Fatal(err)
+			}
+			m.alive[w] = true
+			if judges {
+				freed := map[string]bool{}
+				for _, c := range m.in("running", func(c *modelCall) bool { return !m.alive[c.Holder] }) {
+					if c.Key != "" {
+						freed[c.Key] = true
+					}
+					c.Losses, c.Key = c.Losses+1, ""
+					c.move("queued", "lost")
+				}
+				for _, k := range slices.Sorted(maps.Keys(freed)) {
+					m.free(k, false)
+				}
+			}
+			if want := len(m.in("running", func(c *modelCall) bool { return c.Holder == w })); len(got) != want {
+				rt.Fatalf("%s holds %d, want %d", w, len(got), want)
+			}
+		},
+		"cancel": func(rt *rapid.T) {
+			if len(m.calls) == 0 {
+				rt.Skip("no calls")
+			}
+			c := rapid.SampledFrom(m.calls).Draw(rt, "call")
+			var came string
+			if err := db.QueryRow(ctx, "select cancel_tool_call($1)", c.ID).Scan(&came); err != nil {
+				rt.Fatal(err)
+			}
+			want := c.Status
+			switch c.Status {
+			case "running":
+				want = "requested"
+				if !c.Cancel {
+					c.Cancel = true
+					c.Journal = append(c.Journal, "cancel_requested")
+				}
+			case "queued", "waiting":
+				want = "cancelled"
+				c.Cancel, c.Key = true, ""
+				c.move("failed", "failed")
+				c.Receipts++
+			}
+			if came != want {
+				rt.Fatalf("it came to %s, want %s", came, want)
+			}
+		},
+		"": func(rt *rapid.T) { compareWithModel(rt, db, m) },
+	})
+	_ = t
+}
+
+func compareWithModel(rt *rapid.T, db *pgxpool.Pool, m *model) {
+	rows, err := db.Query(context.Background(), `
+		select c.id::text, c.status, c.attempt, case when c.status = 'running' then c.claimed_by else '' end,
+			c.priority, case when c.status in ('running', 'waiting') then coalesce(c.computed_key, '') else '' end, c.retries, c.losses,
+			c.cancel_requested_at is not null, coalesce(j.events, '{}'),
+			(select count(*) from core_tool_receipts r where r.call_id = c.id and r.status = c.status)::int
+		from core_tool_calls c
+		cross join lateral (select array_agg(e.event order by e.seq) events, count(*) n, max(e.seq) last from core_tool_events e where e.call_id = c.id) j
+		where j.n = c.events and j.last = c.events order by c.seq`)
+	if err != nil {
+		rt.Fatal(err)
+	}
+	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
+		var c modelCall
+		err := row.Scan(&c.ID, &c.Status, &c.Attempt, &c.Holder, &c.Priority, &c.Key, &c.Retries, &c.Losses, &c.Cancel, &c.Journal, &c.Receipts)
+		return c.line(), err
+	})
+	if err != nil {
+		rt.Fatal(err)
+	}
+	want := []string{}
+	for _, c := range m.calls {
+		want = append(want, c.line())
+	}
+	if diff := gocmp.Diff(want, append([]string{}, got...)); diff != "" {
+		rt.Fatalf("model (-) and database (+):\n%s", diff)
+	}
+}
+
+func (c *modelCall) line() string {
+	holder, key := "", ""
+	if c.Status == "running" {
+		holder = c.Holder
+	}
+	if c.Status == "running" || c.Status == "waiting" {
+		key = c.Key
+	}
+	return fmt.Sprint(c.ID, c.Status, c.Attempt, holder, c.Priority, key, c.Retries, c.Losses, c.Cancel, c.Journal, c.Receipts)
+}
