@@ -24,7 +24,7 @@ func connect(ctx context.Context) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	pool, err := pgpool.Open(ctx, cfg.DatabaseURL, pgpool.Options{MaxConns: 1, Pooled: pooled(cfg)})
+	pool, err := pgpool.Open(ctx, cfg.DatabaseURL.Reveal(), pgpool.Options{MaxConns: 1, Pooled: pooled(cfg)})
 	if err != nil {
 		return nil, usage("DATABASE_URL: %w", err)
 	}

@@ -93,9 +93,9 @@ func (d *demo) run(ctx context.Context, cfg *config.Config) error {
 
 // onDatabase migrates, starts a worker, and shows what it does with a dozen calls.
 func (d *demo) onDatabase(ctx context.Context, cfg *config.Config) error {
-	direct := cfg.DatabaseURL
+	direct := cfg.DatabaseURL.Reveal()
 	if cfg.DirectURL != "" {
-		direct = cfg.DirectURL
+		direct = cfg.DirectURL.Reveal()
 	}
 	if err := waitFor(ctx, direct, 0, d.progress); err != nil {
 		return err
@@ -152,7 +152,7 @@ func (d *demo) onDatabase(ctx context.Context, cfg *config.Config) error {
 
 // connect opens the frontend's own connection.
 func (d *demo) connect(ctx context.Context, cfg *config.Config) error {
-	config, err := pgx.ParseConfig(cfg.DatabaseURL)
+	config, err := pgx.ParseConfig(cfg.DatabaseURL.Reveal())
 	if err != nil {
 		return usage("DATABASE_URL is not valid: it has the form postgres://user:password@host:5432/database")
 	}

@@ -30,9 +30,9 @@ start: those of the version before go on meanwhile.`),
 			if err != nil {
 				return err
 			}
-			url, from := cfg.DatabaseURL, "DATABASE_URL"
+			url, from := cfg.DatabaseURL.Reveal(), "DATABASE_URL"
 			if cfg.DirectURL != "" {
-				url, from = cfg.DirectURL, "DIRECT_URL"
+				url, from = cfg.DirectURL.Reveal(), "DIRECT_URL"
 			}
 			if err := waitFor(cmd.Context(), url, patience, cmd.ErrOrStderr()); err != nil {
 				return fmt.Errorf("%s: %w", from, err)

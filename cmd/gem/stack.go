@@ -55,10 +55,10 @@ func build(ctx context.Context, p parts) (_ *stack, err error) {
 		}
 	}()
 	behindPooler := pooled(p.config)
-	if s.control, err = pgpool.Open(ctx, p.config.DatabaseURL, pgpool.Options{MaxConns: controlConns, Pooled: behindPooler, Name: "gem control"}); err != nil {
+	if s.control, err = pgpool.Open(ctx, p.config.DatabaseURL.Reveal(), pgpool.Options{MaxConns: controlConns, Pooled: behindPooler, Name: "gem control"}); err != nil {
 		return nil, usage("DATABASE_URL: %w", err)
 	}
-	if s.calls, err = pgpool.Open(ctx, p.config.DatabaseURL, pgpool.Options{
+	if s.calls, err = pgpool.Open(ctx, p.config.DatabaseURL.Reveal(), pgpool.Options{
 		MaxConns: int32(p.config.WorkerConcurrency), Pooled: behindPooler, Name: "gem calls"}); err != nil {
 		return nil, usage("DATABASE_URL: %w", err)
 	}
@@ -139,7 +139,7 @@ func loadDatabaseConfig() (*config.Config, error) {
 // withDatabase is cfg with a private server's database, to which every way is direct.
 func withDatabase(cfg *config.Config, url string) *config.Config {
 	own := *cfg
-	own.DatabaseURL, own.DirectURL = url, ""
+	own.DatabaseURL, own.DirectURL = config.Secret(url), ""
 	return &own
 }
 
@@ -154,11 +154,11 @@ func consoleLogger(cfg *config.Config) *zap.Logger {
 func outside(cfg *config.Config) handlers.Deps {
 	return handlers.Deps{
 		SMTP: handlers.SMTP{
-			Host: cfg.SMTPHost, Port: cfg.SMTPPort, Username: cfg.SMTPUsername, Password: cfg.SMTPPassword,
+			Host: cfg.SMTPHost, Port: cfg.SMTPPort, Username: cfg.SMTPUsername.Reveal(), Password: cfg.SMTPPassword.Reveal(),
 			From: cfg.SMTPFrom, TLS: cfg.SMTPTLS,
 		},
 		Twilio: handlers.Twilio{
-			AccountSID: cfg.TwilioAccountSID, AuthToken: cfg.TwilioAuthToken, From: cfg.TwilioFrom, BaseURL: cfg.TwilioBaseURL,
+			AccountSID: cfg.TwilioAccountSID, AuthToken: cfg.TwilioAuthToken.Reveal(), From: cfg.TwilioFrom, BaseURL: cfg.TwilioBaseURL,
 		},
 		HTTP: handlers.HTTPConfig{AllowedHosts: cfg.HTTPAllowedHosts},
 	}
@@ -186,18 +186,18 @@ func loadRegistry(path string) (r *registry.Registry, from string, err error) {
 // pooled reports whether DATABASE_URL may lead to a transaction pooler: it does on that pooler's port, and where a
 // DIRECT_URL is needed beside it.
 func pooled(cfg *config.Config) bool {
-	return cfg.DirectURL != "" && cfg.DirectURL != cfg.DatabaseURL || port(cfg.DatabaseURL) == transactionPoolerPort
+	return cfg.DirectURL != "" && cfg.DirectURL != cfg.DatabaseURL || port(cfg.DatabaseURL.Reveal()) == transactionPoolerPort
 }
 
 // listenURL is where notifications come through; empty when nothing is known to lead directly to Postgres.
 func listenURL(cfg *config.Config) string {
 	switch {
 	case cfg.DirectURL != "":
-		return cfg.DirectURL
-	case port(cfg.DatabaseURL) == transactionPoolerPort:
+		return cfg.DirectURL.Reveal()
+	case port(cfg.DatabaseURL.Reveal()) == transactionPoolerPort:
 		return ""
 	}
-	return cfg.DatabaseURL
+	return cfg.DatabaseURL.Reveal()
 }
 
 // port is 0 for a connection string that is not valid; whoever connects with it says so.

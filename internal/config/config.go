@@ -1,153 +1,63 @@
-// Package config reads GEM's settings from the environment: one struct, whose tags are also what --help prints.
+// Package config reads GEM's configuration from the environment. [Config] lists every variable.
 package config
 
 import (
 	"errors"
-	"fmt"
-	"os"
-	"reflect"
-	"strings"
 	"time"
-
-	"github.com/kelseyhightower/envconfig"
 )
 
-// Config is every setting. What is not set has its default; what is wrong is refused by [Load].
+// Config is the configuration of a GEM process. Its tags are the one place that states a variable's name, default,
+// description (desc) and what it may be (may); see [Describe].
+//
+// A variable of only white space counts as unset. Values are trimmed and checked by [Load].
 type Config struct {
-	DatabaseURL   string `envconfig:"DATABASE_URL" secret:"true" desc:"Postgres, direct or through a pooler: postgres://user:password@host:5432/database"`
-	DirectURL     string `envconfig:"DIRECT_URL" secret:"true" desc:"Postgres without a transaction pooler, for notifications and migrations, where DATABASE_URL leads through one"`
-	ToolsRegistry string `envconfig:"TOOLS_REGISTRY" desc:"path of the registry; by default tools.registry.json in the working directory, else the one built in"`
+	DatabaseURL Secret `envconfig:"DATABASE_URL" may:"a connection string such as postgres://user:password@host:5432/database, with special characters of the password as %XX" desc:"The Postgres that holds everything. May be a pooler's."`
+	DirectURL   Secret `envconfig:"DIRECT_URL" may:"a connection string such as postgres://user:password@host:5432/database, with special characters of the password as %XX" desc:"The same Postgres without a pooler, for migrations and notifications; set it where DATABASE_URL is a pooler in transaction mode."`
 
-	WorkerID          string        `envconfig:"WORKER_ID" desc:"name of this worker, at most 100 characters; by default RENDER_INSTANCE_ID, else the host's name"`
-	WorkerConcurrency int           `envconfig:"WORKER_CONCURRENCY" default:"10" desc:"calls that run at once, 1 to 1000; the worker takes 3 connections more than that"`
-	PollIntervalMS    int           `envconfig:"TOOLS_POLL_INTERVAL_MS" default:"1000" desc:"milliseconds between looks at the queue when no notification comes, 10 to 60000"`
-	ShutdownGrace     time.Duration `envconfig:"WORKER_SHUTDOWN_GRACE" default:"25s" desc:"what running calls get to end after SIGTERM, 0s to 1h; less than the platform's own limit"`
+	// ToolsRegistry is empty when the file in the working directory is to be used, or else the one built in.
+	ToolsRegistry string `envconfig:"TOOLS_REGISTRY" may:"the path of a file" desc:"The registry. By default tools.registry.json in the working directory, else the one built into the program."`
 
-	LogLevel  string `envconfig:"LOG_LEVEL" default:"info" desc:"debug, info, warn or error"`
-	LogFormat string `envconfig:"LOG_FORMAT" default:"json" desc:"json or console"`
+	// WorkerID names this process in the tables. Load fills it in.
+	WorkerID string `envconfig:"WORKER_ID" may:"1 to 100 printable characters" desc:"The name of this worker. By default RENDER_INSTANCE_ID, else the name of the host."`
+	// WorkerConcurrency is how many calls run at once.
+	WorkerConcurrency int `envconfig:"WORKER_CONCURRENCY" default:"10" may:"a whole number from 1 to 1000" desc:"How many calls run at once."`
+	// PollIntervalMS is in milliseconds: see [Config.PollInterval].
+	PollIntervalMS int `envconfig:"TOOLS_POLL_INTERVAL_MS" default:"1000" may:"a whole number from 10 to 60000" desc:"Milliseconds between two looks for calls when nothing is going on."`
+	// ShutdownGrace is how long running calls may go on after SIGTERM.
+	ShutdownGrace time.Duration `envconfig:"WORKER_SHUTDOWN_GRACE" default:"25s" may:"a duration from 0s to 1h, such as 25s" desc:"How long running calls may go on after SIGTERM. Less than the platform waits before it kills."`
 
-	SMTPHost     string `envconfig:"SMTP_HOST" desc:"mail server of comms.send_email"`
-	SMTPPort     int    `envconfig:"SMTP_PORT" default:"587" desc:"its port, 1 to 65535"`
-	SMTPUsername string `envconfig:"SMTP_USERNAME" desc:"its user, where it wants one"`
-	SMTPPassword string `envconfig:"SMTP_PASSWORD" secret:"true" desc:"and the password"`
-	SMTPFrom     string `envconfig:"SMTP_FROM" desc:"sender: office@example.com, or Acme <office@example.com>"`
-	SMTPTLS      string `envconfig:"SMTP_TLS" default:"starttls" desc:"starttls, tls or none"`
+	LogLevel  string `envconfig:"LOG_LEVEL" default:"info" may:"debug, info, warn or error" desc:"The least severe messages that are logged."`
+	LogFormat string `envconfig:"LOG_FORMAT" default:"json" may:"json or console" desc:"json for machines, console for people."`
 
-	TwilioAccountSID string `envconfig:"TWILIO_ACCOUNT_SID" desc:"account of comms.send_sms"`
-	TwilioAuthToken  string `envconfig:"TWILIO_AUTH_TOKEN" secret:"true" desc:"its token"`
-	TwilioFrom       string `envconfig:"TWILIO_FROM" desc:"a number of the account, such as +15551234567"`
-	TwilioBaseURL    string `envconfig:"TWILIO_BASE_URL" default:"https://api.twilio.com" desc:"where its API is"`
+	// Without a host, comms.send_email is not configured.
+	SMTPHost     string `envconfig:"SMTP_HOST" may:"the name or address of a host, without scheme and port" desc:"The mail server of comms.send_email."`
+	SMTPPort     int    `envconfig:"SMTP_PORT" default:"587" may:"a whole number from 1 to 65535" desc:"Its port."`
+	SMTPUsername Secret `envconfig:"SMTP_USERNAME" may:"the user that the mail server knows" desc:"Its user; with some services a token."`
+	SMTPPassword Secret `envconfig:"SMTP_PASSWORD" may:"the password of SMTP_USERNAME" desc:"Its password."`
+	SMTPFrom     string `envconfig:"SMTP_FROM" may:"a mail address such as gem@example.com or GEM <gem@example.com>" desc:"The sender of mails."`
+	SMTPTLS      string `envconfig:"SMTP_TLS" default:"starttls" may:"starttls, tls or none" desc:"starttls (port 587), tls from the first byte (port 465), or none."`
 
-	HTTPAllowedHosts []string `envconfig:"HTTP_ALLOWED_HOSTS" desc:"what http.request may reach, by commas: host, or host:port; nothing by default"`
+	// Without account, token and sender, comms.send_sms is not configured.
+	TwilioAccountSID string `envconfig:"TWILIO_ACCOUNT_SID" may:"the account's SID, letters and digits" desc:"The Twilio account of comms.send_sms."`
+	TwilioAuthToken  Secret `envconfig:"TWILIO_AUTH_TOKEN" may:"the account's token" desc:"Its token."`
+	TwilioFrom       string `envconfig:"TWILIO_FROM" may:"a number such as +15550100, or a sender's name" desc:"The sender of messages."`
+	// TwilioBaseURL has no slash at its end.
+	TwilioBaseURL string `envconfig:"TWILIO_BASE_URL" default:"https://api.twilio.com" may:"a URL such as https://api.twilio.com, without user, query and fragment" desc:"Where Twilio's API is; another in tests."`
+
+	// HTTPAllowedHosts are in small letters, as host or host:port. Without any, http.request is not configured.
+	HTTPAllowedHosts []string `envconfig:"HTTP_ALLOWED_HOSTS" may:"a list such as api.example.com,10.0.0.5:8080 of hosts, each with or without a port, without scheme and path" desc:"The hosts that http.request may reach, with commas between."`
 }
 
-// Variable is a setting as --help shows it.
-type Variable struct {
-	Name, Default, Description string
-	Secret                     bool // its value is never shown
-}
-
-// Describe lists the settings in the order of the struct.
-func Describe() []Variable {
-	var all []Variable
-	for field := range reflect.TypeFor[Config]().Fields() {
-		all = append(all, Variable{
-			Name:        field.Tag.Get("envconfig"),
-			Default:     field.Tag.Get("default"),
-			Description: field.Tag.Get("desc"),
-			Secret:      field.Tag.Get("secret") == "true",
-		})
-	}
-	return all
-}
-
-// InvalidError names every wrong setting: what it is, and what it may be. It never repeats a secret.
-type InvalidError struct{ Problems []string }
-
-func (e *InvalidError) Error() string {
-	return "these settings are wrong:\n  " + strings.Join(e.Problems, "\n  ")
-}
-
-// Load reads the environment. The error is an [*InvalidError].
-func Load() (*Config, error) {
-	// A variable that holds only white space counts as unset: that is what is left of one when its line was emptied.
-	for _, v := range Describe() {
-		if value, set := os.LookupEnv(v.Name); set && strings.TrimSpace(value) == "" {
-			_ = os.Unsetenv(v.Name)
-		}
-	}
-	var c Config
-	var wrong InvalidError
-	if err := envconfig.Process("", &c); err != nil {
-		var parse *envconfig.ParseError
-		if !errors.As(err, &parse) {
-			return nil, err
-		}
-		// envconfig stops at the first value that it can not read; the others are checked once this one is mended.
-		wrong.Problems = append(wrong.Problems, fmt.Sprintf("%s is %q, and must be %s", parse.KeyName, parse.Value, kind(parse.TypeName)))
-		return nil, &wrong
-	}
-	c.fill()
-	wrong.Problems = c.check()
-	if len(wrong.Problems) > 0 {
-		return nil, &wrong
-	}
-	return &c, nil
-}
-
-func kind(typeName string) string {
-	switch typeName {
-	case "int":
-		return "a whole number"
-	case "time.Duration":
-		return "a duration such as 25s or 2m"
-	}
-	return "a " + typeName
-}
-
-// fill sets the defaults that depend on the machine.
-func (c *Config) fill() {
-	if c.WorkerID == "" {
-		c.WorkerID = os.Getenv("RENDER_INSTANCE_ID")
-	}
-	if c.WorkerID == "" {
-		c.WorkerID, _ = os.Hostname()
-	}
-	hosts := c.HTTPAllowedHosts[:0]
-	for _, h := range c.HTTPAllowedHosts {
-		if h = strings.TrimSpace(h); h != "" {
-			hosts = append(hosts, h)
-		}
-	}
-	c.HTTPAllowedHosts = hosts
-}
-
-// PollInterval is TOOLS_POLL_INTERVAL_MS.
+// PollInterval is the time between two looks for calls when nothing is going on.
 func (c *Config) PollInterval() time.Duration {
 	return time.Duration(c.PollIntervalMS) * time.Millisecond
 }
 
-// String keeps the settings out of logs and errors: it names those that are set.
-func (c Config) String() string {
-	var set []string
-	for field, value := range reflect.ValueOf(c).Fields() {
-		if !value.IsZero() {
-			set = append(set, field.Tag.Get("envconfig"))
-		}
-	}
-	return "config{" + strings.Join(set, " ") + "}"
-}
-
-// GoString is [Config.String], for %#v.
-func (c Config) GoString() string { return c.String() }
-
-// MarshalJSON is [Config.String], for loggers that write JSON.
-func (c Config) MarshalJSON() ([]byte, error) { return fmt.Appendf(nil, "%q", c.String()), nil }
-
-// RequireDatabase says what to do when DATABASE_URL is not set.
+// RequireDatabase is for commands that need a database: its error says what to do when none is configured.
 func (c *Config) RequireDatabase() error {
 	if c.DatabaseURL == "" {
-		return errors.New("DATABASE_URL is not set: set it to a Postgres connection string, or run `gem dev` in another terminal and use the one it prints")
+		return errors.New("DATABASE_URL is not set: set it to the connection string of your Postgres, " +
+			"such as postgres://user:password@host:5432/database, or run `gem dev`, which starts a private one")
 	}
 	return nil
 }

@@ -1,123 +1,270 @@
 package config_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"encoding/xml"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+
 	"github.com/gemworker/gem/internal/config"
 )
 
-// clear unsets every setting for the time of a test.
-func clear(t *testing.T) {
+// environment sets these variables, and no other of GEM.
+func environment(t *testing.T, set map[string]string) {
 	t.Helper()
 	for _, v := range config.Describe() {
-		t.Setenv(v.Name, "")
+		t.Setenv(v.Name, set[v.Name])
 	}
-	t.Setenv("RENDER_INSTANCE_ID", "")
+	t.Setenv("RENDER_INSTANCE_ID", set["RENDER_INSTANCE_ID"])
 }
 
-func TestNothingNeedsToBeSet(t *testing.T) {
-	clear(t)
-	t.Setenv("WORKER_CONCURRENCY", "  ")
+func load(t *testing.T, set map[string]string) *config.Config {
+	t.Helper()
+	environment(t, set)
 	c, err := config.Load()
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("Load: %v", err)
 	}
-	if c.WorkerConcurrency != 10 || c.PollInterval() != time.Second || c.ShutdownGrace != 25*time.Second || c.LogLevel != "info" ||
-		c.SMTPPort != 587 || c.WorkerID == "" || len(c.HTTPAllowedHosts) != 0 {
-		t.Errorf("%+v", *c)
+	return c
+}
+
+func TestDefaults(t *testing.T) {
+	c := load(t, nil)
+	host, _ := os.Hostname()
+	want := &config.Config{
+		WorkerID: host, WorkerConcurrency: 10, PollIntervalMS: 1000, ShutdownGrace: 25 * time.Second, LogLevel: "info", LogFormat: "json",
+		SMTPPort: 587, SMTPTLS: "starttls", TwilioBaseURL: "https://api.twilio.com",
 	}
-	if err := c.RequireDatabase(); err == nil || !strings.Contains(err.Error(), "gem dev") {
-		t.Errorf("got %v", err)
+	if diff := cmp.Diff(want, c); diff != "" {
+		t.Error(diff)
+	}
+	if c.PollInterval() != time.Second {
+		t.Errorf("PollInterval = %v", c.PollInterval())
 	}
 }
 
-func TestTheEnvironmentIsRead(t *testing.T) {
-	clear(t)
-	for name, value := range map[string]string{
-		"DATABASE_URL": "postgres://u:hunter2@localhost/d", "WORKER_CONCURRENCY": "3", "WORKER_SHUTDOWN_GRACE": "2m",
-		"RENDER_INSTANCE_ID": "srv-1", "HTTP_ALLOWED_HOSTS": "api.example.com, 127.0.0.1:9000,", "TOOLS_POLL_INTERVAL_MS": "250",
-	} {
-		t.Setenv(name, value)
+func TestEveryVariableIsRead(t *testing.T) {
+	c := load(t, map[string]string{
+		"DATABASE_URL": "postgres://u:p@h/d", "DIRECT_URL": "host=h user=u", "TOOLS_REGISTRY": " tools.json ", "WORKER_ID": "wörker 1",
+		"WORKER_CONCURRENCY": "1000", "TOOLS_POLL_INTERVAL_MS": "10", "WORKER_SHUTDOWN_GRACE": "1m30s", "LOG_LEVEL": "WARN", "LOG_FORMAT": "console",
+		"SMTP_HOST": "mail.example.com", "SMTP_PORT": "465", "SMTP_USERNAME": "u", "SMTP_PASSWORD": "p", "SMTP_FROM": "GEM <gem@example.com>", "SMTP_TLS": "tls",
+		"TWILIO_ACCOUNT_SID": "AC1", "TWILIO_AUTH_TOKEN": "t", "TWILIO_FROM": "+15550100", "TWILIO_BASE_URL": "http://127.0.0.1:8080/",
+		"HTTP_ALLOWED_HOSTS": " API.example.com , 10.0.0.5:8080,[::1]:80, ::1,",
+	})
+	want := &config.Config{
+		DatabaseURL: "postgres://u:p@h/d", DirectURL: "host=h user=u", ToolsRegistry: "tools.json", WorkerID: "wörker 1",
+		WorkerConcurrency: 1000, PollIntervalMS: 10, ShutdownGrace: 90 * time.Second, LogLevel: "warn", LogFormat: "console",
+		SMTPHost: "mail.example.com", SMTPPort: 465, SMTPUsername: "u", SMTPPassword: "p", SMTPFrom: "GEM <gem@example.com>", SMTPTLS: "tls",
+		TwilioAccountSID: "AC1", TwilioAuthToken: "t", TwilioFrom: "+15550100", TwilioBaseURL: "http://127.0.0.1:8080",
+		HTTPAllowedHosts: []string{"api.example.com", "10.0.0.5:8080", "[::1]:80", "::1"},
 	}
-	c, err := config.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.WorkerConcurrency != 3 || c.ShutdownGrace != 2*time.Minute || c.WorkerID != "srv-1" || len(c.HTTPAllowedHosts) != 2 ||
-		c.HTTPAllowedHosts[1] != "127.0.0.1:9000" || c.PollInterval() != 250*time.Millisecond || c.RequireDatabase() != nil {
-		t.Errorf("%d %s %s %q", c.WorkerConcurrency, c.ShutdownGrace, c.WorkerID, c.HTTPAllowedHosts)
+	if diff := cmp.Diff(want, c); diff != "" {
+		t.Error(diff)
 	}
 }
 
-func TestWrongValuesAreRefusedWithTheirNameAndWhatTheyMayBe(t *testing.T) {
-	for _, c := range []struct{ name, value, says string }{
-		{"WORKER_CONCURRENCY", "many", `WORKER_CONCURRENCY is "many", and must be a whole number`},
-		{"WORKER_CONCURRENCY", "0", "WORKER_CONCURRENCY is 0, and must be a whole number from 1 to 1000"},
-		{"TOOLS_POLL_INTERVAL_MS", "5", "from 10 to 60000"},
-		{"WORKER_SHUTDOWN_GRACE", "25", "a duration such as 25s or 2m"},
+func TestWhiteSpaceCountsAsUnset(t *testing.T) {
+	blank := map[string]string{}
+	for _, v := range config.Describe() {
+		blank[v.Name] = " \t "
+	}
+	if diff := cmp.Diff(load(t, nil), load(t, blank)); diff != "" {
+		t.Error(diff)
+	}
+	if got := os.Getenv("LOG_LEVEL"); got != " \t " {
+		t.Errorf("Load changed the environment: %q", got)
+	}
+}
+
+func TestWrongValues(t *testing.T) {
+	for _, c := range []struct{ name, value, want string }{
+		{"DATABASE_URL", "postgres://user:hunter2@host:port/db", "may be a connection string"},
+		{"DATABASE_URL", `"postgres://user:hunter2@host/db"`, "quotation mark"},
+		{"DATABASE_URL", "mysql://user:hunter2@host/db?a=b", "something else than Postgres"},
+		{"DIRECT_URL", "hunter2", "may be a connection string"},
+		{"WORKER_ID", strings.Repeat("x", 101), "1 to 100 printable characters"},
+		{"WORKER_ID", "a\x1bb", `"a\x1bb"`},
+		{"WORKER_CONCURRENCY", "many", `is "many"; it may be a whole number from 1 to 1000`},
+		{"WORKER_CONCURRENCY", "0", `is "0"`},
+		{"WORKER_CONCURRENCY", "1001", `is "1001"`},
+		{"WORKER_CONCURRENCY", "1.5", `is "1.5"`},
+		{"WORKER_CONCURRENCY", "99999999999999999999", "may be"},
+		{"TOOLS_POLL_INTERVAL_MS", "9", "from 10 to 60000"},
+		{"TOOLS_POLL_INTERVAL_MS", "1s", "from 10 to 60000"},
+		{"WORKER_SHUTDOWN_GRACE", "25", "such as 25s"},
 		{"WORKER_SHUTDOWN_GRACE", "-1s", "from 0s to 1h"},
-		{"WORKER_ID", strings.Repeat("x", 101), "at most 100 printable characters"},
-		{"LOG_LEVEL", "loud", `LOG_LEVEL is "loud", and must be one of debug, info, warn, error`},
-		{"LOG_FORMAT", "xml", "one of json, console"},
-		{"SMTP_TLS", "maybe", "one of starttls, tls, none"},
-		{"SMTP_PORT", "70000", "from 1 to 65535"},
-		{"SMTP_USERNAME", "me", "belong together"},
-		{"TWILIO_BASE_URL", "api.twilio.com", "https://api.twilio.com"},
-		{"HTTP_ALLOWED_HOSTS", "http://example.com/x", "HTTP_ALLOWED_HOSTS"},
-		{"DATABASE_URL", "postgres://u:hunter2@[", "DATABASE_URL is not a Postgres connection string"},
-		{"DIRECT_URL", "mysql://u:hunter2@h/d", "DIRECT_URL is not a Postgres connection string"},
+		{"WORKER_SHUTDOWN_GRACE", "61m", "from 0s to 1h"},
+		{"LOG_LEVEL", "verbose", "debug, info, warn or error"},
+		{"LOG_FORMAT", "xml", "json or console"},
+		{"SMTP_HOST", "smtp://mail", "without scheme"},
+		{"SMTP_PORT", "65536", "from 1 to 65535"},
+		{"SMTP_FROM", "gem", "a mail address"},
+		{"SMTP_TLS", "ssl", "starttls, tls or none"},
+		{"TWILIO_ACCOUNT_SID", "AC/../1", "letters and digits"},
+		{"TWILIO_BASE_URL", "api.twilio.com", "a URL"},
+		{"TWILIO_BASE_URL", "https://u:hunter2x@api.twilio.com", "without user"},
+		{"HTTP_ALLOWED_HOSTS", "https://example.com", "without scheme"},
+		{"HTTP_ALLOWED_HOSTS", "a.com,b.com/path", "without scheme and path"},
+		{"HTTP_ALLOWED_HOSTS", "a.com:0", "with or without a port"},
+		{"HTTP_ALLOWED_HOSTS", "*.a.com", "hosts"},
 	} {
 		t.Run(c.name+" "+c.value, func(t *testing.T) {
-			clear(t)
-			t.Setenv(c.name, c.value)
+			environment(t, map[string]string{c.name: c.value})
 			_, err := config.Load()
-			if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("got %v", err)
+			var invalid *config.InvalidError
+			if !errors.As(err, &invalid) || len(invalid.Problems) != 1 {
+				t.Fatalf("Load: %v", err)
+			}
+			if !strings.HasPrefix(err.Error(), c.name+" is ") || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("the error lacks %q: %v", c.want, err)
+			}
+			if strings.Contains(err.Error(), "hunter2@") || c.value == "hunter2" && strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("the error shows a secret: %v", err)
 			}
 		})
 	}
 }
 
-func TestWrongValuesAreNamedTogether(t *testing.T) {
-	clear(t)
-	t.Setenv("LOG_LEVEL", "loud")
-	t.Setenv("SMTP_TLS", "maybe")
-	if _, err := config.Load(); err == nil || !strings.Contains(err.Error(), "LOG_LEVEL") || !strings.Contains(err.Error(), "SMTP_TLS") {
-		t.Errorf("got %v", err)
+func TestAllWrongValuesAreReportedAtOnce(t *testing.T) {
+	environment(t, map[string]string{"LOG_LEVEL": "x", "WORKER_CONCURRENCY": "x", "WORKER_SHUTDOWN_GRACE": "x", "DATABASE_URL": "x", "SMTP_PORT": "0"})
+	_, err := config.Load()
+	var names []string
+	for _, line := range strings.Split(fmt.Sprint(err), "\n") {
+		name, _, _ := strings.Cut(line, " ")
+		names = append(names, name)
+	}
+	if diff := cmp.Diff([]string{"DATABASE_URL", "WORKER_CONCURRENCY", "WORKER_SHUTDOWN_GRACE", "LOG_LEVEL", "SMTP_PORT"}, names); diff != "" {
+		t.Error(diff)
 	}
 }
 
-func TestNoWayOfPrintingTheSettingsShowsASecret(t *testing.T) {
-	clear(t)
-	for _, v := range config.Describe() {
-		if v.Secret {
-			t.Setenv(v.Name, "postgres://u:hunter2@localhost/d")
-		}
-	}
-	t.Setenv("SMTP_USERNAME", "me")
-	c, err := config.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	encoded, err := json.Marshal(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, shown := range []string{fmt.Sprint(c), fmt.Sprintf("%+v %#v %s", *c, *c, *c), string(encoded)} {
-		if strings.Contains(shown, "hunter2") || !strings.Contains(shown, "DATABASE_URL") {
-			t.Errorf("shown: %s", shown)
+func TestWorkerIDComesFromThePlatform(t *testing.T) {
+	for _, c := range []struct{ set, render, want string }{
+		{"mine", "srv-1", "mine"},
+		{" ", "srv-1", "srv-1"},
+		{"", "a\x1bb\n", "ab"},
+		{"", strings.Repeat("é", 150), strings.Repeat("é", 100)},
+	} {
+		environment(t, map[string]string{"WORKER_ID": c.set, "RENDER_INSTANCE_ID": c.render})
+		got, err := config.Load()
+		if err != nil || got.WorkerID != c.want {
+			t.Errorf("WorkerID = %q, %v; want %q", got.WorkerID, err, c.want)
 		}
 	}
 }
 
-func TestEverySettingIsDescribed(t *testing.T) {
+func TestRequireDatabase(t *testing.T) {
+	if err := load(t, nil).RequireDatabase(); err == nil || !strings.Contains(err.Error(), "DATABASE_URL") || !strings.Contains(err.Error(), "gem dev") {
+		t.Errorf("unset: %v", err)
+	}
+	if err := load(t, map[string]string{"DATABASE_URL": "postgres://h/d"}).RequireDatabase(); err != nil {
+		t.Errorf("set: %v", err)
+	}
+}
+
+func TestSecretsShowThemselvesNowhere(t *testing.T) {
+	c := load(t, map[string]string{"DATABASE_URL": "postgres://u:hunter2@h/d", "DIRECT_URL": "postgres://u:hunter2@h/d", "SMTP_USERNAME": "hunter2",
+		"SMTP_PASSWORD": "hunter2", "TWILIO_AUTH_TOKEN": "hunter2"})
+	s := c.SMTPPassword
+	if s.Reveal() != "hunter2" {
+		t.Fatal("Reveal does not")
+	}
+	var out bytes.Buffer
+	for _, verb := range strings.Split("v +v #v s q #q x X d t f e U c b o T", " ") {
+		_, _ = fmt.Fprintf(&out, "%"+verb+" %"+verb+" %"+verb+"\n", s, &s, *c)
+	}
+	for _, v := range []any{s, &s, c, *c, map[string]config.Secret{"s": s}, []any{s}} {
+		_ = json.NewEncoder(&out).Encode(v)
+	}
+	_ = xml.NewEncoder(&out).Encode(struct{ S config.Secret }{s})
+	for _, h := range []slog.Handler{slog.NewJSONHandler(&out, nil), slog.NewTextHandler(&out, nil)} {
+		slog.New(h).Info("x", "s", s, "c", c)
+	}
+	out.WriteString(stderr(t, func() {
+		for _, format := range []string{"json", "console"} {
+			c.LogFormat = format
+			log := c.Logger()
+			log.Info("x", zap.Any("s", s), zap.Any("p", &s), zap.Reflect("c", c), zap.Stringer("t", s), zap.Any("l", []config.Secret{s}))
+			log.Sugar().Infow("x", "s", s)
+			log.Sugar().Infof("%s %d %v", s, s, c)
+		}
+	}))
+	if strings.Contains(out.String(), "hunter2") || strings.Contains(out.String(), fmt.Sprintf("%x", "hunter2")) {
+		t.Errorf("a secret is shown:\n%s", out.String())
+	}
+	if !strings.Contains(out.String(), `"SMTPPassword":"[set]"`) {
+		t.Errorf("what is set is not seen:\n%s", out.String())
+	}
+	if got := fmt.Sprintf("%s|%v|%q", config.Secret(""), config.Secret(""), config.Secret("")); got != `||""` {
+		t.Errorf("an empty secret shows as %s", got)
+	}
+}
+
+// stderr returns what is written to it meanwhile.
+func stderr(t *testing.T, write func()) string {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := os.Stderr
+	os.Stderr = w
+	defer func() { os.Stderr = old }()
+	write()
+	_ = w.Close()
+	text, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestLogger(t *testing.T) {
+	text := stderr(t, func() {
+		log := load(t, map[string]string{"LOG_LEVEL": "warn"}).Logger()
+		log.Info("quiet")
+		for range 500 { // no sampling
+			log.Warn("call ended", zap.String("call_id", "1"), zap.Duration("duration", time.Second))
+		}
+	})
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	if len(lines) != 500 {
+		t.Fatalf("%d lines", len(lines))
+	}
+	var line map[string]string
+	if err := json.Unmarshal([]byte(lines[0]), &line); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := time.Parse(time.RFC3339Nano, line["time"]); err != nil || line["level"] != "warn" || line["msg"] != "call ended" || line["call_id"] != "1" || line["duration"] != "1s" {
+		t.Errorf("%v %v", line, err)
+	}
+	if text := stderr(t, func() { load(t, map[string]string{"LOG_FORMAT": "console"}).Logger().Info("hello") }); !strings.Contains(text, "INFO\thello") {
+		t.Errorf("console: %q", text)
+	}
+}
+
+func TestEveryVariableIsDescribed(t *testing.T) {
+	seen := map[string]bool{}
 	for _, v := range config.Describe() {
-		if v.Name == "" || v.Description == "" {
+		if v.Name == "" || v.Description == "" || !strings.HasSuffix(v.Description, ".") || seen[v.Name] {
 			t.Errorf("%+v", v)
 		}
+		seen[v.Name] = true
+		if secret := strings.HasSuffix(v.Name, "_URL") && v.Name != "TWILIO_BASE_URL" || strings.Contains(v.Name, "PASSWORD") || strings.Contains(v.Name, "TOKEN"); secret && !v.Secret {
+			t.Errorf("%s is not secret", v.Name)
+		}
+	}
+	if len(seen) != 20 {
+		t.Errorf("%d variables", len(seen))
 	}
 }

@@ -7,20 +7,21 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// Logger writes to standard error, as LOG_LEVEL and LOG_FORMAT say. Results go to standard output, and never through it.
+// Logger returns a logger that writes to stderr as LOG_LEVEL and LOG_FORMAT say. It drops no line: a call's log is whole.
 func (c *Config) Logger() *zap.Logger {
 	level, err := zapcore.ParseLevel(c.LogLevel)
 	if err != nil {
-		level = zapcore.InfoLevel
+		level = zapcore.InfoLevel // only a Config that Load did not make
 	}
-	encoding := zap.NewProductionEncoderConfig()
-	encoding.TimeKey, encoding.EncodeTime = "time", zapcore.RFC3339NanoTimeEncoder
-	encoding.EncodeDuration = zapcore.StringDurationEncoder
-	encoder := zapcore.NewJSONEncoder(encoding)
+	format := zap.NewProductionEncoderConfig()
+	format.TimeKey = "time"
+	format.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+	format.EncodeDuration = zapcore.StringDurationEncoder
+	encoder := zapcore.NewJSONEncoder(format)
 	if c.LogFormat == "console" {
-		encoding.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
-		encoding.EncodeLevel = zapcore.CapitalLevelEncoder
-		encoder = zapcore.NewConsoleEncoder(encoding)
+		format.EncodeLevel = zapcore.CapitalLevelEncoder
+		format.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
+		encoder = zapcore.NewConsoleEncoder(format)
 	}
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(os.Stderr), level))
 }
