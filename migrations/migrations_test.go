@@ -62,22 +62,30 @@ func TestSeveralProcessesMigrateAtOnce(t *testing.T) {
 func TestTheFilesArePlainSQLAndCanBeRunTwice(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.NewEmpty(t))
-	files, err := migrations.FS.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for range 2 {
-		for _, f := range files {
-			sql, err := migrations.FS.ReadFile(f.Name())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := db.Exec(t.Context(), string(sql)); err != nil {
-				t.Fatalf("%s: %v", f.Name(), err)
-			}
+		for _, sql := range files(t) {
+			insert(t, db, sql)
 		}
 		insert(t, db, "insert into core_tool_calls (tool_name, input) values ('a.b', '{}')")
 	}
+}
+
+// files are the migrations' texts, in order.
+func files(t *testing.T) []string {
+	t.Helper()
+	names, err := migrations.FS.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, name := range names {
+		sql, err := migrations.FS.ReadFile(name.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, string(sql))
+	}
+	return all
 }
 
 func TestAMalformedURLIsNotRepeated(t *testing.T) {
@@ -322,6 +330,6 @@ func TestAnEarlierGEMIsTakenOverWithNothingLost(t *testing.T) {
 func insert(t *testing.T, db *pgxpool.Pool, sql string) {
 	t.Helper()
 	if _, err := db.Exec(t.Context(), sql); err != nil {
-		t.Fatalf("%s: %v", sql, err)
+		t.Fatalf("%s: %v", sql[:min(len(sql), 200)], err)
 	}
 }
