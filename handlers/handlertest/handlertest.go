@@ -112,7 +112,9 @@ func (e *Env) NewWorker(change ...func(*worker.Options)) *worker.Worker {
 	for _, c := range change {
 		c(&options)
 	}
-	options.Calls, options.Control = e.pool(options.Concurrency), e.pool(2)
+	if options.Calls == nil {
+		options.Calls, options.Control = e.pool(options.Concurrency), e.pool(2)
+	}
 
 	var domains []any
 	if e.setup.Domains != nil {
