@@ -347,8 +347,8 @@ begin
 
   -- The past means now, and nobody moves ahead of others by naming it.
   new.run_at := greatest(new.run_at, at);
-  if claims is not null then
-    new.created_by := claims::jsonb ->> 'sub';
+  if claims is not null and (claims::jsonb ->> 'role' is distinct from 'service_role' or new.created_by is null) then
+    new.created_by := claims::jsonb ->> 'sub'; -- service_role may act for another
   end if;
 
   new.created_at := at;

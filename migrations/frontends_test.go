@@ -1,0 +1,117 @@
+package migrations_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// supabase is a migrated database with the roles of Supabase's API, and with what older projects grant them by default.
+func supabase(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	db := testdb.Pool(t, testdb.NewEmpty(t))
+	insert(t, db, `
+		select pg_advisory_xact_lock(1); -- roles belong to the whole server, and tests run side by side
+		do $$ begin
+			create role anon nologin; create role authenticated nologin; create role service_role nologin;
+		exception when duplicate_object then null; end $$;
+		grant usage on schema public to anon, authenticated, service_role;
+		alter default privileges in schema public grant all on tables to anon, authenticated, service_role;
+		alter default privileges in schema public grant all on functions to anon, authenticated, service_role;`)
+	for _, sql := range files(t) {
+		insert(t, db, sql)
+	}
+	return db
+}
+
+// request runs a statement as one request of the API does: a transaction as the role, with the token's claims.
+func request(t *testing.T, db *pgxpool.Pool, role, sub, sql string) (rows int64, err error) {
+	t.Helper()
+	err = pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+		claims := fmt.Sprintf(`{"role": %q, "sub": %q}`, role, sub)
+		if sub == "" {
+			claims = fmt.Sprintf(`{"role": %q}`, role)
+		}
+		if _, err := tx.Exec(t.Context(), "select set_config('request.jwt.claims', $1, true), set_config('role', $2, true)", claims, role); err != nil {
+			return err
+		}
+		tag, err := tx.Exec(t.Context(), sql)
+		rows = tag.RowsAffected()
+		return err
+	})
+	return rows, err
+}
+
+func TestASignedInUserCallsToolsAndSeesItsOwn(t *testing.T) {
+	t.Parallel()
+	db := supabase(t)
+	for _, c := range []struct {
+		role, sub, sql string
+		rows           int64
+	}{
+		{"authenticated", "ada", "insert into core_tool_calls (tool_name, input) values ('a.b', '{}') returning *", 1},
+		{"authenticated", "ada", "insert into core_tool_calls (tool_name, input, status) values ('a.b', '{}', 'queued')", 1},
+		{"authenticated", "grace", "insert into core_tool_calls (tool_name) values ('a.b')", 1},
+		{"authenticated", "ada", "select * from core_tool_calls where created_by = 'ada'", 2},
+		{"authenticated", "ada", "select * from core_tool_calls", 2},
+		{"authenticated", "ada", "select * from core_tool_events", 2},
+		{"service_role", "", "insert into core_tool_calls (tool_name, created_by) values ('a.b', 'ada')", 1},
+		{"service_role", "", "select * from core_tool_calls", 4},
+		{"authenticated", "ada", "select cancel_tool_call(id) from core_tool_calls", 3},
+		{"authenticated", "ada", "select * from core_tool_receipts", 3},
+		{"authenticated", "grace", "select * from core_tool_receipts", 0},
+	} {
+		if rows, err := request(t, db, c.role, c.sub, c.sql); err != nil || rows != c.rows {
+			t.Errorf("%s %s: %s: %d rows, want %d, %v", c.role, c.sub, c.sql, rows, c.rows, err)
+		}
+	}
+}
+
+func TestFrontendsCanDoNothingElse(t *testing.T) {
+	t.Parallel()
+	db := supabase(t)
+	insert(t, db, "insert into core_tool_calls (tool_name, created_by) values ('a.b', 'ada')")
+	id := finished(t, db)
+	for what, sql := range map[string]string{
+		"a status":                 "insert into core_tool_calls (tool_name, status) values ('a.b', 'succeeded')",
+		"an owner":                 "insert into core_tool_calls (tool_name, created_by) values ('a.b', 'grace')",
+		"an attempt":               "insert into core_tool_calls (tool_name, attempt) values ('a.b', 3)",
+		"a holder":                 "insert into core_tool_calls (tool_name, claimed_by) values ('a.b', 'me')",
+		"a changed call":           "update core_tool_calls set tool_name = 'c.d'",
+		"an upsert":                "insert into core_tool_calls (id, tool_name) values ('" + id + "', 'c.d') on conflict (id) do update set tool_name = 'c.d'",
+		"a deleted call":           "delete from core_tool_calls",
+		"an emptied table":         "truncate core_tool_calls cascade",
+		"a receipt":                "insert into core_tool_receipts (call_id, tool_name, status, result, attempt) values ('" + id + "', 'a.b', 'succeeded', '{}', 1)",
+		"a changed receipt":        "update core_tool_receipts set result = '{}'",
+		"a deleted receipt":        "delete from core_tool_receipts",
+		"an event":                 "insert into core_tool_events (call_id, seq, at, event, attempt) values ('" + id + "', 9, now(), 'claimed', 1)",
+		"a deleted event":          "delete from core_tool_events",
+		"the workers":              "select * from core_workers",
+		"the registries":           "select * from core_registry_versions",
+		"a claim":                  "select gem.claim('w', 1, true)",
+		"an end":                   "select gem.finish('" + id + "', 1, 'w', 'succeeded', '{}', '{}', '1')",
+		"another's call's end":     "select cancel_tool_call('" + id + "')",
+		"a notification's trigger": "select gem.wake_workers()",
+	} {
+		for _, role := range []string{"anon", "authenticated", "service_role"} {
+			if role == "service_role" && (what == "an owner" || what == "another's call's end") {
+				continue // it acts for anyone
+			}
+			if _, err := request(t, db, role, "mallory", sql); err == nil {
+				t.Errorf("%s: %s was not refused", role, what)
+			}
+		}
+	}
+	for _, sql := range []string{"insert into core_tool_calls (tool_name) values ('a.b')", "select * from core_tool_calls", "select * from core_tool_receipts"} {
+		if _, err := request(t, db, "anon", "", sql); err == nil || !strings.Contains(err.Error(), "permission denied") {
+			t.Errorf("anon: %s: %v", sql, err)
+		}
+	}
+	if rows, err := request(t, db, "authenticated", "mallory", "select * from core_tool_calls"); err != nil || rows != 0 {
+		t.Errorf("another's calls: %d rows, %v", rows, err)
+	}
+}
