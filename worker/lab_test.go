@@ -95,6 +95,10 @@ func (l *Lab) then(ctx context.Context, tx handlers.Tx, call *handlers.Call, in 
 		}
 	case "swallow":
 		_, _ = tx.Exec(ctx, "select 1/0")
+	case "another statement":
+		if _, err := tx.Exec(ctx, "select 'another statement'"); err != nil {
+			return Done{}, fmt.Errorf("another statement: %w", err)
+		}
 	case "leave rows open":
 		_, _ = tx.Query(ctx, "select generate_series(1, 3)") //nolint:sqlclosecheck // that is the point
 	case "panic":

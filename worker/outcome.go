@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -111,7 +112,8 @@ func isTransientCode(code string) bool {
 // isConnectionError reports whether err comes from the way to Postgres, and not from Postgres.
 func isConnectionError(err error) bool {
 	var connectErr *pgconn.ConnectError
-	return errors.Is(err, errConnectionLost) || errors.As(err, &connectErr) || pgconn.SafeToRetry(err) || pgconn.Timeout(err)
+	return errors.Is(err, errConnectionLost) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &connectErr) ||
+		pgconn.SafeToRetry(err) || pgconn.Timeout(err)
 }
 
 // isRefusal reports whether Postgres understood the statement and will refuse it again: the value is the fault.

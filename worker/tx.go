@@ -121,8 +121,11 @@ func (t *callTx) begin(ctx context.Context, rows *callRows, sql string, args []a
 func (t *callTx) statementEnded(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.failed == nil {
+	if t.failed == nil && err != nil {
 		t.failed = err
+		if t.pgx != nil && t.pgx.IsClosed() { // whatever the error says: it comes from the way to Postgres
+			t.failed = errConnectionLost
+		}
 	}
 	close(t.open)
 	t.open = nil
