@@ -1,4 +1,4 @@
-.PHONY: demo dev test race lint fuzz check build
+.PHONY: demo dev test race lint fuzz chaos check build
 
 demo: ## a dozen calls on a private Postgres, and what became of them
 	go run ./cmd/gem demo
@@ -20,6 +20,10 @@ lint: ## formatting, vet and the linters of .golangci.yml
 fuzz: ## random JSON into validation and dispatch, a minute each
 	go test ./registry -run '^$$' -fuzz FuzzValidate -fuzztime 60s
 	go test ./handlers -run '^$$' -fuzz FuzzDispatch -fuzztime 60s
+
+chaos: ## workers killed and cut off, Postgres restarted, for CHAOS_DURATION (10m), and what became of CHAOS_CALLS (20000) calls
+	CHAOS_DURATION=$${CHAOS_DURATION:-10m} CHAOS_CALLS=$${CHAOS_CALLS:-20000} \
+		go test ./internal/chaos -run NothingIsLost -count=1 -timeout 0 -v
 
 check: ## what CI does
 	bash .ci/run

@@ -1,0 +1,67 @@
+//go:build !windows
+
+package chaos
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/internal/testdb"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childMode) == asDoomed {
+		doomed()
+	}
+	Child()
+	testdb.Main(m)
+}
+
+// Without variables this is a short run with each kind of trouble, whose verdict does not depend on how fast the machine
+// is. `make chaos` makes a long one, in which recovery has a limit too.
+//
+//	CHAOS_DURATION  how long, such as 10m; unset: the short run
+//	CHAOS_CALLS     how many calls; 20000 in a long run
+//	CHAOS_WORKERS   how many workers; 3
+//	CHAOS_SEED      what happens, in which order; the time
+//	CHAOS_LOGS      a folder for the logs of the workers
+func TestNothingIsLostAndNothingHappensTwiceWhateverDies(t *testing.T) {
+	o := Options{Seed: uint64(time.Now().UnixMilli() % 1_000_000), Logs: os.Getenv("CHAOS_LOGS"), Pace: 900 * time.Millisecond, Longest: 7 * time.Second}
+	if long := os.Getenv("CHAOS_DURATION"); long != "" {
+		d, err := time.ParseDuration(long)
+		if err != nil || d <= 0 {
+			t.Fatalf("CHAOS_DURATION is %q: it has the form 10m or 90s", long)
+		}
+		o.Duration, o.Calls, o.RecoveryLimit, o.Pace, o.Longest = d, 20000, 10*time.Second, 0, 0
+		o.Say = func(line string) { fmt.Println(line) }
+	}
+	number(t, "CHAOS_CALLS", &o.Calls)
+	number(t, "CHAOS_WORKERS", &o.Workers)
+	number(t, "CHAOS_SEED", &o.Seed)
+
+	fmt.Println("chaos with seed", o.Seed)
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Print(r)
+	for _, f := range r.Faults {
+		t.Errorf("seed %d: %s", o.Seed, f)
+	}
+}
+
+func number[T int | uint64](t *testing.T, variable string, into *T) {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return
+	}
+	n, err := strconv.ParseUint(text, 10, 63)
+	if err != nil || n == 0 {
+		t.Fatalf("%s is %q: it must be a number above 0", variable, text)
+	}
+	*into = T(n)
+}

@@ -1,0 +1,156 @@
+//go:build !windows
+
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/audit"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// check is a promise, with the query that finds what breaks it: one text for each.
+type check struct {
+	promise string
+	sort    sort
+	broken  string
+}
+
+// sort says under which number a broken promise is counted.
+type sort string
+
+const (
+	lost  sort = "lost"  // a call without its receipt
+	twice sort = "twice" // an effect that happened more than once
+	other sort = "other"
+)
+
+// checks are made when all is over, beside those of the package audit, which look at what GEM's own tables say of one
+// another. lab_plan holds what was asked for, lab_arrivals what reached the server outside.
+var checks = []check{
+	{"a call that was inserted is there", lost, `
+		select p.call_id::text from lab_plan p left join core_tool_calls c on c.id = p.call_id where c.tool_name is distinct from p.tool`},
+	{"a call ends", lost, `
+		select id || ' is ' || status from core_tool_calls where status not in ('succeeded', 'failed', 'not_configured')`},
+	{"a call that ended has a receipt", lost, `
+		select id::text from core_tool_calls c where status in ('succeeded', 'failed', 'not_configured')
+			and not exists (select from core_tool_receipts r where r.call_id = c.id)`},
+	{"a call has no second receipt", twice, `
+		select call_id || ' has ' || count(*) from core_tool_receipts group by call_id having count(*) > 1`},
+
+	{"a transactional success has its row", lost, `
+		select r.call_id || ' ' || r.tool_name from core_tool_receipts r
+		where r.tool_name in ('lab.write', 'lab.write_once') and r.status = 'succeeded' and r.replay_of is null and not exists (
+			select from lab_rows w where w.call_id = r.call_id and w.attempt = r.attempt and r.effects -> 'db_writes' -> 0 ->> 'id' = w.id::text)`},
+	{"a transactional success has no second row, and what did not succeed by running has none", twice, `
+		select w.call_id || ': ' || count(*) from lab_rows w left join core_tool_receipts r on r.call_id = w.call_id
+		group by w.call_id having count(*) > 1 or bool_or((r.status = 'succeeded' and r.replay_of is null) is not true)`},
+	{"an effect that may not happen twice happens at most once", twice, `
+		select call_id || ': ' || count(*) from lab_arrivals where tool = 'lab.send' group by call_id having count(*) > 1`},
+	{"an attempt has its effect at most once", twice, `
+		select call_id || ' attempt ' || attempt || ': ' || count(*) from lab_arrivals group by call_id, attempt having count(*) > 1`},
+	{"a success outside is one: its attempt reached the server", other, `
+		select r.call_id || ' ' || r.tool_name from core_tool_receipts r
+		where r.tool_name in ('lab.send', 'lab.charge', 'lab.ping') and r.status = 'succeeded' and r.replay_of is null
+			and not exists (select from lab_arrivals a where a.call_id = r.call_id and a.attempt = r.attempt)`},
+	{"what reached the server is an attempt that was made", other, `
+		select a.call_id || ' attempt ' || a.attempt from lab_arrivals a
+		where not exists (select from core_tool_events e where e.call_id = a.call_id and e.attempt = a.attempt and e.event = 'claimed')`},
+
+	{"a key succeeds once by running", twice, `
+		select p.tool || ' ' || p.key || ': ' || count(*) from lab_plan p
+		join core_tool_receipts r on r.call_id = p.call_id and r.status = 'succeeded' and r.replay_of is null
+		where p.key is not null group by p.tool, p.key having count(*) > 1`},
+	{"an attempt that began after its key's success has no effect", twice, `
+		select a.call_id || ' attempt ' || a.attempt from lab_plan first
+		join core_tool_receipts r on r.call_id = first.call_id and r.status = 'succeeded' and r.replay_of is null
+		join lab_plan p on p.tool = first.tool and p.key = first.key
+		join lab_arrivals a on a.call_id = p.call_id
+		join core_tool_events e on e.call_id = a.call_id and e.attempt = a.attempt and e.event = 'claimed'
+		where e.at > r.created_at`},
+	{"the result of a call that ran is its attempt's own", other, `
+		select call_id || ': ' || result from core_tool_receipts where status = 'succeeded' and replay_of is null
+			and (result ->> 'call_id', result ->> 'attempt') is distinct from (call_id::text, attempt::text)`},
+
+	{"a call ends as it was to end, or with a reason that its journal shows", other, `
+		select c.id || ' ' || c.tool_name || ' was to end with "' || p.ending || '": ' || c.status || ' ' || coalesce(c.error::text, '')
+		from core_tool_calls c join lab_plan p on p.call_id = c.id join core_tool_receipts r on r.call_id = c.id
+		where case coalesce(c.error ->> 'error_code', c.status)
+			when 'succeeded' then p.ending in ('', 'transient') or r.replay_of is not null
+			when 'not_configured' then c.tool_name = 'lab.unbuilt'
+			when 'unknown_tool' then c.tool_name = 'lab.unknown'
+			when 'execution_error' then p.ending = 'fail' or p.ending = 'transient' and c.tool_name = 'lab.send'
+			when 'panic' then p.ending = 'panic'
+			when 'cancelled' then c.cancel_requested_at is not null and p.cancelled
+			when 'outcome_unknown' then c.tool_name = 'lab.send'
+			when 'worker_lost' then c.losses + c.retries >= 20
+			when 'timeout' then true -- its connection was silent for that long
+			else false end is not true`},
+}
+
+// record writes down what the checks compare with.
+func record(ctx context.Context, db *pgxpool.Pool, plan []call, arrivals []arrival) error {
+	orNull := func(s string) pgtype.Text { return pgtype.Text{String: s, Valid: s != ""} }
+	_, err1 := db.CopyFrom(ctx, pgx.Identifier{"lab_plan"}, []string{"call_id", "tool", "ending", "key", "cancelled"},
+		pgx.CopyFromSlice(len(plan), func(i int) ([]any, error) {
+			c := plan[i]
+			return []any{c.ID, c.Tool, c.Task.Then, orNull(c.key()), c.Cancelled}, nil
+		}))
+	_, err2 := db.CopyFrom(ctx, pgx.Identifier{"lab_arrivals"}, []string{"call_id", "attempt", "tool", "key"},
+		pgx.CopyFromSlice(len(arrivals), func(i int) ([]any, error) {
+			a := arrivals[i]
+			return []any{a.CallID, a.Attempt, a.Tool, orNull(a.Key)}, nil
+		}))
+	if err := errors.Join(err1, err2); err != nil {
+		return fmt.Errorf("write down what was asked for: %w", err)
+	}
+	return nil
+}
+
+// examine makes the checks. It returns the broken promises as sentences, and how many cases there are of each sort.
+func examine(ctx context.Context, db querier) (faults []string, found map[sort]int, err error) {
+	const shown = 5
+	found = map[sort]int{}
+	for _, c := range checks {
+		rows, err := db.Query(ctx, c.broken)
+		if err != nil {
+			return nil, nil, fmt.Errorf("check that %s: %w", c.promise, err)
+		}
+		cases, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return nil, nil, fmt.Errorf("check that %s: %w", c.promise, err)
+		}
+		found[c.sort] += len(cases)
+		if len(cases) > 0 {
+			faults = append(faults, fmt.Sprintf("not so that %s, %d times: %s", c.promise, len(cases), strings.Join(cases[:min(shown, len(cases))], "; ")))
+		}
+	}
+	return faults, found, nil
+}
+
+// audited is what `gem audit` finds: the journals, the receipts, the hits.
+func audited(ctx context.Context, db *pgxpool.Pool) (faults []string, err error) {
+	report, err := audit.Database(ctx, db, time.Minute, audit.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("audit the database: %w", err)
+	}
+	for _, c := range report.Checks {
+		if c.Error != "" || c.Found > 0 {
+			var b strings.Builder
+			_ = c.Print(&b) // to memory
+			faults = append(faults, "gem audit: "+strings.Join(strings.Fields(b.String()), " "))
+		}
+	}
+	return faults, nil
+}
+
+// querier is a pool or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}

@@ -1,0 +1,122 @@
+//go:build !windows
+
+package chaos
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/handlertest"
+)
+
+// A run that finds nothing says something only when its checks find what is there.
+func TestEachCheckFindsWhatBreaksIt(t *testing.T) {
+	t.Parallel()
+	outside, err := startOutside(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer outside.close()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	env := handlertest.Start(t, handlertest.Setup{
+		Registry: labRegistry(),
+		Domains:  func(handlers.DB) []any { return []any{Lab{outside: outside.url, client: client}} },
+	})
+	if _, err := env.DB.Exec(t.Context(), labTables); err != nil {
+		t.Fatal(err)
+	}
+	all := plan(1, 120)
+	for i := range all {
+		all[i].Task.Takes, all[i].Delay = 0, 0
+	}
+	h := harness{server: &server{pool: env.DB}}
+	if err := h.insertBatch(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range all {
+		env.Await(c.ID)
+	}
+	if err := record(t.Context(), env.DB, all, outside.arrived()); err != nil {
+		t.Fatal(err)
+	}
+	if faults, _, err := examine(t.Context(), env.DB); err != nil || len(faults) > 0 {
+		t.Fatal(faults, err)
+	}
+	if faults, err := audited(t.Context(), env.DB); err != nil || len(faults) > 0 {
+		t.Fatal(faults, err)
+	}
+
+	const success = "(select call_id from core_tool_receipts where status = 'succeeded' and replay_of is null and tool_name = "
+	planted := []struct{ promise, sql string }{
+		{"a call that was inserted is there",
+			"insert into lab_plan values (gen_random_uuid(), 'lab.send', '', null, false)"},
+		{"a call ends",
+			"update core_tool_calls set status = 'queued', claimed_by = null, claimed_at = null where id = " + success + "'lab.ping' limit 1)"},
+		{"a call that ended has a receipt",
+			"delete from core_tool_receipts where call_id = " + success + "'lab.ping' limit 1)"},
+		{"a call has no second receipt",
+			"drop index gem_receipts_one_per_call; " +
+			"insert into core_tool_receipts (call_id, tool_name, status, attempt, result) select call_id, tool_name, status, attempt, result from core_tool_receipts where tool_name = 'lab.send' limit 1"},
+		{"a transactional success has its row",
+			"delete from lab_rows where call_id = " + success + "'lab.write' limit 1)"},
+		{"a transactional success has no second row, and what did not succeed by running has none",
+			"insert into lab_rows (call_id, attempt) select call_id, attempt from lab_rows limit 1"},
+		{"what did not succeed by running has none",
+			"insert into lab_rows (call_id, attempt) select id, attempt from core_tool_calls where status = 'failed' limit 1"},
+		{"an effect that may not happen twice happens at most once",
+			"insert into lab_arrivals select call_id, attempt + 1, tool from lab_arrivals where tool = 'lab.send' limit 1"},
+		{"an attempt has its effect at most once",
+			"insert into lab_arrivals select * from lab_arrivals where tool = 'lab.charge' limit 1"},
+		{"a success outside is one: its attempt reached the server",
+			"delete from lab_arrivals where call_id = " + success + "'lab.send' limit 1)"},
+		{"what reached the server is an attempt that was made",
+			"update lab_arrivals set attempt = 77"},
+		{"a key succeeds once by running",
+			"drop index gem_receipts_one_success_per_key; update core_tool_receipts set replay_of = null"},
+		{"an attempt that began after its key's success has no effect",
+			"insert into lab_arrivals select r.call_id, r.attempt, r.tool_name from core_tool_receipts r " +
+			"join core_tool_receipts f on f.id = r.replay_of " +
+			"where r.tool_name = 'lab.charge' and exists (select from core_tool_events e where e.call_id = r.call_id and e.attempt = r.attempt and e.event = 'claimed' and e.at > f.created_at) limit 1"},
+		{"the result of a call that ran is its attempt's own",
+			"update core_tool_receipts set result = '{}' where status = 'succeeded' and tool_name = 'lab.send'"},
+		{"a call ends as it was to end, or with a reason that its journal shows",
+			"update lab_plan set ending = 'panic' where tool = 'lab.write'"},
+	}
+	tried := map[string]bool{}
+	for _, p := range planted {
+		tried[p.promise] = true
+		if !found(t, env, p.sql, p.promise) {
+			t.Errorf("%q finds nothing after: %s", p.promise, p.sql)
+		}
+	}
+	for _, c := range checks {
+		if !tried[c.promise] {
+			t.Errorf("nothing is planted for %q", c.promise)
+		}
+	}
+}
+
+// found says whether the check finds what the statement does. Nothing of it stays.
+func found(t *testing.T, env *handlertest.Env, sql, promise string) bool {
+	t.Helper()
+	ctx := context.Background()
+	tx, err := env.DB.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	for statement := range strings.SplitSeq("set local session_replication_role = replica; "+sql, "; ") { // no trigger looks
+		if tag, err := tx.Exec(ctx, statement); err != nil || tag.RowsAffected() == 0 && !strings.HasPrefix(statement, "set") && !strings.HasPrefix(statement, "drop") {
+			t.Fatalf("%s: %v %v", statement, tag, err)
+		}
+	}
+	faults, _, err := examine(ctx, tx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(faults, func(f string) bool { return strings.Contains(f, promise) })
+}

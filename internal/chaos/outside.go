@@ -1,0 +1,77 @@
+//go:build !windows
+
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// outside is a server on which calls have effects. It counts what reaches it, and honours the keys that it is given: a
+// second arrival with the same key is answered like the first, and is no second effect.
+type outside struct {
+	url    string
+	server *http.Server
+	ended  chan error
+
+	mu       sync.Mutex
+	arrivals []arrival
+}
+
+// arrival is one request that has reached the server.
+type arrival struct {
+	CallID  string `json:"call_id"`
+	Attempt int    `json:"attempt"`
+	Tool    string `json:"tool"`
+	Key     string `json:"key,omitempty"`
+}
+
+func startOutside(ctx context.Context) (*outside, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp4", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	o := &outside{url: "http://" + l.Addr().String(), ended: make(chan error, 1)}
+	o.server = &http.Server{Handler: o, ReadHeaderTimeout: time.Minute}
+	go func() { o.ended <- o.server.Serve(l) }()
+	return o, nil
+}
+
+func (o *outside) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var a arrival
+	if err := json.NewDecoder(r.Body).Decode(&a); err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.arrivals = append(o.arrivals, a)
+}
+
+// arrived returns what has reached the server.
+func (o *outside) arrived() []arrival {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return append([]arrival{}, o.arrivals...)
+}
+
+func (o *outside) close() error {
+	err := o.server.Close()
+	if ended := <-o.ended; !errors.Is(ended, http.ErrServerClosed) {
+		err = errors.Join(err, ended)
+	}
+	return err
+}
+
+func encode(v any) string {
+	encoded, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // strings and numbers
+	}
+	return string(encoded)
+}

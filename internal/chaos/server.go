@@ -1,0 +1,157 @@
+//go:build !windows
+
+package chaos
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/pgserver"
+	"github.com/gemworker/gem/migrations"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// server is Postgres, which is stopped and started again on the same data, each time on another port: the workers come by
+// way of their proxies and need not know, the pool of the harness follows it.
+type server struct {
+	options pgserver.Options
+	pool    *pgxpool.Pool // of the harness, which goes straight to the server
+
+	mu      sync.Mutex
+	running *pgserver.Server
+	url     *url.URL // of the server that runs, or ran last
+
+	restarting sync.Mutex
+}
+
+// labTables are the tables of the tools, and those that the checks compare with.
+//
+//go:embed lab.sql
+var labTables string
+
+// startServer starts Postgres on the data in folder, with GEM's tables and those of the tools. Commits are durable: one
+// that was answered is there after an immediate stop.
+func startServer(ctx context.Context, folder string) (_ *server, err error) {
+	s := &server{options: pgserver.Options{DataDir: folder, Durable: true}}
+	if err := s.start(ctx); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	config, err := pgxpool.ParseConfig(s.address().String())
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = 2*frontends + 4
+	config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+		port, err := strconv.ParseUint(s.address().Port(), 10, 16)
+		c.Port = uint16(port)
+		return err
+	}
+	pgpool.Prepare(config.ConnConfig, pgpool.Options{Name: "chaos"})
+	if s.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+		return nil, err
+	}
+	if err := migrations.Up(ctx, s.address().String()); err != nil {
+		return nil, err
+	}
+	_, err = s.pool.Exec(ctx, labTables)
+	return s, err
+}
+
+func (s *server) start(ctx context.Context) error {
+	running, err := pgserver.Start(ctx, s.options)
+	if err != nil {
+		return err
+	}
+	u, err := url.Parse(running.URL("postgres"))
+	if err != nil {
+		return errors.Join(err, running.Stop())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running, s.url = running, u
+	return nil
+}
+
+// address is where the server answers, or will not while it is stopped.
+func (s *server) address() *url.URL {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u := *s.url
+	return &u
+}
+
+// restart stops Postgres and starts it again after the pause. A fast stop ends what runs and writes down what there is;
+// an immediate one ends like a crash, and the next start begins with recovery. It does nothing, and says so, while
+// another restart is under way.
+func (s *server) restart(ctx context.Context, immediate bool, pause time.Duration) (done bool, err error) {
+	if !s.restarting.TryLock() {
+		return false, nil
+	}
+	defer s.restarting.Unlock()
+	if immediate {
+		if err := s.quit(); err != nil {
+			return false, err
+		}
+	}
+	if err := s.stop(); err != nil {
+		return false, err
+	}
+	sleep(ctx, pause)
+	return true, s.start(context.WithoutCancel(ctx))
+}
+
+// quit is an immediate stop: the server ends without a word to anybody.
+func (s *server) quit() error {
+	text, err := os.ReadFile(filepath.Join(s.options.DataDir, "data", "postmaster.pid"))
+	if err != nil {
+		return fmt.Errorf("find the server's process: %w", err)
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	pid, err := strconv.Atoi(first)
+	if err != nil {
+		return fmt.Errorf("find the server's process: %w", err)
+	}
+	return syscall.Kill(pid, syscall.SIGQUIT)
+}
+
+func (s *server) stop() error {
+	s.mu.Lock()
+	running := s.running
+	s.running = nil
+	s.mu.Unlock()
+	if running == nil {
+		return nil
+	}
+	return running.Stop()
+}
+
+func (s *server) close() error {
+	if s.pool != nil {
+		s.pool.Close()
+	}
+	return s.stop()
+}
+
+// isRefusal reports whether Postgres has understood the statement and will not have it.
+func isRefusal(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) && !strings.HasPrefix(refused.Code, "57P") && refused.Code != "57014"
+}
