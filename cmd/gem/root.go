@@ -97,8 +97,8 @@ commands below try that out, run it, and say what became of a call.`),
 		}
 	}
 	add(try, demoCommand(), devCommand())
-	add(operate, migrateCommand(), workerCommand())
-	add(calls, callCommand(), receiptCommand(), traceCommand(), explainCommand())
+	add(operate, migrateCommand(), workerCommand(), auditCommand(), pruneCommand())
+	add(calls, callCommand(), cancelCommand(), receiptCommand(), traceCommand(), explainCommand())
 	add(more, registryCommand(), versionCommand())
 	return root
 }

@@ -60,7 +60,7 @@ func TestEachCheckFindsWhatBreaksIt(t *testing.T) {
 			"delete from core_tool_receipts where call_id = " + success + "'lab.ping' limit 1)"},
 		{"a call has no second receipt",
 			"drop index gem_receipts_one_per_call; " +
-			"insert into core_tool_receipts (call_id, tool_name, status, attempt, result) select call_id, tool_name, status, attempt, result from core_tool_receipts where tool_name = 'lab.send' limit 1"},
+				"insert into core_tool_receipts (call_id, tool_name, status, attempt, result) select call_id, tool_name, status, attempt, result from core_tool_receipts where tool_name = 'lab.send' limit 1"},
 		{"a transactional success has its row",
 			"delete from lab_rows where call_id = " + success + "'lab.write' limit 1)"},
 		{"a transactional success has no second row, and what did not succeed by running has none",
@@ -79,8 +79,8 @@ func TestEachCheckFindsWhatBreaksIt(t *testing.T) {
 			"drop index gem_receipts_one_success_per_key; update core_tool_receipts set replay_of = null"},
 		{"an attempt that began after its key's success has no effect",
 			"insert into lab_arrivals select r.call_id, r.attempt, r.tool_name from core_tool_receipts r " +
-			"join core_tool_receipts f on f.id = r.replay_of " +
-			"where r.tool_name = 'lab.charge' and exists (select from core_tool_events e where e.call_id = r.call_id and e.attempt = r.attempt and e.event = 'claimed' and e.at > f.created_at) limit 1"},
+				"join core_tool_receipts f on f.id = r.replay_of " +
+				"where r.tool_name = 'lab.charge' and exists (select from core_tool_events e where e.call_id = r.call_id and e.attempt = r.attempt and e.event = 'claimed' and e.at > f.created_at) limit 1"},
 		{"the result of a call that ran is its attempt's own",
 			"update core_tool_receipts set result = '{}' where status = 'succeeded' and tool_name = 'lab.send'"},
 		{"a call ends as it was to end, or with a reason that its journal shows",
