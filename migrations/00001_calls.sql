@@ -350,6 +350,9 @@ begin
   if claims is not null and (claims::jsonb ->> 'role' is distinct from 'service_role' or new.created_by is null) then
     new.created_by := claims::jsonb ->> 'sub'; -- service_role may act for another
   end if;
+  if length(new.created_by) > 255 then
+    raise check_violation using message = 'created_by may have at most 255 characters';
+  end if;
 
   new.created_at := at;
   new.updated_at := at;

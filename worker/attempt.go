@@ -164,6 +164,7 @@ func (a *attempt) execute(ctx context.Context) {
 	a.at(BeforeHandler)
 	output, err := a.runHandler(ctx, tx)
 	a.at(AfterHandler)
+	cause := context.Cause(ctx) // what happens from here on is not the handler's doing
 	if err == nil {
 		if faults := a.tool.ValidateOutput(output); len(faults) > 0 {
 			err = &invalidOutput{tool: a.tool.Name, faults: faults}
@@ -175,7 +176,6 @@ func (a *attempt) execute(ctx context.Context) {
 			return
 		}
 	}
-	cause := context.Cause(ctx)
 	tx.rollback()
 	if err == nil {
 		a.finish(receipts.Success(output))
@@ -252,6 +252,8 @@ func (a *attempt) commit(tx *callTx, outcome receipts.Outcome) error {
 		a.at(AfterCommit)
 		a.endedWith(outcome)
 		return nil
+	case ctx.Err() != nil: // a lock on one of the tables, or a server that is far too slow
+		return handlers.Transient(fmt.Errorf("the receipt could not be committed within %s: the database was blocked", statementDeadline))
 	case errors.Is(err, errOpen):
 		return fmt.Errorf("%s left the rows of a query open: read them to the end, or close them", a.handler.Func)
 	case !committing && isRefusal(err):

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"slices"
 	"sync"
 	"testing"
 
@@ -90,5 +91,29 @@ func TestAHandlerThatLosesItsConnectionRunsAgain(t *testing.T) {
 	lab.tell(t, "g", Order{})
 	if r := env.Await(id); r.Status != receipts.Succeeded || r.Attempt != 2 || rowsWith(t, env, "x") != 1 {
 		t.Errorf("attempt %d: %s", r.Attempt, r.Result)
+	}
+}
+
+// While something blocks the receipts for longer than a statement may take, such as a careless create index, transactional
+// calls are put back and run again afterwards.
+func TestABlockedDatabaseFailsNoCall(t *testing.T) {
+	t.Parallel()
+	env, _ := startLab(t, nil, tool{name: "lab.write"})
+	env.StartWorker()
+	tx, err := env.DB.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, err := tx.Exec(t.Context(), "lock table core_tool_receipts in share mode"); err != nil {
+		t.Fatal(err)
+	}
+	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
+	env.Until("the call to be put back", func() bool { return slices.Contains(env.Journal(id), "retried") })
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if r := env.Await(id); r.Status != receipts.Succeeded || rowsWith(t, env, "x") != 1 {
+		t.Errorf("%s", r.Result)
 	}
 }
