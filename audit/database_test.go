@@ -1,0 +1,292 @@
+package audit_test
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gemworker/gem/audit"
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/migrations"
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+)
+
+func TestAHealthyDatabaseHasNoFault(t *testing.T) {
+	t.Parallel()
+	env := everyKind(t)
+	report, err := audit.Database(t.Context(), env.DB, 0, audit.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := reported(report); len(found) > 0 || report.Faults != 0 {
+		t.Errorf("%d faults: %v", report.Faults, found)
+	}
+	for _, c := range report.Checks {
+		if c.LookedAt == 0 {
+			t.Errorf("%s looked at nothing", c.Check)
+		}
+	}
+}
+
+// inside makes an audit begin its transaction inside another one, and so see what that has not committed.
+type inside struct{ pgx.Tx }
+
+func (i inside) BeginTx(ctx context.Context, _ pgx.TxOptions) (pgx.Tx, error) { return i.Begin(ctx) }
+
+// unready are statements between which a unique index is not kept, as a damaged one would not be.
+func unready(index string, statements ...string) []string {
+	set := func(to string) string {
+		return "update pg_index set indisready = " + to + " where indexrelid = 'public." + index + "'::regclass"
+	}
+	return append(append([]string{set("false")}, statements...), set("true"))
+}
+
+// What breaks each check, and nothing else. The words are what the finding says.
+var breaks = []struct {
+	check, what string
+	says        string
+	by          []string
+}{
+	{"guards", "a trigger is disabled", "core_tool_receipts.gem_written_once: the trigger is disabled",
+		[]string{"alter table core_tool_receipts disable trigger gem_written_once"}},
+	{"guards", "a trigger is missing", "is missing", []string{"drop trigger gem_append_only on core_tool_events"}},
+	{"guards", "a unique index is missing", "core_tool_receipts.gem_receipts_one_per_call: the unique index is missing",
+		[]string{"drop index gem_receipts_one_per_call"}},
+	{"guards", "a unique index is an index", "is not unique",
+		[]string{"drop index gem_receipts_one_per_call", "create index gem_receipts_one_per_call on core_tool_receipts (call_id)"}},
+	{"guards", "a constraint is missing", "core_tool_calls.gem_calls_held: the constraint is missing",
+		[]string{"alter table core_tool_calls drop constraint gem_calls_held"}},
+	{"guards", "the journal is open to everyone", "row level security is switched off",
+		[]string{"alter table core_tool_events disable row level security"}},
+
+	{"receipt-missing", "a receipt was deleted", "the call is failed, and has no receipt",
+		[]string{"delete from core_tool_receipts where tool_name = 'no.such_tool'"}},
+	{"receipt-second", "there are two", "the call has 2 receipts: ", unready("gem_receipts_one_per_call",
+		`insert into core_tool_receipts (call_id, tool_name, status, result, effects, created_at, attempt, worker_id)
+		select call_id, tool_name, status, result, effects, created_at + interval '1 s', attempt, worker_id from core_tool_receipts where tool_name = 'no.such_tool'`)},
+	{"receipt-early", "a queued call has one", "the call is queued, and has the receipt ",
+		[]string{"insert into core_tool_receipts (call_id, tool_name, status, result, effects, attempt) select id, 'a.b', 'succeeded', '{}', '{}', 1 from core_tool_calls where status = 'queued'"}},
+	{"receipt-orphan", "its call is gone", "is of a call that does not exist",
+		[]string{"insert into core_tool_receipts (call_id, tool_name, status, result, effects, attempt) values (gen_random_uuid(), 'a.b', 'succeeded', '{}', '{}', 1)"}},
+	{"receipt-status", "another status", "the call is failed, and its receipt is succeeded",
+		[]string{"update core_tool_receipts set status = 'succeeded' where tool_name = 'no.such_tool'"}},
+	{"receipt-error", "another error", `the call's error is {"error_code": "x"}`,
+		[]string{`update core_tool_calls set error = '{"error_code": "x"}' where tool_name = 'no.such_tool'`}},
+	{"receipt-error", "an error of a success", "and its receipt's is null",
+		[]string{`update core_tool_calls set error = '{}' where tool_name = 'os.create_note'`}},
+	{"receipt-attempt", "another worker", "by w-x",
+		[]string{"update core_tool_receipts set worker_id = 'w-x' where tool_name = 'no.such_tool'"}},
+	{"receipt-attempt", "another attempt", "attempt 7 of no.such_tool",
+		[]string{"update core_tool_receipts set attempt = 7 where tool_name = 'no.such_tool'"}},
+	{"receipt-attempt", "another tool", "attempt 1 of a.b",
+		[]string{"update core_tool_receipts set tool_name = 'a.b' where tool_name = 'no.such_tool'"}},
+	{"receipt-result", "no reason", "the result of its receipt, not_configured, is {}",
+		[]string{"alter table core_tool_receipts drop constraint gem_receipts_result", "update core_tool_receipts set result = '{}' where tool_name = 'comms.send_email'",
+			"alter table core_tool_receipts add constraint gem_receipts_result check (true)"}},
+	{"effects-form", "a list", "the effects of its receipt are []",
+		[]string{"update core_tool_receipts set effects = '[]' where tool_name = 'no.such_tool'"}},
+	{"effects-form", "an object for a list", "db_writes",
+		[]string{`update core_tool_receipts set effects = '{"db_writes": {}}' where tool_name = 'no.such_tool'`}},
+	{"effects-form", "none", "are null",
+		[]string{`update core_tool_receipts set effects = null where tool_name = 'no.such_tool'`}},
+
+	{"journal-gaps", "an event is missing", "there are 2 events, from 1 to 3, and the call counts 3",
+		[]string{"delete from core_tool_events where seq = 2 and call_id = (select id from core_tool_calls where tool_name = 'no.such_tool')"}},
+	{"journal-gaps", "the last is missing", "there are 2 events, from 1 to 2, and the call counts 3",
+		[]string{"delete from core_tool_events where seq = 3 and call_id = (select id from core_tool_calls where tool_name = 'no.such_tool')"}},
+	{"journal-gaps", "there is none", "there is no journal, and the call counts 3 events",
+		[]string{"delete from core_tool_events where call_id = (select id from core_tool_calls where tool_name = 'no.such_tool')"}},
+	{"journal-order", "woken without waiting", "event 2 is woken, and the call was queued before",
+		[]string{"update core_tool_events set event = 'woken' where seq = 2 and call_id = (select id from core_tool_calls where tool_name = 'no.such_tool')"}},
+	{"journal-order", "two beginnings", "event 2 is queued, and the call was queued before",
+		[]string{"update core_tool_events set event = 'queued' where seq = 2 and call_id = (select id from core_tool_calls where tool_name = 'no.such_tool')"}},
+	{"journal-order", "a cancel of nothing", "event 2 is cancel_requested, and no attempt of that number ran",
+		[]string{"update core_tool_events set event = 'cancel_requested', worker_id = null where seq = 2 and call_id = (select id from core_tool_calls where tool_name = 'no.such_tool')",
+			"update core_tool_events set event = 'claimed', attempt = 1 where seq = 3 and call_id = (select id from core_tool_calls where tool_name = 'no.such_tool')"}},
+	{"journal-holder", "a forged worker", "and the call was with attempt 1 of test-",
+		[]string{"update core_tool_events set worker_id = 'w-x' where seq = 3 and call_id = (select id from core_tool_calls where tool_name = 'no.such_tool')"}},
+	{"journal-holder", "a stale attempt", "event 5 is succeeded of attempt 1",
+		[]string{"update core_tool_events e set attempt = 1 where event = 'succeeded' and exists (select from core_tool_events l where l.call_id = e.call_id and l.event = 'retried')"}},
+	{"journal-holder", "another worker lost", "event 3 is lost",
+		[]string{`update core_tool_events set data = '{"lost_worker": "w-x"}' where event = 'lost' and call_id = (select id from core_tool_calls where losses = 1 and status = 'succeeded')`}},
+	{"journal-replay", "status", "status is waiting, and queued by the journal",
+		[]string{"update core_tool_calls set status = 'waiting', computed_key = 'x' where status = 'queued'"}},
+	{"journal-replay", "attempt", "attempt is 5, and 0 by the journal", []string{"update core_tool_calls set attempt = 5 where status = 'queued'"}},
+	{"journal-replay", "claimed_by", "claimed_by is a, and null by the journal",
+		[]string{"alter table core_tool_calls drop constraint gem_calls_held", "update core_tool_calls set claimed_by = 'a' where status = 'waiting'",
+			"alter table core_tool_calls add constraint gem_calls_held check (true)"}},
+	{"journal-replay", "claimed_at", "claimed_at is ", []string{"update core_tool_calls set claimed_at = claimed_at + interval '1 s' where status = 'running' and computed_key is not null"}},
+	{"journal-replay", "retries", "retries is 2, and 1 by the journal", []string{"update core_tool_calls set retries = 2 where retries = 1"}},
+	{"journal-replay", "losses", "losses is 1, and 0 by the journal", []string{"update core_tool_calls set losses = 1 where status = 'queued'"}},
+	{"journal-replay", "run_at", "run_at is ", []string{"update core_tool_calls set run_at = run_at - interval '1 s' where status = 'queued'"}},
+	{"journal-replay", "priority", "priority is 5, and -3 by the journal", []string{"update core_tool_calls set priority = 5 where status = 'queued'"}},
+	{"journal-replay", "cancel_requested_at", "cancel_requested_at is null, and ",
+		[]string{"update core_tool_calls set cancel_requested_at = null where status = 'running'"}},
+	{"journal-replay", "the key that it waits for", "computed_key is x, and K by the journal",
+		[]string{"update core_tool_calls set computed_key = 'x' where status = 'waiting'"}},
+	{"journal-receipt", "another receipt", "the last event names the receipt 1",
+		[]string{`update core_tool_events set data = '{"receipt_id": 1}' where seq = 3 and call_id = (select id from core_tool_calls where tool_name = 'no.such_tool')`}},
+	{"journal-receipt", "another moment", "the last event names the receipt ",
+		[]string{"update core_tool_receipts set created_at = created_at + interval '1 s' where tool_name = 'no.such_tool'"}},
+	{"journal-orphan", "its call is gone", "2 events are of a call that does not exist",
+		[]string{"insert into core_tool_events (call_id, seq, at, event, attempt) select gen_random_uuid(), 1, now(), 'queued', 0 from generate_series(1, 1)",
+			"insert into core_tool_events (call_id, seq, at, event, attempt) select call_id, 2, now(), 'cancel_requested', 0 from core_tool_events e where not exists (select from core_tool_calls c where c.id = e.call_id)"}},
+
+	{"hit-source", "another result", "has another result",
+		[]string{`update core_tool_receipts set result = '{}' where replay_of is not null and tool_name = 'leads.create'`}},
+	{"hit-source", "a hit of a hit", "is a repetition itself",
+		[]string{`update core_tool_receipts h set replay_of = x.id from core_tool_receipts x where h.replay_of is not null and h.tool_name = 'os.list_tasks' and x.replay_of is not null and x.tool_name = 'leads.create'`}},
+	{"hit-source", "a source that is not there", "which does not exist",
+		[]string{`update core_tool_receipts set replay_of = gen_random_uuid() where replay_of is not null and tool_name = 'leads.create'`}},
+	{"hit-source", "another key", "has the key leads.create:phone=",
+		[]string{`update core_tool_receipts h set replay_of = x.id from core_tool_receipts x where h.replay_of is not null and h.tool_name = 'leads.create' and x.idempotency_key = 'leads.create:phone="2"'`}},
+	{"hit-effects", "a hit that did something", "its receipt repeats ",
+		[]string{`update core_tool_receipts set effects = effects || '{"db_reads": []}' where replay_of is not null and tool_name = 'leads.create'`}},
+	{"hit-effects", "a hit that denies it", `"hit": false`,
+		[]string{`update core_tool_receipts set effects = jsonb_set(effects, '{idempotency,hit}', 'false') where replay_of is not null and tool_name = 'leads.create'`}},
+	{"hit-effects", "no hit that claims it", "its receipt repeats none",
+		[]string{`update core_tool_receipts set effects = jsonb_set(effects, '{idempotency,hit}', 'true') where tool_name = 'os.create_note'`}},
+	{"key-once", "it succeeded twice", `the key leads.create:phone="1" succeeded 2 times`, unready("gem_receipts_one_success_per_key",
+		`update core_tool_calls set input = '{"phone": "1"}', computed_key = 'leads.create:phone="1"' where input ->> 'phone' = '2'`,
+		`update core_tool_receipts set idempotency_key = 'leads.create:phone="1"' where idempotency_key = 'leads.create:phone="2"'`)},
+	{"key-running", "two run with it", "the key K is held by 2 running calls", unready("gem_calls_one_running_per_key",
+		"update core_tool_calls set computed_key = 'K' where status = 'running'")},
+	{"key-computed", "another value", `its receipt has the key leads.create:phone="3", and the call leads.create:phone="2"`,
+		[]string{`update core_tool_calls set computed_key = 'leads.create:phone="3"' where computed_key = 'leads.create:phone="2"'`,
+			`update core_tool_receipts set idempotency_key = 'leads.create:phone="3"' where idempotency_key = 'leads.create:phone="2"'`}},
+	{"key-computed", "another caller", `its receipt has the key os.list_tasks:caller="ada":client=k, and the call os.list_tasks:caller="eve":client=k`,
+		[]string{`update core_tool_calls set created_by = 'eve' where created_by = 'ada' and id in (select call_id from core_tool_receipts where replay_of is null)`}},
+	{"key-computed", "not the call's", "and the call has x",
+		[]string{"update core_tool_calls set computed_key = 'x' where tool_name = 'os.create_note'"}},
+	{"key-computed", "a keyed success without", "its receipt has the key null",
+		[]string{`update core_tool_calls set computed_key = null where computed_key = 'leads.create:phone="2"'`,
+			`update core_tool_receipts set idempotency_key = null where idempotency_key = 'leads.create:phone="2"'`}},
+
+	{"effects-missing", "an inserted row", "its receipt says insert of notes ", []string{"delete from notes"}},
+	{"effects-missing", "an updated row", "its receipt says update of comms_log ",
+		[]string{`update core_tool_receipts set effects = jsonb_set(effects, '{db_writes}', '[{"table": "comms_log", "action": "update", "id": "7"}]') where tool_name = 'os.list_tasks' and replay_of is null and idempotency_key like '%ada%'`}},
+	{"effects-foreign", "nobody's row", "and that row is of call null", []string{"update notes set call_id = null"}},
+	{"effects-unlisted", "a row of a failed call", "says that the call made it, and the call has a receipt without it",
+		[]string{"insert into tasks (title, call_id) select 'x', id from core_tool_calls where tool_name = 'no.such_tool'"}},
+	{"effects-unlisted", "a row of a call that runs", "and the call is running",
+		[]string{"insert into notes (title, call_id) select 'x', id from core_tool_calls where status = 'running' and computed_key is not null"}},
+
+	{"queue-priority", "nobody looks there", "the call is queued with the priority -3", []string{"delete from gem.priorities where priority = -3"}},
+	{"call-parent", "it is gone", "which does not exist", []string{"update core_tool_calls set parent_call_id = gen_random_uuid() where status = 'queued'"}},
+	{"recovery-due", "its worker died", "the call runs on a, which was alive until ",
+		[]string{"update core_workers set alive_until = now() - interval '2 minutes' where worker_id = 'a'"}},
+	{"waiting-due", "its key is free", "for the key K, and no call runs with it",
+		[]string{"update core_tool_calls set computed_key = null where status = 'running' and computed_key = 'K'",
+			"update core_tool_calls set updated_at = now() - interval '2 minutes' where status = 'waiting'"}},
+	{"cancel-due", "it goes on", "and someone asked to cancel it at ",
+		[]string{"update core_tool_calls set cancel_requested_at = date_trunc('day', now() - interval '1 day') where status = 'running' and cancel_requested_at is not null",
+			"update core_tool_events e set at = c.cancel_requested_at from core_tool_calls c where c.id = e.call_id and c.status = 'running' and e.event = 'cancel_requested'"}},
+	{"registry-recorded", "it is not", "receipts are of the registry x", []string{"delete from core_registry_versions where version = 'x'"}},
+}
+
+func TestEachCheckReportsWhatBreaksIt(t *testing.T) {
+	t.Parallel()
+	env := everyKind(t)
+	untested := map[string]bool{}
+	for _, c := range audit.Checks {
+		untested[c.Name] = !strings.HasPrefix(c.Name, "archive-")
+	}
+	for _, b := range breaks {
+		delete(untested, b.check)
+		t.Run(b.check+": "+b.what, func(t *testing.T) {
+			tx, err := env.DB.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback(context.Background()) }()
+			changed := int64(0)
+			for _, sql := range append([]string{"set local session_replication_role = replica"}, b.by...) {
+				tag, err := tx.Exec(t.Context(), sql)
+				if err != nil {
+					t.Fatalf("%s: %v", sql, err)
+				}
+				changed += tag.RowsAffected()
+				if strings.HasPrefix(sql, "alter ") || strings.HasPrefix(sql, "drop ") {
+					changed++
+				}
+			}
+			if changed == 0 {
+				t.Fatal("nothing was broken")
+			}
+			report, err := audit.Database(t.Context(), inside{tx}, 0, audit.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := reported(report)
+			if diff := cmp.Diff([]string{b.check}, slices.Sorted(maps.Keys(found))); diff != "" {
+				t.Fatalf("%s\n%v", diff, found)
+			}
+			if said := found[b.check][0]; !strings.Contains(said.ID+": "+said.What, b.says) {
+				t.Errorf("got %q, want %q", said, b.says)
+			}
+			remark := slices.Contains([]string{"recovery-due", "waiting-due", "cancel-due", "registry-recorded"}, b.check)
+			if (report.Faults == 0) != remark || (report.Remarks > 0) != remark {
+				t.Errorf("%d faults, %d remarks", report.Faults, report.Remarks)
+			}
+		})
+	}
+	for name, is := range untested {
+		if is {
+			t.Errorf("nothing breaks %s", name)
+		}
+	}
+}
+
+// What the earlier GEM left, whatever it left, is no fault of this one's.
+func TestADatabaseOfTheEarlierGEMHasNoFault(t *testing.T) {
+	t.Parallel()
+	url := testdb.NewEmpty(t)
+	db := testdb.Pool(t, url)
+	execute(t, db, `
+		create table core_tool_calls (
+			id uuid primary key default gen_random_uuid(), tool_name text not null, input jsonb not null default '{}', status text not null default 'queued',
+			idempotency_key text, error jsonb, claimed_at timestamptz, claimed_by text, created_at timestamptz default now(), updated_at timestamptz default now());
+		create table core_tool_receipts (
+			id uuid primary key default gen_random_uuid(), call_id uuid references core_tool_calls (id) on delete cascade,
+			tool_name text not null, status text not null, result jsonb, effects jsonb, created_at timestamptz default now());
+		create table tasks (id uuid primary key default gen_random_uuid(), title text, call_id uuid);
+		insert into core_tool_calls (id, tool_name, input, status, error, claimed_by, claimed_at) values
+			('00000000-0000-4000-8000-000000000001', 'leads.create', '{"phone": "1"}', 'succeeded', null, 'old', now()),
+			('00000000-0000-4000-8000-000000000002', 'leads.create', '{"phone": "1"}', 'succeeded', null, 'old', now()),
+			('00000000-0000-4000-8000-000000000003', 'leads.create', '{}', 'failed', '{"message": "no phone"}', null, null),
+			('00000000-0000-4000-8000-000000000004', 'os.create_task', '{"title": "x", "domain": "both"}', 'queued', null, null, null),
+			('00000000-0000-4000-8000-000000000005', 'os.create_task', '{"title": "y", "domain": "both"}', 'claimed', null, 'old', now()),
+			('00000000-0000-4000-8000-000000000006', 'os.create_task', '[1]', 'queued', null, null, null);
+		insert into core_tool_receipts (call_id, tool_name, status, result, effects) values
+			('00000000-0000-4000-8000-000000000001', 'leads.create', 'succeeded', '{"lead_id": "L1"}',
+				'{"db_writes": [{"table": "leads", "action": "insert", "id": "L1"}], "idempotency": {"mode": "keyed", "hit": false, "key_field": "phone", "key_value": "1"}}'),
+			('00000000-0000-4000-8000-000000000002', 'leads.create', 'succeeded', '{"lead_id": "L1"}', '{"idempotency": {"mode": "keyed", "hit": true}, "db_writes": 1}'),
+			('00000000-0000-4000-8000-000000000002', 'leads.create', 'failed', null, null);
+		insert into tasks (title, call_id) values ('y, by a worker that died', '00000000-0000-4000-8000-000000000005');`)
+	if err := migrations.Up(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, db, "insert into leads (name) values ('unrelated')")
+
+	faults := func() map[string][]audit.Finding {
+		t.Helper()
+		report, err := audit.Database(t.Context(), db, 0, audit.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := reported(report)
+		delete(found, "recovery-due")
+		return found
+	}
+	if found := faults(); len(found) > 0 {
+		t.Error(found)
+	}
+	execute(t, db, "select gem.start_worker('w', 9, '', '', '1 hour'), gem.recover('w')")
+	execute(t, db, `select gem.finish(c.id, c.attempt, 'w', 'succeeded', '{}', '{}', null) from gem.claim('w', 9, true) c`)
+	if found := faults(); len(found) > 0 {
+		t.Error(found)
+	}
+}

@@ -1,0 +1,97 @@
+package audit
+
+import (
+	"fmt"
+	"io"
+	"time"
+)
+
+// Report is what an audit found.
+type Report struct {
+	Faults  int64    `json:"faults"`  // of all checks, those that could not be decided included
+	Remarks int64    `json:"remarks"` // what is worth knowing and no fault
+	Seconds float64  `json:"seconds"`
+	Checks  []Result `json:"checks"`
+	took    time.Duration
+}
+
+// Result is what a check found.
+type Result struct {
+	Check    string    `json:"check"`
+	LookedAt int64     `json:"looked_at"`
+	Of       string    `json:"of"` // what was looked at: calls, receipts, …
+	Found    int64     `json:"found"`
+	Remark   bool      `json:"remark"`              // what it finds is no fault
+	Error    string    `json:"undecided,omitempty"` // why the check could not be decided
+	Examples []Finding `json:"examples,omitempty"`
+}
+
+// Finding is one thing that is wrong.
+type Finding struct {
+	ID   string `json:"id"` // of the call, mostly
+	What string `json:"what"`
+}
+
+// add takes in the result of a check.
+func (r *Report) add(o *Options, result Result) {
+	if result.Error != "" {
+		r.Faults++
+	}
+	if result.Remark {
+		r.Remarks += result.Found
+	} else {
+		r.Faults += result.Found
+	}
+	r.Checks = append(r.Checks, result)
+	if o.Each != nil {
+		o.Each(result)
+	}
+}
+
+func (r *Report) end(began time.Time) *Report {
+	r.took = time.Since(began)
+	r.Seconds = r.took.Round(time.Millisecond).Seconds()
+	return r
+}
+
+// Print writes the result as a line for people, with a line for each example below it.
+func (r Result) Print(w io.Writer) error {
+	said := "ok"
+	switch {
+	case r.Error != "":
+		said = "not decided: " + r.Error
+	case r.Found > 0 && r.Remark:
+		said = plural(r.Found, "remark")
+	case r.Found > 0:
+		said = plural(r.Found, "fault")
+	}
+	_, err := fmt.Fprintf(w, "%-17s  %10d %-14s  %s\n", r.Check, r.LookedAt, r.Of, said)
+	for _, e := range r.Examples {
+		if err == nil {
+			_, err = fmt.Fprintf(w, "    %s: %s\n", e.ID, e.What)
+		}
+	}
+	if more := r.Found - int64(len(r.Examples)); err == nil && more > 0 {
+		_, err = fmt.Fprintf(w, "    and %d more\n", more)
+	}
+	return err
+}
+
+// Verdict says in a sentence what the audit came to.
+func (r *Report) Verdict() string {
+	said := "No fault was found"
+	if r.Faults > 0 {
+		said = plural(r.Faults, "fault") + " found"
+	}
+	if r.Remarks > 0 {
+		said += ", and " + plural(r.Remarks, "remark")
+	}
+	return fmt.Sprintf("%s, in %.1f s.", said, r.took.Seconds())
+}
+
+func plural(n int64, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}

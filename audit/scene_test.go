@@ -1,0 +1,120 @@
+package audit_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/audit"
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+// everyKind is a database with calls of every kind, as real workers and the state machine leave them behind.
+func everyKind(t *testing.T) *handlertest.Env {
+	t.Helper()
+	twilio := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write([]byte(`{"sid": "SM1"}`))
+	}))
+	t.Cleanup(twilio.Close)
+	env := handlertest.Start(t, handlertest.Setup{NoWorker: true, Deps: handlers.Deps{
+		Twilio: handlers.Twilio{AccountSID: "AC1", AuthToken: "secret", From: "+15550000", BaseURL: twilio.URL},
+	}})
+	db := env.DB
+
+	// Calls that other workers had before, in every way in which an attempt can end without an end of the call.
+	execute(t, db, "select gem.record_registry('x', repeat('0', 64), '{}')")
+	execute(t, db, "select gem.start_worker('a', 9, '', 'x', '1 hour'), gem.start_worker('b', 9, '', 'x', '1 hour')")
+	before := map[string]string{}
+	for _, how := range []string{"released", "lost", "lost and cancelled", "cancelled while running", "retried", "waited"} {
+		before[how] = env.Insert(handlertest.Call{Tool: "leads.create", Input: `{"name": "Ada", "phone": "` + how + `", "suburb": "Soho"}`, Priority: 5})
+		execute(t, db, "select gem.claim($1, 1, true)", map[bool]string{true: "b", false: "a"}[how == "lost" || how == "lost and cancelled"])
+	}
+	execute(t, db, "select gem.release($1, 1, 'a')", before["released"])
+	execute(t, db, `select gem.retry($1, 1, 'a', '{"error_code": "execution_error", "message": "later"}', 3, '1 ms')`, before["retried"])
+	execute(t, db, "select cancel_tool_call($1), cancel_tool_call($2)", before["cancelled while running"], before["lost and cancelled"])
+	execute(t, db, `select gem.finish($1, 1, 'a', 'failed', '{"error": {"error_code": "cancelled", "message": "stop", "details": null}}', '{}', 'x')`,
+		before["cancelled while running"])
+	execute(t, db, "update core_workers set alive_until = now() - interval '1 second' where worker_id = 'b'")
+	holder := env.Insert(handlertest.Call{Tool: "leads.create", Input: `{"name": "Ada", "phone": "waited", "suburb": "Soho"}`, Priority: 9})
+	execute(t, db, "select gem.claim('a', 1, true)")
+	execute(t, db, `select gem.hold_key($1, 1, 'a', 'leads.create:phone="waited"')`, holder)
+	execute(t, db, `select gem.hold_key($1, 1, 'a', 'leads.create:phone="waited"')`, before["waited"])
+	execute(t, db, "select gem.release($1, 1, 'a')", holder)
+	execute(t, db, "select gem.recover('a')")
+
+	w := env.StartWorker()
+	for _, id := range before {
+		env.Await(id)
+	}
+	env.Await(holder)
+
+	lead := handlertest.Output[handlers.LeadCreated](t, env.Run(handlertest.Call{Tool: "leads.create", Input: `{"name": "Grace", "phone": "1", "suburb": "Soho"}`}))
+	for _, c := range []handlertest.Call{
+		{Tool: "leads.create", Input: `{"name": "Grace again", "phone": "1", "suburb": "Soho"}`},
+		{Tool: "leads.create", Input: `{"name": "Linus", "phone": "2", "suburb": "Soho"}`},
+		{Tool: "leads.create", Input: `{"name": "no phone", "phone": "", "suburb": "Soho"}`},
+		{Tool: "leads.update_stage", Input: `{"lead_id": "` + lead.LeadID + `", "stage": "contacted"}`},
+		{Tool: "leads.add_source", Input: `{"lead_id": "` + lead.LeadID + `", "source": "meta"}`},
+		{Tool: "leads.add_photos_link", Input: `{"lead_id": "` + lead.LeadID + `", "links": ["https://a.example", "https://b.example"]}`},
+		{Tool: "leads.mark_lost", Input: `{"lead_id": "` + lead.LeadID + `", "reason": "price"}`},
+		{Tool: "os.create_task", Input: `{"title": "Call", "domain": "both"}`},
+		{Tool: "os.create_note", Input: `{"title": "Roof", "domain": "both", "content": "Two tiles"}`},
+		{Tool: "os.create_reminder", Input: `{"title": "Roof", "remind_at": "2030-01-01T00:00:00Z"}`},
+		{Tool: "os.refresh_state_snapshot", Input: `{"domain": "both"}`},
+		{Tool: "os.list_tasks", Key: "k", CreatedBy: "ada"},
+		{Tool: "os.list_tasks", Key: "k", CreatedBy: "ada"},
+		{Tool: "os.list_tasks", Key: "k", CreatedBy: `o"brien\`},
+		{Tool: "entity.create", Input: `{"entity_type": "client", "name": "Acme"}`},
+		{Tool: "comms.send_sms", Input: `{"to": "+15551", "message": "Hello", "context_ref": {"type": "lead", "id": "1"}}`},
+		{Tool: "comms.send_email", Input: `{"to": "a@b.example", "subject": "Hello", "body": "Hello", "context_ref": {"type": "lead", "id": "1"}}`},
+		{Tool: "calendar.create_event", Input: `{"title": "x", "start_at": "2030-01-01T00:00:00Z", "end_at": "2030-01-01T01:00:00Z"}`},
+		{Tool: "no.such_tool"},
+		{Tool: "os.complete_task", Input: `{"task_id": "00000000-0000-4000-8000-000000000000"}`},
+	} {
+		env.Run(c)
+	}
+	w.Stop()
+
+	// And calls that have not ended.
+	execute(t, db, "select cancel_tool_call($1)", env.Insert(handlertest.Call{Tool: "os.create_task", Input: `{"title": "never", "domain": "both"}`}))
+	env.Insert(handlertest.Call{Tool: "os.list_tasks", RunAt: time.Now().Add(time.Hour), Priority: -3})
+	parent := env.Insert(handlertest.Call{Tool: "os.list_tasks", Session: "running, with the key"})
+	second := env.Insert(handlertest.Call{Tool: "os.list_tasks", Session: "waiting for the key"})
+	execute(t, db, "select gem.claim('a', 9, true)")
+	execute(t, db, "select gem.hold_key($1, 1, 'a', 'K')", parent)
+	execute(t, db, "select gem.hold_key($1, 1, 'a', 'K')", second)
+	child := env.Insert(handlertest.Call{Tool: "os.list_tasks", Session: "running, to be cancelled"})
+	execute(t, db, "update core_tool_calls set parent_call_id = $1 where id = $2", parent, child)
+	execute(t, db, "select gem.claim('a', 9, true)")
+	execute(t, db, "select cancel_tool_call($1)", child)
+	return env
+}
+
+func execute(t testing.TB, db *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	if _, err := db.Exec(context.Background(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// reported are the checks that found something, and what they found.
+func reported(r *audit.Report) map[string][]audit.Finding {
+	found := map[string][]audit.Finding{}
+	for _, c := range r.Checks {
+		if c.Found > 0 || c.Error != "" {
+			found[c.Check] = c.Examples
+			if c.Error != "" {
+				found[c.Check] = []audit.Finding{{What: c.Error}}
+			}
+		}
+	}
+	return found
+}

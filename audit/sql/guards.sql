@@ -1,0 +1,36 @@
+-- What makes the database itself refuse to break a promise: each guard is there, and is switched on.
+select 'guards' as name, guard.rel || '.' || guard.guard as id, format('the %s %s', guard.kind, guard.fault) as what
+from (
+  select 'trigger' as kind, e.rel, e.guard, case when t.oid is null then 'is missing' when t.tgenabled not in ('O', 'A') then 'is disabled' end as fault
+  from (values
+    ('core_tool_calls', 'gem_before_insert'), ('core_tool_calls', 'gem_after_insert'), ('core_tool_calls', 'gem_final_stays'),
+    ('core_tool_receipts', 'gem_written_once'), ('core_tool_receipts', 'gem_not_emptied'),
+    ('core_tool_events', 'gem_append_only'), ('core_tool_events', 'gem_not_emptied')
+  ) e (rel, guard)
+  left join pg_trigger t on t.tgrelid = ('public.' || e.rel)::regclass and t.tgname = e.guard
+
+  union all
+  select 'unique index', e.rel, e.guard, case when i.indexrelid is null then 'is missing' when not i.indisunique then 'is not unique'
+    when not (i.indisvalid and i.indisready and i.indislive) then 'is not valid' end
+  from (values
+    ('core_tool_calls', 'gem_calls_one_running_per_key'), ('core_tool_receipts', 'gem_receipts_one_per_call'),
+    ('core_tool_receipts', 'gem_receipts_one_success_per_key'), ('core_tool_events', 'core_tool_events_pkey')
+  ) e (rel, guard)
+  left join pg_index i on i.indrelid = ('public.' || e.rel)::regclass and i.indexrelid = to_regclass('public.' || e.guard)
+
+  union all
+  select 'constraint', e.rel, e.guard, case when c.oid is null then 'is missing' end
+  from (values
+    ('core_tool_calls', 'gem_calls_status'), ('core_tool_calls', 'gem_calls_held'), ('core_tool_calls', 'gem_calls_counts'),
+    ('core_tool_calls', 'gem_calls_parent'), ('core_tool_receipts', 'gem_receipts_status'), ('core_tool_receipts', 'gem_receipts_result'),
+    ('core_tool_receipts', 'gem_receipts_replay'), ('core_tool_receipts', 'gem_receipts_call'), ('core_tool_receipts', 'gem_receipts_replay_of'),
+    ('core_tool_events', 'gem_events_call')
+  ) e (rel, guard)
+  left join pg_constraint c on c.conrelid = ('public.' || e.rel)::regclass and c.conname = e.guard
+
+  union all
+  select 'row level security', e.rel, 'row_security', case when not c.relrowsecurity then 'is switched off' end
+  from (values ('core_tool_calls'), ('core_tool_receipts'), ('core_tool_events'), ('core_workers'), ('core_registry_versions')) e (rel)
+  join pg_class c on c.oid = ('public.' || e.rel)::regclass
+) guard
+where guard.fault is not null

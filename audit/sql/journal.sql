@@ -1,0 +1,153 @@
+-- Every journal, replayed and compared with the call's row. It must have no gaps before its order says anything, a legal
+-- order before it says who held the call, and all of that before it can be replayed: so each call is reported by the first
+-- rule that it breaks.
+--
+-- A request to cancel changes no state: `cancel_requested` is left out of the walk from event to event, and looked at
+-- beside it. An imported journal begins in the state in which the earlier GEM left the call.
+with event as (
+  select call_id, seq, at, event, attempt, worker_id, data,
+    -- The state after the event: see the picture in migrations/00001_calls.sql.
+    case event
+      when 'queued' then 'queued'
+      when 'claimed' then 'running'
+      when 'succeeded' then event
+      when 'failed' then event
+      when 'not_configured' then event
+      when 'waiting' then 'waiting'
+      when 'imported' then coalesce(data ->> 'status', '')
+      when 'cancel_requested' then null
+      when 'woken' then 'queued'
+      when 'retried' then 'queued'
+      when 'released' then 'queued'
+      when 'lost' then 'queued'
+      else '' -- no event that this version knows
+    end as state,
+    -- Who has the call from here on.
+    case event when 'claimed' then worker_id when 'imported' then data ->> 'claimed_by' end as taker
+  from public.core_tool_events
+), step as (
+  select *,
+    lag(state) over journal as before,
+    lag(attempt) over journal as attempt_before,
+    lag(taker) over journal as holder,
+    lag(at) over journal as held_since,
+    lead(seq) over journal is null as last
+  from event
+  window journal as (partition by call_id order by event = 'cancel_requested' desc, seq)
+), checked as (
+  select *,
+    case event
+      when 'cancel_requested' then true
+      when 'queued' then before is null
+      when 'claimed' then before = 'queued'
+      when 'succeeded' then before = 'running'
+      when 'failed' then before in ('running', 'queued', 'waiting')
+      when 'woken' then before = 'waiting'
+      when 'imported' then before is null and state in ('queued', 'running', 'succeeded', 'failed', 'not_configured')
+      when 'not_configured' then before = 'running'
+      else before = 'running' and state <> ''
+    end as legal,
+    case event
+      when 'cancel_requested' then worker_id is null
+      when 'queued' then attempt = 0 and worker_id is null
+      when 'claimed' then attempt = attempt_before + 1 and worker_id is not null
+      when 'woken' then attempt = attempt_before and worker_id is not null
+      when 'lost' then attempt = attempt_before and worker_id is not null and data ->> 'lost_worker' = holder
+      when 'imported' then attempt = case state when 'queued' then 0 else 1 end and worker_id is null
+      else attempt = attempt_before and case before when 'running' then worker_id = holder else worker_id is null end
+    end as held
+  from step
+), walked as (
+  select call_id, count(*) as events, min(seq) as lowest, max(seq) as highest,
+    min(lpad(seq::text, 10, '0') || format('event %s is %s, and the call was %s before', seq, event, coalesce(nullif(before, ''), 'not there')))
+      filter (where legal is not true) as disorder,
+    min(lpad(seq::text, 10, '0') || format('event %s is %s of attempt %s by %s, and the call was with attempt %s of %s', seq, event, attempt,
+      coalesce(worker_id, 'nobody'), coalesce(attempt_before, 0), coalesce(holder, 'nobody'))) filter (where held is not true) as stranger,
+    max(state) filter (where last) as state,
+    max(attempt) filter (where last) as attempt,
+    max(case when event in ('claimed', 'imported') then taker when before = 'running' and state not in ('queued', 'waiting') then holder end)
+      filter (where last) as claimed_by,
+    max(case when event = 'claimed' then at when before = 'running' and state not in ('queued', 'waiting') then held_since end)
+      filter (where last) as claimed_at,
+    max(data ->> 'run_at') filter (where seq = 1) as run_at,
+    max(data ->> 'priority') filter (where seq = 1) as priority,
+    -- What ends a call that nobody runs is a request to cancel too.
+    max(at) filter (where last and event = 'failed' and before <> 'running') as ended_unrun_at,
+    max(data ->> 'key') filter (where last and event = 'waiting') as key,
+    max(data ->> 'receipt_id') filter (where last) as receipt,
+    max(at) filter (where last) as ended_at,
+    bool_or(event = 'imported') as imported
+  from checked
+  group by call_id
+), seldom as (
+  select call_id,
+    count(*) filter (where event = 'retried') as retries,
+    count(*) filter (where event = 'lost') as losses,
+    substr(max(lpad(seq::text, 10, '0') || (data ->> 'run_at')) filter (where event = 'retried'), 11) as run_at,
+    count(*) filter (where event = 'cancel_requested') as cancels,
+    min(at) filter (where event = 'cancel_requested') as cancelled_at
+  from public.core_tool_events
+  where event in ('retried', 'lost', 'cancel_requested')
+  group by call_id
+), cancel_of_none as (
+  select c.call_id, min(c.seq) as seq
+  from public.core_tool_events c
+  left join public.core_tool_events p on p.call_id = c.call_id and p.seq = c.seq - 1 and p.attempt = c.attempt
+    and (p.event = 'claimed' or p.event = 'imported' and p.data ->> 'status' = 'running')
+  where c.event = 'cancel_requested' and p.call_id is null
+  group by c.call_id
+), replayed as (
+  select c.id as call, w.*, c.events as counted, s.cancels, n.seq as cancel_of_none, r.id as receipt_id, r.created_at as receipt_at,
+    case
+      when c.id is null then 'journal-orphan'
+      when w.call_id is null or w.lowest <> 1 or w.highest <> w.events or w.events <> c.events then 'journal-gaps'
+      when w.disorder is not null or s.cancels > 1 or n.seq is not null then 'journal-order'
+      when w.stranger is not null then 'journal-holder'
+    end as broken,
+    concat_ws('; ',
+      case when c.status is distinct from w.state then format('status is %s, and %s by the journal', c.status, w.state) end,
+      case when c.attempt is distinct from w.attempt then format('attempt is %s, and %s by the journal', c.attempt, w.attempt) end,
+      case when c.claimed_by is distinct from w.claimed_by then format('claimed_by is %s, and %s by the journal',
+        coalesce(c.claimed_by, 'null'), coalesce(w.claimed_by, 'null')) end,
+      -- When an imported attempt was claimed is not in the journal.
+      case when c.claimed_at is distinct from w.claimed_at and not (w.imported and w.attempt = 1 and w.claimed_by is not null)
+        then format('claimed_at is %s, and %s by the journal', coalesce(c.claimed_at::text, 'null'), coalesce(w.claimed_at::text, 'null')) end,
+      case when c.retries <> coalesce(s.retries, 0) then format('retries is %s, and %s by the journal', c.retries, coalesce(s.retries, 0)) end,
+      case when c.losses <> coalesce(s.losses, 0) then format('losses is %s, and %s by the journal', c.losses, coalesce(s.losses, 0)) end,
+      case when c.run_at is distinct from coalesce(s.run_at, w.run_at)::timestamptz
+        then format('run_at is %s, and %s by the journal', c.run_at, coalesce(s.run_at, w.run_at, 'null')) end,
+      case when c.priority is distinct from w.priority::integer
+        then format('priority is %s, and %s by the journal', c.priority, coalesce(w.priority, 'null')) end,
+      case when c.cancel_requested_at is distinct from coalesce(s.cancelled_at, w.ended_unrun_at)
+        then format('cancel_requested_at is %s, and %s by the journal', coalesce(c.cancel_requested_at::text, 'null'),
+          coalesce(s.cancelled_at, w.ended_unrun_at)::text) end,
+      -- A running call holds its key without an event.
+      case when w.state in ('queued', 'waiting') and c.computed_key is distinct from w.key
+        then format('computed_key is %s, and %s by the journal', coalesce(c.computed_key, 'null'), coalesce(w.key, 'null')) end
+    ) as differences,
+    -- The last event of a call that GEM ended names its receipt, and was written in the same moment.
+    r.id is not null and w.state in ('succeeded', 'failed', 'not_configured') and not (w.imported and w.events = 1)
+      and (r.id::text = w.receipt and r.created_at = w.ended_at) is not true as misnamed
+  from public.core_tool_calls c
+  full join walked w on w.call_id = c.id
+  left join seldom s on s.call_id = w.call_id
+  left join cancel_of_none n on n.call_id = w.call_id
+  left join (select * from public.core_tool_receipts offset 0) r on r.call_id = w.call_id -- see receipts.sql
+)
+select distinct name, coalesce(call, call_id)::text as id,
+  case name
+    when 'journal-orphan' then format('%s events are of a call that does not exist', events)
+    when 'journal-gaps' then case when call_id is null then format('there is no journal, and the call counts %s events', counted)
+      else format('there are %s events, from %s to %s, and the call counts %s', events, lowest, highest, counted) end
+    when 'journal-order' then coalesce(substr(disorder, 11),
+      format('event %s is cancel_requested, and no attempt of that number ran', cancel_of_none), format('%s events are cancel_requested', cancels))
+    when 'journal-holder' then substr(stranger, 11)
+    when 'journal-replay' then differences
+    else format('the last event names the receipt %s of %s, and the call''s is %s of %s', coalesce(receipt, 'null'), ended_at, receipt_id, receipt_at)
+  end as what
+from replayed, unnest(case when broken is not null then array[broken] else array[
+  case when differences <> '' then 'journal-replay' end,
+  -- Of two receipts one can not be named: that is receipt-second.
+  case when misnamed and call not in (select call_id from public.core_tool_receipts group by call_id having count(*) > 1) then 'journal-receipt' end
+] end) as name
+where (broken is not null or differences <> '' or misnamed) and name is not null
