@@ -290,6 +290,13 @@ func TestAnInterruptedRunLosesNothing(t *testing.T) {
 			if n := len(q.there(ids...)); n != 3 {
 				t.Errorf("%d calls are there, want all but the first batch", n)
 			}
+			// The interrupted transaction's locks go when Postgres has noticed; until then its calls are passed over.
+			for deadline := time.Now().Add(30 * time.Second); q.count(`pg_stat_activity where datname = current_database()
+				and xact_start is not null and pid <> pg_backend_pid()`) > 0; time.Sleep(2 * time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("the interrupted transaction does not end")
+				}
+			}
 			if done := q.prune(receipts.Pruning{Batch: 2, Archive: archive}); done.Removed != 3 {
 				t.Errorf("%+v", done)
 			}
