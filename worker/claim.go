@@ -67,8 +67,11 @@ func (m *marks) learn(calls []claimed) {
 		m.from = map[int]time.Time{}
 	}
 	for _, c := range calls {
-		if at := c.RunAt.Add(-markDistance); at.After(m.from[c.Priority]) {
+		switch at := c.RunAt.Add(-markDistance); {
+		case at.After(m.from[c.Priority]):
 			m.from[c.Priority] = at
+		case c.RunAt.Before(m.from[c.Priority]):
+			m.forget() // it had come back, and there may be more where it was
 		}
 	}
 }

@@ -99,6 +99,8 @@ func (l *Lab) then(ctx context.Context, tx handlers.Tx, call *handlers.Call, in 
 		if _, err := tx.Exec(ctx, "select 'another statement'"); err != nil {
 			return Done{}, fmt.Errorf("another statement: %w", err)
 		}
+	case "take a while":
+		time.Sleep(20 * time.Millisecond)
 	case "leave rows open":
 		_, _ = tx.Query(ctx, "select generate_series(1, 3)") //nolint:sqlclosecheck // that is the point
 	case "panic":

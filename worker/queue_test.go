@@ -252,3 +252,34 @@ func TestTwoThousandMixedCallsOnTwoWorkers(t *testing.T) {
 		}
 	}
 }
+
+// Calls that come back to an earlier place in the queue are not starved by a backlog that a claim's marks have moved past.
+func TestCallsThatComeBackGoBeforeTheBacklog(t *testing.T) {
+	t.Parallel()
+	env, lab := startLab(t, func(o *worker.Options) { o.Concurrency, o.HeartbeatInterval = 1, 20*time.Millisecond }, tool{name: "lab.send"})
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := env.DB.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const insert = `insert into core_tool_calls (tool_name, input)
+		select 'lab.send', '{"text": "%s", "then": "take a while"}' from generate_series(1, %d)`
+	exec(fmt.Sprintf(insert, "back", 10))
+	exec("update core_tool_calls set run_at = run_at - interval '1 minute'")
+	exec("select gem.start_worker('holder', 10, '', '', '1 hour')")
+	exec("select gem.claim('holder', 10, true)")
+	const backlog = 600
+	exec(fmt.Sprintf(insert, "new", backlog))
+	env.StartWorker()
+	env.Until("the worker to be on its way", func() bool { return len(lab.sentSoFar()) > 5 })
+	exec("select gem.release(id, 1, 'holder') from core_tool_calls where claimed_by = 'holder' and status = 'running'")
+	env.Until("those that came back to run", func() bool {
+		sent := lab.sentSoFar()
+		back := len(sent) - len(slices.DeleteFunc(slices.Clone(sent), func(text string) bool { return text == "back" }))
+		return back == 10 || len(sent) == backlog+10
+	})
+	if n := len(lab.sentSoFar()); n > backlog/2 {
+		t.Errorf("%d calls ran before the last that had come back", n)
+	}
+}

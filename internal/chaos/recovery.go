@@ -79,6 +79,18 @@ type times struct {
 	late     []string      // those that count and took longer than the limit
 }
 
+func (t times) String() string {
+	if t.kills == 0 {
+		return "no kill left calls behind"
+	}
+	said := fmt.Sprintf("%d kills left calls behind, which ran again within %s; %d of them while Postgres answered and another worker beat",
+		t.kills, short(t.worstAll), t.counted)
+	if t.counted == 0 {
+		return said
+	}
+	return said + fmt.Sprintf(": median %s, worst %s", short(t.median), short(t.worst))
+}
+
 // measure computes the times when the run is over.
 func (r *recovery) measure(ctx context.Context, s *server, limit time.Duration) (times, error) {
 	rows, err := s.pool.Query(ctx, `

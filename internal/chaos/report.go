@@ -114,14 +114,13 @@ func (r *Report) String() string {
 	line("lost", "%d", r.Lost)
 	line("twice", "%d", r.Twice)
 	line("unknown", "%d", r.Calls["outcome_unknown"])
-	line("recovery", "%d kills left calls behind; %d of them while Postgres answered and another worker beat: median %s, worst %s; worst of all %s",
-		r.Recovery.kills, r.Recovery.counted, short(r.Recovery.median), short(r.Recovery.worst), short(r.Recovery.worstAll))
+	line("recovery", "%s", r.Recovery)
 	line("faults", "%d", len(r.Faults))
 	_ = t.Flush() // to memory
 	return b.String()
 }
 
-// list names the counts, in this order, with none left out that is not 0.
+// list names those counts that there are, in this order.
 func list(counts map[string]int, names ...string) string {
 	var parts []string
 	for _, name := range names {

@@ -11,19 +11,17 @@ import (
 
 // The troubles, as the report counts them.
 const (
-	kill9      = "kill -9"
-	vanish     = "machine vanishes" // kill -9, and Postgres is not told: the connections stay
-	terminate  = "SIGTERM"
-	pause      = "SIGSTOP"
-	cut        = "connections cut"
-	backends   = "backends terminated"
-	silence    = "packets swallowed"
-	blackout   = "packets held"
-	slowness   = "packets slow"
-	fastStop   = "Postgres, fast"
-	crash      = "Postgres, immediate"
-	shortest   = time.Second // of what lasts
-	longerThan = 2 * time.Second
+	kill9     = "kill -9"
+	vanish    = "machine vanishes" // kill -9, and Postgres is not told: the connections stay
+	terminate = "SIGTERM"
+	pause     = "SIGSTOP"
+	cut       = "connections cut"
+	backends  = "backends terminated"
+	silence   = "packets swallowed"
+	blackout  = "packets held"
+	slowness  = "packets slow"
+	fastStop  = "Postgres, fast"
+	crash     = "Postgres, immediate"
 )
 
 var troubles = []share{
@@ -76,8 +74,8 @@ func (h *harness) make(ctx context.Context, kind string, victim *process, r *ran
 	if victim == nil && kind != fastStop && kind != crash && kind != backends {
 		return false // it is just being replaced
 	}
-	lasts := between(r, shortest, min(12*time.Second, h.Longest))
-	longer := between(r, longerThan, h.Longest)
+	lasts := between(r, time.Second, min(12*time.Second, h.Longest))
+	longer := between(r, 2*time.Second, h.Longest)
 	switch kind {
 	case kill9:
 		return h.kill(victim)
@@ -103,7 +101,7 @@ func (h *harness) make(ctx context.Context, kind string, victim *process, r *ran
 	case slowness:
 		victim.proxy.during(ctx, slow, lasts, between(r, 10*time.Millisecond, 200*time.Millisecond))
 	case fastStop, crash:
-		done, err := h.server.restart(ctx, kind == crash, between(r, 0, shortest))
+		done, err := h.server.restart(ctx, kind == crash, between(r, 0, time.Second))
 		if err != nil {
 			h.fault("restart Postgres: %v", err)
 		}

@@ -19,6 +19,8 @@ const (
 	// A statement whose context ends is cancelled on the server; a server that does not answer that in time loses the
 	// connection.
 	cancelPatience = 2 * time.Second
+	// A connection that was idle is asked before it is used; one on a network that swallows packets must not cost more.
+	pingTimeout = 2 * time.Second
 )
 
 // Options says how to connect.
@@ -42,6 +44,7 @@ func Open(ctx context.Context, url string, o Options) (*pgxpool.Pool, error) {
 		config.MaxConns = 4
 	}
 	config.MaxConnIdleTime = 5 * time.Minute
+	config.PingTimeout = pingTimeout
 	Prepare(config.ConnConfig, o)
 	return pgxpool.NewWithConfig(ctx, config)
 }
