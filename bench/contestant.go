@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// contestant is a system that takes calls from a queue in Postgres and runs them.
+type contestant interface {
+	// Name is what the table calls it.
+	Name() string
+	// Migrate makes its tables in an empty database.
+	Migrate(ctx context.Context, db *pgxpool.Pool) error
+	// Backlog puts n calls into the queue.
+	Backlog(ctx context.Context, db *pgxpool.Pool, n int, withRow bool) error
+	// Insert puts one call into the queue, as a frontend does, and returns its id.
+	Insert(ctx context.Context, db *pgxpool.Pool, withRow bool) (id string, err error)
+	// Start works until stop is called, which returns when nothing runs any more.
+	Start(ctx context.Context, w work) (stop func(), err error)
+	// Ended selects the id of each call that has ended as text, and the time of that commit.
+	Ended() string
+}
+
+// work says how a contestant is to work.
+type work struct {
+	URL     string // where its connections go, perhaps slowly
+	Conns   int    // how many it may open for its calls; what it needs beside them it opens beside them
+	Slots   int    // how many calls it may run at once
+	Poll    bool   // without notifications
+	Handled *atomic.Int64
+}
+
+// The one thing that a call does, where it writes a row.
+const (
+	rowTable = `create table bench_rows (id bigint generated always as identity primary key, call_id text not null, note text not null, at timestamptz not null default now())`
+	rowSQL   = `insert into bench_rows (call_id, note) values ($1, $2) returning id::text`
+)
+
+// payload is the input of every call.
+type payload struct {
+	Customer string   `json:"customer"`
+	Note     string   `json:"note"`
+	Amount   float64  `json:"amount"`
+	Tags     []string `json:"tags"`
+	WithRow  bool     `json:"with_row"`
+}
+
+func newPayload(i int, withRow bool) payload {
+	return payload{Customer: fmt.Sprintf("customer-%d", i), Note: "Called back, wants an offer by Friday.", Amount: 129.5,
+		Tags: []string{"offer", "phone"}, WithRow: withRow}
+}
+
+// result is the output of every call.
+type result struct {
+	NoteID string `json:"note_id"`
+	Status string `json:"status"`
+}

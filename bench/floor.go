@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// floor makes the fewest statements and round trips that any system must make that promises one receipt a call, in a
+// transaction of its own: claims in batches, one round trip for a call without a row, two for one with. It checks nothing,
+// keeps no journal and survives nothing. With 5 ms on the way it may not share a connection either.
+type floor struct{}
+
+func (floor) Name() string { return "floor" }
+
+func (floor) Migrate(ctx context.Context, db *pgxpool.Pool) error {
+	_, err := db.Exec(ctx, rowTable+`;
+		create table floor_calls (id uuid primary key default gen_random_uuid(), seq bigint generated always as identity,
+			tool_name text not null, input jsonb not null, status text not null default 'queued', attempt int not null default 0,
+			claimed_by text, claimed_at timestamptz, created_at timestamptz not null default now(), updated_at timestamptz not null default now());
+		create index on floor_calls (seq) where status = 'queued';
+		create table floor_receipts (id uuid primary key default gen_random_uuid(), call_id uuid not null unique, tool_name text not null,
+			status text not null, result jsonb not null, effects jsonb not null, created_at timestamptz not null default now())`)
+	return err
+}
+
+func (floor) Backlog(ctx context.Context, db *pgxpool.Pool, n int, withRow bool) error {
+	_, err := db.Exec(ctx, `insert into floor_calls (tool_name, input)
+		select $1, jsonb_set($2::jsonb, '{customer}', to_jsonb('customer-' || i)) from generate_series(1, $3::int) i`,
+		tool(withRow), jsonOf(newPayload(0, withRow)), n)
+	return err
+}
+
+func (floor) Insert(ctx context.Context, db *pgxpool.Pool, withRow bool) (id string, err error) {
+	err = db.QueryRow(ctx, `insert into floor_calls (tool_name, input) values ($1, $2) returning id::text`,
+		tool(withRow), jsonOf(newPayload(0, withRow))).Scan(&id)
+	return id, err
+}
+
+func (floor) Ended() string {
+	return `select call_id::text, pg_xact_commit_timestamp(xmin) from floor_receipts`
+}
+
+const (
+	floorClaim = `with picked as materialized (
+			select id from floor_calls where status = 'queued' order by seq limit $1 for update skip locked)
+		update floor_calls c set status = 'running', attempt = attempt + 1, claimed_by = 'floor', claimed_at = now(), updated_at = now()
+		from picked where c.id = picked.id returning c.id::text, c.tool_name, c.input::text`
+	floorFinish = `with ended as (update floor_calls set status = 'succeeded', updated_at = now() where id = $1 and status = 'running' returning id)
+		insert into floor_receipts (call_id, tool_name, status, result, effects) select id, $2, 'succeeded', $3, $4 from ended`
+	floorResult  = `{"note_id": "none", "status": "answered"}`
+	floorEffects = `{"db_writes": [{"table": "bench_rows", "action": "insert", "id": "1"}]}`
+)
+
+type floorCall struct{ id, tool, input string }
+
+func (floor) Start(ctx context.Context, w work) (stop func(), err error) {
+	config, err := pgxpool.ParseConfig(w.URL)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = int32(w.Conns + 1) // one more claims
+	db, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	working, cancel := context.WithCancel(ctx)
+	queue := make(chan floorCall, w.Slots)
+	var running sync.WaitGroup
+	running.Go(func() {
+		defer close(queue)
+		for working.Err() == nil {
+			rows, _ := db.Query(working, floorClaim, w.Slots)
+			calls, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c floorCall, err error) {
+				return c, row.Scan(&c.id, &c.tool, &c.input)
+			})
+			if err != nil || len(calls) == 0 {
+				return // it is measured with a backlog alone
+			}
+			for _, c := range calls {
+				queue <- c
+			}
+		}
+	})
+	for range w.Conns {
+		running.Go(func() {
+			for c := range queue {
+				if err := floorRun(ctx, db, c); err != nil {
+					fmt.Println("floor:", err)
+				}
+				w.Handled.Add(1)
+			}
+		})
+	}
+	return func() { cancel(); running.Wait(); db.Close() }, nil
+}
+
+func floorRun(ctx context.Context, db *pgxpool.Pool, c floorCall) error {
+	if c.tool == tool(false) {
+		_, err := db.Exec(ctx, floorFinish, c.id, c.tool, floorResult, floorEffects)
+		return err
+	}
+	conn, err := db.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	begin, end := &pgx.Batch{}, &pgx.Batch{}
+	var id string
+	begin.Queue("begin")
+	begin.Queue(rowSQL, c.id, "a note").QueryRow(func(row pgx.Row) error { return row.Scan(&id) })
+	err = conn.SendBatch(ctx, begin).Close()
+	end.Queue(floorFinish, c.id, c.tool, floorResult, floorEffects)
+	end.Queue("commit")
+	return errors.Join(err, conn.SendBatch(ctx, end).Close())
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/riverqueue/river/rivermigrate"
+)
+
+// riverQueue is River: with receipt true with the promise of GEM, a job's completion and its receipt (and its row) in one
+// transaction; else as it comes, with its completions batched, no receipt and no row.
+type riverQueue struct{ receipt bool }
+
+func (r riverQueue) Name() string {
+	if r.receipt {
+		return "river-receipt"
+	}
+	return "river"
+}
+
+func (r riverQueue) Migrate(ctx context.Context, db *pgxpool.Pool) error {
+	if _, err := db.Exec(ctx, rowTable+`;
+		create table river_receipts (id uuid primary key default gen_random_uuid(), job_id bigint not null unique, tool_name text not null,
+			status text not null, result jsonb not null, effects jsonb not null, created_at timestamptz not null default now())`); err != nil {
+		return err
+	}
+	migrator, err := rivermigrate.New(riverpgxv5.New(db), nil)
+	if err != nil {
+		return err
+	}
+	_, err = migrator.Migrate(ctx, rivermigrate.DirectionUp, nil)
+	return err
+}
+
+// riverArgs is a job's input.
+type riverArgs struct{ payload }
+
+func (riverArgs) Kind() string { return "bench" }
+
+func (r riverQueue) Backlog(ctx context.Context, db *pgxpool.Pool, n int, withRow bool) error {
+	client, err := river.NewClient(riverpgxv5.New(db), &river.Config{})
+	if err != nil {
+		return err
+	}
+	const step = 5000
+	for from := 0; from < n; from += step {
+		jobs := make([]river.InsertManyParams, min(step, n-from))
+		for i := range jobs {
+			jobs[i].Args = riverArgs{newPayload(from+i, withRow)}
+		}
+		if _, err := client.InsertManyFast(ctx, jobs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r riverQueue) Insert(ctx context.Context, db *pgxpool.Pool, withRow bool) (string, error) {
+	client, err := river.NewClient(riverpgxv5.New(db), &river.Config{})
+	if err != nil {
+		return "", err
+	}
+	job, err := client.Insert(ctx, riverArgs{newPayload(0, withRow)}, nil)
+	if err != nil {
+		return "", err
+	}
+	return strconv.FormatInt(job.Job.ID, 10), nil
+}
+
+func (r riverQueue) Ended() string {
+	if r.receipt {
+		return `select job_id::text, pg_xact_commit_timestamp(xmin) from river_receipts`
+	}
+	return `select id::text, pg_xact_commit_timestamp(xmin) from river_job where state = 'completed'`
+}
+
+// fetchCooldown lets River fetch as often as it can: its own default, 100 ms, costs latency and gains nothing here.
+const fetchCooldown = time.Millisecond
+
+func (r riverQueue) Start(ctx context.Context, w work) (stop func(), err error) {
+	config, err := pgxpool.ParseConfig(w.URL)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = int32(w.Conns + 3) // for what GEM has beside its calls: claims, heartbeat, notifications
+	db, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	workers := river.NewWorkers()
+	river.AddWorker(workers, &riverWorker{db: db, receipt: r.receipt, handled: w.Handled})
+	slots := w.Slots
+	if !r.receipt {
+		slots = 2000 // its completions are batched: what runs waits for no connection
+	}
+	client, err := river.NewClient(riverpgxv5.New(db), &river.Config{
+		Queues:        map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: slots}},
+		FetchCooldown: fetchCooldown,
+		PollOnly:      w.Poll,
+		Workers:       workers,
+		Logger:        slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := client.Start(ctx); err != nil {
+		return nil, err
+	}
+	return func() {
+		stopping, cancel := context.WithTimeout(ctx, 30*time.Second)
+		defer cancel()
+		_ = client.StopAndCancel(stopping)
+		db.Close()
+	}, nil
+}
+
+type riverWorker struct {
+	river.WorkerDefaults[riverArgs]
+	db      *pgxpool.Pool
+	receipt bool
+	handled *atomic.Int64
+}
+
+func (w *riverWorker) Work(ctx context.Context, job *river.Job[riverArgs]) error {
+	defer w.handled.Add(1)
+	if !w.receipt {
+		return nil
+	}
+	tx, err := w.db.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	out := result{NoteID: "none", Status: "answered"}
+	if job.Args.WithRow {
+		if err := tx.QueryRow(ctx, rowSQL, strconv.FormatInt(job.ID, 10), job.Args.Note).Scan(&out.NoteID); err != nil {
+			return err
+		}
+	}
+	if _, err := tx.Exec(ctx, `insert into river_receipts (job_id, tool_name, status, result, effects) values ($1, $2, 'succeeded', $3, $4)`,
+		job.ID, tool(job.Args.WithRow), jsonOf(out), floorEffects); err != nil {
+		return err
+	}
+	if _, err := river.JobCompleteTx[*riverpgxv5.Driver, pgx.Tx](ctx, tx, job); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
+}
