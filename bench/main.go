@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"time"
 )
 
 func main() {
@@ -15,7 +14,7 @@ func main() {
 		os.Exit(1)
 	}
 	defer l.stop()
-	for _, run := range []throughputRun{{20000, true, 0, 20, 20}, {20000, false, 0, 20, 20}, {5000, true, 5 * time.Millisecond, 10, 100}, {5000, false, 5 * time.Millisecond, 10, 100}} {
+	for _, run := range []throughputRun{{20000, true, 0, 20, 20}, {20000, false, 0, 20, 20}} {
 		for range 2 {
 			for _, c := range []contestant{floor{}, gemWorker{}, riverQueue{true}} {
 				r, err := throughput(ctx, l, c, run)

@@ -50,6 +50,7 @@ func throughput(ctx context.Context, l *lab, c contestant, run throughputRun) (r
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
+	own0, busy0, idle0 := cpuTimes()
 	began := time.Now()
 	stop, err := c.Start(ctx, work{URL: url, Conns: run.conns, Slots: run.slots, Handled: &handled})
 	if err != nil {
@@ -71,6 +72,8 @@ func throughput(ctx context.Context, l *lab, c contestant, run throughputRun) (r
 		}
 	}
 	took := time.Since(began)
+	own1, busy1, idle1 := cpuTimes()
+	fmt.Printf("own %v busy %v idle %v\n", (own1-own0)/time.Duration(run.calls), (busy1-busy0)/time.Duration(run.calls), (idle1-idle0)/time.Duration(run.calls))
 	runtime.ReadMemStats(&after)
 	return throughputResult{
 		perSecond:     float64(run.calls) / took.Seconds(),

@@ -1,7 +1,6 @@
 package receipts
 
 import (
-	"context"
 	"encoding/json"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -23,17 +22,11 @@ type Final struct {
 }
 
 // FinishSQL ends a call: status, receipt and last event in one statement. A handler's transaction runs it last, together
-// with its commit.
+// with its commit; else it is a transaction of its own. Its error is [IsNotHeld] when the attempt no longer holds the call.
 const FinishSQL = "select gem.finish($1, $2, $3, $4, $5, $6, $7, $8)::text"
 
 // Args are the arguments of [FinishSQL]. JSON goes as text: through a pooler Postgres must not have to guess.
 func (f Final) Args() []any {
 	return []any{f.CallID, f.Number, f.WorkerID, string(f.Status), string(f.Result), string(f.Effects), f.RegistryVersion,
 		pgtype.Text{String: f.ReplayOf, Valid: f.ReplayOf != ""}}
-}
-
-// Finish ends a call in a transaction of its own. The error is [IsNotHeld] when the attempt no longer holds the call.
-func Finish(ctx context.Context, db Querier, f Final) error {
-	var id string
-	return db.QueryRow(ctx, FinishSQL, f.Args()...).Scan(&id)
 }

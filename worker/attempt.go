@@ -31,8 +31,11 @@ type attempt struct {
 func (w *Worker) run(ctx context.Context, c claimed) {
 	a := &attempt{Worker: w, claimed: c, started: time.Now(), log: w.Log.With(
 		zap.String("call_id", c.CallID), zap.String("tool", c.Tool), zap.Int("attempt", c.Number))}
-	a.log.Info("call claimed")
+	a.log.Debug("call claimed")
 
+	if why := context.Cause(ctx); why != nil && a.notBegun(why) {
+		return
+	}
 	if outcome, ended := a.check(); ended {
 		a.finish(outcome)
 		return
@@ -49,6 +52,22 @@ func (w *Worker) run(ctx context.Context, c claimed) {
 		return
 	}
 	a.execute(ctx)
+}
+
+// notBegun ends a call that was to end early before it began. It reports false where [attempt.check] has more to say.
+func (a *attempt) notBegun(why error) bool {
+	switch {
+	case errors.Is(why, errCancelled) && a.Losses > 0:
+		a.Cancelled = true
+		return false
+	case errors.Is(why, errCancelled):
+		a.finish(receipts.Failure(receipts.Cancelled, "The call was cancelled before it ran.", nil))
+	case errors.Is(why, errNotHeld):
+		a.lost()
+	default:
+		a.release()
+	}
+	return true
 }
 
 // check decides what can be decided without running anything.
@@ -159,7 +178,7 @@ func (a *attempt) execute(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, a.tool.Timeout)
 	defer cancel()
 	a.call = &handlers.Call{ID: a.CallID, Tool: a.tool.Name, Attempt: a.Number, SessionID: a.SessionID, CreatedBy: a.CreatedBy, Input: a.Input}
-	tx := newCallTx(ctx, a.calls)
+	tx := newCallTx(ctx, a.lanes)
 
 	a.at(BeforeHandler)
 	output, err := a.runHandler(ctx, tx)
@@ -170,7 +189,7 @@ func (a *attempt) execute(ctx context.Context) {
 			err = &invalidOutput{tool: a.tool.Name, faults: faults}
 		}
 	}
-	if err == nil && tx.begun() {
+	if err == nil && tx.used() {
 		err = a.commit(tx, receipts.Success(output))
 		if err == nil {
 			return
@@ -243,24 +262,20 @@ func cut(s string, limit int) string {
 
 // commit writes the receipt into the handler's transaction and commits both.
 func (a *attempt) commit(tx *callTx, outcome receipts.Outcome) error {
-	ctx, cancel := context.WithTimeout(context.Background(), statementDeadline)
-	defer cancel()
 	a.at(BeforeCommit)
-	committing, err := tx.finish(ctx, a.final(outcome, a.call.Effects()))
+	committing, err := tx.finish(a.final(outcome, a.call.Effects()))
 	switch {
 	case err == nil:
 		a.at(AfterCommit)
 		a.endedWith(outcome)
 		return nil
-	case ctx.Err() != nil: // a lock on one of the tables, or a server that is far too slow
-		return handlers.Transient(fmt.Errorf("the receipt could not be committed within %s: the database was blocked", statementDeadline))
+	case errors.Is(err, errBlocked):
+		return handlers.Transient(errBlocked)
 	case errors.Is(err, errOpen):
 		return fmt.Errorf("%s left the rows of a query open: read them to the end, or close them", a.handler.Func)
+	case tx.broken() != nil:
+		return fmt.Errorf("%s went on after a statement had failed: %w", a.handler.Func, tx.broken())
 	case !committing && isRefusal(err):
-		if doomed := tx.broken(); doomed != nil {
-			// The transaction was lost before, and the handler did not tell.
-			return fmt.Errorf("%s went on after a statement had failed: %w", a.handler.Func, doomed)
-		}
 		return &refused{err: err}
 	}
 	return err

@@ -82,7 +82,7 @@ func (w *Worker) claim(ctx context.Context, limit int) ([]claimed, error) {
 	defer cancel()
 	rows, err := w.control.Query(ctx, `
 		select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, priority, run_at, seq, retries, losses, cancel_requested
-		from gem.claim($1, $2, $3, $4)`, w.id, limit, !w.runsSuspect(), w.marks.next(time.Now()))
+		from gem.claim($1, $2, $3, $4)`, w.id, limit, !w.holdsSuspect(), w.marks.next(time.Now()))
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/gemworker/gem/receipts"
@@ -34,79 +36,104 @@ func (w *Worker) heartbeats(ctx context.Context) {
 	ticker := time.NewTicker(w.HeartbeatInterval)
 	defer ticker.Stop()
 	for {
-		w.say(w.heartbeat(ctx), "send the heartbeat")
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		case <-w.beatNow:
 		}
+		w.say(w.heartbeat(ctx), "send the heartbeat")
 	}
+}
+
+// sweep says when a heartbeat looks over all running calls, and not only over those that the worker knows: from time to
+// time, and for a while after an answer was lost.
+type sweep struct {
+	until atomic.Int64 // Unix nanoseconds
+	last  time.Time
+	// unknown are calls that this worker holds and does not know, since when. The answer to their claim was lost on the way,
+	// or is still under way.
+	unknown map[receipts.Attempt]time.Time
+}
+
+const (
+	sweepEvery = time.Minute
+	// answerLost is how long a claim's answer may take to arrive after it was seen in the database.
+	answerLost = statementDeadline + 5*time.Second
+)
+
+// soon makes the next heartbeats sweep.
+func (s *sweep) soon() { s.until.Store(time.Now().Add(2 * answerLost).UnixNano()) }
+
+func (s *sweep) due(now time.Time) bool {
+	if now.UnixNano() > s.until.Load() && now.Sub(s.last) < sweepEvery {
+		return false
+	}
+	s.last = now
+	return true
 }
 
 // heartbeat says that the worker lives, takes the calls of dead workers back into the queue, and ends what runs here and
 // someone asked to cancel, or is no longer held: others thought this worker dead.
 func (w *Worker) heartbeat(ctx context.Context) error {
+	now := time.Now()
+	sweeping := w.sweep.due(now)
 	// What is claimed while the statement runs is not on its list.
 	w.mu.Lock()
-	running := maps.Clone(w.running)
+	held := maps.Clone(w.held)
 	w.mu.Unlock()
+	ids, numbers := split(slices.Collect(maps.Keys(held)))
 
 	ctx, cancel := context.WithTimeout(ctx, statementDeadline)
 	defer cancel()
-	rows, err := w.control.Query(ctx, "select call_id::text, attempt, cancel_requested from gem.heartbeat($1, $2)", w.id, w.DeadAfter)
+	rows, err := w.control.Query(ctx, "select call_id::text, attempt, verdict from gem.heartbeat($1, $2, $3, $4, $5)",
+		w.id, w.DeadAfter, ids, numbers, sweeping)
 	if err != nil {
+		w.sweep.soon()
 		return ignoreEnd(ctx, err)
 	}
-	var cancelled []receipts.Attempt
-	held, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (receipts.Attempt, error) {
-		a := receipts.Attempt{WorkerID: w.id}
-		var cancel bool
-		err := row.Scan(&a.CallID, &a.Number, &cancel)
-		if cancel {
-			cancelled = append(cancelled, a)
+	unknown := map[receipts.Attempt]time.Time{}
+	a, verdict := receipts.Attempt{WorkerID: w.id}, ""
+	_, err = pgx.ForEachRow(rows, []any{&a.CallID, &a.Number, &verdict}, func() error {
+		switch h := held[a]; verdict {
+		case "cancel":
+			h.cancel(errCancelled)
+		case "lost":
+			// One that is just ending is not held either, and does not mind.
+			w.Log.Debug("a running call is no longer held", zap.String("call_id", a.CallID), zap.Int("attempt", a.Number))
+			h.cancel(errNotHeld)
+		case "unknown":
+			unknown[a] = now
+			if since, seen := w.sweep.unknown[a]; seen {
+				unknown[a] = since
+			}
 		}
-		return a, err
+		return nil
 	})
 	if err != nil {
+		w.sweep.soon()
 		return ignoreEnd(ctx, err)
 	}
-	for _, a := range cancelled {
-		if s, ours := running[a]; ours {
-			s.cancel(errCancelled)
-		}
-	}
-	now, strays := time.Now(), map[receipts.Attempt]time.Time{}
-	for _, a := range held {
-		if _, ours := running[a]; ours {
-			delete(running, a)
-			continue
-		}
-		if strays[a] = now; !w.strays[a].IsZero() {
-			strays[a] = w.strays[a]
-		}
-	}
-	w.strays = strays
-	w.releaseStrays(ctx, now)
-	for a, s := range running {
-		// One that is just ending is not held either, and does not mind.
-		w.Log.Debug("a running call is no longer held", zap.String("call_id", a.CallID), zap.Int("attempt", a.Number))
-		s.cancel(errNotHeld)
+	if sweeping {
+		w.sweep.unknown = unknown
+		w.releaseUnknown(ctx, now)
 	}
 	return nil
 }
 
-// releaseStrays gives back what this worker holds and does not run: the answer to its claim was lost on the way. It waits
-// until no such answer can still be under way.
-func (w *Worker) releaseStrays(ctx context.Context, now time.Time) {
-	for a, since := range w.strays {
-		if now.Sub(since) < statementDeadline+5*time.Second {
+// releaseUnknown gives back what this worker holds and does not know, when no answer to its claim can still be under way.
+func (w *Worker) releaseUnknown(ctx context.Context, now time.Time) {
+	if len(w.sweep.unknown) > 0 {
+		w.sweep.soon()
+	}
+	for a, since := range w.sweep.unknown {
+		if now.Sub(since) < answerLost {
 			continue
 		}
 		w.mu.Lock()
-		_, ours := w.running[a]
+		_, known := w.held[a]
 		w.mu.Unlock()
-		if ours {
+		if known {
 			continue
 		}
 		w.Log.Warn("giving back a call whose claim was lost on the way", zap.String("call_id", a.CallID), zap.Int("attempt", a.Number))

@@ -104,9 +104,10 @@ func isTransient(err, doomed error) bool {
 	return false
 }
 
-// isTransientCode knows serialization failures, deadlocks, lost connections, full servers and servers that go down.
+// isTransientCode knows serialization failures, deadlocks, lost connections, full servers, servers that go down, and
+// statements that are not prepared any more (see lanes).
 func isTransientCode(code string) bool {
-	return code == "40001" || code == "40P01" || strings.HasPrefix(code, "08") || strings.HasPrefix(code, "53") || strings.HasPrefix(code, "57P")
+	return code == "40001" || code == notPrepared || code == "40P01" || strings.HasPrefix(code, "08") || strings.HasPrefix(code, "53") || strings.HasPrefix(code, "57P")
 }
 
 // isConnectionError reports whether err comes from the way to Postgres, and not from Postgres.
@@ -168,7 +169,7 @@ func (a *attempt) finish(outcome receipts.Outcome) {
 	}
 	write := func(o receipts.Outcome) error {
 		return a.persist(context.Background(), "write the receipt", func(ctx context.Context) error {
-			return receipts.Finish(ctx, a.calls, a.final(o, did))
+			return a.lanes.receipt(ctx, a.final(o, did))
 		})
 	}
 	a.at(BeforeReceipt)

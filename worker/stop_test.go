@@ -88,7 +88,7 @@ func TestTheCallsOfADeadWorkerRunElsewhereAndItFinishesNothing(t *testing.T) {
 	t.Parallel()
 	env, lab := startLab(t, nil,
 		tool{name: "lab.write"}, tool{name: "lab.nothing", mode: "safe-retry"}, tool{name: "lab.send"})
-	mute := env.StartWorker(func(o *worker.Options) { o.HeartbeatInterval, o.DeadAfter = time.Hour, 2*time.Hour })
+	mute := env.StartWorker(func(o *worker.Options) { o.HeartbeatInterval, o.DeadAfter, o.ListenURL = time.Hour, 2*time.Hour, "" })
 	write := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "write", Gate: "write"})})
 	lab.awaitBegin(t)
 	send := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "send", Gate: "send"})})

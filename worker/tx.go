@@ -18,13 +18,12 @@ import (
 // It outlives no call: when a handler ignores its context and goes on, its statements are refused, and the connection
 // goes back to the pool only after the transaction is gone from it.
 type callTx struct {
-	pool   *pgxpool.Pool
+	lanes  *lanes
 	ctx    context.Context // ends with the call, and with it every statement, whatever context the handler passes
 	cancel context.CancelFunc
 
 	mu     sync.Mutex
-	conn   *pgxpool.Conn // nil until the first statement
-	pgx    *pgx.Conn     // the same connection, once taken from conn
+	conn   *pgxpool.Conn // the lane that it holds; nil until the first statement was sent
 	open   chan struct{} // closed when the statement under way has ended; nil when there is none
 	ended  bool
 	failed error // the first error that Postgres gave: the transaction can only be rolled back from then on
@@ -38,8 +37,8 @@ var (
 	errConnectionLost = errors.New("the connection to Postgres was lost")
 )
 
-func newCallTx(ctx context.Context, pool *pgxpool.Pool) *callTx {
-	t := &callTx{pool: pool}
+func newCallTx(ctx context.Context, lanes *lanes) *callTx {
+	t := &callTx{lanes: lanes}
 	t.ctx, t.cancel = context.WithCancel(ctx)
 	return t
 }
@@ -81,10 +80,10 @@ func (t *callTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 	t.mu.Unlock()
 
 	var err error
-	if t.pgx == nil {
+	if t.conn == nil {
 		err = t.begin(ctx, rows, sql, args)
 	} else {
-		rows.Rows, err = t.pgx.Query(ctx, sql, args...)
+		rows.Rows, err = t.conn.Conn().Query(ctx, sql, args...)
 	}
 	if err != nil {
 		rows.release()
@@ -94,36 +93,46 @@ func (t *callTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 	return rows, nil
 }
 
-// begin sends the begin and the first statement together.
-func (t *callTx) begin(ctx context.Context, rows *callRows, sql string, args []any) error {
-	conn, err := t.pool.Acquire(ctx)
+// begin takes a lane, on which the begin and the first statement were sent together.
+func (t *callTx) begin(ctx context.Context, rows *callRows, sql string, args []any) (err error) {
+	if len(args) > 0 {
+		if rewriter, ok := args[0].(pgx.QueryRewriter); ok { // such as pgx.NamedArgs
+			if sql, args, err = rewriter.RewriteQuery(ctx, nil, sql, args[1:]); err != nil {
+				return err
+			}
+		}
+	}
+	lane, err := t.lanes.begin(ctx, sql, args)
 	if err != nil {
 		return err
 	}
 	t.mu.Lock()
-	t.conn, t.pgx = conn, conn.Conn()
+	t.conn = lane.conn
 	t.mu.Unlock()
-	batch := &pgx.Batch{}
-	batch.Queue("begin")
-	batch.Queue(sql, args...)
-	results := t.pgx.SendBatch(ctx, batch)
-	if _, err = results.Exec(); err == nil {
-		rows.Rows, err = results.Query()
+	rows.first, rows.release = lane.pipeline, joined(rows.release, context.AfterFunc(ctx, lane.cancel))
+	if err := readOne(lane.pipeline); err != nil { // begin's
+		return errors.Join(err, lane.pipeline.Close())
 	}
+	answer, err := lane.pipeline.GetResults()
 	if err != nil {
-		_ = results.Close()
-		return err
+		return errors.Join(err, lane.pipeline.Close())
 	}
-	rows.batch = results
+	reader, ok := answer.(*pgconn.ResultReader)
+	if !ok {
+		return errors.Join(errConnectionLost, lane.pipeline.Close())
+	}
+	rows.Rows = pgx.RowsFromResultReader(lane.conn.Conn().TypeMap(), reader)
 	return nil
 }
+
+func joined(release func(), stop func() bool) func() { return func() { stop(); release() } }
 
 func (t *callTx) statementEnded(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.failed == nil && err != nil {
 		t.failed = err
-		if t.pgx != nil && t.pgx.IsClosed() { // whatever the error says: it comes from the way to Postgres
+		if t.conn != nil && t.conn.Conn().IsClosed() { // whatever the error says: it comes from the way to Postgres
 			t.failed = errConnectionLost
 		}
 	}
@@ -131,11 +140,11 @@ func (t *callTx) statementEnded(err error) {
 	t.open = nil
 }
 
-// begun says whether any statement was sent.
-func (t *callTx) begun() bool {
+// used says whether the handler sent any statement.
+func (t *callTx) used() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.conn != nil
+	return t.conn != nil || t.failed != nil
 }
 
 // broken returns the error that doomed the transaction: the first that Postgres gave, or that the connection was lost.
@@ -147,8 +156,8 @@ func (t *callTx) broken() error {
 
 // finish writes the receipt and commits, in one round trip. committing says which of the two an error comes from. After
 // an error nothing of the transaction stays once it is rolled back, unless the connection broke while committing: then
-// only the database knows.
-func (t *callTx) finish(ctx context.Context, final receipts.Final) (committing bool, err error) {
+// only the database knows. A transaction in which a statement failed is not finished, whatever the handler made of that.
+func (t *callTx) finish(final receipts.Final) (committing bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ended {
@@ -157,24 +166,15 @@ func (t *callTx) finish(ctx context.Context, final receipts.Final) (committing b
 	if t.open != nil {
 		return false, errOpen
 	}
-	batch := &pgx.Batch{}
-	batch.Queue(receipts.FinishSQL, final.Args()...)
-	batch.Queue("commit")
-	results := t.pgx.SendBatch(ctx, batch)
-	if _, err = results.Exec(); err == nil {
-		committing = true
-		_, err = results.Exec()
+	if t.failed != nil {
+		return false, t.failed
 	}
-	if closeErr := results.Close(); err == nil {
-		err = closeErr
+	committing, err = t.lanes.finish(t.conn, final)
+	if err == nil || committing {
+		t.ended = true
+		t.cancel()
 	}
-	if err != nil {
-		return committing, err
-	}
-	t.ended = true
-	t.cancel()
-	t.conn.Release()
-	return true, nil
+	return committing, err
 }
 
 // rollback ends the transaction without a trace. A statement under way is told to stop; one that does not stop within
@@ -197,8 +197,7 @@ func (t *callTx) rollback() {
 			t.mu.Lock()
 			defer t.mu.Unlock()
 			if t.conn != nil { // the handler still has it in its hands: it is taken from the pool and cut
-				t.conn.Hijack()
-				_ = t.pgx.PgConn().Conn().Close()
+				t.lanes.abandon(t.conn)
 			}
 			return
 		}
@@ -206,24 +205,20 @@ func (t *callTx) rollback() {
 	if t.conn == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), statementDeadline)
-	defer cancel()
-	if _, err := t.pgx.Exec(ctx, "rollback"); err != nil {
-		_ = t.pgx.Close(ctx) // a transaction that can not be ended ends with its connection
+	if broken := t.lanes.rollback(t.conn); broken {
 		t.mu.Lock()
 		if t.failed == nil {
 			t.failed = errConnectionLost
 		}
 		t.mu.Unlock()
 	}
-	t.conn.Release()
 }
 
-// callRows ends the batch that began the transaction, and the joined context, when the rows are read.
+// callRows ends the pipeline that began the transaction, and the joined context, when the rows are read.
 type callRows struct {
 	pgx.Rows
 	tx      *callTx
-	batch   pgx.BatchResults
+	first   *pgconn.Pipeline // nil but for the first statement
 	release func()
 	done    bool
 }
@@ -242,8 +237,8 @@ func (r *callRows) Close() {
 		return
 	}
 	r.done = true
-	if r.batch != nil {
-		_ = r.batch.Close()
+	if r.first != nil {
+		_ = r.first.Close()
 	}
 	r.release()
 	r.tx.statementEnded(r.Err())

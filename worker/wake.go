@@ -102,6 +102,7 @@ func (w *Worker) listenOnce(ctx context.Context) error {
 	w.listening.Store(true)
 	w.Log.Debug("notifications come through")
 	w.nudge()
+	signal(w.beatNow) // someone may have asked to cancel a call meanwhile
 
 	for {
 		// A connection that broke without a word is noticed by asking from time to time.

@@ -79,6 +79,7 @@ type Worker struct {
 	id      string
 	control *pgxpool.Pool
 	calls   *pgxpool.Pool
+	lanes   *lanes
 
 	beatNow   chan struct{} // someone asked to cancel a call: see whether it runs here
 	wake      chan struct{} // someone says that there is something to claim
@@ -87,19 +88,24 @@ type Worker struct {
 	turned    atomic.Int64  // when the loop last turned, in Unix nanoseconds
 	wanted    bool          // what core_workers says of wants_wake
 	marks     marks
-	giveUpAt  atomic.Int64                   // Unix nanoseconds after which nothing is tried again; 0 while the worker works
-	strays    map[receipts.Attempt]time.Time // held and not running, since when
+	pace      pace
+	giveUpAt  atomic.Int64 // Unix nanoseconds after which nothing is tried again; 0 while the worker works
+	sweep     sweep
 
-	mu      sync.Mutex
-	running map[receipts.Attempt]slot
-	freed   chan struct{} // a slot was freed
-	done    sync.WaitGroup
+	mu       sync.Mutex
+	held     map[receipts.Attempt]*holding // every call that this worker has claimed and that has not ended
+	ready    []*holding                    // those of them that wait for a slot, in the order in which they are to run
+	busy     int                           // slots that run a call
+	refillAt int                           // as few ready calls as this are a reason to claim more
+	freed    chan struct{}                 // there is room for calls
+	done     sync.WaitGroup                // the slots that run a call
 }
 
-// slot is what the worker keeps of a running call.
-type slot struct {
-	cancel  context.CancelCauseFunc
-	suspect bool
+// holding is a call that this worker has claimed.
+type holding struct {
+	claimed
+	ctx    context.Context // ends when the call is to end early
+	cancel context.CancelCauseFunc
 }
 
 // New checks the options. It does not connect.
@@ -133,10 +139,11 @@ func New(o Options) (*Worker, error) {
 		id:      o.Name + "-" + hex.EncodeToString(suffix[:]),
 		control: o.Control,
 		calls:   o.Calls,
+		lanes:   &lanes{pool: o.Calls},
 		beatNow: make(chan struct{}, 1),
 		wake:    make(chan struct{}, 1),
 		freed:   make(chan struct{}, 1),
-		running: map[receipts.Attempt]slot{},
+		held:    map[receipts.Attempt]*holding{},
 	}, nil
 }
 
@@ -186,16 +193,20 @@ func (w *Worker) introduce(ctx context.Context) error {
 	if err := w.recordRegistry(ctx); err != nil {
 		return err
 	}
-	return w.start(ctx)
+	if err := w.start(ctx); err != nil {
+		return err
+	}
+	w.say(w.heartbeat(ctx), "send the first heartbeat")
+	return nil
 }
 
-// loop claims calls for the free slots until ctx ends.
+// loop claims calls for the free slots until ctx ends, and somewhat ahead of them: see [pace].
 func (w *Worker) loop(ctx context.Context) {
 	pause := pollPause{shortest: 20 * time.Millisecond, longest: w.PollInterval}
 	for ctx.Err() == nil {
 		w.turned.Store(time.Now().UnixNano())
-		free := w.Concurrency - w.inFlight()
-		if free == 0 {
+		room := w.room()
+		if room == 0 {
 			select {
 			case <-ctx.Done():
 			case <-w.freed:
@@ -207,8 +218,9 @@ func (w *Worker) loop(ctx context.Context) {
 			w.marks.forget()
 		}
 		w.at(BeforeClaim)
-		calls, err := w.claim(ctx, free)
+		calls, err := w.claim(ctx, room)
 		if err != nil {
+			w.sweep.soon()
 			if ctx.Err() == nil {
 				w.say(err, "claim calls")
 				sleep(ctx, min(jitter(w.PollInterval), w.StallLimit/4))
@@ -218,10 +230,8 @@ func (w *Worker) loop(ctx context.Context) {
 		if len(calls) > 0 {
 			w.at(AfterClaim)
 		}
-		for _, c := range calls {
-			w.begin(ctx, c)
-		}
-		if len(calls) == free {
+		w.hold(ctx, calls)
+		if len(calls) == room {
 			w.want(ctx, false)
 			continue // there may be more
 		}
@@ -250,45 +260,6 @@ func (w *Worker) sleepUntilWoken(ctx context.Context, pause *pollPause) {
 	}
 }
 
-// begin runs a call in a slot of its own.
-func (w *Worker) begin(ctx context.Context, c claimed) {
-	// What runs is not ended by the order to stop, but by the end of the grace time.
-	callCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	w.mu.Lock()
-	w.running[c.Attempt] = slot{cancel, c.suspect()}
-	w.mu.Unlock()
-	w.done.Go(func() {
-		defer func() {
-			cancel(nil)
-			w.mu.Lock()
-			delete(w.running, c.Attempt)
-			w.mu.Unlock()
-			if c.suspect() {
-				w.nudge() // the next one may be claimed now
-			}
-			signal(w.freed)
-		}()
-		w.run(callCtx, c)
-	})
-}
-
-func (w *Worker) inFlight() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.running)
-}
-
-func (w *Worker) runsSuspect() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, s := range w.running {
-		if s.suspect {
-			return true
-		}
-	}
-	return false
-}
-
 // The reasons for which a running call's context ends, beside its timeout.
 var (
 	errStopping  = errors.New("the worker is stopping")
@@ -299,8 +270,12 @@ var (
 // stop lets what runs end inside the grace time, and then tells it to stop.
 func (w *Worker) stop(ctx context.Context) {
 	w.want(context.WithoutCancel(ctx), false)
-	if n := w.inFlight(); n > 0 {
-		w.Log.Info("stopping: waiting for running calls", zap.Int("running", n), zap.Duration("grace", w.ShutdownGrace))
+	handedOver := w.handOverReady()
+	w.mu.Lock()
+	running := w.busy
+	w.mu.Unlock()
+	if running > 0 {
+		w.Log.Info("stopping: waiting for running calls", zap.Int("running", running), zap.Int("handed_over", handedOver), zap.Duration("grace", w.ShutdownGrace))
 	}
 	w.giveUpAt.Store(time.Now().Add(w.ShutdownGrace + statementDeadline).UnixNano())
 	ended := make(chan struct{})
@@ -311,9 +286,9 @@ func (w *Worker) stop(ctx context.Context) {
 	case <-time.After(w.ShutdownGrace):
 	}
 	w.mu.Lock()
-	w.Log.Warn("the grace time is over: ending running calls", zap.Int("running", len(w.running)))
-	for _, s := range w.running {
-		s.cancel(errStopping)
+	w.Log.Warn("the grace time is over: ending running calls", zap.Int("running", len(w.held)))
+	for _, h := range w.held {
+		h.cancel(errStopping)
 	}
 	w.mu.Unlock()
 	<-ended

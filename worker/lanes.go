@@ -1,0 +1,376 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gemworker/gem/receipts"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// lanes carry what calls write over a few connections, as many as the pool has. A lane that is free sends all that waits in
+// one go, each in a transaction of its own, and reads the answers in that order, so that those which share a connection do
+// not wait for one another's round trip:
+//
+//	finish, commit of the transaction that held the lane │ receipt │ receipt │ … │ begin, first statement of the next one
+//
+// That transaction then holds the lane to its end. Nothing is put off to be sent with something else: whoever comes while a
+// lane is free has it to itself.
+type lanes struct {
+	pool *pgxpool.Pool
+
+	mu       sync.Mutex
+	busy     int // lanes at work, those that a transaction holds among them
+	receipts []*receiptJob
+	begins   []*beginJob
+}
+
+// maxReceipts is how many receipts a lane sends in one go. One that waits for a lock keeps those behind it waiting.
+const maxReceipts = 16
+
+// receiptJob is a receipt in a transaction of its own.
+type receiptJob struct {
+	args  []any
+	ended chan error // with room for one, as below: whoever answers does not wait
+}
+
+// beginJob is the first statement of a transaction.
+type beginJob struct {
+	sql    string
+	args   []any
+	answer chan held
+}
+
+// held is a lane in the hands of a transaction whose first statement was sent: the answers to begin and to the statement
+// are still to be read.
+type held struct {
+	conn     *pgxpool.Conn
+	pipeline *pgconn.Pipeline
+	cancel   context.CancelFunc // ends the statement
+	err      error              // the lane is not held; the statement was not run
+}
+
+// receipt ends a call whose handler has no transaction.
+func (l *lanes) receipt(ctx context.Context, final receipts.Final) error {
+	job := &receiptJob{args: final.Args(), ended: make(chan error, 1)}
+	l.mu.Lock()
+	l.receipts = append(l.receipts, job)
+	l.employ()
+	l.mu.Unlock()
+	select {
+	case err := <-job.ended:
+		return err
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.receipts = slices.DeleteFunc(l.receipts, func(j *receiptJob) bool { return j == job })
+	return ctx.Err() // it may be on its way: the next try is told
+}
+
+// begin begins a transaction with its first statement, and returns the lane that it holds from here on.
+func (l *lanes) begin(ctx context.Context, sql string, args []any) (held, error) {
+	job := &beginJob{sql: sql, args: args, answer: make(chan held, 1)}
+	l.mu.Lock()
+	l.begins = append(l.begins, job)
+	l.employ()
+	l.mu.Unlock()
+	select {
+	case h := <-job.answer:
+		return h, h.err
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	before := len(l.begins)
+	l.begins = slices.DeleteFunc(l.begins, func(j *beginJob) bool { return j == job })
+	onItsWay := len(l.begins) == before
+	l.mu.Unlock()
+	if onItsWay {
+		go func() {
+			if h := <-job.answer; h.err == nil {
+				h.cancel()
+				_ = h.pipeline.Close()
+				l.rollback(h.conn)
+			}
+		}()
+	}
+	return held{}, ctx.Err()
+}
+
+// finish ends the transaction that holds the lane with its receipt, and leaves the lane to who waits. committing says that
+// an error comes from the commit, after which the transaction is over; after any other it is to be rolled back.
+func (l *lanes) finish(conn *pgxpool.Conn, final receipts.Final) (committing bool, err error) {
+	lead := &receiptJob{args: final.Args()}
+	taken, committing, err := l.turn(conn, lead)
+	if (err == nil || committing) && !taken {
+		l.leave(conn)
+	}
+	return committing, err
+}
+
+// rollback ends the transaction that holds the lane without a trace, and leaves the lane to who waits. broken says that the
+// connection was lost with it.
+func (l *lanes) rollback(conn *pgxpool.Conn) (broken bool) {
+	if !conn.Conn().IsClosed() && conn.Conn().PgConn().TxStatus() != 'I' {
+		ctx, cancel := context.WithTimeout(context.Background(), statementDeadline)
+		if _, err := conn.Conn().Exec(ctx, "rollback"); err != nil {
+			_ = conn.Conn().Close(ctx) // a transaction that can not be ended ends with its connection
+		}
+		cancel()
+	}
+	broken = conn.Conn().IsClosed()
+	l.leave(conn)
+	return broken
+}
+
+// leave gives up a lane that a transaction held.
+func (l *lanes) leave(conn *pgxpool.Conn) {
+	l.mu.Lock()
+	nobodyWaits := len(l.receipts) == 0 && len(l.begins) == 0
+	if nobodyWaits {
+		l.busy--
+	}
+	l.mu.Unlock()
+	if nobodyWaits {
+		conn.Release() // the pool drops one that is broken
+		return
+	}
+	go l.work(conn)
+}
+
+// abandon gives up a lane whose connection a handler still uses: it is cut.
+func (l *lanes) abandon(conn *pgxpool.Conn) {
+	raw := conn.Hijack()
+	_ = raw.PgConn().Conn().Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.busy--
+	if len(l.receipts)+len(l.begins) > 0 {
+		l.employ()
+	}
+}
+
+// employ puts one more lane to work, if there is one. It is called with the lock held.
+func (l *lanes) employ() {
+	if l.busy < int(l.pool.Config().MaxConns) {
+		l.busy++
+		go l.work(nil)
+	}
+}
+
+// work serves who waits, until nobody does or a transaction holds the lane.
+func (l *lanes) work(conn *pgxpool.Conn) {
+	for {
+		l.mu.Lock()
+		if len(l.receipts) == 0 && len(l.begins) == 0 {
+			l.busy--
+			l.mu.Unlock()
+			if conn != nil {
+				conn.Release()
+			}
+			return
+		}
+		l.mu.Unlock()
+		if conn != nil && conn.Conn().IsClosed() {
+			conn.Release()
+			conn = nil
+		}
+		if conn == nil {
+			var err error
+			if conn, err = l.connect(); err != nil {
+				l.fail(err)
+				continue
+			}
+		}
+		if taken, _, _ := l.turn(conn, nil); taken {
+			return
+		}
+	}
+}
+
+func (l *lanes) connect() (*pgxpool.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), statementDeadline)
+	defer cancel()
+	return l.pool.Acquire(ctx)
+}
+
+// fail tells all who wait that there is no connection to be had.
+func (l *lanes) fail(err error) {
+	l.mu.Lock()
+	waiting, begins := l.receipts, l.begins
+	l.receipts, l.begins = nil, nil
+	l.mu.Unlock()
+	for _, job := range waiting {
+		job.ended <- err
+	}
+	for _, job := range begins {
+		job.answer <- held{err: err}
+	}
+}
+
+// take takes what is to be sent next: receipts, and the first begin that fits.
+func (l *lanes) take(fits func(sql string) bool) (batch []*receiptJob, next *beginJob) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := min(len(l.receipts), maxReceipts)
+	batch = slices.Clone(l.receipts[:n])
+	l.receipts = slices.Delete(l.receipts, 0, n)
+	for i, job := range l.begins {
+		if fits(job.sql) {
+			l.begins = slices.Delete(l.begins, i, i+1)
+			return batch, job
+		}
+	}
+	return batch, nil
+}
+
+// putBack puts what was not run back to where it was.
+func (l *lanes) putBack(batch []*receiptJob, next *beginJob) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.receipts = append(slices.Clone(batch), l.receipts...)
+	if next != nil {
+		l.begins = append([]*beginJob{next}, l.begins...)
+	}
+}
+
+// errBlocked is the error of a receipt that Postgres did not take in time: a lock on one of the tables, or a server that is
+// far too slow.
+var errBlocked = fmt.Errorf("the receipt could not be committed within %s: the database was blocked", statementDeadline)
+
+// turn sends what waits and reads the answers, up to those of a next transaction, which has then taken the lane. lead is
+// the receipt of the transaction that held it until now, if one did; committing and err are its.
+func (l *lanes) turn(conn *pgxpool.Conn, lead *receiptJob) (taken, committing bool, err error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	deadline := time.AfterFunc(statementDeadline, cancel)
+	defer func() {
+		deadline.Stop()
+		if err != nil && conn.Conn().IsClosed() {
+			err = errors.Join(errConnectionLost, err)
+		}
+		if err != nil && ctx.Err() != nil {
+			err = errors.Join(errBlocked, err)
+		}
+		if !taken {
+			cancel()
+		}
+	}()
+
+	speech, err := speechOf(ctx, conn.Conn())
+	if err != nil {
+		l.fail(err) // the connection is new, and no good
+		return false, false, err
+	}
+	// A statement that is not prepared here yet waits: preparing may fail, and would take the lead's transaction with it.
+	batch, next := l.take(func(sql string) bool { return lead == nil || speech.knows(sql) })
+	if next != nil {
+		if err := speech.learn(ctx, next.sql); err != nil {
+			next.answer <- held{err: err}
+			next = nil
+		}
+	}
+	pipeline := conn.Conn().PgConn().StartPipeline(ctx)
+	if lead != nil {
+		if err := speech.say(pipeline, "", receipts.FinishSQL, lead.args); err != nil {
+			l.putBack(batch, next)
+			return false, false, errors.Join(err, pipeline.Close())
+		}
+		speech.sayWord(pipeline, "commit")
+		pipeline.SendPipelineSync()
+	}
+	batch = slices.DeleteFunc(batch, func(job *receiptJob) bool {
+		err := speech.say(pipeline, "", receipts.FinishSQL, job.args)
+		if err != nil {
+			job.ended <- err
+			return true
+		}
+		pipeline.SendPipelineSync()
+		return false
+	})
+	if next != nil {
+		if err := speech.say(pipeline, "begin", next.sql, next.args); err != nil {
+			next.answer <- held{err: err}
+			next = nil
+		} else {
+			pipeline.SendPipelineSync()
+		}
+	}
+	_ = pipeline.Flush() // an error comes again with the first answer
+
+	if lead != nil {
+		committing, err = readCommit(pipeline)
+		dropStale(conn, err)
+		if err != nil && (!committing || conn.Conn().IsClosed()) {
+			// Postgres refused what came behind it in the broken transaction, or never got it.
+			_ = pipeline.Close()
+			l.putBack(batch, next)
+			return false, committing, err
+		}
+	}
+	for _, job := range batch {
+		err := readReceipt(pipeline)
+		dropStale(conn, err)
+		job.ended <- err
+	}
+	if next == nil || conn.Conn().IsClosed() {
+		_ = pipeline.Close()
+		l.putBack(nil, next)
+		return false, committing, err
+	}
+	next.answer <- held{conn: conn, pipeline: pipeline, cancel: cancel}
+	return true, committing, err
+}
+
+// notPrepared is the SQLSTATE of a statement that the server has forgotten: someone said `deallocate all` or `discard all`.
+const notPrepared = "26000"
+
+// dropStale closes a connection on which statements are not what they were.
+func dropStale(conn *pgxpool.Conn, err error) {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == notPrepared {
+		_ = conn.Conn().PgConn().Conn().Close()
+	}
+}
+
+// readCommit reads the answers to a receipt and the commit behind it.
+func readCommit(pipeline *pgconn.Pipeline) (committing bool, err error) {
+	if err := readOne(pipeline); err != nil {
+		return false, errors.Join(err, readSync(pipeline))
+	}
+	return true, errors.Join(readOne(pipeline), readSync(pipeline))
+}
+
+// readReceipt reads the answer to a receipt in a transaction of its own, which is committed when the sync is answered.
+func readReceipt(pipeline *pgconn.Pipeline) error {
+	return errors.Join(readOne(pipeline), readSync(pipeline))
+}
+
+// readOne reads the answer to one statement, whose rows are not of interest.
+func readOne(pipeline *pgconn.Pipeline) error {
+	answer, err := pipeline.GetResults()
+	if err != nil {
+		return err
+	}
+	rows, ok := answer.(*pgconn.ResultReader)
+	if !ok {
+		return errConnectionLost
+	}
+	_, err = rows.Close()
+	return err
+}
+
+func readSync(pipeline *pgconn.Pipeline) error {
+	answer, err := pipeline.GetResults()
+	if err != nil {
+		return err
+	}
+	if _, ok := answer.(*pgconn.PipelineSync); !ok {
+		return errConnectionLost
+	}
+	return nil
+}
