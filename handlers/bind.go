@@ -69,7 +69,9 @@ func key(tool string) string {
 	return fold(domain) + "." + fold(method)
 }
 
-func fold(s string) string { return strings.ToLower(strings.NewReplacer("_", "", ".", "").Replace(s)) }
+var separators = strings.NewReplacer("_", "", ".", "")
+
+func fold(s string) string { return strings.ToLower(separators.Replace(s)) }
 
 var (
 	contextType = reflect.TypeFor[context.Context]()

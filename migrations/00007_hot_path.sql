@@ -91,11 +91,20 @@ alter table public.core_tool_receipts
   drop constraint if exists gem_receipts_result,
   drop constraint if exists gem_receipts_replay;
 
--- The functions write the words of the journal and its numbers; gem audit reads both back.
+-- The functions write the words of the journal and its numbers, and both beside the call that they move, in one statement;
+-- gem audit reads them back. What the references kept from happening is refused below: that a call goes away alone.
 alter table public.core_tool_events
+  drop constraint if exists gem_events_call,
   drop constraint if exists core_tool_events_seq_check,
   drop constraint if exists core_tool_events_event_check,
   drop constraint if exists core_tool_events_attempt_check;
+alter table public.core_tool_receipts drop constraint if exists gem_receipts_call;
+drop trigger if exists gem_removed_whole on public.core_tool_calls;
+create trigger gem_removed_whole before delete on public.core_tool_calls
+  for each row execute function gem.refuse_change('a call leaves with its receipt and its journal: see gem prune');
+drop trigger if exists gem_not_emptied on public.core_tool_calls;
+create trigger gem_not_emptied before truncate on public.core_tool_calls
+  for each statement execute function gem.refuse_change('a call leaves with its receipt and its journal: see gem prune');
 
 -- +goose StatementBegin
 ------------------------------------------------------------------------------------------------------------------------
@@ -274,6 +283,7 @@ $$;
 create or replace function gem.heartbeat(p_worker text, p_dead_after interval, p_calls uuid[], p_attempts integer[], p_sweep boolean)
 returns table (call_id uuid, attempt integer, verdict text) language plpgsql security definer set search_path = ''
   set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off -- by id, whatever the statistics say
+  set jit = off -- a plan that was forced looks dear, and is not
 as $$
 declare
   at       timestamptz := clock_timestamp();
@@ -365,6 +375,9 @@ create or replace function gem.recover(p_worker text) returns integer language s
   select gem.recover(p_worker, null);
 $$;
 -- +goose StatementEnd
+
+-- To force the order of the index makes a plan look so dear that Postgres would compile it, for longer than it runs.
+alter function gem.claim(text, integer, boolean, jsonb) set jit = off;
 
 revoke all on function gem.check_call_change(), gem.check_receipt(),
   gem.heartbeat(text, interval, uuid[], integer[], boolean), gem.recover(text, timestamptz) from public;

@@ -23,15 +23,14 @@ type attempt struct {
 	handler *handlers.Handler
 	call    *handlers.Call // nil until a handler is to run
 	key     string         // the computed idempotency key; empty when the call has none
-	log     *zap.Logger
+	hands   *hands // what the handler runs on
 	started time.Time
 }
 
 // run takes a claimed call to its end: a receipt, or back to the queue. ctx ends when the call is to end early.
-func (w *Worker) run(ctx context.Context, c claimed) {
-	a := &attempt{Worker: w, claimed: c, started: time.Now(), log: w.Log.With(
-		zap.String("call_id", c.CallID), zap.String("tool", c.Tool), zap.Int("attempt", c.Number))}
-	a.log.Debug("call claimed")
+func (w *Worker) run(ctx context.Context, c claimed, hands *hands) {
+	a := &attempt{Worker: w, claimed: c, hands: hands, started: time.Now()}
+	w.Log.Debug("call claimed", a.named()...)
 
 	if why := context.Cause(ctx); why != nil && a.notBegun(why) {
 		return
@@ -52,6 +51,11 @@ func (w *Worker) run(ctx context.Context, c claimed) {
 		return
 	}
 	a.execute(ctx)
+}
+
+// named are the fields that every line of the log about this attempt has.
+func (a *attempt) named(more ...zap.Field) []zap.Field {
+	return append([]zap.Field{zap.String("call_id", a.CallID), zap.String("tool", a.Tool), zap.Int("attempt", a.Number)}, more...)
 }
 
 // notBegun ends a call that was to end early before it began. It reports false where [attempt.check] has more to say.
@@ -203,40 +207,45 @@ func (a *attempt) execute(ctx context.Context) {
 	a.settle(err, cause, tx.broken())
 }
 
-// runHandler runs the handler in a goroutine of its own, so that one which ignores its context costs that goroutine and
-// nothing else. What it does after it was given up reaches neither the transaction nor the receipt.
+// runHandler runs the handler in another goroutine, so that one which ignores its context costs that goroutine and nothing
+// else. What it does after it was given up reaches neither the transaction nor the receipt.
 func (a *attempt) runHandler(ctx context.Context, tx *callTx) (json.RawMessage, error) {
 	type result struct {
 		output json.RawMessage
 		err    error
 	}
 	returned := make(chan result, 1)
-	go func() {
-		// Also what a handler that calls runtime.Goexit leaves behind.
-		r := result{err: &panicked{value: "the handler ended its goroutine"}}
+	a.hands.do(func() {
+		r := result{err: errGone}
 		defer func() {
 			if v := recover(); v != nil {
-				a.log.Error("the handler panicked", zap.String("panic", cut(fmt.Sprint(v), 500)), zap.ByteString("stack", debug.Stack()))
+				a.Log.Error("the handler panicked", a.named(zap.String("panic", cut(fmt.Sprint(v), 500)), zap.ByteString("stack", debug.Stack()))...)
 				r = result{err: &panicked{value: v}}
 			}
 			returned <- r
 		}()
 		output, err := a.handler.Run(ctx, tx, a.call)
 		r = result{output, err}
-	}()
+	})
+	r, late := result{}, false
 	select {
-	case r := <-returned:
-		return r.output, r.err
+	case r = <-returned:
 	case <-ctx.Done():
+		select {
+		case r = <-returned:
+		case <-time.After(reactionTime):
+			r, late = result{err: ctx.Err()}, true
+			a.Log.Error("the handler ignores that its context has ended: it is given up", a.named(zap.String("handler", a.handler.Func), zap.String("file", a.handler.File))...)
+		}
 	}
-	select {
-	case r := <-returned:
-		return r.output, r.err
-	case <-time.After(reactionTime):
-		a.log.Error("the handler ignores that its context has ended: it is given up", zap.String("handler", a.handler.Func), zap.String("file", a.handler.File))
-		return nil, ctx.Err()
+	if late || r.err == error(errGone) {
+		a.hands.leave()
 	}
+	return r.output, r.err
 }
+
+// errGone is the error of a handler that called runtime.Goexit.
+var errGone = &panicked{value: "the handler ended its goroutine"}
 
 // panicked is the error of a handler that panicked.
 type panicked struct{ value any }

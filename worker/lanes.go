@@ -22,12 +22,17 @@ import (
 // That transaction then holds the lane to its end. Nothing is put off to be sent with something else: whoever comes while a
 // lane is free has it to itself.
 type lanes struct {
-	pool *pgxpool.Pool
+	pool  *pgxpool.Pool
+	count int // as many as the pool has connections
 
 	mu       sync.Mutex
 	busy     int // lanes at work, those that a transaction holds among them
 	receipts []*receiptJob
 	begins   []*beginJob
+}
+
+func newLanes(pool *pgxpool.Pool) *lanes {
+	return &lanes{pool: pool, count: int(pool.Config().MaxConns)}
 }
 
 // maxReceipts is how many receipts a lane sends in one go. One that waits for a lock keeps those behind it waiting.
@@ -157,7 +162,7 @@ func (l *lanes) abandon(conn *pgxpool.Conn) {
 
 // employ puts one more lane to work, if there is one. It is called with the lock held.
 func (l *lanes) employ() {
-	if l.busy < int(l.pool.Config().MaxConns) {
+	if l.busy < l.count {
 		l.busy++
 		go l.work(nil)
 	}

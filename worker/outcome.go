@@ -146,8 +146,10 @@ func (a *attempt) final(outcome receipts.Outcome, did handlers.Effects) receipts
 	on := effects{Effects: did}
 	if a.tool != nil {
 		on.Idempotency = receipts.Idempotency{Mode: string(a.tool.Idempotency.Mode), Hit: outcome.ReplayOf != "", KeyField: a.tool.Idempotency.KeyField}
-		if value := a.keyValue(); on.Idempotency.KeyField != "" && len(value) <= maxKeyValue {
-			on.Idempotency.KeyValue = value
+		if on.Idempotency.KeyField != "" {
+			if value := a.keyValue(); len(value) <= maxKeyValue {
+				on.Idempotency.KeyValue = value
+			}
 		}
 	}
 	encoded, err := json.Marshal(on)
@@ -248,7 +250,7 @@ func (a *attempt) persist(ctx context.Context, doing string, statement func(cont
 		if answered || ctx.Err() != nil || a.givingUp() {
 			return err
 		}
-		a.log.Warn("could not "+doing+", trying again", zap.Error(err), zap.Duration("pause", pause))
+		a.Log.Warn("could not "+doing+", trying again", a.named(zap.Error(err), zap.Duration("pause", pause))...)
 		sleep(ctx, jitter(pause))
 		pause = min(pause*2, 2*time.Second)
 	}
@@ -268,7 +270,7 @@ func (a *attempt) endedWith(o receipts.Outcome) {
 
 // ended logs the end of an attempt.
 func (a *attempt) ended(outcome string, fields ...zap.Field) {
-	a.log.Info("call ended", append(fields, zap.String("outcome", outcome), zap.Duration("duration", time.Since(a.started)))...)
+	a.Log.Info("call ended", append(a.named(fields...), zap.String("outcome", outcome), zap.Duration("duration", time.Since(a.started)))...)
 }
 
 // lost ends an attempt that does not hold its call: it wrote the receipt itself, and the answer was lost on the way; or the
@@ -285,5 +287,5 @@ func (a *attempt) lost() {
 
 // giveUp ends an attempt that could not reach the database. The call is recovered when this worker counts as dead.
 func (a *attempt) giveUp(err error) {
-	a.log.Error("the call is left to recovery", zap.Error(err))
+	a.Log.Error("the call is left to recovery", a.named(zap.Error(err))...)
 }

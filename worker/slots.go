@@ -66,6 +66,8 @@ func (w *Worker) hold(ctx context.Context, calls []claimed) {
 
 // slot runs one call after the other while any is ready.
 func (w *Worker) slot() {
+	hands := &hands{}
+	defer hands.leave()
 	for {
 		w.mu.Lock()
 		if len(w.ready) == 0 {
@@ -81,8 +83,32 @@ func (w *Worker) slot() {
 		if few {
 			signal(w.freed)
 		}
-		w.run(h.ctx, h.claimed)
+		w.run(h.ctx, h.claimed, hands)
 		w.letGo(h)
+	}
+}
+
+// hands are a goroutine that runs one handler after the other.
+type hands struct{ jobs chan func() }
+
+// do begins a job, when the one before has ended.
+func (h *hands) do(job func()) {
+	if h.jobs == nil {
+		h.jobs = make(chan func())
+		go func(jobs <-chan func()) {
+			for job := range jobs {
+				job()
+			}
+		}(h.jobs)
+	}
+	h.jobs <- job
+}
+
+// leave leaves the goroutine to end with its job; the next job gets a new one.
+func (h *hands) leave() {
+	if h.jobs != nil {
+		close(h.jobs)
+		h.jobs = nil
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 // goes back to the pool only after the transaction is gone from it.
 type callTx struct {
 	lanes  *lanes
+	given  context.Context // the handler's, of which ctx is made
 	ctx    context.Context // ends with the call, and with it every statement, whatever context the handler passes
 	cancel context.CancelFunc
 
@@ -38,7 +39,7 @@ var (
 )
 
 func newCallTx(ctx context.Context, lanes *lanes) *callTx {
-	t := &callTx{lanes: lanes}
+	t := &callTx{lanes: lanes, given: ctx}
 	t.ctx, t.cancel = context.WithCancel(ctx)
 	return t
 }
@@ -61,9 +62,14 @@ func (t *callTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row 
 
 // Query runs a statement. The rows must be read to their end or closed before the next one.
 func (t *callTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(t.ctx, cancel)
-	rows := &callRows{tx: t, release: func() { stop(); cancel() }}
+	rows := &callRows{tx: t, release: func() {}}
+	if ctx == t.given {
+		ctx = t.ctx
+	} else {
+		joined, cancel := context.WithCancel(ctx)
+		stop := context.AfterFunc(t.ctx, cancel)
+		ctx, rows.release = joined, func() { stop(); cancel() }
+	}
 
 	t.mu.Lock()
 	switch {
@@ -86,7 +92,7 @@ func (t *callTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 		rows.Rows, err = t.conn.Conn().Query(ctx, sql, args...)
 	}
 	if err != nil {
-		rows.release()
+		rows.letGo()
 		t.statementEnded(err)
 		return nil, err
 	}
@@ -109,7 +115,7 @@ func (t *callTx) begin(ctx context.Context, rows *callRows, sql string, args []a
 	t.mu.Lock()
 	t.conn = lane.conn
 	t.mu.Unlock()
-	rows.first, rows.release = lane.pipeline, joined(rows.release, context.AfterFunc(ctx, lane.cancel))
+	rows.first, rows.unwatch = lane.pipeline, context.AfterFunc(ctx, lane.cancel)
 	if err := readOne(lane.pipeline); err != nil { // begin's
 		return errors.Join(err, lane.pipeline.Close())
 	}
@@ -124,8 +130,6 @@ func (t *callTx) begin(ctx context.Context, rows *callRows, sql string, args []a
 	rows.Rows = pgx.RowsFromResultReader(lane.conn.Conn().TypeMap(), reader)
 	return nil
 }
-
-func joined(release func(), stop func() bool) func() { return func() { stop(); release() } }
 
 func (t *callTx) statementEnded(err error) {
 	t.mu.Lock()
@@ -219,6 +223,7 @@ type callRows struct {
 	pgx.Rows
 	tx      *callTx
 	first   *pgconn.Pipeline // nil but for the first statement
+	unwatch func() bool      // the same
 	release func()
 	done    bool
 }
@@ -240,8 +245,16 @@ func (r *callRows) Close() {
 	if r.first != nil {
 		_ = r.first.Close()
 	}
-	r.release()
+	r.letGo()
 	r.tx.statementEnded(r.Err())
+}
+
+// letGo takes the statement out of reach of the contexts that could end it.
+func (r *callRows) letGo() {
+	if r.unwatch != nil {
+		r.unwatch()
+	}
+	r.release()
 }
 
 // callRow reads the one row of a QueryRow.

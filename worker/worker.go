@@ -139,7 +139,7 @@ func New(o Options) (*Worker, error) {
 		id:      o.Name + "-" + hex.EncodeToString(suffix[:]),
 		control: o.Control,
 		calls:   o.Calls,
-		lanes:   &lanes{pool: o.Calls},
+		lanes:   newLanes(o.Calls),
 		beatNow: make(chan struct{}, 1),
 		wake:    make(chan struct{}, 1),
 		freed:   make(chan struct{}, 1),
