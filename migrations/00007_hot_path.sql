@@ -9,6 +9,15 @@
 --    constraint anew in each statement, and compiles a function once a session.
 -- 3. Heartbeats ask for the calls that the worker knows to hold, by id, and recovery looks at the workers that died
 --    lately. Both looked over all running calls before, and under an old snapshot over all that ever ran since.
+-- 4. Ids begin with the time (UUID version 7). A random one lands anywhere in an index, and with millions of calls behind
+--    it each lands on a page of its own, that is read for it, and written whole into the WAL after each checkpoint.
+
+-- A random UUID with the milliseconds since 1970 in its first 48 bits, and its version. Written out, since a default runs
+-- with the rights of whoever inserts.
+alter table public.core_tool_calls alter column id set default encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid()) placing
+  substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid;
+alter table public.core_tool_receipts alter column id set default encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid()) placing
+  substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid;
 
 ------------------------------------------------------------------------------------------------------------------------
 -- What must hold of a row
@@ -18,7 +27,7 @@
 
 -- A call that has ended stays as it is, and one in another state has what that state needs. Claiming is not asked: it
 -- writes no more than a holder.
-create or replace function gem.check_call_change() returns trigger language plpgsql set search_path = '' as $$
+create or replace function gem.check_call_change() returns trigger language plpgsql as $$
 begin
   if old.status in ('succeeded', 'failed', 'not_configured') then
     raise insufficient_privilege using message = 'update on core_tool_calls is refused: the call has ended, and its receipt stands';
@@ -49,7 +58,7 @@ end
 $$;
 
 -- A receipt has what its outcome needs.
-create or replace function gem.check_receipt() returns trigger language plpgsql set search_path = '' as $$
+create or replace function gem.check_receipt() returns trigger language plpgsql as $$
 begin
   if new.replay_of is not null and (new.status <> 'succeeded' or new.idempotency_key is null) then
     raise check_violation using message = 'a receipt that repeats another is a success with a key';
@@ -107,6 +116,72 @@ create trigger gem_not_emptied before truncate on public.core_tool_calls
   for each statement execute function gem.refuse_change('a call leaves with its receipt and its journal: see gem prune');
 
 -- +goose StatementBegin
+------------------------------------------------------------------------------------------------------------------------
+-- queued → running
+------------------------------------------------------------------------------------------------------------------------
+
+-- Claims up to p_limit calls that may run now. Higher priority first, then the earlier run_at, then insert order. Rows
+-- that another claim has locked are skipped, so claims never wait for one another.
+--
+-- p_marks may say, for a priority, from which run_at on to look: {"0": "2026-01-01T00:00:00Z"}. While an old snapshot
+-- keeps vacuum from removing the index entries of calls that were claimed already, a claim without marks walks them all.
+-- A mark hides what lies before it, so a worker looks without marks every few seconds.
+--
+-- A call that lost two workers is suspected of killing them. It is claimed only by a worker that runs no other such call
+-- (p_suspect), so that what died beside it twice does not die beside it a third time.
+create or replace function gem.claim(p_worker text, p_limit integer, p_suspect boolean, p_marks jsonb default '{}')
+returns setof gem.claimed_call language plpgsql security definer set search_path = ''
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off -- the order must come from the index
+  set jit = off -- so forced, a plan looks dear, and Postgres would compile it for longer than it runs
+as $$
+declare
+  at        timestamptz := clock_timestamp();
+  level     integer;
+  mark      timestamptz;
+  picked    uuid[];
+  suspects  uuid[];
+  suspect   uuid; -- the one that is claimed
+  found_ids uuid[] := '{}';
+begin
+  if not exists (select from public.core_workers w where w.worker_id = p_worker and w.stopped_at is null and w.alive_until > at) then
+    raise exception using errcode = 'GM002', message = format('worker %s claims without a heartbeat', p_worker);
+  end if;
+
+  for level in select p.priority from gem.priorities p order by p.priority desc loop
+    exit when cardinality(found_ids) >= p_limit;
+    mark := coalesce((p_marks ->> level::text)::timestamptz, '-infinity');
+    loop
+      select coalesce(array_agg(ready.id), '{}'), array_agg(ready.id) filter (where ready.losses >= 2) into picked, suspects
+      from (
+        select c.id, c.losses from public.core_tool_calls c
+        where c.status = 'queued' and c.priority = level and c.run_at >= mark and c.run_at <= at
+          and (c.losses < 2 or p_suspect and coalesce(c.id = suspect, true))
+        order by c.priority, c.run_at, c.seq
+        limit p_limit - cardinality(found_ids)
+        for update skip locked) ready;
+      exit when suspects is null or cardinality(suspects) = 1 and (suspect is null or suspects[1] = suspect);
+      suspect := suspects[1]; -- and once more without the others
+    end loop;
+    found_ids := found_ids || picked;
+    suspect := coalesce(suspect, suspects[1]);
+  end loop;
+
+  return query
+  with claimed as (
+    update public.core_tool_calls c
+    set status = 'running', attempt = c.attempt + 1, claimed_by = p_worker, claimed_at = at, updated_at = at, events = c.events + 1
+    where c.id = any (found_ids) -- locked, and queued
+    returning c.*
+  ), journal as (
+    insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id)
+    select c.id, c.events, at, 'claimed', c.attempt, p_worker from claimed c
+  )
+  select c.id, coalesce(c.tool_name, ''), coalesce(c.input, 'null')::text, c.attempt, c.idempotency_key, c.session_id, c.created_by,
+         c.priority, c.run_at, c.seq, c.retries, c.losses, c.cancel_requested_at is not null
+  from claimed c;
+end
+$$;
+
 ------------------------------------------------------------------------------------------------------------------------
 -- running, with a key: run, repeat an earlier success, or wait for whoever runs with that key now
 ------------------------------------------------------------------------------------------------------------------------
@@ -170,9 +245,11 @@ create or replace function gem.finish(p_call uuid, p_attempt integer, p_worker t
 returns uuid language plpgsql security definer set search_path = '' as $$
 declare
   at        timestamptz := clock_timestamp();
-  receipt   uuid        := gen_random_uuid();
+  receipt   uuid;
   freed_key text;
 begin
+  receipt := encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid()) placing
+    substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid;
   with ended as (
     update public.core_tool_calls c
     set status = p_status, error = p_result -> 'error', updated_at = at, events = c.events + 1
@@ -376,8 +453,9 @@ create or replace function gem.recover(p_worker text) returns integer language s
 $$;
 -- +goose StatementEnd
 
--- To force the order of the index makes a plan look so dear that Postgres would compile it, for longer than it runs.
-alter function gem.claim(text, integer, boolean, jsonb) set jit = off;
+-- Calls that lost two workers come in their order, and need no index: Postgres, with other statistics, took the one over
+-- all ready calls for them, and walked it whole.
+drop index if exists public.gem_calls_suspect;
 
 revoke all on function gem.check_call_change(), gem.check_receipt(),
   gem.heartbeat(text, interval, uuid[], integer[], boolean), gem.recover(text, timestamptz) from public;

@@ -32,6 +32,18 @@ var spoken = map[int64][]string{
 		"select call_id::text, attempt, cancel_requested from gem.heartbeat('old', '5 s')",
 		"select gem.stop_worker('old')",
 	},
+	7: {
+		"select sha256, registry::text from gem.record_registry('1', repeat('a', 64), '{}')",
+		"select gem.start_worker('old', 10, 'dev', '1', '5 s')",
+		"select call_id::text, attempt, verdict from gem.heartbeat('old', '5 s', '{}', '{}', true)",
+		"select gem.want_wake('old', true)",
+		claimed, "select verdict, receipt_id::text, result::text from gem.hold_key('{call}', 1, 'old', 'k')",
+		"select gem.finish('{call}', 1, 'old', 'succeeded', '{}', '{}', '1', null)::text",
+		claimed, "select gem.retry('{call}', 1, 'old', ('{\"error\": {}}'::jsonb) -> 'error', 3, make_interval(secs => 60.0))",
+		claimed, "select call_id::text, attempt, verdict from gem.heartbeat('old', '5 s', '{{call}}', '{1}', false)",
+		"select gem.release(a.call_id, a.attempt, 'old') from unnest('{{call}}'::uuid[], '{1}'::integer[]) as a (call_id, attempt)",
+		"select gem.stop_worker('old')",
+	},
 }
 
 const claimed = `select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, priority, run_at, seq, retries, losses, cancel_requested

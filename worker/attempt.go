@@ -23,7 +23,7 @@ type attempt struct {
 	handler *handlers.Handler
 	call    *handlers.Call // nil until a handler is to run
 	key     string         // the computed idempotency key; empty when the call has none
-	hands   *hands // what the handler runs on
+	hands   *hands         // what the handler runs on
 	started time.Time
 }
 
@@ -182,7 +182,7 @@ func (a *attempt) execute(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, a.tool.Timeout)
 	defer cancel()
 	a.call = &handlers.Call{ID: a.CallID, Tool: a.tool.Name, Attempt: a.Number, SessionID: a.SessionID, CreatedBy: a.CreatedBy, Input: a.Input}
-	tx := newCallTx(ctx, a.lanes)
+	tx := &callTx{lanes: a.lanes, ctx: ctx, cancel: cancel}
 
 	a.at(BeforeHandler)
 	output, err := a.runHandler(ctx, tx)

@@ -19,8 +19,8 @@ type pace struct {
 }
 
 const (
-	aheadFor = 25 * time.Millisecond
-	maxAhead = 256
+	aheadFor = 40 * time.Millisecond
+	maxAhead = 400
 	// paceMemory is over what time the pace is averaged.
 	paceMemory = 100 * time.Millisecond
 )

@@ -19,8 +19,7 @@ import (
 // goes back to the pool only after the transaction is gone from it.
 type callTx struct {
 	lanes  *lanes
-	given  context.Context // the handler's, of which ctx is made
-	ctx    context.Context // ends with the call, and with it every statement, whatever context the handler passes
+	ctx    context.Context // the handler's: every statement ends with it, whatever context the handler passes
 	cancel context.CancelFunc
 
 	mu     sync.Mutex
@@ -37,12 +36,6 @@ var (
 	errOpen           = errors.New("a statement of this transaction is still under way: read its rows to the end, or close them, before the next")
 	errConnectionLost = errors.New("the connection to Postgres was lost")
 )
-
-func newCallTx(ctx context.Context, lanes *lanes) *callTx {
-	t := &callTx{lanes: lanes, given: ctx}
-	t.ctx, t.cancel = context.WithCancel(ctx)
-	return t
-}
 
 // Exec runs a statement.
 func (t *callTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
@@ -63,9 +56,7 @@ func (t *callTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row 
 // Query runs a statement. The rows must be read to their end or closed before the next one.
 func (t *callTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	rows := &callRows{tx: t, release: func() {}}
-	if ctx == t.given {
-		ctx = t.ctx
-	} else {
+	if ctx != t.ctx {
 		joined, cancel := context.WithCancel(ctx)
 		stop := context.AfterFunc(t.ctx, cancel)
 		ctx, rows.release = joined, func() { stop(); cancel() }

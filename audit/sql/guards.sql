@@ -3,8 +3,9 @@ select 'guards' as name, guard.rel || '.' || guard.guard as id, format('the %s %
 from (
   select 'trigger' as kind, e.rel, e.guard, case when t.oid is null then 'is missing' when t.tgenabled not in ('O', 'A') then 'is disabled' end as fault
   from (values
-    ('core_tool_calls', 'gem_before_insert'), ('core_tool_calls', 'gem_after_insert'), ('core_tool_calls', 'gem_final_stays'),
-    ('core_tool_receipts', 'gem_written_once'), ('core_tool_receipts', 'gem_not_emptied'),
+    ('core_tool_calls', 'gem_before_insert'), ('core_tool_calls', 'gem_after_insert'), ('core_tool_calls', 'gem_state_holds'),
+    ('core_tool_calls', 'gem_removed_whole'), ('core_tool_calls', 'gem_not_emptied'),
+    ('core_tool_receipts', 'gem_outcome_holds'), ('core_tool_receipts', 'gem_written_once'), ('core_tool_receipts', 'gem_not_emptied'),
     ('core_tool_events', 'gem_append_only'), ('core_tool_events', 'gem_not_emptied')
   ) e (rel, guard)
   left join pg_trigger t on t.tgrelid = ('public.' || e.rel)::regclass and t.tgname = e.guard
@@ -21,10 +22,7 @@ from (
   union all
   select 'constraint', e.rel, e.guard, case when c.oid is null then 'is missing' end
   from (values
-    ('core_tool_calls', 'gem_calls_status'), ('core_tool_calls', 'gem_calls_held'), ('core_tool_calls', 'gem_calls_counts'),
-    ('core_tool_calls', 'gem_calls_parent'), ('core_tool_receipts', 'gem_receipts_status'), ('core_tool_receipts', 'gem_receipts_result'),
-    ('core_tool_receipts', 'gem_receipts_replay'), ('core_tool_receipts', 'gem_receipts_call'), ('core_tool_receipts', 'gem_receipts_replay_of'),
-    ('core_tool_events', 'gem_events_call')
+    ('core_tool_calls', 'gem_calls_parent'), ('core_tool_receipts', 'gem_receipts_replay_of')
   ) e (rel, guard)
   left join pg_constraint c on c.conrelid = ('public.' || e.rel)::regclass and c.conname = e.guard
 

@@ -33,7 +33,7 @@ func TestDemoWithNothingSetUp(t *testing.T) {
 	if lines := strings.Count(receipts, "\n"); lines != 12 { // below the head
 		t.Errorf("receipts in the table: got %d, want a dozen:\n%s", lines, got.stdout)
 	}
-	if strings.Contains(got.stderr, "call claimed") {
+	if strings.Contains(got.stderr, "call ended") {
 		t.Errorf("the worker's log is shown without --verbose:\n%s", got.stderr)
 	}
 	wantNothingLeft(t, mark)
@@ -48,7 +48,7 @@ func TestDemoOnADatabaseThatHasData(t *testing.T) {
 		wants(t, got.stderr, "DATABASE_URL is set")
 		wants(t, got.stdout, " hit ", "results 1 entry")
 		if len(args) == 2 {
-			wants(t, got.stderr, "call claimed")
+			wants(t, got.stderr, "call ended")
 		}
 	}
 	db := testdb.Pool(t, url)

@@ -47,7 +47,7 @@ func TestDevRunsUntilCtrlC(t *testing.T) {
 	if code := p.wait(t); code != 0 {
 		t.Errorf("exit code after Ctrl-C: got %d, want 0", code)
 	}
-	wants(t, p.stderr.String(), "call claimed", "worker stopped")
+	wants(t, p.stderr.String(), "call ended", "worker stopped")
 	wantNothingLeft(t, mark)
 }
 

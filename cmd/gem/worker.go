@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"runtime/debug"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -32,6 +34,7 @@ The environment:
 			if err != nil {
 				return err
 			}
+			tuneMemory()
 			log := cfg.Logger()
 			defer func() { _ = log.Sync() }()
 			reg, from, err := loadRegistry(cfg.ToolsRegistry)
@@ -51,6 +54,17 @@ The environment:
 	}
 	patienceFlag(cmd, &patience)
 	return cmd
+}
+
+// tuneMemory lets a worker collect its garbage less often: what it keeps is a few megabytes, and Go would collect at each
+// further few. GOGC and GOMEMLIMIT overrule it.
+func tuneMemory() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(400)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(256 << 20) // from there on it collects as often as it must, with large inputs
+	}
 }
 
 // environment lists the variables that a worker reads.

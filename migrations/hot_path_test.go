@@ -1,0 +1,92 @@
+package migrations_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/jackc/pgx/v5"
+)
+
+// What moves a call reads a handful of rows and index entries, with 20,000 calls in the table and whatever Postgres
+// believes of them: a plan that walks the table, or the index over running calls, is made with the statistics of another
+// hour, kept as long as its connection, and noticed when it is night.
+func TestWhatMovesACallReadsAFewRowsWhateverTheStatistics(t *testing.T) {
+	t.Parallel()
+	const (
+		queued = `insert into core_tool_calls (tool_name, run_at) select 'a.b', now() from generate_series(1, 10000);
+			insert into core_tool_calls (tool_name, run_at) select 'a.b', now() + interval '1 day' from generate_series(1, 5000)`
+		// Not claimed: the index entries of calls that were queued before would have to be read once, and so would be counted.
+		running = `set session_replication_role = replica;
+			insert into core_tool_calls (tool_name, status, attempt, claimed_by, claimed_at, events)
+				select 'a.b', 'running', 1, 'w', now(), 1 from generate_series(1, 5000);
+			set session_replication_role = origin`
+	)
+	for name, statistics := range map[string][]string{
+		"never taken":                        {queued, running},
+		"taken when the table was empty":     {"analyze", queued, running},
+		"taken when nothing ran":             {queued, "analyze", running},
+		"taken when all was there":           {queued, running, "analyze"},
+		"taken when all of the calls ran":    {running, "analyze", queued},
+		"taken when all of the calls waited": {"insert into core_tool_calls (tool_name, run_at) select 'a.b', now() + interval '1 day' from generate_series(1, 9)", "analyze", queued, running},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Pool(t, testdb.New(t))
+			insert(t, db, "alter table core_tool_calls set (autovacuum_enabled = off)")
+			insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour'), gem.start_worker('dead', 9, '', '', '0 s')")
+			for _, sql := range statistics {
+				insert(t, db, sql)
+			}
+			conn, err := db.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Release()
+			for what, sql := range map[string]string{
+				"a claim":             "select count(*)::text from gem.claim('w', 10, true) where $1 <> ''",
+				"a claim with a mark": "select count(*)::text from gem.claim('w', 10, true, jsonb_build_object('0', now() - interval '1 hour')) where $1 <> ''",
+				"the end of a call":   "select gem.finish($1::text::uuid, 1, 'w', 'succeeded', '{}', '{}', '1')::text",
+				"a key":               "select gem.hold_key($1::text::uuid, 1, 'w', 'k')::text",
+				"a retry":             "select gem.retry($1::text::uuid, 1, 'w', '{}', 3, '1 s')::text",
+				"handing over":        "select gem.release($1::text::uuid, 1, 'w')::text",
+				"a heartbeat":         "select count(*)::text from gem.heartbeat('w', '1 hour', array[$1::text::uuid], '{1}', false)",
+			} {
+				read := 0
+				for range 7 { // often enough for the plan that a connection keeps; the first clears what others left
+					read = reads(t, conn.Conn(), sql)
+				}
+				if read > 150 {
+					t.Errorf("%s read %d rows and index entries", what, read)
+				}
+			}
+		})
+	}
+}
+
+// reads returns how many rows and index entries of the calls a statement read. It gets the id of a call that w holds.
+func reads(t *testing.T, conn *pgx.Conn, sql string) int {
+	t.Helper()
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	counted := func() (n int) {
+		err := tx.QueryRow(t.Context(), `select (pg_stat_get_xact_tuples_returned('core_tool_calls'::regclass) + pg_stat_get_xact_tuples_fetched('core_tool_calls'::regclass)
+			+ sum(pg_stat_get_xact_tuples_returned(indexrelid)))::int from pg_index where indrelid = 'core_tool_calls'::regclass`).Scan(&n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	var held, answer string
+	if err := tx.QueryRow(t.Context(), "select id::text from gem.claim('w', 1, true)").Scan(&held); err != nil {
+		t.Fatal(err)
+	}
+	before := counted()
+	if err := tx.QueryRow(t.Context(), sql, held).Scan(&answer); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return counted() - before
+}
