@@ -36,28 +36,34 @@ func (c *claimed) suspect() bool { return c.Losses >= 2 }
 // need not walk over the index entries of calls that were claimed before, which stay as long as any old snapshot does.
 type marks struct {
 	from     map[int]time.Time
-	fullLook time.Time
+	fullLook time.Time     // the last one
+	every    time.Duration // until the next
 }
 
 const (
 	// A transaction that inserted before others and commits after them lies behind the mark: the mark keeps this distance.
 	markDistance = time.Second
-	// What lies behind it all the same is found by a look without marks.
+	// What lies behind it all the same is found by a look without marks: every two seconds, or so seldom that it takes a
+	// twentieth of the time, where an old snapshot has made it slow.
 	fullLookEvery = 2 * time.Second
+	fullLookShare = 20
 )
 
 // next returns the marks for the next claim as JSON; none for a full look.
-func (m *marks) next(now time.Time) string {
-	if now.Sub(m.fullLook) >= fullLookEvery {
+func (m *marks) next(now time.Time) (encoded string, full bool) {
+	if now.Sub(m.fullLook) >= max(m.every, fullLookEvery) {
 		m.fullLook = now
-		return "{}"
+		return "{}", true
 	}
-	encoded, err := json.Marshal(m.from)
+	from, err := json.Marshal(m.from)
 	if err != nil || len(m.from) == 0 {
-		return "{}"
+		return "{}", false
 	}
-	return string(encoded)
+	return string(from), false
 }
+
+// looked says how long a full look took.
+func (m *marks) looked(took time.Duration) { m.every = took * fullLookShare }
 
 // forget makes the next claim a full look: some call came back to the place that it had before.
 func (m *marks) forget() { m.fullLook = time.Time{} }
@@ -80,9 +86,11 @@ func (m *marks) learn(calls []claimed) {
 func (w *Worker) claim(ctx context.Context, limit int) ([]claimed, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementDeadline)
 	defer cancel()
+	from, full := w.marks.next(time.Now())
+	began := time.Now()
 	rows, err := w.control.Query(ctx, `
 		select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, priority, run_at, seq, retries, losses, cancel_requested
-		from gem.claim($1, $2, $3, $4)`, w.id, limit, !w.holdsSuspect(), w.marks.next(time.Now()))
+		from gem.claim($1, $2, $3, $4)`, w.id, limit, !w.holdsSuspect(), from)
 	if err != nil {
 		return nil, err
 	}
@@ -101,6 +109,9 @@ func (w *Worker) claim(ctx context.Context, limit int) ([]claimed, error) {
 	// Only now are they ours: the rows stream before the statement has ended.
 	if err := rows.Err(); err != nil {
 		return nil, err
+	}
+	if full {
+		w.marks.looked(time.Since(began))
 	}
 	w.marks.learn(calls)
 	slices.SortFunc(calls, func(a, b claimed) int {

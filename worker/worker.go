@@ -36,7 +36,8 @@ const (
 
 // Options says what a worker works with. The zero value of a field that names a default is that default.
 type Options struct {
-	// Calls is the pool that handlers, receipts and keys use. It should have a connection for each slot.
+	// Calls is the pool that handlers, receipts and keys share. A handler's transaction has a connection to itself: with
+	// fewer connections than slots, handlers may wait for one.
 	Calls *pgxpool.Pool
 	// Control is the pool that claims and heartbeats use: two connections of its own, so that no handler can starve them.
 	Control *pgxpool.Pool
@@ -69,7 +70,7 @@ type Options struct {
 	// At is called at each point of a call's life. It is for tests; nil costs nothing.
 	At func(Point)
 
-	// Log is told when a call is claimed and when it ends. Default: none.
+	// Log is told of each call when it ends, and at the level debug when it begins. Default: none.
 	Log *zap.Logger
 }
 

@@ -24,8 +24,8 @@ import (
 // What a worker is made of, put together in one place for `gem worker`, `gem dev` and `gem demo`.
 
 const (
-	// controlConns is the size of the pool for claims and heartbeats. With one connection for each slot and one that
-	// listens, a worker opens WORKER_CONCURRENCY + 3.
+	// controlConns is the size of the pool for claims and heartbeats. With those that calls share and one that listens, a
+	// worker opens WORKER_CONNECTIONS + 3.
 	controlConns = 2
 	// transactionPoolerPort is where Supabase's pooler, and others, run in transaction mode: no LISTEN gets through.
 	transactionPoolerPort = 6543
@@ -59,7 +59,7 @@ func build(ctx context.Context, p parts) (_ *stack, err error) {
 		return nil, usage("DATABASE_URL: %w", err)
 	}
 	if s.calls, err = pgpool.Open(ctx, p.config.DatabaseURL.Reveal(), pgpool.Options{
-		MaxConns: int32(p.config.WorkerConcurrency), Pooled: behindPooler, Name: "gem calls"}); err != nil {
+		MaxConns: int32(p.config.CallConnections()), Pooled: behindPooler, Name: "gem calls"}); err != nil {
 		return nil, usage("DATABASE_URL: %w", err)
 	}
 	err = pgpool.Wait(ctx, s.control, p.patience, func(reason string) {

@@ -23,7 +23,7 @@ The worker takes calls from the queue and runs each to its receipt, several at
 a time. It opens no port. The first SIGTERM or SIGINT ends it in order: it
 takes no more calls, lets those that run end within WORKER_SHUTDOWN_GRACE, and
 hands over the rest. The second ends it at once; other workers then recover its
-calls. It opens at most WORKER_CONCURRENCY + 3 connections to Postgres.
+calls. It opens at most WORKER_CONNECTIONS + 3 connections to Postgres.
 
 The environment:
 `) + environment(),

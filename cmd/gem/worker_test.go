@@ -19,7 +19,7 @@ func TestWorkerHelpListsTheEnvironment(t *testing.T) {
 	t.Parallel()
 	got := inProcess(t.Context(), "worker", "--help")
 	wants(t, got.stdout, "\n  DATABASE_URL ", "\n  DIRECT_URL ", "\n  WORKER_CONCURRENCY ", "\n  TOOLS_POLL_INTERVAL_MS ", "\n  SMTP_HOST ", "\n  TWILIO_AUTH_TOKEN ",
-		"\n  HTTP_ALLOWED_HOSTS ", "(default 10)", "WORKER_CONCURRENCY + 3")
+		"\n  HTTP_ALLOWED_HOSTS ", "(default 10)", "WORKER_CONNECTIONS + 3")
 }
 
 func TestWorkerStopsInOrder(t *testing.T) {
@@ -49,12 +49,12 @@ func TestWorkerOpensNoMoreConnectionsThanItSays(t *testing.T) {
 	t.Parallel()
 	url := testdb.New(t)
 	db := testdb.Pool(t, url)
-	startWorker(t, url, "WORKER_CONCURRENCY=2")
+	startWorker(t, url, "WORKER_CONCURRENCY=50", "WORKER_CONNECTIONS=2")
 	execute(t, db, `insert into core_tool_calls (tool_name, input) select 'os.create_note', '{"domain": "both", "title": "a", "content": "b"}' from generate_series(1, 200)`)
 	for most := 0; ; {
 		now := query[int](t, db, "select count(*)::int from pg_stat_activity where datname = current_database() and application_name like 'gem%'")
 		if most = max(most, now); most > 5 {
-			t.Fatalf("connections: got %d, want at most WORKER_CONCURRENCY + 3 = 5", most)
+			t.Fatalf("connections: got %d, want at most WORKER_CONNECTIONS + 3 = 5", most)
 		}
 		if query[int](t, db, "select count(*)::int from core_tool_receipts") == 200 {
 			break

@@ -21,6 +21,8 @@ type Config struct {
 	WorkerID string `envconfig:"WORKER_ID" may:"1 to 100 printable characters" desc:"The name of this worker. By default RENDER_INSTANCE_ID, else the name of the host."`
 	// WorkerConcurrency is how many calls run at once.
 	WorkerConcurrency int `envconfig:"WORKER_CONCURRENCY" default:"10" may:"a whole number from 1 to 1000" desc:"How many calls run at once."`
+	// WorkerConnections is the size of the pool that calls share; 0 means WorkerConcurrency. See [Config.CallConnections].
+	WorkerConnections int `envconfig:"WORKER_CONNECTIONS" default:"0" may:"a whole number from 0 to 1000" desc:"The connections to Postgres that running calls share; 0 means WORKER_CONCURRENCY. Three more are the worker's own."`
 	// PollIntervalMS is in milliseconds: see [Config.PollInterval].
 	PollIntervalMS int `envconfig:"TOOLS_POLL_INTERVAL_MS" default:"1000" may:"a whole number from 10 to 60000" desc:"Milliseconds between two looks for calls when nothing is going on."`
 	// ShutdownGrace is how long running calls may go on after SIGTERM.
@@ -51,6 +53,14 @@ type Config struct {
 // PollInterval is the time between two looks for calls when nothing is going on.
 func (c *Config) PollInterval() time.Duration {
 	return time.Duration(c.PollIntervalMS) * time.Millisecond
+}
+
+// CallConnections is how many connections running calls share: never more than there are calls.
+func (c *Config) CallConnections() int {
+	if c.WorkerConnections == 0 {
+		return c.WorkerConcurrency
+	}
+	return min(c.WorkerConnections, c.WorkerConcurrency)
 }
 
 // RequireDatabase is for commands that need a database: its error says what to do when none is configured.

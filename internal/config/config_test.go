@@ -56,20 +56,29 @@ func TestDefaults(t *testing.T) {
 func TestEveryVariableIsRead(t *testing.T) {
 	c := load(t, map[string]string{
 		"DATABASE_URL": "postgres://u:p@h/d", "DIRECT_URL": "host=h user=u", "TOOLS_REGISTRY": " tools.json ", "WORKER_ID": "wörker 1",
-		"WORKER_CONCURRENCY": "1000", "TOOLS_POLL_INTERVAL_MS": "10", "WORKER_SHUTDOWN_GRACE": "1m30s", "LOG_LEVEL": "WARN", "LOG_FORMAT": "console",
+		"WORKER_CONCURRENCY": "1000", "WORKER_CONNECTIONS": "12", "TOOLS_POLL_INTERVAL_MS": "10", "WORKER_SHUTDOWN_GRACE": "1m30s", "LOG_LEVEL": "WARN", "LOG_FORMAT": "console",
 		"SMTP_HOST": "mail.example.com", "SMTP_PORT": "465", "SMTP_USERNAME": "u", "SMTP_PASSWORD": "p", "SMTP_FROM": "GEM <gem@example.com>", "SMTP_TLS": "tls",
 		"TWILIO_ACCOUNT_SID": "AC1", "TWILIO_AUTH_TOKEN": "t", "TWILIO_FROM": "+15550100", "TWILIO_BASE_URL": "http://127.0.0.1:8080/",
 		"HTTP_ALLOWED_HOSTS": " API.example.com , 10.0.0.5:8080,[::1]:80, ::1,",
 	})
 	want := &config.Config{
 		DatabaseURL: "postgres://u:p@h/d", DirectURL: "host=h user=u", ToolsRegistry: "tools.json", WorkerID: "wörker 1",
-		WorkerConcurrency: 1000, PollIntervalMS: 10, ShutdownGrace: 90 * time.Second, LogLevel: "warn", LogFormat: "console",
+		WorkerConcurrency: 1000, WorkerConnections: 12, PollIntervalMS: 10, ShutdownGrace: 90 * time.Second, LogLevel: "warn", LogFormat: "console",
 		SMTPHost: "mail.example.com", SMTPPort: 465, SMTPUsername: "u", SMTPPassword: "p", SMTPFrom: "GEM <gem@example.com>", SMTPTLS: "tls",
 		TwilioAccountSID: "AC1", TwilioAuthToken: "t", TwilioFrom: "+15550100", TwilioBaseURL: "http://127.0.0.1:8080",
 		HTTPAllowedHosts: []string{"api.example.com", "10.0.0.5:8080", "[::1]:80", "::1"},
 	}
 	if diff := cmp.Diff(want, c); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestCallsShareNoMoreConnectionsThanThereAreCalls(t *testing.T) {
+	for _, c := range []struct{ concurrency, connections, want int }{{10, 0, 10}, {100, 4, 4}, {2, 10, 2}} {
+		cfg := config.Config{WorkerConcurrency: c.concurrency, WorkerConnections: c.connections}
+		if got := cfg.CallConnections(); got != c.want {
+			t.Errorf("%d calls, WORKER_CONNECTIONS %d: got %d, want %d", c.concurrency, c.connections, got, c.want)
+		}
 	}
 }
 
@@ -98,6 +107,7 @@ func TestWrongValues(t *testing.T) {
 		{"WORKER_CONCURRENCY", "0", `is "0"`},
 		{"WORKER_CONCURRENCY", "1001", `is "1001"`},
 		{"WORKER_CONCURRENCY", "1.5", `is "1.5"`},
+		{"WORKER_CONNECTIONS", "-1", `is "-1"; it may be a whole number from 0 to 1000`},
 		{"WORKER_CONCURRENCY", "99999999999999999999", "may be"},
 		{"TOOLS_POLL_INTERVAL_MS", "9", "from 10 to 60000"},
 		{"TOOLS_POLL_INTERVAL_MS", "1s", "from 10 to 60000"},
@@ -264,7 +274,7 @@ func TestEveryVariableIsDescribed(t *testing.T) {
 			t.Errorf("%s is not secret", v.Name)
 		}
 	}
-	if len(seen) != 20 {
+	if len(seen) != 21 {
 		t.Errorf("%d variables", len(seen))
 	}
 }

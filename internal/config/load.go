@@ -82,6 +82,7 @@ func (l *loader) check(c *Config) {
 	l.database("DIRECT_URL", c.DirectURL)
 	l.is(utf8.RuneCountInString(c.WorkerID) <= maxWorkerID && printable(c.WorkerID), "WORKER_ID")
 	l.is(within(c.WorkerConcurrency, 1, 1000), "WORKER_CONCURRENCY")
+	l.is(within(c.WorkerConnections, 0, 1000), "WORKER_CONNECTIONS")
 	l.is(within(c.PollIntervalMS, 10, 60_000), "TOOLS_POLL_INTERVAL_MS")
 	l.is(c.ShutdownGrace >= 0 && c.ShutdownGrace <= time.Hour, "WORKER_SHUTDOWN_GRACE")
 

@@ -1,0 +1,133 @@
+package worker_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/worker"
+	"github.com/jackc/pgx/v5"
+)
+
+// sharing makes a worker run twenty calls at once over the connections given.
+func sharing(t *testing.T, env *handlertest.Env, connections int, pooled bool) func(*worker.Options) {
+	t.Helper()
+	calls, err := pgpool.Open(t.Context(), env.URL, pgpool.Options{MaxConns: int32(connections), Pooled: pooled})
+	if err != nil {
+		t.Fatal(err)
+	}
+	control, err := pgpool.Open(t.Context(), env.URL, pgpool.Options{MaxConns: 2, Pooled: pooled})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { calls.Close(); control.Close() })
+	return func(o *worker.Options) { o.Calls, o.Control, o.Concurrency = calls, control, 20 }
+}
+
+// What goes wrong with one call is that call's alone, whoever it shared a connection with.
+func TestCallsThatShareAConnectionEndEachAsItShould(t *testing.T) {
+	t.Parallel()
+	ends := []struct {
+		tool, then string
+		status     receipts.Status
+		code       receipts.Code
+	}{
+		{"lab.write", "", receipts.Succeeded, ""},
+		{"lab.write", "another statement", receipts.Succeeded, ""},
+		{"lab.write", "swallow", receipts.Failed, receipts.ExecutionError},
+		{"lab.write", "deferred constraint", receipts.Failed, receipts.ExecutionError},
+		{"lab.write", "nul", receipts.Failed, receipts.OutputInvalid},
+		{"lab.write", "panic", receipts.Failed, receipts.Panic},
+		{"lab.write", "goexit", receipts.Failed, receipts.Panic},
+		{"lab.send", "", receipts.Succeeded, ""},
+		{"lab.send", "fail", receipts.Failed, receipts.ExecutionError},
+		{"lab.send", "nul", receipts.Failed, receipts.OutputInvalid},
+		{"lab.nothing", "", receipts.Succeeded, ""},
+		{"lab.nothing", "transient once", receipts.Succeeded, ""},
+	}
+	for _, connections := range []int{1, 2, 5} {
+		for _, pooled := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d connections, pooled %v", connections, pooled), func(t *testing.T) {
+				t.Parallel()
+				env, _ := startLab(t, nil, tool{name: "lab.write"}, tool{name: "lab.send"}, tool{name: "lab.nothing"})
+				const each = 8
+				ids := map[string]int{}
+				for range each {
+					for i, e := range ends {
+						ids[env.Insert(handlertest.Call{Tool: e.tool, Input: task(Task{Text: e.then + "!", Then: e.then})})] = i
+					}
+				}
+				env.StartWorker(sharing(t, env, connections, pooled))
+				for id, i := range ids {
+					r := env.Await(id)
+					e, _ := r.Error()
+					if want := ends[i]; r.Status != want.status || e.Code != want.code {
+						t.Errorf("%s %q: %s %s", want.tool, want.then, r.Status, r.Result)
+					}
+				}
+				for then, want := range map[string]int{"": each, "another statement": each, "swallow": 0, "deferred constraint": 0, "nul": 0, "panic": 0} {
+					if rows := rowsWith(t, env, then+"!"); rows != want {
+						t.Errorf("rows of %q: got %d, want %d", then, rows, want)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A receipt that Postgres keeps waiting holds up those behind it for some time, and none of them is lost or doubled.
+func TestAReceiptThatWaitsForALockLosesNoOther(t *testing.T) {
+	t.Parallel()
+	env, lab := startLab(t, nil, tool{name: "lab.send"})
+	env.StartWorker(sharing(t, env, 1, false))
+	slow := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "slow", Gate: "g"})})
+	lab.awaitBegin(t)
+	tx, err := env.DB.BeginTx(t.Context(), pgx.TxOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, err := tx.Exec(t.Context(), "select from core_tool_calls where id = $1 for update", slow); err != nil {
+		t.Fatal(err)
+	}
+	lab.tell(t, "g", Order{})
+	env.Until("the receipt to wait for the lock", func() bool {
+		var waiting bool
+		err := env.DB.QueryRow(t.Context(), "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')").Scan(&waiting)
+		return err == nil && waiting
+	})
+	others := make([]string, 30)
+	for i := range others {
+		others[i] = env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "other"})})
+	}
+	time.Sleep(100 * time.Millisecond) // let them come to wait behind it
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range append(others, slow) {
+		if r := env.Await(id); r.Status != receipts.Succeeded || r.Attempt != 1 {
+			t.Errorf("attempt %d: %s", r.Attempt, r.Result)
+		}
+	}
+}
+
+// A statement that the server has forgotten, as after `deallocate all`, is prepared again, and the call runs again.
+func TestAForgottenStatementCostsNoCall(t *testing.T) {
+	t.Parallel()
+	env, _ := startLab(t, nil, tool{name: "lab.write"}, tool{name: "lab.send"})
+	env.StartWorker(sharing(t, env, 1, false))
+	for range 3 {
+		for _, c := range []handlertest.Call{
+			{Tool: "lab.write", Input: task(Task{Text: "x", Then: "forget"})},
+			{Tool: "lab.write", Input: task(Task{Text: "x"})},
+			{Tool: "lab.send", Input: task(Task{Text: "x"})},
+		} {
+			if r := env.Run(c); r.Status != receipts.Succeeded {
+				t.Errorf("%s: %s", c.Tool, r.Result)
+			}
+		}
+	}
+}
