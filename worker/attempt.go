@@ -238,7 +238,7 @@ func (a *attempt) runHandler(ctx context.Context, tx *callTx) (json.RawMessage, 
 			a.Log.Error("the handler ignores that its context has ended: it is given up", a.named(zap.String("handler", a.handler.Func), zap.String("file", a.handler.File))...)
 		}
 	}
-	if late || r.err == error(errGone) {
+	if late || errors.Is(r.err, errGone) {
 		a.hands.leave()
 	}
 	return r.output, r.err

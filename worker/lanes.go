@@ -254,6 +254,9 @@ func (l *lanes) turn(conn *pgxpool.Conn, lead *receiptJob) (taken, committing bo
 	ctx, cancel := context.WithCancel(context.Background())
 	deadline := time.AfterFunc(statementDeadline, cancel)
 	defer func() {
+		if taken {
+			return // it is another's, all of it
+		}
 		deadline.Stop()
 		if err != nil && conn.Conn().IsClosed() {
 			err = errors.Join(errConnectionLost, err)
@@ -261,9 +264,7 @@ func (l *lanes) turn(conn *pgxpool.Conn, lead *receiptJob) (taken, committing bo
 		if err != nil && ctx.Err() != nil {
 			err = errors.Join(errBlocked, err)
 		}
-		if !taken {
-			cancel()
-		}
+		cancel()
 	}()
 
 	speech, err := speechOf(ctx, conn.Conn())
@@ -327,6 +328,7 @@ func (l *lanes) turn(conn *pgxpool.Conn, lead *receiptJob) (taken, committing bo
 		l.putBack(nil, next)
 		return false, committing, err
 	}
+	deadline.Stop() // from here on the statement's own contexts end it
 	next.answer <- held{conn: conn, pipeline: pipeline, cancel: cancel}
 	return true, committing, err
 }
