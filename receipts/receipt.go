@@ -1,6 +1,6 @@
 // Package receipts is the record of what calls did: the one receipt each, the journal, and the idempotency keys that let a
 // call repeat an earlier receipt instead of running. It is the only writer of receipts; the rules are in the SQL functions
-// of migrations/00002_state_machine.sql, which it calls.
+// of migrations/00002_state_machine.sql and 00007_hot_path.sql, which it calls.
 package receipts
 
 import (
