@@ -1,4 +1,4 @@
-.PHONY: demo dev test race lint fuzz chaos check build
+.PHONY: demo dev test race lint fuzz chaos bench check build
 
 demo: ## a dozen calls on a private Postgres, and what became of them
 	go run ./cmd/gem demo
@@ -24,6 +24,9 @@ fuzz: ## random JSON into validation and dispatch, a minute each
 chaos: ## workers killed and cut off, Postgres restarted, for CHAOS_DURATION (10m), and what became of CHAOS_CALLS (20000) calls
 	CHAOS_DURATION=$${CHAOS_DURATION:-10m} CHAOS_CALLS=$${CHAOS_CALLS:-20000} \
 		go test ./internal/chaos -run NothingIsLost -count=1 -timeout 0 -v
+
+bench: ## the table of docs/performance.md, beside River and a floor, on a durable Postgres of its own; some 40 minutes
+	cd bench && go run .
 
 check: ## what CI does
 	bash .ci/run
