@@ -16,13 +16,16 @@ type contestant interface {
 	Migrate(ctx context.Context, db *pgxpool.Pool) error
 	// Backlog puts n calls into the queue.
 	Backlog(ctx context.Context, db *pgxpool.Pool, n int, withRow bool) error
-	// Insert puts one call into the queue, as a frontend does, and returns its id.
-	Insert(ctx context.Context, db *pgxpool.Pool, withRow bool) (id string, err error)
+	// Inserter returns a function with which a frontend puts calls into the queue.
+	Inserter(db *pgxpool.Pool, withRow bool) (inserter, error)
 	// Start works until stop is called, which returns when nothing runs any more.
 	Start(ctx context.Context, w work) (stop func(), err error)
 	// Ended selects the id of each call that has ended as text, and the time of that commit.
 	Ended() string
 }
+
+// inserter puts one call into the queue and returns its id. It may be called by several at once.
+type inserter func(ctx context.Context) (id string, err error)
 
 // work says how a contestant is to work.
 type work struct {
@@ -31,6 +34,7 @@ type work struct {
 	Slots   int    // how many calls it may run at once
 	Poll    bool   // without notifications
 	Handled *atomic.Int64
+	Fail    func(error) // is told what no contestant should run into, and ends the run
 }
 
 // The one thing that a call does, where it writes a row.

@@ -35,10 +35,12 @@ func (floor) Backlog(ctx context.Context, db *pgxpool.Pool, n int, withRow bool)
 	return err
 }
 
-func (floor) Insert(ctx context.Context, db *pgxpool.Pool, withRow bool) (id string, err error) {
-	err = db.QueryRow(ctx, `insert into floor_calls (tool_name, input) values ($1, $2) returning id::text`,
-		tool(withRow), jsonOf(newPayload(0, withRow))).Scan(&id)
-	return id, err
+func (floor) Inserter(db *pgxpool.Pool, withRow bool) (inserter, error) {
+	return func(ctx context.Context) (id string, err error) {
+		err = db.QueryRow(ctx, `insert into floor_calls (tool_name, input) values ($1, $2) returning id::text`,
+			tool(withRow), jsonOf(newPayload(0, withRow))).Scan(&id)
+		return id, err
+	}, nil
 }
 
 func (floor) Ended() string {
@@ -78,6 +80,9 @@ func (floor) Start(ctx context.Context, w work) (stop func(), err error) {
 			calls, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c floorCall, err error) {
 				return c, row.Scan(&c.id, &c.tool, &c.input)
 			})
+			if err != nil && working.Err() == nil {
+				w.Fail(fmt.Errorf("claim: %w", err))
+			}
 			if err != nil || len(calls) == 0 {
 				return // it is measured with a backlog alone
 			}
@@ -90,7 +95,7 @@ func (floor) Start(ctx context.Context, w work) (stop func(), err error) {
 		running.Go(func() {
 			for c := range queue {
 				if err := floorRun(ctx, db, c); err != nil {
-					fmt.Println("floor:", err)
+					w.Fail(fmt.Errorf("run a call: %w", err))
 				}
 				w.Handled.Add(1)
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync/atomic"
+	"time"
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/pgpool"
@@ -36,14 +37,71 @@ func (gemWorker) Backlog(ctx context.Context, db *pgxpool.Pool, n int, withRow b
 	return err
 }
 
-func (gemWorker) Insert(ctx context.Context, db *pgxpool.Pool, withRow bool) (id string, err error) {
-	err = db.QueryRow(ctx, `insert into core_tool_calls (tool_name, input) values ($1, $2) returning id::text`,
-		tool(withRow), jsonOf(newPayload(0, withRow))).Scan(&id)
-	return id, err
+func (gemWorker) Inserter(db *pgxpool.Pool, withRow bool) (inserter, error) {
+	return func(ctx context.Context) (id string, err error) {
+		err = db.QueryRow(ctx, `insert into core_tool_calls (tool_name, input) values ($1, $2) returning id::text`,
+			tool(withRow), jsonOf(newPayload(0, withRow))).Scan(&id)
+		return id, err
+	}, nil
 }
 
 func (gemWorker) Ended() string {
 	return `select call_id::text, pg_xact_commit_timestamp(xmin) from core_tool_receipts where status = 'succeeded'`
+}
+
+// Fill gives each call that ended the journal and the receipt that it has. Ids come in the order of time, as those do that
+// the database gives.
+func (gemWorker) Fill(ctx context.Context, db *pgxpool.Pool, f filling) error {
+	input := "'" + jsonOf(newPayload(0, true)) + "'::jsonb"
+	const columns = `insert into core_tool_calls (id, tool_name, input, status, attempt, claimed_by, claimed_at, run_at, created_at, updated_at, priority, events) `
+	queued := columns + `select ('018f0000-0000-7%[2]s-8000-' || lpad(to_hex(i), 12, '0'))::uuid, 'bench.write', ` + input + `, 'queued', 0, null, null, at, now(), now(), 0, 1
+		from (select i, %[1]s as at from generate_series(1, $1::int) i) s`
+	const ids = ` from (select ('018e0000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid as id from generate_series(1, $1::int) i) s`
+	return fillWith(ctx, db, []fillStatement{
+		{1, `insert into gem.priorities select 0 where $1::int = 1 on conflict do nothing`},
+		{f.ended, columns + `select id, 'bench.write', ` + input + `, 'succeeded', 1, 'before', now() - interval '1 day',
+			now() - interval '1 day', now() - interval '1 day', now() - interval '1 day', 0, 3` + ids},
+		{f.ended, `insert into core_tool_receipts (call_id, tool_name, status, result, effects, attempt, worker_id, registry_version, duration)
+			select id, 'bench.write', 'succeeded', '` + floorResult + `', '` + floorEffects + `', 1, 'before', '1.0.0', '2 ms'` + ids},
+		{f.ended, `insert into core_tool_events (call_id, seq, at, event, attempt, worker_id)
+			select id, seq, now() - interval '1 day', event, least(seq - 1, 1), 'before'` + ids + `,
+			(values (1, 'queued'), (2, 'claimed'), (3, 'succeeded')) step (seq, event)`},
+		{f.queued, fmt.Sprintf(queued, `now() - interval '1 hour' + i * interval '1 ms'`, "001")},
+		{f.later, fmt.Sprintf(queued, `now() + interval '1 hour' + i * interval '1 ms'`, "002")},
+		{f.queued + f.later, `insert into core_tool_events (call_id, seq, at, event, attempt)
+			select id, 1, now(), 'queued', 0 from core_tool_calls where status = 'queued' order by id limit $1::int`},
+	})
+}
+
+// Claimer claims with the marks of a worker: from the second claim on from somewhat before where the last one ended.
+func (gemWorker) Claimer(ctx context.Context, db *pgxpool.Pool) (func(ctx context.Context, n int) (int, error), error) {
+	const name = "bench"
+	if _, err := db.Exec(ctx, "select gem.start_worker($1, 10, 'bench', '1.0.0', '1 day')", name); err != nil {
+		return nil, err
+	}
+	marks := "{}"
+	return func(ctx context.Context, n int) (int, error) {
+		var last time.Time
+		rows, err := db.Query(ctx, `
+			select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, priority, run_at, seq, retries, losses, cancel_requested
+			from gem.claim($1, $2, $3, $4)`, name, n, true, marks)
+		if err != nil {
+			return 0, err
+		}
+		got := 0
+		for rows.Next() {
+			var runAt time.Time
+			if err := rows.Scan(nil, nil, nil, nil, nil, nil, nil, nil, &runAt, nil, nil, nil, nil); err != nil {
+				return 0, err
+			}
+			got++
+			if runAt.After(last) {
+				last = runAt
+			}
+		}
+		marks = jsonOf(map[int]time.Time{0: last.Add(-time.Second)})
+		return got, rows.Err()
+	}, nil
 }
 
 func (gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
@@ -59,7 +117,7 @@ func (gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	control, err := pgpool.Open(ctx, w.URL, pgpool.Options{MaxConns: 2})
+	control, err := pgpool.Open(ctx, w.URL, pgpool.Options{MaxConns: 2, Unasked: true})
 	if err != nil {
 		return nil, err
 	}
@@ -75,13 +133,16 @@ func (gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
 		return nil, err
 	}
 	working, cancel := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- running.Run(working) }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := running.Run(working); err != nil {
+			w.Fail(err)
+		}
+	}()
 	return func() {
 		cancel()
-		if err := <-ended; err != nil {
-			fmt.Println("gem:", err)
-		}
+		<-ended
 		calls.Close()
 		control.Close()
 	}, nil
@@ -102,7 +163,7 @@ func jsonOf(v any) string {
 	return string(encoded)
 }
 
-// Bench is the domain of the two tools.
+// Bench is the domain of the tools.
 type Bench struct{ handled *atomic.Int64 }
 
 // Write is bench.write: one row, in the transaction of its receipt.
@@ -117,13 +178,21 @@ func (b Bench) Write(ctx context.Context, tx handlers.Tx, call *handlers.Call, i
 }
 
 // Answer is bench.answer: no row.
-func (b Bench) Answer(_ context.Context, _ *handlers.Call, _ payload) (result, error) {
+func (b Bench) Answer(_ context.Context, _ *handlers.Call, _ payload) (result, error) { //nolint:unparam // a handler's form
 	b.handled.Add(1)
 	return result{NoteID: "none", Status: "answered"}, nil
 }
 
-// benchRegistry describes both with schemas as a tool has them.
-var benchRegistry = fmt.Sprintf(`{"version": "1.0.0", "tools": [%s, %s]}`, benchTool("bench.write"), benchTool("bench.answer"))
+// Wait is bench.wait: it takes a slot until its worker stops.
+func (b Bench) Wait(ctx context.Context, _ *handlers.Call, _ payload) (result, error) { //nolint:unparam // a handler's form
+	b.handled.Add(1)
+	<-ctx.Done()
+	return result{}, ctx.Err()
+}
+
+// benchRegistry describes them with schemas as a tool has them.
+var benchRegistry = fmt.Sprintf(`{"version": "1.0.0", "tools": [%s, %s, %s]}`,
+	benchTool("bench.write"), benchTool("bench.answer"), benchTool("bench.wait"))
 
 func benchTool(name string) string {
 	return `{"name": "` + name + `", "description": "For measuring.", "permissions": ["write:db"],
@@ -135,5 +204,5 @@ func benchTool(name string) string {
 			"with_row": {"type": "boolean"}}},
 		"output_schema": {"type": "object", "required": ["note_id", "status"], "additionalProperties": false, "properties": {
 			"note_id": {"type": "string", "minLength": 1}, "status": {"type": "string", "enum": ["noted", "answered"]}}},
-		"idempotency": {"mode": "safe-retry", "key_field": null}, "timeout_ms": 30000, "receipt_fields": ["result.note_id"]}`
+		"idempotency": {"mode": "safe-retry", "key_field": null}, "timeout_ms": 600000, "receipt_fields": ["result.note_id"]}`
 }

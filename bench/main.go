@@ -2,24 +2,172 @@ package main
 
 import (
 	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
 )
 
 func main() {
-	ctx := context.Background()
-	l, err := startLab(ctx)
+	signal.Ignore(syscall.SIGPIPE) // who stops reading what it says leaves no server behind
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	context.AfterFunc(ctx, stop) // the second signal ends it at once
+	os.Exit(run(ctx, os.Args[1:]))
+}
+
+// options are the flags.
+type options struct {
+	quick  bool
+	json   string
+	only   string
+	rounds int
+	folder string
+}
+
+func parse(args []string) (o options, err error) {
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.BoolVar(&o.quick, "quick", false, "one round of small sizes, within a minute: it shows that all works, and little more")
+	f.StringVar(&o.json, "json", "", "also write the figures to this `file`")
+	f.StringVar(&o.only, "only", "", "measure no more than these: a `list` of names such as throughput,latency,claim-1m.\n"+
+		"What is no measure's name stands for all that begin with it")
+	f.IntVar(&o.rounds, "rounds", 3, "how often each contestant has its turn (with -quick: 1)")
+	f.StringVar(&o.folder, "folder", os.TempDir(), "the `folder` in which the server makes one for its data while it runs; on a disk, since a\ncommit is to cost what it costs")
+	f.Usage = func() {
+		fmt.Fprint(f.Output(), `Measures GEM beside River and the least that anyone could do, on a private
+Postgres with durability on, and prints one table. Run it in its folder, on a
+machine that does nothing else:
+
+  go run .                                 everything: about an hour
+  go run . -quick                          a look: a minute
+  go run . -only throughput -json out.json
+
+Figures compare only inside one run. What each measure and each contestant is:
+go doc
+
+Measures:
+`)
+		for _, line := range wrapped(measureNames(), 76) {
+			fmt.Fprintln(f.Output(), "  "+line)
+		}
+		fmt.Fprintln(f.Output(), "\nFlags:")
+		f.PrintDefaults()
+	}
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("there are no arguments beside the flags, and %q is one", f.Arg(0))
+	}
+	if o.rounds < 1 {
+		return o, errors.New("-rounds must be at least 1")
+	}
+	if o.quick {
+		o.rounds = 1
+	}
+	return o, nil
+}
+
+// run returns the exit status: 1 when something failed, 2 when the flags are wrong.
+func run(ctx context.Context, args []string) int {
+	o, err := parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
 	if err != nil {
-		fmt.Println(err)
-		os.Exit(1)
+		say("%v", err)
+		return 2
+	}
+	wanted, err := choose(o.only)
+	if err != nil {
+		say("%v", err)
+		return 2
+	}
+	debug.SetGCPercent(400) // as `gem worker` does; for all that work in this process
+	failed := false
+	rows, err := measure(ctx, o, wanted)
+	if err != nil {
+		failed = true
+		say("failed: %v", err)
+	}
+	if err := printTable(os.Stdout, rows); err != nil {
+		failed = true
+		say("print the table: %v", err)
+	}
+	if o.json != "" {
+		if err := writeJSON(o.json, rows); err != nil {
+			failed = true
+			say("write the figures: %v", err)
+		}
+	}
+	if failed {
+		return 1
+	}
+	return 0
+}
+
+// measure runs the experiments that give what is wanted. What one of them fails at keeps no other from running; the error
+// is of all that failed, and the rows are those of the rest.
+func measure(ctx context.Context, o options, wanted map[string]bool) ([]row, error) {
+	l, err := startLab(ctx, o.folder)
+	if err != nil {
+		return nil, err
 	}
 	defer l.stop()
-	for _, run := range []throughputRun{{20000, true, 0, 20, 20}, {20000, false, 0, 20, 20}} {
-		for range 2 {
-			for _, c := range []contestant{floor{}, gemWorker{}, riverQueue{true}} {
-				r, err := throughput(ctx, l, c, run)
-				fmt.Printf("%+v %-14s %.0f/s %.0f allocs %.0f B %v\n", run, c.Name(), r.perSecond, r.allocations, r.allocatedByte, err)
+	sizes := fullSizes
+	if o.quick {
+		sizes = quickSizes
+	}
+	b := &bench{lab: l, sizes: sizes}
+	var figures []figure
+	var failures []error
+	for round := range o.rounds {
+		for _, e := range experiments {
+			if !e.gives(wanted) || e.once && round > 0 {
+				continue
+			}
+			for i := range e.contestants {
+				c := e.contestants[(i+round)%len(e.contestants)] // none is always the first
+				began := time.Now()
+				got, err := e.run(ctx, b, c)
+				if ctx.Err() != nil {
+					return summarise(figures), errors.Join(append(failures, errors.New("stopped before the end"))...)
+				}
+				if err != nil {
+					failures = append(failures, fmt.Errorf("%s, %s: %w", e.measures[0], c.Name(), err))
+					say("round %d  %-22s %-14s failed: %v", round+1, e.measures[0], c.Name(), err)
+					continue
+				}
+				for _, f := range got {
+					f.contestant = c.Name()
+					if wanted[f.measure] {
+						figures = append(figures, f)
+						say("round %d  %-22s %-14s %s %s", round+1, f.measure, f.contestant, number(f.value), f.unit)
+					}
+				}
+				say("round %d  took %v", round+1, time.Since(began).Round(100*time.Millisecond))
 			}
 		}
 	}
+	return summarise(figures), errors.Join(failures...)
+}
+
+// say tells the person what goes on; what the bench found goes to the standard output alone.
+func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+
+// wrapped puts words on lines of up to width characters.
+func wrapped(words []string, width int) (lines []string) {
+	var line string
+	for _, w := range words {
+		if line != "" && len(line)+2+len(w) > width {
+			lines = append(lines, line)
+			line = ""
+		}
+		line = strings.TrimSpace(line + "  " + w)
+	}
+	return append(lines, line)
 }

@@ -1,8 +1,8 @@
 package main
 
 import (
+	"bytes"
 	"context"
-
 	"net"
 	"net/url"
 	"sync"
@@ -80,11 +80,11 @@ func carry(to, from net.Conn, delay time.Duration) {
 	under := make(chan packet, 1<<14)
 	go func() {
 		defer close(under)
+		buffer := make([]byte, 32<<10)
 		for {
-			buffer := make([]byte, 32<<10)
 			n, err := from.Read(buffer)
 			if n > 0 {
-				under <- packet{time.Now().Add(delay), buffer[:n]}
+				under <- packet{time.Now().Add(delay), bytes.Clone(buffer[:n])}
 			}
 			if err != nil {
 				return
@@ -99,6 +99,7 @@ func carry(to, from net.Conn, delay time.Duration) {
 	}
 	_ = to.Close()
 	_ = from.Close()
-	for range under { //nolint:revive // lets the reader go
+	for range under {
+		continue // lets the reader go
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivermigrate"
 )
@@ -63,16 +65,44 @@ func (r riverQueue) Backlog(ctx context.Context, db *pgxpool.Pool, n int, withRo
 	return nil
 }
 
-func (r riverQueue) Insert(ctx context.Context, db *pgxpool.Pool, withRow bool) (string, error) {
-	client, err := river.NewClient(riverpgxv5.New(db), &river.Config{})
+func (r riverQueue) Inserter(db *pgxpool.Pool, withRow bool) (inserter, error) {
+	client, err := river.NewClient(riverpgxv5.New(db), &river.Config{FetchCooldown: fetchCooldown}) // its notifications keep that distance
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	job, err := client.Insert(ctx, riverArgs{newPayload(0, withRow)}, nil)
-	if err != nil {
-		return "", err
-	}
-	return strconv.FormatInt(job.Job.ID, 10), nil
+	return func(ctx context.Context) (string, error) {
+		job, err := client.Insert(ctx, riverArgs{newPayload(0, withRow)}, nil)
+		if err != nil {
+			return "", err
+		}
+		return strconv.FormatInt(job.Job.ID, 10), nil
+	}, nil
+}
+
+func (r riverQueue) Fill(ctx context.Context, db *pgxpool.Pool, f filling) error {
+	args := "'" + jsonOf(newPayload(0, true)) + "'::jsonb"
+	const columns = `insert into river_job (id, state, attempt, max_attempts, attempted_at, attempted_by, created_at, finalized_at, scheduled_at, args, kind) `
+	waiting := columns + `select nextval('river_job_id_seq'), '%s', 0, 25, null, null, now(), null, %s, ` + args + `, 'bench' from generate_series(1, $1::int) i`
+	return fillWith(ctx, db, []fillStatement{
+		{f.ended, columns + `select nextval('river_job_id_seq'), 'completed', 1, 25, now() - interval '1 hour', '{before}', now() - interval '1 hour',
+			now() - interval '1 hour', now() - interval '1 hour', ` + args + `, 'bench' from generate_series(1, $1::int)`},
+		{f.ended, `insert into river_receipts (job_id, tool_name, status, result, effects)
+			select id, 'bench.write', 'succeeded', '` + floorResult + `', '` + floorEffects + `' from river_job where state = 'completed' limit $1::int`},
+		{f.queued, fmt.Sprintf(waiting, "available", `now() - interval '1 hour' + i * interval '1 ms'`)},
+		{f.later, fmt.Sprintf(waiting, "scheduled", `now() + interval '1 hour' + i * interval '1 ms'`)},
+	})
+}
+
+func (r riverQueue) Claimer(_ context.Context, db *pgxpool.Pool) (claim func(ctx context.Context, n int) (int, error), err error) { //nolint:unparam // see claimer
+	executor := riverpgxv5.New(db).GetExecutor()
+	return func(ctx context.Context, n int) (int, error) {
+		got, err := executor.JobGetAvailable(ctx, &riverdriver.JobGetAvailableParams{
+			ClientID: "bench", MaxAttemptedBy: 100, MaxToLock: n, Queue: river.QueueDefault})
+		if err != nil {
+			return 0, err
+		}
+		return len(got.Jobs), nil
+	}, nil
 }
 
 func (r riverQueue) Ended() string {
@@ -97,12 +127,8 @@ func (r riverQueue) Start(ctx context.Context, w work) (stop func(), err error) 
 	}
 	workers := river.NewWorkers()
 	river.AddWorker(workers, &riverWorker{db: db, receipt: r.receipt, handled: w.Handled})
-	slots := w.Slots
-	if !r.receipt {
-		slots = 2000 // its completions are batched: what runs waits for no connection
-	}
 	client, err := river.NewClient(riverpgxv5.New(db), &river.Config{
-		Queues:        map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: slots}},
+		Queues:        map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: w.Slots}},
 		FetchCooldown: fetchCooldown,
 		PollOnly:      w.Poll,
 		Workers:       workers,
@@ -115,7 +141,7 @@ func (r riverQueue) Start(ctx context.Context, w work) (stop func(), err error) 
 		return nil, err
 	}
 	return func() {
-		stopping, cancel := context.WithTimeout(ctx, 30*time.Second)
+		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
 		_ = client.StopAndCancel(stopping)
 		db.Close()

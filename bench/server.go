@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync/atomic"
@@ -13,16 +14,21 @@ import (
 
 // lab is a private Postgres with durability on, and a database for each run of a contestant.
 type lab struct {
-	server *pgserver.Server
-	folder string
-	made   atomic.Int64
+	server  *pgserver.Server
+	folder  string
+	scratch string // for what is no data
+	made    atomic.Int64
 }
 
-// startLab starts the server, with its data on a real disk: a commit is to cost what it costs.
-func startLab(ctx context.Context) (*lab, error) {
-	folder, err := os.MkdirTemp("", "gem-bench-")
+// startLab starts the server, with its data in a new folder in in, on a real disk: a commit is to cost what it costs.
+func startLab(ctx context.Context, in string) (*lab, error) {
+	folder, err := os.MkdirTemp(in, "gem-bench-")
 	if err != nil {
 		return nil, err
+	}
+	scratch, err := os.MkdirTemp("", "gem-bench-")
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(folder))
 	}
 	server, err := pgserver.Start(ctx, pgserver.Options{DataDir: folder, Durable: true, Settings: map[string]string{
 		"shared_buffers":         "1GB",
@@ -31,27 +37,35 @@ func startLab(ctx context.Context) (*lab, error) {
 		"track_commit_timestamp": "on", // says when a receipt was there to be seen
 	}})
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, os.RemoveAll(folder), os.RemoveAll(scratch))
 	}
-	return &lab{server: server, folder: folder}, nil
+	return &lab{server: server, folder: folder, scratch: scratch}, nil
 }
 
 func (l *lab) stop() {
 	if err := l.server.Stop(); err != nil {
-		fmt.Fprintln(os.Stderr, "stop the server:", err)
+		say("stop the server: %v", err)
 	}
-	_ = os.RemoveAll(l.folder)
+	if err := errors.Join(os.RemoveAll(l.folder), os.RemoveAll(l.scratch)); err != nil {
+		say("remove the folders: %v", err)
+	}
+}
+
+// admin connects to a database that no contestant has.
+func (l *lab) admin(ctx context.Context) (*pgxpool.Pool, error) {
+	return pgxpool.New(ctx, l.server.URL("postgres"))
 }
 
 // stage is a database with a contestant's tables in it.
 type stage struct {
 	url  string
+	name string        // of the database
 	db   *pgxpool.Pool // for the bench itself
 	drop func()
 }
 
 func (l *lab) stage(ctx context.Context, c contestant) (*stage, error) {
-	admin, err := pgxpool.New(ctx, l.server.URL("postgres"))
+	admin, err := l.admin(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -60,21 +74,17 @@ func (l *lab) stage(ctx context.Context, c contestant) (*stage, error) {
 	if _, err := admin.Exec(ctx, "create database "+name); err != nil {
 		return nil, err
 	}
-	config, err := pgxpool.ParseConfig(l.server.URL(name))
+	s := &stage{url: l.server.URL(name), name: name}
+	db, err := s.connect(ctx, 40)
 	if err != nil {
 		return nil, err
 	}
-	config.MaxConns = 40
-	db, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return nil, err
-	}
-	s := &stage{url: l.server.URL(name), db: db}
+	s.db = db
 	s.drop = func() {
 		db.Close()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		admin, err := pgxpool.New(ctx, l.server.URL("postgres"))
+		admin, err := l.admin(ctx)
 		if err != nil {
 			return
 		}
@@ -83,9 +93,20 @@ func (l *lab) stage(ctx context.Context, c contestant) (*stage, error) {
 	}
 	if err := c.Migrate(ctx, db); err != nil {
 		s.drop()
-		return nil, fmt.Errorf("%s: make its tables: %w", c.Name(), err)
+		return nil, fmt.Errorf("make its tables: %w", err)
 	}
 	return s, nil
+}
+
+// connect opens connections as a client has them: none is asked whether it lives before it is used.
+func (s *stage) connect(ctx context.Context, conns int32) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(s.url)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = conns
+	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	return pgxpool.NewWithConfig(ctx, config)
 }
 
 // settle makes the server start each run from the same state: statistics taken, nothing left to write.

@@ -18,12 +18,12 @@ type throughputRun struct {
 }
 
 type throughputResult struct {
-	perSecond     float64
-	allocations   float64 // a call, of the bench's own process, in which every contestant works
-	allocatedByte float64
+	perSecond      float64
+	allocations    float64 // a call, of the bench's own process, in which every contestant works
+	allocatedBytes float64
 }
 
-// throughput measures from the start of the worker to the last receipt.
+// throughput measures from the start of the worker to the last commit, by the clock that the server and the bench share.
 func throughput(ctx context.Context, l *lab, c contestant, run throughputRun) (r throughputResult, err error) {
 	s, err := l.stage(ctx, c)
 	if err != nil {
@@ -31,7 +31,7 @@ func throughput(ctx context.Context, l *lab, c contestant, run throughputRun) (r
 	}
 	defer s.drop()
 	if err := c.Backlog(ctx, s.db, run.calls, run.withRow); err != nil {
-		return r, fmt.Errorf("%s: fill the queue: %w", c.Name(), err)
+		return r, fmt.Errorf("fill the queue: %w", err)
 	}
 	if err := s.settle(ctx); err != nil {
 		return r, err
@@ -50,34 +50,38 @@ func throughput(ctx context.Context, l *lab, c contestant, run throughputRun) (r
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	own0, busy0, idle0 := cpuTimes()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
 	began := time.Now()
-	stop, err := c.Start(ctx, work{URL: url, Conns: run.conns, Slots: run.slots, Handled: &handled})
+	stop, err := c.Start(ctx, work{URL: url, Conns: run.conns, Slots: run.slots, Handled: &handled, Fail: fail})
 	if err != nil {
-		return r, fmt.Errorf("%s: start: %w", c.Name(), err)
+		return r, fmt.Errorf("start: %w", err)
 	}
 	defer stop()
-	limit := time.After(5 * time.Minute)
-	for ended := 0; ended < run.calls; {
-		select {
-		case <-limit:
-			return r, fmt.Errorf("%s: %d of %d calls had ended after 5 minutes", c.Name(), ended, run.calls)
-		case <-time.After(5 * time.Millisecond):
+	limit := began.Add(throughputLimit)
+	for int(handled.Load()) < run.calls { // nothing is asked of the database meanwhile
+		if time.Now().After(limit) {
+			return r, fmt.Errorf("%d of %d calls were handled in %v", handled.Load(), run.calls, throughputLimit)
 		}
-		if int(handled.Load()) < run.calls {
-			continue // nothing is asked of the database meanwhile
-		}
-		if ended, err = s.ended(ctx, c); err != nil {
+		if err := sleepUntil(ctx, time.Now().Add(5*time.Millisecond)); err != nil {
 			return r, err
 		}
 	}
-	took := time.Since(began)
-	own1, busy1, idle1 := cpuTimes()
-	fmt.Printf("own %v busy %v idle %v\n", (own1-own0)/time.Duration(run.calls), (busy1-busy0)/time.Duration(run.calls), (idle1-idle0)/time.Duration(run.calls))
+	if err := s.waitEnded(ctx, c, run.calls); err != nil {
+		return r, err
+	}
 	runtime.ReadMemStats(&after)
+	var last time.Time
+	if err := s.db.QueryRow(ctx, "select max(at) from ("+c.Ended()+") e (id, at)").Scan(&last); err != nil {
+		return r, err
+	}
+	calls := float64(run.calls)
 	return throughputResult{
-		perSecond:     float64(run.calls) / took.Seconds(),
-		allocations:   float64(after.Mallocs-before.Mallocs) / float64(run.calls),
-		allocatedByte: float64(after.TotalAlloc-before.TotalAlloc) / float64(run.calls),
+		perSecond:      calls / last.Sub(began).Seconds(),
+		allocations:    float64(after.Mallocs-before.Mallocs) / calls,
+		allocatedBytes: float64(after.TotalAlloc-before.TotalAlloc) / calls,
 	}, nil
 }
+
+// throughputLimit is how long a backlog may take.
+const throughputLimit = 10 * time.Minute

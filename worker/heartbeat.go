@@ -84,7 +84,7 @@ func (w *Worker) heartbeat(ctx context.Context) error {
 	w.mu.Unlock()
 	ids, numbers := split(slices.Collect(maps.Keys(held)))
 
-	ctx, cancel := context.WithTimeout(ctx, statementDeadline)
+	ctx, cancel := context.WithTimeout(ctx, controlDeadline)
 	defer cancel()
 	rows, err := w.control.Query(ctx, "select call_id::text, attempt, verdict from gem.heartbeat($1, $2, $3, $4, $5)",
 		w.id, w.DeadAfter, ids, numbers, sweeping)

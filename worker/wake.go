@@ -18,7 +18,7 @@ func (w *Worker) want(ctx context.Context, wanted bool) (changed bool) {
 	if w.wanted == wanted {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, statementDeadline)
+	ctx, cancel := context.WithTimeout(ctx, controlDeadline)
 	defer cancel()
 	if _, err := w.control.Exec(ctx, "select gem.want_wake($1, $2)", w.id, wanted); err != nil {
 		w.say(ignoreEnd(ctx, err), "ask for notifications")

@@ -31,6 +31,9 @@ import (
 const (
 	// statementDeadline bounds every statement of the worker's own. A handler's statements are bounded by its timeout.
 	statementDeadline = 10 * time.Second
+	// controlDeadline bounds claims and heartbeats. On a network that swallows packets a worker must find a connection that
+	// works before the others take it for dead.
+	controlDeadline = 3 * time.Second
 	// reactionTime is what a handler gets to notice that its context has ended, before it is given up.
 	reactionTime = time.Second
 )

@@ -55,7 +55,8 @@ func build(ctx context.Context, p parts) (_ *stack, err error) {
 		}
 	}()
 	behindPooler := pooled(p.config)
-	if s.control, err = pgpool.Open(ctx, p.config.DatabaseURL.Reveal(), pgpool.Options{MaxConns: controlConns, Pooled: behindPooler, Name: "gem control"}); err != nil {
+	if s.control, err = pgpool.Open(ctx, p.config.DatabaseURL.Reveal(), pgpool.Options{
+		MaxConns: controlConns, Pooled: behindPooler, Unasked: true, Name: "gem control"}); err != nil {
 		return nil, usage("DATABASE_URL: %w", err)
 	}
 	if s.calls, err = pgpool.Open(ctx, p.config.DatabaseURL.Reveal(), pgpool.Options{

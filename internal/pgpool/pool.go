@@ -19,7 +19,9 @@ const (
 	// A statement whose context ends is cancelled on the server; a server that does not answer that in time loses the
 	// connection.
 	cancelPatience = 2 * time.Second
-	// A connection that was idle is asked before it is used; one on a network that swallows packets must not cost more.
+	// A connection that was idle for some time is asked before it is used; one on a network that swallows packets must not
+	// cost more than the second of these.
+	pingAfter   = 5 * time.Second
 	pingTimeout = 2 * time.Second
 )
 
@@ -29,6 +31,8 @@ type Options struct {
 	MaxConns int32
 	// Pooled says that url may lead to a transaction pooler: no statement may outlive its transaction on the server.
 	Pooled bool
+	// Unasked says that idle connections are used without a ping, since every statement on them has a short deadline.
+	Unasked bool
 	// Name stands in pg_stat_activity; empty means gem.
 	Name string
 }
@@ -45,6 +49,7 @@ func Open(ctx context.Context, url string, o Options) (*pgxpool.Pool, error) {
 	}
 	config.MaxConnIdleTime = 5 * time.Minute
 	config.PingTimeout = pingTimeout
+	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return !o.Unasked && p.IdleDuration > pingAfter }
 	Prepare(config.ConnConfig, o)
 	return pgxpool.NewWithConfig(ctx, config)
 }

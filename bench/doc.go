@@ -1,0 +1,67 @@
+// Bench measures GEM beside others on one private Postgres: go run . in this folder. It starts the server on 127.0.0.1 with
+// durability on (fsync and synchronous_commit, the data on a disk), gives each run a database of its own, and talks to no
+// other server. It needs Go, and the server's programs as gem dev does.
+//
+// Figures compare only inside one run: on another machine, another disk or another hour all of them are others. So the
+// rounds go through all contestants in turn, and what counts is a ratio in the table.
+//
+// # Contestants
+//
+//   - gem: as it ships. Input and output validated, every step in the journal, the receipt in one transaction with what
+//     the handler wrote, a log at the level info.
+//   - river-receipt: River with the same promise. A job's completion, its receipt and its row are in one transaction. It
+//     checks no input and keeps no journal. It may fetch, and be told of inserts, every millisecond instead of every 100,
+//     and has three connections more, since its claims share the pool with its jobs.
+//   - river: River as it comes. Completions are written in batches, and there is neither receipt nor row, so that its
+//     figures of throughput with and without the row are one and the same.
+//   - floor: the fewest statements and round trips that any system with this promise must make, by hand, with as many
+//     connections and no checks. It survives nothing.
+//
+// # Measures
+//
+//	throughput             calls a second on a backlog, from the start of the worker to the last commit; each call writes a
+//	                       row and a receipt. 20 connections, 100 slots.
+//	throughput-norow       the same without the row
+//	throughput-rtt5        with 5 ms added to each round trip, 10 connections, 100 slots
+//	throughput-norow-rtt5  the same without the row
+//	allocations            of the process that works and that, for all of them, is the bench itself, a call of throughput
+//	allocated-bytes        the same in bytes
+//	latency-1, -10, -100   ms from just before a client sends an insert to the commit of its receipt, at so many inserts a
+//	                       second, by a schedule that waits for nothing. 10 slots, 10 connections, with the row. The commit
+//	                       is when Postgres says it was: its last flush to the disk is in nobody's figure.
+//	latency-10-poll        without notifications; each polls as often as it does by itself
+//	claim-1k               ms for a claim of 10 calls, committed, with 1,000 queued
+//	claim-1m               with 1,000,000 queued
+//	claim-scheduled-1m     with 1,000 queued, and 1,000,000 for later
+//	claim-behind-5m        with 1,000 queued, and 5,000,000 that ended, with their receipts and journals
+//	claim-…-ratio          to claim-1k, whose claims were made in turn with them
+//	snapshot               throughput in the last ten of 120 seconds, as a part of that in the first ten after the start's
+//	                       own, while another session holds a snapshot
+//	inserts-wake           inserts a second by 32 clients, with GEM's trigger as it is and a worker whose slots are all busy
+//	inserts-nowake         with a gem.wake_workers that does nothing
+//	inserts-noworker       as it is, with no worker
+//	idle-statements        a second, of a gem worker that has nothing to do: transactions, of one statement each
+//	idle-cpu               of that worker, in percent of a core
+//	start                  ms from before the worker's exec to its first claim, on a migrated database
+//	binary                 MB of the program, stripped
+//	memory                 MB that the worker's process held at most, after 10,000 calls of os.create_note
+//
+// The process measures are of the program itself, built from this tree. CPU and memory are read from /proc, and are left
+// out where there is none. The server counts what a session does some seconds late: with -quick, which does not wait for
+// that, an idle worker's statements are partly its start's.
+//
+// # The table
+//
+// The median is that of the rounds' figures, where a round's figure of a latency or a claim is its median; the spread is
+// the least and the greatest of them. The claims are made once, in three parts that stand for rounds. p99 (the nearest
+// rank) and worst are over the single calls of all rounds: with few of them the p99 is the worst. The last columns are
+// the median divided by that of river-receipt and of floor.
+//
+// With -json FILE the same goes to a file, as a list of objects:
+//
+//	measure, contestant, unit
+//	median, p99             p99 is null where no single calls are timed
+//	min, max                over single calls where they are timed, else over the rounds
+//	rounds                  the figure of each
+//	series                  of snapshot: calls in each second of the round that stands in the middle
+package main

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// build makes the program as it is shipped, once, in the scratch folder.
+func (b *bench) build(ctx context.Context) (program string, err error) {
+	if b.program != "" {
+		return b.program, nil
+	}
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/gemworker/gem").Output()
+	if err != nil {
+		return "", fmt.Errorf("find GEM's source (run the bench in its folder): %w", err)
+	}
+	program = filepath.Join(b.lab.scratch, "gem")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./cmd/gem")
+	cmd.Dir = strings.TrimSpace(string(root))
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build gem: %w: %s", err, said)
+	}
+	b.program = program
+	return program, nil
+}
+
+func sizeOfProgram(ctx context.Context, b *bench, _ contestant) ([]figure, error) {
+	program, err := b.build(ctx)
+	if err != nil {
+		return nil, err
+	}
+	file, err := os.Stat(program)
+	if err != nil {
+		return nil, err
+	}
+	return []figure{{measure: "binary", unit: "MB", value: float64(file.Size()) / 1e6}}, nil
+}
+
+// startWorker starts a gem worker on the stage's database. It gets nothing else of the bench's environment: what that may
+// say of other databases is none of its business. Its output goes nowhere.
+func (b *bench) startWorker(ctx context.Context, s *stage) (pid int, stop func(), err error) {
+	program, err := b.build(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	running, end := context.WithCancel(ctx)
+	cmd := exec.CommandContext(running, program, "worker")
+	cmd.Dir = b.lab.scratch // where no registry lies
+	cmd.Env = []string{"DATABASE_URL=" + s.url, "LOG_LEVEL=info"}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
+	if err := cmd.Start(); err != nil {
+		end()
+		return 0, nil, fmt.Errorf("start gem worker: %w", err)
+	}
+	return cmd.Process.Pid, func() { end(); _ = cmd.Wait() }, nil
+}
+
+// notes queues calls of a tool that the program has.
+func (s *stage) notes(ctx context.Context, n int) error {
+	_, err := s.db.Exec(ctx, `insert into core_tool_calls (tool_name, input)
+		select 'os.create_note', jsonb_build_object('domain', 'business', 'title', 'Note ' || i, 'content', 'Wants an offer by Friday.')
+		from generate_series(1, $1::int) i`, n)
+	return err
+}
+
+// startOfWorker measures up to the first claim: the program is loaded, the registry is checked, the worker is connected.
+func startOfWorker(ctx context.Context, b *bench, c contestant) ([]figure, error) {
+	if _, err := b.build(ctx); err != nil {
+		return nil, err
+	}
+	var took []float64
+	for range b.sizes.starts {
+		one, err := b.startOnce(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		took = append(took, milliseconds(one))
+	}
+	return []figure{{measure: "start", unit: "ms", value: median(took), singles: took}}, nil
+}
+
+func (b *bench) startOnce(ctx context.Context, c contestant) (time.Duration, error) {
+	s, err := b.lab.stage(ctx, c)
+	if err != nil {
+		return 0, err
+	}
+	defer s.drop()
+	if err := s.notes(ctx, 1); err != nil {
+		return 0, err
+	}
+	if err := s.settle(ctx); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	_, stop, err := b.startWorker(ctx, s)
+	if err != nil {
+		return 0, err
+	}
+	defer stop()
+	if err := s.waitEnded(ctx, c, 1); err != nil {
+		return 0, err
+	}
+	var claimed time.Time
+	err = s.db.QueryRow(ctx, "select claimed_at from core_tool_calls").Scan(&claimed)
+	return claimed.Sub(began), err
+}
+
+// idleWorker counts what a worker that has nothing to do asks of the server, and what it takes of the processor.
+func idleWorker(ctx context.Context, b *bench, c contestant) ([]figure, error) {
+	s, err := b.lab.stage(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	defer s.drop()
+	if err := s.notes(ctx, 1); err != nil {
+		return nil, err
+	}
+	pid, stop, err := b.startWorker(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	if err := s.waitEnded(ctx, c, 1); err != nil {
+		return nil, err
+	}
+	// A session that ends hands in what it did; what the bench itself did is not to be counted later.
+	s.db.Reset()
+	if err := sleepUntil(ctx, time.Now().Add(b.sizes.settling)); err != nil {
+		return nil, err
+	}
+	outside, err := b.lab.admin(ctx) // counts in a database of its own
+	if err != nil {
+		return nil, err
+	}
+	defer outside.Close()
+	statements := func() (n int64, err error) {
+		err = outside.QueryRow(ctx, "select xact_commit + xact_rollback from pg_stat_database where datname = $1", s.name).Scan(&n)
+		return n, err
+	}
+
+	before, err := statements()
+	if err != nil {
+		return nil, err
+	}
+	cpuBefore, cpuErr := cpuTime(pid)
+	began := time.Now()
+	if err := sleepUntil(ctx, began.Add(b.sizes.idle)); err != nil {
+		return nil, err
+	}
+	after, err := statements()
+	if err != nil {
+		return nil, err
+	}
+	took := time.Since(began)
+	figures := []figure{{measure: "idle-statements", unit: "statements/s", value: float64(after-before) / took.Seconds()}}
+	if errors.Is(cpuErr, errNoProc) {
+		say("idle-cpu is not measured here: %v", cpuErr)
+		return figures, nil
+	}
+	cpuAfter, err := cpuTime(pid)
+	if err := errors.Join(cpuErr, err); err != nil {
+		return figures, err
+	}
+	return append(figures, figure{measure: "idle-cpu", unit: "% of a core", value: 100 * (cpuAfter - cpuBefore).Seconds() / took.Seconds()}), nil
+}
+
+// memoryOfWorker is the most that the process held at any time while it ran its calls.
+func memoryOfWorker(ctx context.Context, b *bench, c contestant) ([]figure, error) {
+	s, err := b.lab.stage(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	defer s.drop()
+	if err := s.notes(ctx, b.sizes.memoryCalls); err != nil {
+		return nil, err
+	}
+	if err := s.settle(ctx); err != nil {
+		return nil, err
+	}
+	pid, stop, err := b.startWorker(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	if err := s.waitEnded(ctx, c, b.sizes.memoryCalls); err != nil {
+		return nil, err
+	}
+	peak, err := peakMemory(pid)
+	if errors.Is(err, errNoProc) {
+		say("memory is not measured here: %v", err)
+		return nil, nil
+	}
+	return []figure{{measure: "memory", unit: "MB", value: float64(peak) / 1e6}}, err
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// underSnapshot measures throughput while another session holds a snapshot: nothing that the worker leaves behind can be
+// cleaned up meanwhile.
+func underSnapshot(ctx context.Context, b *bench, c contestant) ([]figure, error) {
+	contender, ok := c.(claimer)
+	if !ok {
+		return nil, errors.New("its queue can not be filled")
+	}
+	s, err := b.lab.stage(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	defer s.drop()
+	other, err := s.filled(ctx, contender, filling{queued: b.sizes.snapshotBacklog})
+	if err != nil {
+		return nil, err
+	}
+	defer other.Close()
+	if err := s.settle(ctx); err != nil {
+		return nil, err
+	}
+	letGo, err := holdSnapshot(ctx, other)
+	if err != nil {
+		return nil, fmt.Errorf("hold a snapshot: %w", err)
+	}
+	defer letGo()
+
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	var handled atomic.Int64
+	stop, err := c.Start(ctx, work{URL: s.url, Conns: 20, Slots: 100, Handled: &handled, Fail: fail})
+	if err != nil {
+		return nil, fmt.Errorf("start: %w", err)
+	}
+	defer stop()
+	var series []float64
+	began, before := time.Now(), int64(0)
+	for range int(b.sizes.snapshot / time.Second) {
+		if err := sleepUntil(ctx, began.Add(time.Duration(len(series)+1)*time.Second)); err != nil {
+			return nil, err
+		}
+		now := handled.Load()
+		series = append(series, float64(now-before))
+		before = now
+	}
+	if before > int64(b.sizes.snapshotBacklog)*95/100 {
+		return nil, fmt.Errorf("the backlog of %d calls was used up before the end", b.sizes.snapshotBacklog)
+	}
+	return []figure{{measure: "snapshot", unit: "last/first", value: lastToFirst(series), series: series}}, nil
+}
+
+// lastToFirst compares the last ten seconds with the first ten, or the thirds where there are not so many. The first second
+// is the start's, and counts in neither.
+func lastToFirst(series []float64) float64 {
+	running := series[1:]
+	part := max(1, min(10, len(running)/3))
+	var first, last float64
+	for i := range part {
+		first += running[i]
+		last += running[len(running)-1-i]
+	}
+	return last / first
+}
+
+func holdSnapshot(ctx context.Context, db *pgxpool.Pool) (letGo func(), err error) {
+	conn, err := db.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	letGo = func() {
+		_, _ = conn.Exec(context.WithoutCancel(ctx), "rollback")
+		conn.Release()
+	}
+	for _, statement := range []string{"begin isolation level repeatable read", "select count(*) from bench_rows"} {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			letGo()
+			return nil, err
+		}
+	}
+	return letGo, nil
+}
