@@ -31,7 +31,7 @@ func startLab(ctx context.Context, in string) (*lab, error) {
 		return nil, errors.Join(err, os.RemoveAll(folder))
 	}
 	server, err := pgserver.Start(ctx, pgserver.Options{DataDir: folder, Durable: true, Settings: map[string]string{
-		"shared_buffers":         "1GB",
+		"shared_buffers":         "4GB",
 		"max_wal_size":           "8GB",
 		"checkpoint_timeout":     "30min",
 		"track_commit_timestamp": "on", // says when a receipt was there to be seen

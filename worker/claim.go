@@ -44,9 +44,9 @@ const (
 	// A transaction that inserted before others and commits after them lies behind the mark: the mark keeps this distance.
 	markDistance = time.Second
 	// What lies behind it all the same is found by a look without marks: every two seconds, or so seldom that it takes a
-	// twentieth of the time, where an old snapshot has made it slow.
+	// fortieth of the time, where an old snapshot has made it slow.
 	fullLookEvery = 2 * time.Second
-	fullLookShare = 20
+	fullLookShare = 40
 )
 
 // next returns the marks for the next claim as JSON; none for a full look.

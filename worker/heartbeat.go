@@ -57,7 +57,7 @@ type sweep struct {
 }
 
 const (
-	sweepEvery = time.Minute
+	sweepEvery = 5 * time.Minute
 	// answerLost is how long a claim's answer may take to arrive after it was seen in the database.
 	answerLost = statementDeadline + 5*time.Second
 )
