@@ -37,6 +37,7 @@
 //	claim-…-ratio          to claim-1k, whose claims were made in turn with them
 //	snapshot               throughput in the last ten of 120 seconds, as a part of that in the first ten after the start's
 //	                       own, while another session holds a snapshot
+//	snapshot-novacuum      the same with autovacuum kept away, which can clean up nothing there
 //	inserts-wake           inserts a second by 32 clients, with GEM's trigger as it is and a worker whose slots are all busy
 //	inserts-nowake         with a gem.wake_workers that does nothing
 //	inserts-noworker       as it is, with no worker

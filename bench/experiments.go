@@ -105,11 +105,8 @@ var experiments = []experiment{
 	claimOf("claim-1m", func(s sizes) filling { return filling{queued: s.queued} }),
 	claimOf("claim-scheduled-1m", func(s sizes) filling { return filling{queued: fewQueued, later: s.later} }),
 	claimOf("claim-behind-5m", func(s sizes) filling { return filling{queued: fewQueued, ended: s.ended} }),
-	{
-		measures:    []string{"snapshot"},
-		contestants: []contestant{gem, riverReceipt},
-		run:         underSnapshot,
-	},
+	underSnapshot("snapshot", true),
+	underSnapshot("snapshot-novacuum", false),
 	{
 		measures:    []string{"inserts-wake", "inserts-nowake", "inserts-noworker"},
 		contestants: []contestant{gem},

@@ -11,8 +11,24 @@ import (
 )
 
 // underSnapshot measures throughput while another session holds a snapshot: nothing that the worker leaves behind can be
-// cleaned up meanwhile.
-func underSnapshot(ctx context.Context, b *bench, c contestant) ([]figure, error) {
+// cleaned up meanwhile. Autovacuum tries all the same, every minute, and takes its part of the machine for nothing; the
+// measure snapshot-novacuum is without.
+func underSnapshot(measure string, autovacuum bool) experiment {
+	return experiment{
+		measures:    []string{measure},
+		contestants: []contestant{gem, riverReceipt},
+		run: func(ctx context.Context, b *bench, c contestant) ([]figure, error) {
+			series, err := snapshotSeries(ctx, b, c, autovacuum)
+			if err != nil {
+				return nil, err
+			}
+			return []figure{{measure: measure, unit: "last/first", value: lastToFirst(series), series: series}}, nil
+		},
+	}
+}
+
+// snapshotSeries returns the calls of each second.
+func snapshotSeries(ctx context.Context, b *bench, c contestant, autovacuum bool) (series []float64, err error) {
 	contender, ok := c.(claimer)
 	if !ok {
 		return nil, errors.New("its queue can not be filled")
@@ -30,6 +46,11 @@ func underSnapshot(ctx context.Context, b *bench, c contestant) ([]figure, error
 	if err := s.settle(ctx); err != nil {
 		return nil, err
 	}
+	if !autovacuum {
+		if err := leaveUnvacuumed(ctx, other); err != nil {
+			return nil, err
+		}
+	}
 	letGo, err := holdSnapshot(ctx, other)
 	if err != nil {
 		return nil, fmt.Errorf("hold a snapshot: %w", err)
@@ -44,7 +65,6 @@ func underSnapshot(ctx context.Context, b *bench, c contestant) ([]figure, error
 		return nil, fmt.Errorf("start: %w", err)
 	}
 	defer stop()
-	var series []float64
 	began, before := time.Now(), int64(0)
 	for range int(b.sizes.snapshot / time.Second) {
 		if err := sleepUntil(ctx, began.Add(time.Duration(len(series)+1)*time.Second)); err != nil {
@@ -57,7 +77,19 @@ func underSnapshot(ctx context.Context, b *bench, c contestant) ([]figure, error
 	if before > int64(b.sizes.snapshotBacklog)*95/100 {
 		return nil, fmt.Errorf("the backlog of %d calls was used up before the end", b.sizes.snapshotBacklog)
 	}
-	return []figure{{measure: "snapshot", unit: "last/first", value: lastToFirst(series), series: series}}, nil
+	return series, nil
+}
+
+// leaveUnvacuumed keeps autovacuum from all tables of a stage.
+func leaveUnvacuumed(ctx context.Context, db *pgxpool.Pool) error {
+	_, err := db.Exec(ctx, `do $$
+		declare t regclass;
+		begin
+			for t in select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.relkind = 'r' and n.nspname in ('public', 'gem') loop
+				execute format('alter table %s set (autovacuum_enabled = off)', t);
+			end loop;
+		end $$`)
+	return err
 }
 
 // lastToFirst compares the last ten seconds with the first ten, or the thirds where there are not so many. The first second
