@@ -49,7 +49,9 @@ func Open(ctx context.Context, url string, o Options) (*pgxpool.Pool, error) {
 	}
 	config.MaxConnIdleTime = 5 * time.Minute
 	config.PingTimeout = pingTimeout
-	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return !o.Unasked && p.IdleDuration > pingAfter }
+	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool {
+		return !o.Unasked && p.IdleDuration > pingAfter
+	}
 	Prepare(config.ConnConfig, o)
 	return pgxpool.NewWithConfig(ctx, config)
 }
