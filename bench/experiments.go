@@ -52,11 +52,11 @@ var fullSizes = sizes{
 }
 
 var quickSizes = sizes{
-	backlog: 4000, slowBacklog: 500,
-	latency: map[int]time.Duration{1: 2 * time.Second, 10: time.Second, 100: 500 * time.Millisecond},
-	queued:  20_000, later: 20_000, ended: 100_000, claims: 90,
-	snapshot: 4 * time.Second, snapshotBacklog: 40_000,
-	inserts: 600 * time.Millisecond, idle: 2 * time.Second, settling: time.Second, starts: 2, memoryCalls: 1000,
+	backlog: 2500, slowBacklog: 300,
+	latency: map[int]time.Duration{1: time.Second, 10: time.Second / 2, 100: time.Second / 4},
+	queued:  15_000, later: 15_000, ended: 40_000, claims: 60,
+	snapshot: 3 * time.Second, snapshotBacklog: 30_000,
+	inserts: 300 * time.Millisecond, idle: time.Second, settling: time.Second / 2, starts: 1, memoryCalls: 1000,
 }
 
 var (
