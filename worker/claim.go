@@ -84,7 +84,8 @@ func (m *marks) learn(calls []claimed) {
 
 // claim takes up to limit calls from the queue, in the order in which they are to run.
 func (w *Worker) claim(ctx context.Context, limit int) ([]claimed, error) {
-	ctx, cancel := context.WithTimeout(ctx, controlDeadline)
+	// Not ended by the order to stop, which could lose the answer, and with it calls that would count as run.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), controlDeadline)
 	defer cancel()
 	from, full := w.marks.next(time.Now())
 	began := time.Now()

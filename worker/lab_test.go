@@ -99,6 +99,12 @@ func (l *Lab) then(ctx context.Context, tx handlers.Tx, call *handlers.Call, in 
 		if _, err := tx.Exec(ctx, "select 'another statement'"); err != nil {
 			return Done{}, fmt.Errorf("another statement: %w", err)
 		}
+	case "add a column":
+		if call.Attempt == 1 {
+			if _, err := tx.Exec(ctx, "alter table lab_rows add column if not exists more text"); err != nil {
+				return Done{}, err
+			}
+		}
 	case "forget":
 		if call.Attempt == 1 {
 			if _, err := tx.Exec(ctx, "deallocate all"); err != nil {

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5"
@@ -63,10 +64,12 @@ func (s *speech) learn(ctx context.Context, sql string) error {
 		return nil
 	}
 	if len(s.known) >= maxKnown {
-		if err := s.conn.DeallocateAll(ctx); err != nil {
-			return err
+		err := s.conn.DeallocateAll(ctx)
+		if err == nil {
+			err = s.reset(ctx)
 		}
-		if err := s.reset(ctx); err != nil {
+		if err != nil {
+			_ = s.conn.Close(ctx) // it knows half of what it should
 			return err
 		}
 	}
@@ -87,7 +90,12 @@ func (s *speech) learn(ctx context.Context, sql string) error {
 }
 
 // say sends a known statement, after a word if there is one. After an error, which the arguments cause, nothing was sent.
-func (s *speech) say(to *pgconn.Pipeline, word, sql string, args []any) error {
+func (s *speech) say(to *pgconn.Pipeline, word, sql string, args []any) (err error) {
+	defer func() {
+		if v := recover(); v != nil { // of an argument that encodes itself: it is its handler's fault alone
+			err = fmt.Errorf("an argument of the statement can not be encoded: %v", v)
+		}
+	}()
 	p := s.known[sql]
 	if err := s.built.Build(s.conn.TypeMap(), p.StatementDescription, args); err != nil {
 		return err

@@ -206,6 +206,7 @@ func (l *lanes) connect() (*pgxpool.Conn, error) {
 
 // fail tells all who wait that there is no connection to be had.
 func (l *lanes) fail(err error) {
+	err = nothingRan(err)
 	l.mu.Lock()
 	waiting, begins := l.receipts, l.begins
 	l.receipts, l.begins = nil, nil
@@ -216,6 +217,15 @@ func (l *lanes) fail(err error) {
 	for _, job := range begins {
 		job.answer <- held{err: err}
 	}
+}
+
+// nothingRan makes an error of the way to Postgres, and of a wait that was too long, one that is worth another attempt.
+func nothingRan(err error) error {
+	var refusal *pgconn.PgError
+	if errors.As(err, &refusal) && refusal.Code != queryCanceled {
+		return err
+	}
+	return fmt.Errorf("%w: %v", errConnectionLost, err) //nolint:errorlint // it is to count as nothing else
 }
 
 // take takes what is to be sent next: receipts, and the first begin that fits.
@@ -276,9 +286,13 @@ func (l *lanes) turn(conn *pgxpool.Conn, lead *receiptJob) (taken, committing bo
 	batch, next := l.take(func(sql string) bool { return lead == nil || speech.knows(sql) })
 	if next != nil {
 		if err := speech.learn(ctx, next.sql); err != nil {
-			next.answer <- held{err: err}
+			next.answer <- held{err: nothingRan(err)}
 			next = nil
 		}
+	}
+	if lead == nil && conn.Conn().IsClosed() {
+		l.putBack(batch, next)
+		return false, false, errConnectionLost
 	}
 	pipeline := conn.Conn().PgConn().StartPipeline(ctx)
 	if lead != nil {
@@ -333,14 +347,22 @@ func (l *lanes) turn(conn *pgxpool.Conn, lead *receiptJob) (taken, committing bo
 	return true, committing, err
 }
 
-// notPrepared is the SQLSTATE of a statement that the server has forgotten: someone said `deallocate all` or `discard all`.
-const notPrepared = "26000"
+// The SQLSTATEs of statements that are not what they were when they were prepared: someone said `deallocate all` or
+// `discard all`, or a column of their result was added or changed.
+const (
+	notPrepared   = "26000"
+	otherColumns  = "0A000"
+	otherFormats  = "08P01"
+	queryCanceled = "57014"
+)
 
 // dropStale closes a connection on which statements are not what they were.
 func dropStale(conn *pgxpool.Conn, err error) {
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == notPrepared {
-		_ = conn.Conn().PgConn().Conn().Close()
+	if errors.As(err, &pgErr) && (pgErr.Code == notPrepared || pgErr.Code == otherColumns || pgErr.Code == otherFormats) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = conn.Conn().Close(ctx)
 	}
 }
 

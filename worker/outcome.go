@@ -120,7 +120,7 @@ func isConnectionError(err error) bool {
 // isRefusal reports whether Postgres understood the statement and will refuse it again: the value is the fault.
 func isRefusal(err error) bool {
 	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && !isTransientCode(pgErr.Code) && pgErr.Code != "57014" && !receipts.IsNotHeld(err)
+	return errors.As(err, &pgErr) && !isTransientCode(pgErr.Code) && pgErr.Code != queryCanceled && !receipts.IsNotHeld(err)
 }
 
 // refused is the error of an outcome that Postgres will not store.
@@ -246,7 +246,7 @@ func (a *attempt) persist(ctx context.Context, doing string, statement func(cont
 		err := statement(try)
 		cancel()
 		var pgErr *pgconn.PgError
-		answered := err == nil || errors.As(err, &pgErr) && !isTransientCode(pgErr.Code) && pgErr.Code != "57014"
+		answered := err == nil || errors.As(err, &pgErr) && !isTransientCode(pgErr.Code) && pgErr.Code != queryCanceled
 		if answered || ctx.Err() != nil || a.givingUp() {
 			return err
 		}

@@ -58,6 +58,9 @@ func (w *Worker) hold(ctx context.Context, calls []claimed) {
 		w.held[c.Attempt] = h
 		w.ready = append(w.ready, h)
 	}
+	if ctx.Err() != nil {
+		return // they are handed over
+	}
 	for range min(w.Concurrency-w.busy, len(w.ready)) {
 		w.busy++
 		w.done.Go(w.slot)
@@ -137,10 +140,17 @@ func (w *Worker) handOverReady() int {
 	for i, h := range ready {
 		attempts[i] = h.Attempt
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), statementDeadline)
-	defer cancel()
 	w.at(BeforeHandOver)
-	w.say(w.release(ctx, attempts), "hand over what has not begun") // else it is recovered when this worker has ended
+	for range 3 { // what is not handed over is recovered, and counts as lost
+		ctx, cancel := context.WithTimeout(context.Background(), controlDeadline)
+		err := w.release(ctx, attempts)
+		cancel()
+		if err == nil {
+			break
+		}
+		w.say(err, "hand over what has not begun")
+		sleep(context.Background(), 200*time.Millisecond)
+	}
 	w.at(AfterHandOver)
 	for _, h := range ready {
 		w.letGo(h)

@@ -104,15 +104,26 @@ func (t *callTx) begin(ctx context.Context, rows *callRows, sql string, args []a
 		return err
 	}
 	t.mu.Lock()
-	t.conn = lane.conn
+	late := t.ended
+	if !late {
+		t.conn = lane.conn
+	}
 	t.mu.Unlock()
+	if late { // the call was given up meanwhile
+		lane.cancel()
+		_ = lane.pipeline.Close()
+		t.lanes.rollback(lane.conn)
+		return errEnded
+	}
 	rows.first, rows.unwatch = lane.pipeline, context.AfterFunc(ctx, lane.cancel)
 	if err := readOne(lane.pipeline); err != nil { // begin's
 		return errors.Join(err, lane.pipeline.Close())
 	}
 	answer, err := lane.pipeline.GetResults()
 	if err != nil {
-		return errors.Join(err, lane.pipeline.Close())
+		closeErr := lane.pipeline.Close()
+		dropStale(lane.conn, err)
+		return errors.Join(err, closeErr)
 	}
 	reader, ok := answer.(*pgconn.ResultReader)
 	if !ok {

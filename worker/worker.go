@@ -274,8 +274,8 @@ var (
 
 // stop lets what runs end inside the grace time, and then tells it to stop.
 func (w *Worker) stop(ctx context.Context) {
-	w.want(context.WithoutCancel(ctx), false)
 	handedOver := w.handOverReady()
+	w.want(context.WithoutCancel(ctx), false)
 	w.mu.Lock()
 	running := w.busy
 	w.mu.Unlock()
