@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"database/sql/driver"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -59,6 +60,24 @@ func (l *Lab) Send(ctx context.Context, call *handlers.Call, in Task) (Done, err
 	return l.then(ctx, nil, call, in)
 }
 
+// Star asks for whatever columns there are.
+func (l *Lab) Star(ctx context.Context, tx handlers.Tx, call *handlers.Call, in Task) (Done, error) {
+	if _, err := tx.Exec(ctx, "insert into lab_rows (text) values ($1) returning *", in.Text); err != nil {
+		return Done{}, err
+	}
+	return l.then(ctx, tx, call, in)
+}
+
+// Bomb passes an argument that panics when it is encoded.
+func (l *Lab) Bomb(ctx context.Context, tx handlers.Tx, _ *handlers.Call, _ Task) (Done, error) {
+	_, err := tx.Exec(ctx, "insert into lab_rows (text) values ($1)", bomb{})
+	return Done{}, err
+}
+
+type bomb struct{}
+
+func (bomb) Value() (driver.Value, error) { panic("the argument has a bug") }
+
 // Nothing runs no statement at all.
 func (l *Lab) Nothing(ctx context.Context, _ handlers.Tx, call *handlers.Call, in Task) (Done, error) {
 	return l.then(ctx, nil, call, in)
@@ -98,12 +117,6 @@ func (l *Lab) then(ctx context.Context, tx handlers.Tx, call *handlers.Call, in 
 	case "another statement":
 		if _, err := tx.Exec(ctx, "select 'another statement'"); err != nil {
 			return Done{}, fmt.Errorf("another statement: %w", err)
-		}
-	case "add a column":
-		if call.Attempt == 1 {
-			if _, err := tx.Exec(ctx, "alter table lab_rows add column if not exists more text"); err != nil {
-				return Done{}, err
-			}
 		}
 	case "forget":
 		if call.Attempt == 1 {

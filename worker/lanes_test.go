@@ -114,6 +114,46 @@ func TestAReceiptThatWaitsForALockLosesNoOther(t *testing.T) {
 	}
 }
 
+// A migration changes the columns of a table while workers run: what was prepared before is prepared again.
+func TestColumnsThatChangeCostNoCall(t *testing.T) {
+	t.Parallel()
+	for _, pooled := range []bool{false, true} {
+		t.Run(fmt.Sprint("pooled ", pooled), func(t *testing.T) {
+			t.Parallel()
+			env, _ := startLab(t, nil, tool{name: "lab.star"})
+			env.StartWorker(sharing(t, env, 2, pooled))
+			for i := range 4 {
+				if r := env.Run(handlertest.Call{Tool: "lab.star", Input: task(Task{Text: "x"})}); r.Status != receipts.Succeeded {
+					t.Errorf("after %d changes: %s", i, r.Result)
+				}
+				if _, err := env.DB.Exec(t.Context(), fmt.Sprintf("alter table lab_rows add column more%d text", i)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// Arguments are encoded where other calls are sent too: one that panics there ends its own call.
+func TestAnArgumentThatPanicsCostsItsCallAlone(t *testing.T) {
+	t.Parallel()
+	env, _ := startLab(t, nil, tool{name: "lab.bomb"}, tool{name: "lab.write"})
+	env.StartWorker(sharing(t, env, 1, false))
+	var bombs, others []string
+	for range 10 {
+		bombs = append(bombs, env.Insert(handlertest.Call{Tool: "lab.bomb", Input: task(Task{Text: "x"})}))
+		others = append(others, env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})}))
+	}
+	for i := range bombs {
+		if r := env.Await(bombs[i]); r.Status != receipts.Failed {
+			t.Errorf("a bomb: %s", r.Result)
+		}
+		if r := env.Await(others[i]); r.Status != receipts.Succeeded || r.Attempt != 1 {
+			t.Errorf("beside a bomb: attempt %d: %s", r.Attempt, r.Result)
+		}
+	}
+}
+
 // A statement that the server has forgotten, as after `deallocate all`, is prepared again, and the call runs again.
 func TestAForgottenStatementCostsNoCall(t *testing.T) {
 	t.Parallel()
