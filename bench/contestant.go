@@ -57,6 +57,23 @@ func newPayload(i int, withRow bool) payload {
 		Tags: []string{"offer", "phone"}, WithRow: withRow}
 }
 
+// queueMany puts n calls into a table that has the columns tool_name and input.
+func queueMany(ctx context.Context, db *pgxpool.Pool, table string, n int, withRow bool) error {
+	_, err := db.Exec(ctx, `insert into `+table+` (tool_name, input)
+		select $1, jsonb_set($2::jsonb, '{customer}', to_jsonb('customer-' || i)) from generate_series(1, $3::int) i`,
+		tool(withRow), jsonOf(newPayload(0, withRow)), n)
+	return err
+}
+
+// queueOne returns the inserter of such a table.
+func queueOne(db *pgxpool.Pool, table string, withRow bool) inserter {
+	return func(ctx context.Context) (id string, err error) {
+		err = db.QueryRow(ctx, `insert into `+table+` (tool_name, input) values ($1, $2) returning id::text`,
+			tool(withRow), jsonOf(newPayload(0, withRow))).Scan(&id)
+		return id, err
+	}
+}
+
 // result is the output of every call.
 type result struct {
 	NoteID string `json:"note_id"`

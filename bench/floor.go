@@ -29,18 +29,11 @@ func (floor) Migrate(ctx context.Context, db *pgxpool.Pool) error {
 }
 
 func (floor) Backlog(ctx context.Context, db *pgxpool.Pool, n int, withRow bool) error {
-	_, err := db.Exec(ctx, `insert into floor_calls (tool_name, input)
-		select $1, jsonb_set($2::jsonb, '{customer}', to_jsonb('customer-' || i)) from generate_series(1, $3::int) i`,
-		tool(withRow), jsonOf(newPayload(0, withRow)), n)
-	return err
+	return queueMany(ctx, db, "floor_calls", n, withRow)
 }
 
 func (floor) Inserter(db *pgxpool.Pool, withRow bool) (inserter, error) {
-	return func(ctx context.Context) (id string, err error) {
-		err = db.QueryRow(ctx, `insert into floor_calls (tool_name, input) values ($1, $2) returning id::text`,
-			tool(withRow), jsonOf(newPayload(0, withRow))).Scan(&id)
-		return id, err
-	}, nil
+	return queueOne(db, "floor_calls", withRow), nil
 }
 
 func (floor) Ended() string {

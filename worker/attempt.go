@@ -30,7 +30,9 @@ type attempt struct {
 // run takes a claimed call to its end: a receipt, or back to the queue. ctx ends when the call is to end early.
 func (w *Worker) run(ctx context.Context, c claimed, hands *hands) {
 	a := &attempt{Worker: w, claimed: c, hands: hands, started: time.Now()}
-	w.Log.Debug("call claimed", a.named()...)
+	if line := w.Log.Check(zap.DebugLevel, "call claimed"); line != nil {
+		line.Write(a.named()...)
+	}
 
 	if why := context.Cause(ctx); why != nil && a.notBegun(why) {
 		return

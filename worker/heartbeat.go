@@ -126,20 +126,19 @@ func (w *Worker) releaseUnknown(ctx context.Context, now time.Time) {
 	if len(w.sweep.unknown) > 0 {
 		w.sweep.soon()
 	}
+	var lost []receipts.Attempt
 	for a, since := range w.sweep.unknown {
-		if now.Sub(since) < answerLost {
-			continue
-		}
 		w.mu.Lock()
 		_, known := w.held[a]
 		w.mu.Unlock()
-		if known {
+		if known || now.Sub(since) < answerLost {
 			continue
 		}
 		w.Log.Warn("giving back a call whose claim was lost on the way", zap.String("call_id", a.CallID), zap.Int("attempt", a.Number))
-		if err := release(ctx, w.control, a); err != nil && !receipts.IsNotHeld(err) {
-			w.say(err, "give back a call")
-		}
+		lost = append(lost, a)
+	}
+	if len(lost) > 0 {
+		w.say(w.release(ctx, lost), "give back calls")
 	}
 }
 

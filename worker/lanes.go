@@ -110,8 +110,7 @@ func (l *lanes) begin(ctx context.Context, sql string, args []any) (held, error)
 // finish ends the transaction that holds the lane with its receipt, and leaves the lane to who waits. committing says that
 // an error comes from the commit, after which the transaction is over; after any other it is to be rolled back.
 func (l *lanes) finish(conn *pgxpool.Conn, final receipts.Final) (committing bool, err error) {
-	lead := &receiptJob{args: final.Args()}
-	taken, committing, err := l.turn(conn, lead)
+	taken, committing, err := l.turn(conn, final.Args())
 	if (err == nil || committing) && !taken {
 		l.leave(conn)
 	}
@@ -258,9 +257,9 @@ func (l *lanes) putBack(batch []*receiptJob, next *beginJob) {
 // far too slow.
 var errBlocked = fmt.Errorf("the receipt could not be committed within %s: the database was blocked", statementDeadline)
 
-// turn sends what waits and reads the answers, up to those of a next transaction, which has then taken the lane. lead is
-// the receipt of the transaction that held it until now, if one did; committing and err are its.
-func (l *lanes) turn(conn *pgxpool.Conn, lead *receiptJob) (taken, committing bool, err error) {
+// turn sends what waits and reads the answers, up to those of a next transaction, which has then taken the lane. lead are
+// the arguments of the receipt of the transaction that held it until now, if one did; committing and err are its.
+func (l *lanes) turn(conn *pgxpool.Conn, lead []any) (taken, committing bool, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	deadline := time.AfterFunc(statementDeadline, cancel)
 	defer func() {
@@ -296,7 +295,7 @@ func (l *lanes) turn(conn *pgxpool.Conn, lead *receiptJob) (taken, committing bo
 	}
 	pipeline := conn.Conn().PgConn().StartPipeline(ctx)
 	if lead != nil {
-		if err := speech.say(pipeline, "", receipts.FinishSQL, lead.args); err != nil {
+		if err := speech.say(pipeline, "", receipts.FinishSQL, lead); err != nil {
 			l.putBack(batch, next)
 			return false, false, errors.Join(err, pipeline.Close())
 		}

@@ -163,7 +163,7 @@ func (w *Worker) release(ctx context.Context, attempts []receipts.Attempt) error
 	ids, numbers := split(attempts)
 	_, err := w.control.Exec(ctx, `select gem.release(a.call_id, a.attempt, $1) from unnest($2::uuid[], $3::integer[]) as a (call_id, attempt)`,
 		w.id, ids, numbers)
-	if !receipts.IsNotHeld(err) || len(attempts) == 1 {
+	if !receipts.IsNotHeld(err) {
 		return err
 	}
 	for _, a := range attempts {
