@@ -13,6 +13,12 @@ import (
 // supabase is a migrated database with the roles of Supabase's API, and with what older projects grant them by default.
 func supabase(t *testing.T) *pgxpool.Pool {
 	t.Helper()
+	return supabaseWith(t, "")
+}
+
+// supabaseWith runs a statement before the migrations.
+func supabaseWith(t *testing.T, before string) *pgxpool.Pool {
+	t.Helper()
 	db := testdb.Pool(t, testdb.NewEmpty(t))
 	insert(t, db, `
 		select pg_advisory_xact_lock(1); -- roles belong to the whole server, and tests run side by side
@@ -22,7 +28,7 @@ func supabase(t *testing.T) *pgxpool.Pool {
 		grant usage on schema public to anon, authenticated, service_role;
 		alter default privileges in schema public grant all on tables to anon, authenticated, service_role;
 		alter default privileges in schema public grant all on functions to anon, authenticated, service_role;`)
-	for _, sql := range files(t) {
+	for _, sql := range append([]string{before}, files(t)...) {
 		insert(t, db, sql)
 	}
 	return db

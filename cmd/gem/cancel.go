@@ -33,7 +33,7 @@ that had ended stays as it is. All three exit with 0. Needs DATABASE_URL.`),
 			var came string
 			err = db.QueryRow(ctx, "select public.cancel_tool_call($1)", id).Scan(&came)
 			var pgErr *pgconn.PgError
-			if errors.As(err, &pgErr) && pgErr.Code == "P0002" { // no_data_found
+			if errors.As(err, &pgErr) && pgErr.Code == "PT404" {
 				return noCall(ctx, db, id)
 			}
 			if err != nil {
