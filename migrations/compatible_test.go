@@ -44,11 +44,12 @@ var spoken = map[int64][]string{
 		"select gem.release(a.call_id, a.attempt, 'old') from unnest('{{call}}'::uuid[], '{1}'::integer[]) as a (call_id, attempt)",
 		"select gem.stop_worker('old')",
 	},
-	8: {
+	9: {
 		"select sha256, registry::text from gem.record_registry('1', repeat('a', 64), '{}')",
 		"select gem.start_worker('old', 10, 'dev', '1', '5 s')",
 		"select call_id::text, attempt, verdict from gem.heartbeat('old', '5 s', '{}', '{}', true)",
 		"select gem.want_wake('old', true)",
+		"select gem.count_outcomes(10000)",
 		claimedTraced, "select verdict, receipt_id::text, result::text from gem.hold_key('{call}', 1, 'old', 'k')",
 		"select gem.finish('{call}', 1, 'old', 'succeeded', '{}', '{}', '1', null)::text",
 		claimedTraced, "select gem.retry('{call}', 1, 'old', ('{\"error\": {}}'::jsonb) -> 'error', 3, make_interval(secs => 60.0))",

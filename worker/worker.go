@@ -3,11 +3,11 @@
 // The path of one call, file by file: [Worker.Run] here claims what there is room for (claim.go); a slot takes it (slots.go);
 // attempt.go decides what it needs and runs its handler, in the transaction of tx.go where the handler takes one; outcome.go
 // turns what came out into a receipt or a retry; lanes.go carries both over the connections that calls share. Beside that
-// path, heartbeat.go says that the process lives and takes in the calls of dead ones, wake.go listens for inserts, and
-// watchdog.go ends a process that hangs.
+// path, heartbeat.go says that the process lives and takes in the calls of dead ones, wake.go listens for inserts, counts.go
+// counts what has ended, and watchdog.go ends a process that hangs.
 //
-// Every change of a call is one SQL function of migrations/00002_state_machine.sql and, where that replaces it,
-// 00007_hot_path.sql. What this package keeps in memory may be lost at any line.
+// Every change of a call is one SQL function of migrations/00002_state_machine.sql and, where a later file replaces it, the
+// one there. What this package keeps in memory may be lost at any line.
 package worker
 
 import (
@@ -176,6 +176,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	w.turned.Store(time.Now().UnixNano())
 	beside.Go(func() { w.heartbeats(services) })
+	beside.Go(func() { w.counts(services) })
 	beside.Go(func() { w.watch(ctx) })
 	if w.ListenURL != "" {
 		beside.Go(func() { w.listen(services) })

@@ -1,0 +1,219 @@
+package migrations_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// ended is SQL that inserts n receipts of a tool as they would have been written in the last hour, with durations from a
+// tenth of a millisecond to some minutes; every tenth failed, and every fifth repeats another.
+func ended(tool string, n int) string {
+	return fmt.Sprintf(`
+		set session_replication_role = replica; -- no calls stand behind them
+		insert into core_tool_receipts (id, call_id, tool_name, status, result, attempt, created_at, duration, replay_of)
+		select (left(gem.first_id_at(at)::text, 15) || right(gen_random_uuid()::text, 21))::uuid, gen_random_uuid(), '%s', case when i %% 10 = 0 then 'failed' else 'succeeded' end,
+			'{"error": {"error_code": "execution_error", "message": "no"}}', 1, at, interval '0.1 ms' * exp(i %% 1000 / 70.0),
+			case when i %% 5 = 1 then gen_random_uuid() end
+		from (select i, now() - interval '1 hour' * (1 - i / %d.0) as at from generate_series(1, %[2]d) i) moments;
+		set session_replication_role = origin`, tool, n)
+}
+
+func number(t *testing.T, db *pgxpool.Pool, sql string) (value float64) {
+	t.Helper()
+	if err := db.QueryRow(t.Context(), "select ("+sql+")::float8").Scan(&value); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return value
+}
+
+func TestOutcomesAreTheSameHoweverFarTheyAreCounted(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, "update gem.outcomes_counted set upto = gem.first_id_at(now() - interval '2 hours')")
+	insert(t, db, ended("a.b", 3000))
+	insert(t, db, ended("a.c", 10))
+	seen := func() string {
+		var all string
+		if err := db.QueryRow(t.Context(), "select json_agg(o order by day, tool_name) from gem.outcomes o").Scan(&all); err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	before := seen()
+	// The last fifteen seconds are not counted yet: some of the last steps find fewer.
+	for step := range 6 {
+		got := number(t, db, "select gem.count_outcomes(700)")
+		if step < 4 && got != 700 || step == 5 && got != 0 {
+			t.Errorf("step %d counted %v", step, got)
+		}
+		if now := seen(); now != before {
+			t.Fatalf("after step %d: %s\nbefore: %s", step, now, before)
+		}
+	}
+	if left := number(t, db, "select 3010 - sum(calls) from gem.outcome_counts"); left < 1 || left > 30 {
+		t.Errorf("%v are not counted", left)
+	}
+	for column, want := range map[string]float64{"calls": 3000, "succeeded": 2700, "failed": 300, "not_configured": 0, "hits": 600} {
+		if got := number(t, db, "select sum("+column+") from gem.outcomes where tool_name = 'a.b'"); got != want {
+			t.Errorf("%s is %v, want %v", column, got, want)
+		}
+	}
+	if got := number(t, db, "select sum(hits) from gem.key_hits where tool_name = 'a.b'"); got != 600 {
+		t.Errorf("%v hits", got)
+	}
+}
+
+func TestDurationsAreTrueWithinATenth(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, ended("a.b", 3000))
+	insert(t, db, "update gem.outcomes_counted set upto = gem.first_id_at(now() - interval '2 hours')")
+	for column, quantile := range map[string]string{"p50_ms": "0.5", "p95_ms": "0.95"} {
+		// The hour may have begun yesterday.
+		day := "(select max(day) from gem.outcomes)"
+		exact := number(t, db, `select extract(epoch from percentile_disc(`+quantile+`) within group (order by duration)) * 1000
+			from core_tool_receipts where replay_of is null and (created_at at time zone 'UTC')::date = `+day)
+		told := number(t, db, "select "+column+" from gem.outcomes where day = "+day)
+		if ratio := told / exact; math.Abs(math.Log(ratio)) > math.Log(1.1) {
+			t.Errorf("%s is %v, and %v exactly", column, told, exact)
+		}
+	}
+}
+
+func TestOneWorkerCountsAtATime(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, err := tx.Exec(t.Context(), "select gem.count_outcomes(10) from gem.outcomes_counted for update"); err != nil {
+		t.Fatal(err)
+	}
+	var counted *int
+	if err := db.QueryRow(t.Context(), "select gem.count_outcomes(10)").Scan(&counted); err != nil || counted != nil {
+		t.Errorf("got %v, %v", counted, err)
+	}
+}
+
+func TestWhatEndedBeforeTheViewsIsThere(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.NewEmpty(t))
+	all := files(t)
+	for _, sql := range all[:8] {
+		insert(t, db, sql)
+	}
+	insert(t, db, `insert into core_tool_receipts (id, call_id, tool_name, status, result, attempt, created_at, duration)
+		select gen_random_uuid(), gen_random_uuid(), 'a.b', 'succeeded', '{}', 1, now() - i * interval '7 days', '1 s' from generate_series(1, 10) i`)
+	for range 2 { // the second time it counts nothing
+		insert(t, db, all[8])
+		if total, shown := number(t, db, "select sum(calls) from gem.outcome_counts"), number(t, db, "select sum(calls) from gem.outcomes"); total != 10 || shown != 4 {
+			t.Errorf("%v were counted, and %v are of the last 31 days", total, shown)
+		}
+	}
+}
+
+func TestTheQueueIsCountedByState(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, `
+		insert into core_tool_calls (tool_name, priority) select 'a.b', i % 3 from generate_series(1, 7) i;
+		insert into core_tool_calls (tool_name, run_at) values ('a.b', now() + interval '1 hour'), ('a.c', now() + interval '2 hours');
+		select gem.start_worker('w', 5, '1', '1', '1 min');
+		select gem.claim('w', 2, true)`)
+	insert(t, db, `
+		set session_replication_role = replica;
+		update core_tool_calls set run_at = now() - interval '5 min' where status = 'queued' and tool_name = 'a.b' and run_at < now();
+		update core_tool_calls set status = 'waiting', computed_key = 'k' where id = (select id from core_tool_calls where status = 'queued' and run_at < now() limit 1);
+		set session_replication_role = origin`)
+	for what, want := range map[string]float64{
+		"select count(*) from gem.queue":                                                 2,
+		"select ready from gem.queue where tool_name = 'a.b'":                            4,
+		"select scheduled from gem.queue where tool_name = 'a.b'":                        1,
+		"select waiting from gem.queue where tool_name = 'a.b'":                          1,
+		"select running from gem.queue where tool_name = 'a.b'":                          2,
+		"select count(*) from gem.queue where at_least":                                  0,
+		"select round(extract(epoch from oldest_ready) / 60) from gem.queue limit 1":     5,
+		"select ceil(extract(epoch from next_scheduled) / 3600) from gem.queue offset 1": 2,
+		"select holds from gem.workers where worker_id = 'w' and state = 'alive'":        2,
+	} {
+		if got := number(t, db, what); got != want {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	insert(t, db, `set session_replication_role = replica;
+		insert into core_tool_calls (tool_name) select 'a.d' from generate_series(1, 10000) i; set session_replication_role = origin`)
+	if got := number(t, db, "select count(*) from gem.queue where at_least"); got == 0 {
+		t.Error("the bound of what is counted is not told")
+	}
+}
+
+func TestFailuresComeNewestFirst(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	finished(t, db)
+	insert(t, db, "insert into core_tool_calls (tool_name, created_by) select 'a.b', 'ada' from generate_series(1, 102)")
+	for _, id := range texts(t, db, "select id::text from core_tool_calls where status = 'queued' order by seq") {
+		insert(t, db, "select cancel_tool_call('"+id+"')")
+	}
+	for what, want := range map[string]float64{
+		"select count(*) from gem.recent_failures": 100,
+		"select count(*) from gem.recent_failures where error_code = 'cancelled' and created_by = 'ada' and message like 'The%'": 100,
+		"select count(*) from (select at >= lead(at) over () as later from gem.recent_failures) f where not later":               0,
+	} {
+		if got := number(t, db, what); got != want {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+}
+
+func TestWorkersAreAliveDeadStoppedOrUnknown(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, `
+		insert into core_tool_calls (tool_name) values ('a.b'), ('a.b');
+		select gem.start_worker('alive', 5, '1', '1', '1 min'), gem.start_worker('stopped', 5, '1', '1', '1 min'),
+			gem.start_worker('dead', 5, '1', '1', '1 min'), gem.start_worker('gone', 5, '1', '1', '1 min');
+		select gem.claim('gone', 1, true), gem.claim('dead', 1, true);
+		select gem.stop_worker('stopped');
+		update core_workers set alive_until = now() where worker_id = 'dead';
+		delete from core_workers where worker_id = 'gone'`)
+	got := texts(t, db, "select worker_id || ' ' || state || ' ' || holds from gem.workers")
+	want := []string{"alive alive 0", "dead dead 1", "gone unknown 1", "stopped stopped 0"}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestTheMonitorsRoleReadsTheViewsAndNothingElse(t *testing.T) {
+	t.Parallel()
+	db := supabase(t)
+	finished(t, db)
+	for _, view := range []string{"queue", "outcomes", "key_hits", "recent_failures", "workers"} {
+		if _, err := request(t, db, "gem_monitor", "", "select * from gem."+view); err != nil {
+			t.Errorf("%s: %v", view, err)
+		}
+		for _, role := range []string{"anon", "authenticated", "service_role"} {
+			_, err := request(t, db, role, "", "select * from gem."+view)
+			refusedWith(t, role+": "+view, err, "42501", "permission denied")
+		}
+	}
+	for _, sql := range []string{"select * from core_tool_calls", "select * from core_tool_receipts", "select * from gem.outcome_counts", "select * from gem.limits",
+		"select gem.count_outcomes(1)", "select gem.claim('w', 1, true)", "update gem.limits set max_priority = 1", "select cancel_tool_call(null)"} {
+		_, err := request(t, db, "gem_monitor", "", sql)
+		refusedWith(t, sql, err, "42501", "permission denied")
+	}
+}
+
+func texts(t *testing.T, db *pgxpool.Pool, sql string) (all []string) {
+	t.Helper()
+	if err := db.QueryRow(t.Context(), "select coalesce(array_agg(s), '{}') from ("+sql+") rows (s)").Scan(&all); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
