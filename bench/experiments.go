@@ -36,6 +36,7 @@ type sizes struct {
 	snapshot        time.Duration
 	snapshotBacklog int
 
+	watched     int           // calls that ended, and as many that wait
 	inserts     time.Duration // of each kind
 	idle        time.Duration
 	settling    time.Duration // until a worker counts as idle
@@ -48,6 +49,7 @@ var fullSizes = sizes{
 	latency: map[int]time.Duration{1: 20 * time.Second, 10: 20 * time.Second, 100: 10 * time.Second},
 	queued:  1_000_000, later: 1_000_000, ended: 5_000_000, claims: 90,
 	snapshot: 120 * time.Second, snapshotBacklog: 1_500_000,
+	watched: 1_000_000,
 	inserts: 10 * time.Second, idle: 30 * time.Second, settling: 12 * time.Second, starts: 5, memoryCalls: 10_000,
 }
 
@@ -56,6 +58,7 @@ var quickSizes = sizes{
 	latency: map[int]time.Duration{1: time.Second, 10: time.Second / 2, 100: time.Second / 4},
 	queued:  15_000, later: 15_000, ended: 40_000, claims: 60,
 	snapshot: 3 * time.Second, snapshotBacklog: 30_000,
+	watched: 5000,
 	inserts: 300 * time.Millisecond, idle: time.Second, settling: time.Second / 2, starts: 1, memoryCalls: 1000,
 }
 
@@ -111,6 +114,12 @@ var experiments = []experiment{
 		measures:    []string{"inserts-wake", "inserts-nowake", "inserts-noworker"},
 		contestants: []contestant{gem},
 		run:         inserts,
+	},
+	{
+		measures:    []string{"watch-queue", "watch-outcomes", "watch-hits", "watch-failures", "watch-workers"},
+		contestants: []contestant{gem},
+		once:        true,
+		run:         watchViews,
 	},
 	{
 		measures:    []string{"idle-statements", "idle-cpu"},

@@ -13,8 +13,8 @@
 --
 -- The role gem_monitor may read them, and nothing else: create role grafana login password '…' in role gem_monitor;
 
--- Calls by how they ended and how long that took. A bucket holds the durations up to 0.1 ms * 1.2 ^ bucket, so that what is
--- said of a duration is true within a tenth; it is null where no worker ran the call.
+-- Calls by how they ended and how long that took. A bucket holds the durations up to 0.1 ms * 1.25 ^ bucket, so that what is
+-- said of a duration is true within an eighth; it is null for hits, and where no worker ran the call.
 create table if not exists gem.outcome_counts (
   day       date     not null, -- in UTC
   tool_name text     not null, -- (unknown) for all that no registry knew: frontends may send any name
@@ -42,20 +42,20 @@ create or replace function gem.first_id_at(p_at timestamptz) returns uuid langua
 $$;
 
 create or replace function gem.duration_bucket(p_duration interval) returns smallint language sql immutable set search_path = '' as $$
-  select ceil(ln(greatest(extract(epoch from p_duration)::float8, 0.0001) / 0.0001) / ln(1.2))::smallint
+  select ceil(ln(greatest(extract(epoch from p_duration)::float8, 0.0001) / 0.0001) / ln(1.25))::smallint
 $$;
 
 -- The middle of a bucket.
 create or replace function gem.bucket_ms(p_bucket integer) returns numeric language sql immutable set search_path = '' as $$
   select case when ms < 10 then round(ms, 2) when ms < 100 then round(ms, 1) else round(ms) end
-  from (select (0.1 * 1.2 ^ (p_bucket - 0.5))::numeric as ms) middle
+  from (select (0.1 * 1.25 ^ (p_bucket - 0.5))::numeric as ms) middle
 $$;
 
 -- The receipts as gem.outcome_counts has them.
 create or replace view gem.outcomes_of_receipts as
 select r.id, (r.created_at at time zone 'UTC')::date as day,
   case when r.result -> 'error' ->> 'error_code' = 'unknown_tool' then '(unknown)' else r.tool_name end as tool_name,
-  r.status, r.replay_of is not null as hit, gem.duration_bucket(r.duration) as bucket
+  r.status, r.replay_of is not null as hit, case when r.replay_of is null then gem.duration_bucket(r.duration) end as bucket
 from public.core_tool_receipts r;
 
 -- Counts what ended since the last time, at most p_limit receipts, and returns how many it were; null while another
@@ -142,7 +142,7 @@ with counts as (
   where r.id >= (select upto from gem.outcomes_counted) and r.id < gem.first_id_at(now() + interval '1 minute')
 ), placed as (
   select *, sum(ran) over (partition by day, tool_name order by bucket) as upto, sum(ran) over (partition by day, tool_name) as of
-  from (select *, case when bucket is not null and not hit then calls else 0 end as ran from counts) timed
+  from (select *, case when bucket is not null then calls else 0 end as ran from counts) timed
   where day > (now() at time zone 'UTC')::date - 31
 )
 select day, tool_name, sum(calls)::bigint as calls,
