@@ -100,6 +100,10 @@ func TestWrongValues(t *testing.T) {
 		{"DATABASE_URL", "postgres://user:hunter2@host:port/db", "may be a connection string"},
 		{"DATABASE_URL", `"postgres://user:hunter2@host/db"`, "quotation mark"},
 		{"DATABASE_URL", "mysql://user:hunter2@host/db?a=b", "something else than Postgres"},
+		{"DATABASE_URL", "postgres://user:8@hunter2/x@host:5432/db", "with special characters of the password as %XX"},
+		{"DATABASE_URL", "postgres://user:8@hunter2#x@host:5432/db", "taken for the host"},
+		{"DATABASE_URL", "postgres://user:8/x@hunter2@host/db", "may be a connection string"},
+		{"DATABASE_URL", "postgres://postgres.ref:[YOUR-PASSWORD]@host:6543/postgres", "[YOUR-PASSWORD]"},
 		{"DIRECT_URL", "hunter2", "may be a connection string"},
 		{"WORKER_ID", strings.Repeat("x", 101), "1 to 100 printable characters"},
 		{"WORKER_ID", "a\x1bb", `"a\x1bb"`},
@@ -138,7 +142,7 @@ func TestWrongValues(t *testing.T) {
 			if !strings.HasPrefix(err.Error(), c.name+" is ") || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("the error lacks %q: %v", c.want, err)
 			}
-			if strings.Contains(err.Error(), "hunter2@") || c.value == "hunter2" && strings.Contains(err.Error(), "hunter2") {
+			if strings.Contains(err.Error(), "hunter2@") || strings.Contains(err.Error(), "hunter2/") || strings.Contains(err.Error(), "hunter2#") || c.value == "hunter2" && strings.Contains(err.Error(), "hunter2") {
 				t.Errorf("the error shows a secret: %v", err)
 			}
 		})

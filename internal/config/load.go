@@ -151,9 +151,20 @@ func (l *loader) database(name string, value Secret) {
 		l.wrong[name] = "it begins with a quotation mark, which does not belong to it"
 	case isURL && scheme != "postgres" && scheme != "postgresql" && !strings.ContainsAny(scheme, "= "):
 		l.wrong[name] = "it is the URL of something else than Postgres"
+	case strings.Contains(dsn, "[YOUR-PASSWORD]"):
+		l.wrong[name] = "it still has [YOUR-PASSWORD] where the password belongs"
+	case err == nil && isURL && strayAt(dsn):
+		l.wrong[name] = "a part of the password was taken for the host"
 	case err != nil:
 		l.wrong[name] = "pgx can not read it, or a file that it names, or a variable of libpq such as PGSSLMODE"
 	}
+}
+
+// strayAt reports whether a URL has an @ behind its host: a slash or another special character ended the host early, inside
+// a password that was not written with %XX. The rest of that password would be looked up, and logged, as a host's name.
+func strayAt(dsn string) bool {
+	u, err := url.Parse(dsn)
+	return err == nil && strings.Contains(u.EscapedPath()+u.Fragment, "@")
 }
 
 const maxWorkerID = 100 // characters
