@@ -41,6 +41,10 @@ var workerFields = []string{
 	"envVars", "buildFilter", "previews",
 }
 
+// mayBeCutOff names tools that take longer than the grace time: none of those that come with GEM. A deploy may end a call of
+// theirs, which is then handed over or, when it may not run twice, ends as outcome_unknown.
+var mayBeCutOff = []string{}
+
 // goVariables are read by Go's runtime, not by GEM.
 var goVariables = []string{"GOMEMLIMIT", "GOGC"}
 
@@ -323,8 +327,7 @@ func checkVariables(t *testing.T, worker map[string]any, wrong report) *config.C
 	return cfg
 }
 
-// checkTimes checks that the longest call ends within the grace time, and a worker before it is killed. A tool that takes
-// longer than the grace time may be cut off in a deploy: docs/render.md says what becomes of its call.
+// checkTimes checks that the longest call ends within the grace time, and a worker before it is killed.
 func checkTimes(t *testing.T, worker map[string]any, cfg *config.Config, wrong report) {
 	t.Helper()
 	const field = "maxShutdownDelaySeconds"
@@ -343,7 +346,7 @@ func checkTimes(t *testing.T, worker map[string]any, cfg *config.Config, wrong r
 		t.Fatal(err)
 	}
 	for _, tool := range tools.Tools() {
-		if tool.Timeout > cfg.ShutdownGrace {
+		if tool.Timeout > cfg.ShutdownGrace && !slices.Contains(mayBeCutOff, tool.Name) {
 			wrong("WORKER_SHUTDOWN_GRACE", "is %s, and %s may take %s", cfg.ShutdownGrace, tool.Name, tool.Timeout)
 			return
 		}
