@@ -55,7 +55,7 @@ func TestTheWorkersRoleCanDoWhatAWorkerDoes(t *testing.T) {
 		"select max(version_id) from gem.migrations",
 		"select * from gem.record_registry('1', repeat('a', 64), '{}')",
 		"select gem.start_worker('w', 5, '', '1', '1 min')",
-		"select gem.want_wake('w', true)",
+		"select gem.want_wake('w', true)", "select gem.count_outcomes(10)",
 		"select * from gem.claim('w', 4, true)",
 		"select * from gem.heartbeat('w', '1 min')",
 		"select (gem.hold_key(id, 1, 'w', 'k')).verdict from (select id from core_tool_calls order by seq limit 1) c",
