@@ -25,11 +25,13 @@ type attempt struct {
 	key     string         // the computed idempotency key; empty when the call has none
 	hands   *hands         // what the handler runs on
 	started time.Time
+	seen    *seen // nil when nobody watches
 }
 
 // run takes a claimed call to its end: a receipt, or back to the queue. ctx ends when the call is to end early.
 func (w *Worker) run(ctx context.Context, c claimed, hands *hands) {
 	a := &attempt{Worker: w, claimed: c, hands: hands, started: time.Now()}
+	ctx, a.seen = w.telemetry.begin(ctx, &a.claimed)
 	if line := w.Log.Check(zap.DebugLevel, "call claimed"); line != nil {
 		line.Write(a.named()...)
 	}
@@ -46,7 +48,7 @@ func (w *Worker) run(ctx context.Context, c claimed, hands *hands) {
 		a.settle(err, context.Cause(ctx), nil)
 		return
 	case held.Verdict == receipts.Wait:
-		a.ended("waiting", zap.String("key", a.key))
+		a.ended(waiting, zap.String("key", a.key))
 		return
 	case held.Verdict == receipts.Hit:
 		a.finish(receipts.Replay(held.ReceiptID, held.Result))

@@ -24,6 +24,11 @@ type claimed struct {
 	Retries   int  // attempts that ended with a transient error
 	Losses    int  // attempts whose worker died
 	Cancelled bool // someone asked for its end
+	// Traceparent is the W3C trace context in which the frontend made the call; empty when it said none.
+	Traceparent string
+	// Waited is how long the call had been due, by Postgres's clock.
+	Waited    time.Duration
+	claimedAt time.Time // by this process's
 }
 
 // spent counts the attempts that are gone, of the tool's retry.max_attempts.
@@ -83,28 +88,28 @@ func (m *marks) learn(calls []claimed) {
 }
 
 // claim takes up to limit calls from the queue, in the order in which they are to run.
-func (w *Worker) claim(ctx context.Context, limit int) ([]claimed, error) {
+func (w *Worker) claim(ctx context.Context, limit int) (calls []claimed, err error) {
 	// Not ended by the order to stop, which could lose the answer, and with it calls that would count as run.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), controlDeadline)
 	defer cancel()
 	from, full := w.marks.next(time.Now())
 	began := time.Now()
+	defer func() { w.telemetry.claim(began, len(calls), err) }()
 	rows, err := w.control.Query(ctx, `
-		select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, priority, run_at, seq, retries, losses, cancel_requested
-		from gem.claim($1, $2, $3, $4)`, w.id, limit, !w.holdsSuspect(), from)
+		select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, priority, run_at, seq, retries, losses, cancel_requested,
+			traceparent, waited from gem.claim($1, $2, $3, $4)`, w.id, limit, !w.holdsSuspect(), from)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var calls []claimed
 	for rows.Next() {
 		c := claimed{Attempt: receipts.Attempt{WorkerID: w.id}}
-		var key, session, creator pgtype.Text
+		var key, session, creator, traceparent pgtype.Text
 		if err := rows.Scan(&c.CallID, &c.Number, &c.Tool, &c.Input, &key, &session, &creator, &c.Priority, &c.RunAt, &c.seq,
-			&c.Retries, &c.Losses, &c.Cancelled); err != nil {
+			&c.Retries, &c.Losses, &c.Cancelled, &traceparent, &c.Waited); err != nil {
 			return nil, err
 		}
-		c.ClientKey, c.SessionID, c.CreatedBy = key.String, session.String, creator.String
+		c.ClientKey, c.SessionID, c.CreatedBy, c.Traceparent = key.String, session.String, creator.String, traceparent.String
 		calls = append(calls, c)
 	}
 	// Only now are they ours: the rows stream before the statement has ended.
@@ -113,6 +118,10 @@ func (w *Worker) claim(ctx context.Context, limit int) ([]claimed, error) {
 	}
 	if full {
 		w.marks.looked(time.Since(began))
+	}
+	now := time.Now()
+	for i := range calls {
+		calls[i].claimedAt = now
 	}
 	w.marks.learn(calls)
 	slices.SortFunc(calls, func(a, b claimed) int {

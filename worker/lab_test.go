@@ -15,6 +15,7 @@ import (
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/worker"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Lab is the domain of these tests: lab.write keeps its effects in Postgres, lab.send has them outside. What they do beside
@@ -124,6 +125,9 @@ func (l *Lab) then(ctx context.Context, tx handlers.Tx, call *handlers.Call, in 
 				return Done{}, err
 			}
 		}
+	case "trace":
+		_, span := trace.SpanFromContext(ctx).TracerProvider().Tracer("lab").Start(ctx, "inside "+call.Tool)
+		span.End()
 	case "take a while":
 		time.Sleep(20 * time.Millisecond)
 	case "leave rows open":

@@ -211,7 +211,7 @@ func (a *attempt) retry(err error) {
 		a.at(AfterPutBack)
 		pause := time.Until(*again)
 		time.AfterFunc(pause, a.nudge)
-		a.ended("retried", zap.Duration("again_in", pause), zap.String("error", cut(publicMessage(err), 500)))
+		a.ended(retried, zap.Duration("again_in", pause), zap.String("error", cut(publicMessage(err), 500)))
 	}
 }
 
@@ -228,7 +228,7 @@ func (a *attempt) release() {
 		a.giveUp(err)
 	default:
 		a.at(AfterHandOver)
-		a.ended("released")
+		a.ended(released)
 	}
 }
 
@@ -256,8 +256,18 @@ func (a *attempt) persist(ctx context.Context, doing string, statement func(cont
 	}
 }
 
-// endedWith logs the end of a call.
+// How an attempt ends that gives the call no receipt. The words are the journal's, where it has one.
+const (
+	waiting        = "waiting"          // for the call that runs with its key
+	retried        = "retried"          // it will be, after a transient error
+	released       = "released"         // handed over: the worker stops
+	notHeld        = "not_held"         // the call is another's by now
+	leftToRecovery = "left_to_recovery" // the database could not be reached
+)
+
+// endedWith tells of the end of a call.
 func (a *attempt) endedWith(o receipts.Outcome) {
+	a.seen.end(string(o.Status), o.Code, o.ReplayOf != "")
 	fields := []zap.Field{}
 	if o.Code != "" {
 		fields = append(fields, zap.String("error_code", string(o.Code)))
@@ -265,11 +275,16 @@ func (a *attempt) endedWith(o receipts.Outcome) {
 	if o.ReplayOf != "" {
 		fields = append(fields, zap.String("replay_of", o.ReplayOf))
 	}
-	a.ended(string(o.Status), fields...)
+	a.logEnd(string(o.Status), fields...)
 }
 
-// ended logs the end of an attempt.
+// ended tells of the end of an attempt that gave the call no receipt.
 func (a *attempt) ended(outcome string, fields ...zap.Field) {
+	a.seen.end(outcome, "", false)
+	a.logEnd(outcome, fields...)
+}
+
+func (a *attempt) logEnd(outcome string, fields ...zap.Field) {
 	a.Log.Info("call ended", append(a.named(fields...), zap.String("outcome", outcome), zap.Duration("duration", time.Since(a.started)))...)
 }
 
@@ -279,13 +294,15 @@ func (a *attempt) lost() {
 	ctx, cancel := context.WithTimeout(context.Background(), statementDeadline)
 	defer cancel()
 	if r, err := receipts.Of(ctx, a.calls, a.CallID); err == nil && r.Attempt == a.Number && r.WorkerID == a.WorkerID {
-		a.ended(string(r.Status))
+		e, _ := r.Error()
+		a.endedWith(receipts.Outcome{Status: r.Status, Code: e.Code, ReplayOf: r.ReplayOf})
 		return
 	}
-	a.ended("not_held")
+	a.ended(notHeld)
 }
 
 // giveUp ends an attempt that could not reach the database. The call is recovered when this worker counts as dead.
 func (a *attempt) giveUp(err error) {
+	a.seen.end(leftToRecovery, "", false)
 	a.Log.Error("the call is left to recovery", a.named(zap.Error(err))...)
 }

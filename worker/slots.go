@@ -141,11 +141,13 @@ func (w *Worker) handOverReady() int {
 		attempts[i] = h.Attempt
 	}
 	w.at(BeforeHandOver)
+	outcome := leftToRecovery
 	for range 3 { // what is not handed over is recovered, and counts as lost
 		ctx, cancel := context.WithTimeout(context.Background(), controlDeadline)
 		err := w.release(ctx, attempts)
 		cancel()
 		if err == nil {
+			outcome = released
 			break
 		}
 		w.say(err, "hand over what has not begun")
@@ -153,6 +155,8 @@ func (w *Worker) handOverReady() int {
 	}
 	w.at(AfterHandOver)
 	for _, h := range ready {
+		_, s := w.telemetry.begin(h.ctx, &h.claimed)
+		s.end(outcome, "", false)
 		w.letGo(h)
 	}
 	return len(ready)

@@ -4,7 +4,7 @@
 // attempt.go decides what it needs and runs its handler, in the transaction of tx.go where the handler takes one; outcome.go
 // turns what came out into a receipt or a retry; lanes.go carries both over the connections that calls share. Beside that
 // path, heartbeat.go says that the process lives and takes in the calls of dead ones, wake.go listens for inserts, counts.go
-// counts what has ended, and watchdog.go ends a process that hangs.
+// counts what has ended, watchdog.go ends a process that hangs, and telemetry.go tells OpenTelemetry, where someone listens.
 //
 // Every change of a call is one SQL function of migrations/00002_state_machine.sql and, where a later file replaces it, the
 // one there. What this package keeps in memory may be lost at any line.
@@ -25,6 +25,8 @@ import (
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 )
 
@@ -74,6 +76,10 @@ type Options struct {
 	// At is called at each point of a call's life. It is for tests; nil costs nothing.
 	At func(Point)
 
+	// Tracer gets a span for each attempt of a call, and Meter what is measured. Default: nothing is traced, or measured.
+	Tracer trace.Tracer
+	Meter  metric.Meter
+
 	// Log is told of each call when it ends, and at the level debug when it begins. Default: none.
 	Log *zap.Logger
 }
@@ -85,6 +91,8 @@ type Worker struct {
 	control *pgxpool.Pool
 	calls   *pgxpool.Pool
 	lanes   *lanes
+	// telemetry is nil when there is none.
+	telemetry *telemetry
 
 	beatNow   chan struct{} // someone asked to cancel a call: see whether it runs here
 	wake      chan struct{} // someone says that there is something to claim
@@ -138,7 +146,7 @@ func New(o Options) (*Worker, error) {
 	if _, err := rand.Read(suffix[:]); err != nil {
 		return nil, err
 	}
-	return &Worker{
+	w := &Worker{
 		Options: o,
 		// A restarted process must not be taken for its predecessor, whose calls are to be recovered.
 		id:      o.Name + "-" + hex.EncodeToString(suffix[:]),
@@ -149,7 +157,12 @@ func New(o Options) (*Worker, error) {
 		wake:    make(chan struct{}, 1),
 		freed:   make(chan struct{}, 1),
 		held:    map[receipts.Attempt]*holding{},
-	}, nil
+	}
+	var err error
+	if w.telemetry, err = newTelemetry(w); err != nil {
+		return nil, fmt.Errorf("worker: set up what is measured: %w", err)
+	}
+	return w, nil
 }
 
 func def[T comparable](field *T, value T) {

@@ -71,6 +71,11 @@ func dev(ctx context.Context, cfg *config.Config, dir string, out, progress io.W
 	if err != nil {
 		return usageError{err}
 	}
+	telemetry, err := startTelemetry(ctx, cfg, out, log)
+	if err != nil {
+		return err
+	}
+	defer telemetry.Stop()
 	server, err := pgserver.Start(ctx, pgserver.Options{
 		DataDir: dir, Durable: dir != "",
 		Log: func(line string) { fmt.Fprintln(progress, line) },
@@ -83,7 +88,7 @@ func dev(ctx context.Context, cfg *config.Config, dir string, out, progress io.W
 	if _, err := migrate(ctx, url); err != nil {
 		return err
 	}
-	s, err := build(ctx, parts{config: withDatabase(cfg, url), registry: reg, deps: outside(cfg), log: log, patience: time.Minute})
+	s, err := build(ctx, parts{config: withDatabase(cfg, url), registry: reg, deps: outside(cfg), log: log, patience: time.Minute, telemetry: telemetry})
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/telemetry"
 	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
@@ -44,6 +46,8 @@ type parts struct {
 	deps     handlers.Deps // DB is filled in
 	log      *zap.Logger
 	patience time.Duration // with a database that can not be reached
+	// telemetry may be nil: nothing is traced or measured.
+	telemetry *telemetry.Telemetry
 }
 
 // build connects and makes the worker. It does not start it.
@@ -94,6 +98,8 @@ func build(ctx context.Context, p parts) (_ *stack, err error) {
 		Concurrency:   p.config.WorkerConcurrency,
 		PollInterval:  p.config.PollInterval(),
 		ShutdownGrace: p.config.ShutdownGrace,
+		Tracer:        p.telemetry.Tracer(),
+		Meter:         p.telemetry.Meter(),
 		Log:           p.log,
 	})
 	return s, err
@@ -114,6 +120,16 @@ func (s *stack) close() {
 	case <-closed:
 	case <-time.After(3 * time.Second):
 	}
+}
+
+// startTelemetry sends traces and metrics when the variables of OpenTelemetry ask for it; else it returns nil.
+func startTelemetry(ctx context.Context, cfg *config.Config, console io.Writer, log *zap.Logger) (*telemetry.Telemetry, error) {
+	program, _ := buildVersion()
+	t, err := telemetry.Start(ctx, telemetry.Options{Worker: cfg.WorkerID, Version: program, Console: console, Log: log})
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return t, nil
 }
 
 // loadConfig reads the environment.

@@ -25,6 +25,10 @@ takes no more calls, lets those that run end within WORKER_SHUTDOWN_GRACE, and
 hands over the rest. The second ends it at once; other workers then recover its
 calls. It opens at most WORKER_CONNECTIONS + 3 connections to Postgres.
 
+With the standard variables of OpenTelemetry it sends traces and metrics, to
+OTEL_EXPORTER_OTLP_ENDPOINT for one: see docs/observability.md. Without any
+OTEL_* it sends nothing.
+
 The environment:
 `) + environment(),
 		Example: "  DATABASE_URL=postgres://user:password@host:5432/postgres gem worker",
@@ -44,7 +48,13 @@ The environment:
 			log.Info("registry loaded", zap.String("from", from), zap.String("version", reg.Version),
 				zap.Int("tools", len(reg.Tools())), zap.String("sha256", reg.SHA256()))
 
-			s, err := build(cmd.Context(), parts{config: cfg, registry: reg, deps: outside(cfg), log: log, patience: patience})
+			telemetry, err := startTelemetry(cmd.Context(), cfg, cmd.OutOrStdout(), log)
+			if err != nil {
+				return err
+			}
+			defer telemetry.Stop()
+
+			s, err := build(cmd.Context(), parts{config: cfg, registry: reg, deps: outside(cfg), log: log, patience: patience, telemetry: telemetry})
 			if err != nil {
 				return err
 			}

@@ -1,0 +1,4 @@
+package telemetry
+
+// NewWarnings is newWarnings, for the tests.
+var NewWarnings = newWarnings
