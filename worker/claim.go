@@ -21,14 +21,17 @@ type claimed struct {
 	Priority  int
 	RunAt     time.Time
 	seq       int64
-	Retries   int  // attempts that ended with a transient error
-	Losses    int  // attempts whose worker died
-	Cancelled bool // someone asked for its end
-	// Traceparent is the W3C trace context in which the frontend made the call; empty when it said none.
-	Traceparent string
-	// Waited is how long the call had been due, by Postgres's clock.
-	Waited    time.Duration
-	claimedAt time.Time // by this process's
+	Retries   int   // attempts that ended with a transient error
+	Losses    int   // attempts whose worker died
+	Cancelled bool  // someone asked for its end
+	told      *told // nil when telemetry is off
+}
+
+// told is what telemetry wants to know of a call that was claimed.
+type told struct {
+	traceparent pgtype.Text   // the W3C trace context in which the frontend made the call, if it said one
+	waited      time.Duration // how long the call had been due, by Postgres's clock
+	claimedAt   time.Time     // by this process's
 }
 
 // spent counts the attempts that are gone, of the tool's retry.max_attempts.
@@ -95,21 +98,30 @@ func (w *Worker) claim(ctx context.Context, limit int) (calls []claimed, err err
 	from, full := w.marks.next(time.Now())
 	began := time.Now()
 	defer func() { w.telemetry.claim(began, len(calls), err) }()
+	also := ""
+	if w.telemetry != nil {
+		also = ", traceparent, waited"
+	}
 	rows, err := w.control.Query(ctx, `
-		select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, priority, run_at, seq, retries, losses, cancel_requested,
-			traceparent, waited from gem.claim($1, $2, $3, $4)`, w.id, limit, !w.holdsSuspect(), from)
+		select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, priority, run_at, seq, retries, losses, cancel_requested`+also+`
+		from gem.claim($1, $2, $3, $4)`, w.id, limit, !w.holdsSuspect(), from)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
 	for rows.Next() {
 		c := claimed{Attempt: receipts.Attempt{WorkerID: w.id}}
-		var key, session, creator, traceparent pgtype.Text
-		if err := rows.Scan(&c.CallID, &c.Number, &c.Tool, &c.Input, &key, &session, &creator, &c.Priority, &c.RunAt, &c.seq,
-			&c.Retries, &c.Losses, &c.Cancelled, &traceparent, &c.Waited); err != nil {
+		var key, session, creator pgtype.Text
+		into := []any{&c.CallID, &c.Number, &c.Tool, &c.Input, &key, &session, &creator, &c.Priority, &c.RunAt, &c.seq,
+			&c.Retries, &c.Losses, &c.Cancelled}
+		if w.telemetry != nil {
+			c.told = &told{claimedAt: time.Now()}
+			into = append(into, &c.told.traceparent, &c.told.waited)
+		}
+		if err := rows.Scan(into...); err != nil {
 			return nil, err
 		}
-		c.ClientKey, c.SessionID, c.CreatedBy, c.Traceparent = key.String, session.String, creator.String, traceparent.String
+		c.ClientKey, c.SessionID, c.CreatedBy = key.String, session.String, creator.String
 		calls = append(calls, c)
 	}
 	// Only now are they ours: the rows stream before the statement has ended.
@@ -118,10 +130,6 @@ func (w *Worker) claim(ctx context.Context, limit int) (calls []claimed, err err
 	}
 	if full {
 		w.marks.looked(time.Since(began))
-	}
-	now := time.Now()
-	for i := range calls {
-		calls[i].claimedAt = now
 	}
 	w.marks.learn(calls)
 	slices.SortFunc(calls, func(a, b claimed) int {

@@ -117,13 +117,13 @@ func (t *telemetry) begin(ctx context.Context, c *claimed) (context.Context, *se
 	if t == nil {
 		return ctx, nil
 	}
-	s := &seen{telemetry: t, tool: attrTool.String(other), since: c.claimedAt}
+	s := &seen{telemetry: t, tool: attrTool.String(other), since: c.told.claimedAt}
 	if _, known := t.registry.Tool(c.Tool); known {
 		s.tool = attrTool.String(c.Tool)
 	}
-	wait := max(c.Waited, 0).Seconds()
+	wait := max(c.told.waited, 0).Seconds()
 	s.ctx, s.span = t.tracer.Start(ctx, "execute_tool "+s.tool.Value.AsString(), trace.WithNewRoot(), trace.WithTimestamp(s.since),
-		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(frontend(c.Traceparent)...),
+		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(frontend(c.told.traceparent.String)...),
 		trace.WithAttributes(attrOperation.String("execute_tool"), s.tool, attrCallID.String(c.CallID), attrAttempt.Int(c.Number),
 			attrWorkerID.String(t.workerID), attrQueueWait.Float64(wait)))
 	t.queueWait.Record(s.ctx, wait, metric.WithAttributes(s.tool))

@@ -22,8 +22,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// told is what workers tell OpenTelemetry.
-type told struct {
+// heard is what workers tell OpenTelemetry.
+type heard struct {
 	spans  *tracetest.InMemoryExporter
 	reader *sdkmetric.ManualReader
 
@@ -31,14 +31,14 @@ type told struct {
 	meter  *sdkmetric.MeterProvider
 }
 
-func listen(o ...sdktrace.TracerProviderOption) *told {
-	l := &told{spans: tracetest.NewInMemoryExporter(), reader: sdkmetric.NewManualReader()}
+func listen(o ...sdktrace.TracerProviderOption) *heard {
+	l := &heard{spans: tracetest.NewInMemoryExporter(), reader: sdkmetric.NewManualReader()}
 	l.tracer = sdktrace.NewTracerProvider(append(o, sdktrace.WithSyncer(l.spans))...)
 	l.meter = sdkmetric.NewMeterProvider(sdkmetric.WithReader(l.reader))
 	return l
 }
 
-func (l *told) to(o *worker.Options) {
+func (l *heard) to(o *worker.Options) {
 	o.Tracer, o.Meter = l.tracer.Tracer("test"), l.meter.Meter("test")
 }
 
@@ -51,7 +51,7 @@ type seenSpan struct {
 }
 
 // attempts waits for as many spans and returns those of one call, by attempt.
-func (l *told) attempts(t *testing.T, env *handlertest.Env, callID string, n int) []seenSpan {
+func (l *heard) attempts(t *testing.T, env *handlertest.Env, callID string, n int) []seenSpan {
 	t.Helper()
 	var found []seenSpan
 	env.Until(fmt.Sprint(n, " spans of call ", callID), func() bool {
@@ -272,7 +272,7 @@ func TestSpansAndMetricsTellNothingOfWhatACallIsAbout(t *testing.T) {
 }
 
 // metrics collects: by name, the attributes of each series with what it counted.
-func (l *told) metrics(t *testing.T) map[string]map[string]int64 {
+func (l *heard) metrics(t *testing.T) map[string]map[string]int64 {
 	t.Helper()
 	var data metricdata.ResourceMetrics
 	if err := l.reader.Collect(t.Context(), &data); err != nil {
