@@ -170,30 +170,34 @@ func TestTheSpanOfAnAttemptThatDoesNotEndItsCall(t *testing.T) {
 // What was claimed ahead of the slots, and is handed over before it began, has a span too.
 func TestWhatIsHandedOverBeforeItBeganHasASpan(t *testing.T) {
 	t.Parallel()
-	l := listen()
-	claimed, stopping := make(chan struct{}), make(chan struct{})
-	env, _ := startLab(t, l.to, tool{name: "lab.write"})
-	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
-	ctx, stop := context.WithCancel(t.Context())
-	w := env.NewWorker(func(o *worker.Options) {
-		o.At = func(p worker.Point) {
-			if p == worker.AfterClaim {
-				close(claimed)
-				<-stopping
+	for name, want := range map[string]seenSpan{
+		"handed over":            {Outcome: "released"},
+		"the database went away": {Outcome: "left_to_recovery", Error: "left_to_recovery", Status: codes.Error},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := listen()
+			env, _ := startLab(t, l.to, tool{name: "lab.write"})
+			id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
+			ctx, stop := context.WithCancel(t.Context())
+			w := env.NewWorker(func(o *worker.Options) {
+				o.At = func(p worker.Point) {
+					switch {
+					case p == worker.AfterClaim:
+						stop()
+					case p == worker.BeforeHandOver && want.Outcome != "released":
+						o.Control.Close()
+					}
+				}
+			})
+			if err := w.Run(ctx); err != nil {
+				t.Fatal(err)
 			}
-		}
-	})
-	ended := make(chan error, 1)
-	go func() { ended <- w.Run(ctx) }()
-	<-claimed
-	stop()
-	close(stopping)
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
-	want := []seenSpan{{Tool: "lab.write", Outcome: "released", Attempt: 1}}
-	if diff := cmp.Diff(want, l.attempts(t, env, id, 1)); diff != "" {
-		t.Error(diff)
+			want.Tool, want.Attempt = "lab.write", 1
+			if diff := cmp.Diff([]seenSpan{want}, l.attempts(t, env, id, 1)); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
 }
 
