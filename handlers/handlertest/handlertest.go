@@ -44,6 +44,8 @@ type Setup struct {
 	Worker func(*worker.Options)
 	// NoWorker starts none: the test starts its own with [Env.StartWorker].
 	NoWorker bool
+	// Database is the URL of a migrated database of the test's own. Default: a new one.
+	Database string
 }
 
 // Env is a database with a worker on it.
@@ -63,7 +65,10 @@ type Env struct {
 func Start(t testing.TB, setup Setup) *Env {
 	t.Helper()
 	core, logs := observer.New(zap.DebugLevel)
-	e := &Env{t: t, setup: setup, URL: testdb.New(t), Logs: logs, log: zap.New(core)}
+	if setup.Database == "" {
+		setup.Database = testdb.New(t)
+	}
+	e := &Env{t: t, setup: setup, URL: setup.Database, Logs: logs, log: zap.New(core)}
 	e.DB = testdb.Pool(t, e.URL)
 	if !setup.NoWorker {
 		e.StartWorker()

@@ -1,0 +1,175 @@
+package supabase
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Answer is what came back for one request.
+type Answer struct {
+	Status  int             // of HTTP
+	Code    string          // of the error: an SQLSTATE or one of PostgREST's own; empty when there was none
+	Message string          // of the error
+	Hint    string          // of the error
+	Data    json.RawMessage // null when there was none
+	Count   *int64          // where one was asked for
+	Header  http.Header     // of [Project.Send] alone
+}
+
+// Outcome is the status and the error's code, such as "403 42501".
+func (a Answer) Outcome() string { return strings.TrimSpace(fmt.Sprintf("%d %s", a.Status, a.Code)) }
+
+// Client is a process of node with supabase-js.
+type Client struct {
+	t  testing.TB
+	mu sync.Mutex
+	in io.Writer
+	to *bufio.Reader
+}
+
+// Node returns the path of node, and requires this package's npm packages beside it.
+func Node(t testing.TB) (program, dir string) {
+	t.Helper()
+	program, err := exec.LookPath("node")
+	if err != nil {
+		Missing(t, "node is missing: install Node.js 20 or newer")
+	}
+	dir = folder(t)
+	if _, err := os.Stat(filepath.Join(dir, "node_modules", "@supabase", "supabase-js")); err != nil {
+		Missing(t, "supabase-js is missing. Run at the top of the repository: "+Install)
+	}
+	return program, dir
+}
+
+// Client returns the client of the project.
+func (p *Project) Client() *Client {
+	p.t.Helper()
+	return p.client()
+}
+
+func (p *Project) startClient() *Client {
+	p.t.Helper()
+	node, dir := Node(p.t)
+	cmd := exec.CommandContext(context.WithoutCancel(p.t.Context()), node, "client.mjs", p.URL, APIKey) // its input ends it
+	cmd.Dir, cmd.Stderr = dir, os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		p.t.Fatalf("start node: %v", err)
+	}
+	p.t.Cleanup(func() {
+		_ = in.Close() // which ends it
+		if err := cmd.Wait(); err != nil {
+			p.t.Errorf("node: %v", err)
+		}
+	})
+	return &Client{t: p.t, in: in, to: bufio.NewReader(out)}
+}
+
+// Query runs a query as a frontend writes it, what follows `supabase.`, with a token; an empty one is a visitor's.
+func (c *Client) Query(token, query string) Answer {
+	c.t.Helper()
+	var a struct {
+		Status int
+		Error  *struct{ Code, Message, Hint string }
+		Data   json.RawMessage
+		Count  *int64
+	}
+	text := c.Run(token, "return supabase."+query)
+	if err := json.Unmarshal(text, &a); err != nil {
+		c.t.Fatalf("%s returned %s: %v", query, text, err)
+	}
+	answer := Answer{Status: a.Status, Data: a.Data, Count: a.Count}
+	if a.Error != nil {
+		answer.Code, answer.Message, answer.Hint = a.Error.Code, a.Error.Message, a.Error.Hint
+	}
+	return answer
+}
+
+// Run runs the body of an async function with the client as `supabase`, and returns what it returns as JSON.
+func (c *Client) Run(token, body string) json.RawMessage {
+	c.t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	step, err := json.Marshal(map[string]string{"token": token, "body": body})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := c.in.Write(append(step, '\n')); err != nil {
+		c.t.Fatalf("ask node: %v", err)
+	}
+	line, err := c.to.ReadBytes('\n')
+	if err != nil {
+		c.t.Fatalf("node did not answer: %v", err)
+	}
+	var result struct {
+		Returned json.RawMessage
+		Threw    string
+	}
+	if err := json.Unmarshal(line, &result); err != nil {
+		c.t.Fatalf("node answered %s: %v", line, err)
+	}
+	if result.Threw != "" {
+		c.t.Fatalf("%s threw %s", body, result.Threw)
+	}
+	return result.Returned
+}
+
+// Request is one to PostgREST, for what supabase-js can not or would not send.
+type Request struct {
+	Method string // GET
+	Path   string // such as /core_tool_calls?select=id
+	Token  string // none
+	Body   string
+	Header map[string]string // beside Content-Type, which is JSON where there is a body
+}
+
+// Send sends a request to PostgREST.
+func (p *Project) Send(r Request) Answer {
+	p.t.Helper()
+	request, err := http.NewRequestWithContext(p.t.Context(), r.Method, p.PostgREST+r.Path, strings.NewReader(r.Body))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if r.Body != "" {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	if r.Token != "" {
+		request.Header.Set("Authorization", "Bearer "+r.Token)
+	}
+	for name, value := range r.Header {
+		request.Header.Set(name, value)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	answer := Answer{Status: response.StatusCode, Header: response.Header, Data: body}
+	if response.StatusCode >= 400 {
+		var e struct{ Code, Message, Hint string }
+		_ = json.Unmarshal(body, &e) // an answer that is no JSON has no code
+		answer.Code, answer.Message, answer.Hint = e.Code, e.Message, e.Hint
+	}
+	return answer
+}
