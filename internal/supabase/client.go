@@ -29,7 +29,7 @@ type Answer struct {
 // Outcome is the status and the error's code, such as "403 42501".
 func (a Answer) Outcome() string { return strings.TrimSpace(fmt.Sprintf("%d %s", a.Status, a.Code)) }
 
-// Client is a process of node with supabase-js.
+// Client is a process of node, with supabase-js or with a page.
 type Client struct {
 	t  testing.TB
 	mu sync.Mutex
@@ -37,8 +37,8 @@ type Client struct {
 	to *bufio.Reader
 }
 
-// Node returns the path of node, and requires this package's npm packages beside it.
-func Node(t testing.TB) (program, dir string) {
+// nodeJS returns the path of node, and requires this package's npm packages beside it.
+func nodeJS(t testing.TB) (program, dir string) {
 	t.Helper()
 	program, err := exec.LookPath("node")
 	if err != nil {
@@ -46,40 +46,51 @@ func Node(t testing.TB) (program, dir string) {
 	}
 	dir = folder(t)
 	if _, err := os.Stat(filepath.Join(dir, "node_modules", "@supabase", "supabase-js")); err != nil {
-		Missing(t, "supabase-js is missing. Run at the top of the repository: "+Install)
+		Missing(t, "supabase-js and jsdom are missing. Run at the top of the repository: "+Install)
 	}
 	return program, dir
 }
 
-// Client returns the client of the project.
+// Client returns the project's supabase-js.
 func (p *Project) Client() *Client {
 	p.t.Helper()
 	return p.client()
 }
 
-func (p *Project) startClient() *Client {
-	p.t.Helper()
-	node, dir := Node(p.t)
-	cmd := exec.CommandContext(context.WithoutCancel(p.t.Context()), node, "client.mjs", p.URL, APIKey) // its input ends it
+// Page opens an HTML page, without a browser: its scripts run, and nothing is painted. The bodies that [Client.Run] is given
+// have its `window` and `document`.
+func Page(t testing.TB, file string) *Client {
+	t.Helper()
+	path, err := filepath.Abs(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startNode(t, "page", path)
+}
+
+func startNode(t testing.TB, args ...string) *Client {
+	t.Helper()
+	node, dir := nodeJS(t)
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), node, append([]string{"node.mjs"}, args...)...) // its input ends it
 	cmd.Dir, cmd.Stderr = dir, os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
-		p.t.Fatal(err)
+		t.Fatal(err)
 	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		p.t.Fatal(err)
+		t.Fatal(err)
 	}
 	if err := cmd.Start(); err != nil {
-		p.t.Fatalf("start node: %v", err)
+		t.Fatalf("start node: %v", err)
 	}
-	p.t.Cleanup(func() {
+	t.Cleanup(func() {
 		_ = in.Close() // which ends it
 		if err := cmd.Wait(); err != nil {
-			p.t.Errorf("node: %v", err)
+			t.Errorf("node: %v", err)
 		}
 	})
-	return &Client{t: p.t, in: in, to: bufio.NewReader(out)}
+	return &Client{t: t, in: in, to: bufio.NewReader(out)}
 }
 
 // Query runs a query as a frontend writes it, what follows `supabase.`, with a token; an empty one is a visitor's.
@@ -102,7 +113,7 @@ func (c *Client) Query(token, query string) Answer {
 	return answer
 }
 
-// Run runs the body of an async function with the client as `supabase`, and returns what it returns as JSON.
+// Run runs the body of an async function, with the client of that token as `supabase`, and returns what it returns as JSON.
 func (c *Client) Run(token, body string) json.RawMessage {
 	c.t.Helper()
 	c.mu.Lock()

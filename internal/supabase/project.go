@@ -63,7 +63,7 @@ func Start(t testing.TB, o Options) *Project {
 	program := findPostgREST(t)
 	admin := testdb.NewEmpty(t)
 	p := &Project{t: t, DB: testdb.Pool(t, admin), DatabaseURL: withRole(t, admin), secret: rand.Text() + rand.Text()}
-	p.client = sync.OnceValue(p.startClient)
+	p.client = sync.OnceValue(func() *Client { return startNode(t, "client", p.URL, APIKey) })
 
 	if err := serverRoles(t.Context(), admin); err != nil {
 		t.Fatalf("create Supabase's roles: %v", err)

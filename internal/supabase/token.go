@@ -22,6 +22,9 @@ func (p *Project) Server() string { return p.Sign(Claims{"role": "service_role"}
 // Anon is the token that the gateway gives to whoever did not sign in.
 func (p *Project) Anon() string { return p.Sign(Claims{"role": "anon"}) }
 
+// Secret is what the tokens are signed with.
+func (p *Project) Secret() string { return p.secret }
+
 // Sign makes a token that PostgREST accepts.
 func (p *Project) Sign(c Claims) string {
 	return Token(Claims{"alg": "HS256", "typ": "JWT"}, c, p.secret)
