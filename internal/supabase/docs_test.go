@@ -1,0 +1,117 @@
+package supabase_test
+
+import (
+	"encoding/json"
+	"io/fs"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/supabase"
+	"github.com/gemworker/gem/migrations"
+)
+
+// code returns the blocks of code of a page, in one language.
+func code(t *testing.T, file, language string) (blocks []string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, found := range regexp.MustCompile("(?s)\n```"+language+"\n(.*?)\n```\n").FindAllStringSubmatch(string(text), -1) {
+		blocks = append(blocks, found[1])
+	}
+	return blocks
+}
+
+func TestTheCodeOfTheDocumentsRuns(t *testing.T) {
+	t.Parallel()
+	p := supabase.Start(t, supabase.Options{})
+	handlertest.Start(t, handlertest.Setup{Database: p.DatabaseURL})
+	c, ada := p.Client(), p.User("ada")
+
+	var script []string
+	for _, block := range code(t, "../../docs/supabase.md", "js") {
+		if !strings.Contains(block, "createClient(") && !strings.Contains(block, ".channel(") { // which need Supabase
+			script = append(script, block)
+		}
+	}
+	if len(script) != 4 {
+		t.Fatalf("docs/supabase.md has %d blocks that run, want 4", len(script))
+	}
+	script = append(script, `return [error, receipt.status, calls.map(c => c.status), mine.length, journal.map(e => e.event), ended]`)
+	want := `[null,"succeeded",["queued","queued"],3,["queued","claimed","succeeded"],"succeeded"]`
+	if got := c.Run(ada, strings.Join(script, "\n")); string(got) != want {
+		t.Errorf("docs/supabase.md: got %s, want %s", got, want)
+	}
+
+	readme := code(t, "../../README.md", "js")
+	if len(readme) != 1 {
+		t.Fatalf("README.md has %d blocks, want 1", len(readme))
+	}
+	var id string
+	if err := json.Unmarshal(c.Run(ada, readme[0]+"\nreturn call.id"), &id); err != nil {
+		t.Errorf("README.md: %v", err)
+	}
+
+	sql := code(t, "../../docs/supabase.md", "sql")
+	if len(sql) != 3 {
+		t.Fatalf("docs/supabase.md has %d blocks of SQL, want 3", len(sql))
+	}
+	for _, block := range sql {
+		p.Exec("set role gem_test_supabase_owner; " + block + "; reset role")
+	}
+	p.Reload("/notes")
+	for _, q := range []struct{ who, token, query, outcome, data string }{
+		{"ada", ada, `from('notes').select('title').order('created_at').limit(1)`, "200", `[{"title":"Call back"}]`},
+		{"grace", p.User("grace"), `from('notes').select('title')`, "200", `[]`},
+		{"ada", ada, `rpc('enqueue_tool_call', {tool_name: 'a.b', priority: 1})`, "400 23514", ""},
+		{"a visitor", "", `from('core_tool_calls').insert({tool_name: 'leads.create', input: {}})`, "201", ""},
+		{"a visitor", "", `from('core_tool_calls').insert({tool_name: 'os.create_note', input: {}})`, "401 42501", ""},
+		{"a visitor", "", `from('core_tool_calls').insert({tool_name: 'leads.create', priority: 3})`, "401 42501", ""},
+		{"a visitor", "", `from('core_tool_calls').select('id')`, "401 42501", ""},
+	} {
+		a := c.Query(q.token, q.query)
+		if a.Outcome() != q.outcome || q.data != "" && string(a.Data) != q.data {
+			t.Errorf("%s: %s: got %s %s %s, want %s %s", q.who, q.query, a.Outcome(), a.Message, a.Data, q.outcome, q.data)
+		}
+	}
+}
+
+// Supabase's own migration folder holds the files too, and runs them without writing down what gem migrate does.
+func TestFilesThatWereAppliedByOthersMayBeAppliedAgain(t *testing.T) {
+	t.Parallel()
+	d := desk{supabase.Start(t, supabase.Options{NotMigrated: true}), t}
+	files, err := fs.Glob(migrations.FS, "*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply := func(name string) {
+		t.Helper()
+		text, err := fs.ReadFile(migrations.FS, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Exec("set role gem_test_supabase_owner;\n" + string(text) + ";\nreset role")
+	}
+	for _, name := range files {
+		apply(name)
+	}
+	d.Reload("/core_tool_calls")
+	d.must("ada", `rpc('enqueue_tool_call', {tool_name: 'a.b'})`, "200")
+	d.Migrate()
+	if got, want := d.Value("select max(version_id) from gem.migrations"), strconv.Itoa(len(files)); got != want {
+		t.Errorf("the schema is at version %s, want %s", got, want)
+	}
+	d.must("ada", `from('core_tool_calls').select('id').then(r => ({...r, data: r.data.length}))`, "200")
+	// The grants come back with two of them.
+	d.Exec("revoke all on all tables in schema public from authenticated; revoke all on all functions in schema public from authenticated")
+	d.must("ada", `rpc('enqueue_tool_call', {tool_name: 'a.b'})`, "403 42501")
+	apply("00006_frontends.sql")
+	apply("00008_api.sql")
+	d.must("ada", `rpc('enqueue_tool_call', {tool_name: 'a.b'})`, "200")
+	d.must("ada", `from('core_tool_calls').insert({tool_name: 'a.b', traceparent: null}).select('*, core_tool_receipts(*), core_tool_events(*)')`, "201")
+}
