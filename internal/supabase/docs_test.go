@@ -58,8 +58,8 @@ func TestTheCodeOfTheDocumentsRuns(t *testing.T) {
 	}
 
 	sql := code(t, "../../docs/supabase.md", "sql")
-	if len(sql) != 3 {
-		t.Fatalf("docs/supabase.md has %d blocks of SQL, want 3", len(sql))
+	if len(sql) != 4 {
+		t.Fatalf("docs/supabase.md has %d blocks of SQL, want 4", len(sql))
 	}
 	for _, block := range sql {
 		p.Exec("set role gem_test_supabase_owner; " + block + "; reset role")
@@ -68,7 +68,10 @@ func TestTheCodeOfTheDocumentsRuns(t *testing.T) {
 	for _, q := range []struct{ who, token, query, outcome, data string }{
 		{"ada", ada, `from('notes').select('title').order('created_at').limit(1)`, "200", `[{"title":"Call back"}]`},
 		{"grace", p.User("grace"), `from('notes').select('title')`, "200", `[]`},
-		{"ada", ada, `rpc('enqueue_tool_call', {tool_name: 'a.b', priority: 1})`, "400 23514", ""},
+		{"ada", ada, `rpc('enqueue_tool_call', {tool_name: 'os.health_check'})`, "200", ""},
+		{"ada", ada, `rpc('enqueue_tool_call', {tool_name: 'http.request'})`, "403 42501", ""},
+		{"ada", ada, `from('core_tool_calls').insert({tool_name: 'http.request'})`, "403 42501", ""},
+		{"ada", ada, `rpc('enqueue_tool_call', {tool_name: 'os.health_check', priority: 1})`, "400 23514", ""},
 		{"a visitor", "", `from('core_tool_calls').insert({tool_name: 'leads.create', input: {}})`, "201", ""},
 		{"a visitor", "", `from('core_tool_calls').insert({tool_name: 'os.create_note', input: {}})`, "401 42501", ""},
 		{"a visitor", "", `from('core_tool_calls').insert({tool_name: 'leads.create', priority: 3})`, "401 42501", ""},

@@ -140,6 +140,13 @@ func TestTheLifeOfACallAsItsFrontendSeesIt(t *testing.T) {
 	want("a key's first", run(poll, first, "[receipt.status, receipt.effects.idempotency.hit, receipt.effects.db_writes.length]"), `["succeeded",false,1]`)
 	again = send("shop.order", `{article: 'a chair'}`)
 	want("a hit", run(poll, again, "[receipt.status, receipt.effects.idempotency.hit, receipt.replay_of !== null]"), `["succeeded",true,true]`)
+	var graces string
+	if err := json.Unmarshal(p.Client().Run(p.User("grace"), fmt.Sprintf(enqueue, "shop.order", `{article: 'a chair'}`)), &graces); err != nil {
+		t.Fatal(err)
+	}
+	hers := p.Client().Run(p.User("grace"), fmt.Sprintf(poll, graces,
+		"[receipt.effects.idempotency.hit, (await supabase.from('core_tool_receipts').select('id').eq('id', receipt.replay_of)).data]"))
+	want("a hit of another's key", hers, `[true,[]]`)
 	if n := p.Value("select count(*) from notes where title = 'a chair'"); n != "1" {
 		t.Errorf("%s chairs were ordered", n)
 	}

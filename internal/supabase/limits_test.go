@@ -71,6 +71,21 @@ func TestRequestsAtTheSameTimeDoNotGetPastTheLimit(t *testing.T) {
 	}
 }
 
+func TestOneCallSentManyTimesAtOnceIsOneCall(t *testing.T) {
+	t.Parallel()
+	d := desk{supabase.Start(t, supabase.Options{}), t}
+	text := d.Client().Run(d.User("ada"), ids.Replace(`
+		const sent = await Promise.all(Array.from({length: 20}, () =>
+			supabase.rpc('enqueue_tool_call', {tool_name: 'a.b', input: {n: 1.0}, id: 'NEW_CALL'})))
+		return [...new Set(sent.map(r => r.status + ' ' + r.data))]`))
+	if want := ids.Replace(`["200 NEW_CALL"]`); string(text) != want {
+		t.Errorf("got %s, want %s alone", text, want)
+	}
+	if n := d.Value("select count(*) from core_tool_calls"); n != "1" {
+		t.Errorf("there are %s calls, want 1", n)
+	}
+}
+
 func TestTheOwnerSetsTheLimits(t *testing.T) {
 	t.Parallel()
 	d := desk{supabase.Start(t, supabase.Options{}), t}

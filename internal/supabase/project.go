@@ -66,7 +66,7 @@ func Start(t testing.TB, o Options) *Project {
 	p.client = sync.OnceValue(func() *Client { return startNode(t, "client", p.URL, APIKey) })
 
 	if err := serverRoles(t.Context(), admin); err != nil {
-		t.Fatalf("create Supabase's roles: %v", err)
+		t.Fatalf("create Supabase's roles (the user of TEST_DATABASE_URL must be a superuser): %v", err)
 	}
 	setUp := `
 		do $$ begin execute format('alter database %I owner to ` + owner + `', current_database()); end $$;

@@ -1,6 +1,7 @@
 package supabase_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -134,6 +135,32 @@ func TestRequestsOfOtherClientsThatAreFine(t *testing.T) {
 	}
 	if n := d.Value("select count(*) from core_tool_calls where created_by = 'ada'"); n != "11" {
 		t.Errorf("ada has %s calls, want 11", n)
+	}
+}
+
+// PostgREST describes the API to whoever asks, as far as they may use it.
+func TestAVisitorIsToldOfNothing(t *testing.T) {
+	t.Parallel()
+	p := supabase.Start(t, supabase.Options{})
+	for _, c := range []struct {
+		who, token string
+		sees       bool
+	}{{"ada", p.User("ada"), true}, {"a visitor", "", false}} {
+		a := p.Send(supabase.Request{Method: "GET", Path: "/", Token: c.token})
+		var api struct{ Paths map[string]any }
+		if err := json.Unmarshal(a.Data, &api); err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range []string{"/core_tool_calls", "/core_tool_receipts", "/core_tool_events", "/rpc/enqueue_tool_call", "/rpc/get_receipt", "/rpc/cancel_tool_call"} {
+			if _, sees := api.Paths[path]; sees != c.sees {
+				t.Errorf("%s is told of %s: %v", c.who, path, sees)
+			}
+		}
+		for _, path := range []string{"/core_workers", "/core_registry_versions", "/notes"} {
+			if _, sees := api.Paths[path]; sees {
+				t.Errorf("%s is told of %s", c.who, path)
+			}
+		}
 	}
 }
 
