@@ -64,7 +64,6 @@ func TestTheCodeOfTheDocumentsRuns(t *testing.T) {
 	for _, block := range sql {
 		p.Exec("set role gem_test_supabase_owner; " + block + "; reset role")
 	}
-	p.Reload("/notes")
 	for _, q := range []struct{ who, token, query, outcome, data string }{
 		{"ada", ada, `from('notes').select('title').order('created_at').limit(1)`, "200", `[{"title":"Call back"}]`},
 		{"grace", p.User("grace"), `from('notes').select('title')`, "200", `[]`},
@@ -103,7 +102,7 @@ func TestFilesThatWereAppliedByOthersMayBeAppliedAgain(t *testing.T) {
 	for _, name := range files {
 		apply(name)
 	}
-	d.Reload("/core_tool_calls")
+	awaitFunctions(t, d.Project)
 	d.must("ada", `rpc('enqueue_tool_call', {tool_name: 'a.b'})`, "200")
 	d.Migrate()
 	if got, want := d.Value("select max(version_id) from gem.migrations"), strconv.Itoa(len(files)); got != want {

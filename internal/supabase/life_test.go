@@ -205,16 +205,25 @@ func TestPostgRESTSeesNewMigrationsByItself(t *testing.T) {
 	p := supabase.Start(t, supabase.Options{NotMigrated: true})
 	send := supabase.Request{Method: "POST", Path: "/rpc/enqueue_tool_call", Token: p.User("ada"), Body: `{"tool_name": "a.b"}`}
 	if a := p.Send(send); a.Outcome() != "404 PGRST202" {
-		t.Fatalf("before: %s", a.Outcome())
+		t.Fatalf("before: %s %s", a.Outcome(), a.Message)
 	}
 	p.Migrate()
+	awaitFunctions(t, p)
+	if a := p.Send(send); a.Status != 200 {
+		t.Errorf("after: %s %s", a.Outcome(), a.Message)
+	}
+}
+
+// awaitFunctions waits until PostgREST has seen the migrations.
+func awaitFunctions(t *testing.T, p *supabase.Project) {
+	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		a := p.Send(send)
-		if a.Status == 200 {
+		a := p.Send(supabase.Request{Method: "POST", Path: "/rpc/get_receipt", Body: ids.Replace(`{"call_id": "NO_CALL"}`)})
+		if a.Outcome() == "401 42501" {
 			return
 		}
 		if a.Outcome() != "404 PGRST202" || time.Now().After(deadline) {
-			t.Fatalf("after: %s %s", a.Outcome(), a.Message)
+			t.Fatalf("the functions are not there: %s %s", a.Outcome(), a.Message)
 		}
 	}
 }

@@ -2,7 +2,9 @@ package supabase
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -11,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 )
@@ -22,8 +23,11 @@ const APIKey = "sb_publishable_test"
 // startLimit is how long PostgREST may take until it answers. A quarter of a second is usual.
 const startLimit = 30 * time.Second
 
-// keeper runs a program and ends it when its own standard input closes, which also happens when the test was killed.
+// keeper runs a program and ends it when its own standard input closes, which also happens when the test was killed. Then it
+// removes the program's folder, its first argument.
 const keeper = `
+folder=$1
+shift
 exec 3<&0 </dev/null
 "$@" 3<&- &
 child=$!
@@ -31,7 +35,8 @@ child=$!
 watcher=$!
 exec 3<&-
 wait "$child"
-kill "$watcher" 2>/dev/null`
+kill "$watcher" 2>/dev/null
+rm -rf "$folder"`
 
 // findPostgREST returns the path of the program.
 func findPostgREST(t testing.TB) string {
@@ -55,14 +60,14 @@ func (p *Project) startAPI(program, database string) {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	socket, logFile := filepath.Join(dir, "socket"), filepath.Join(dir, "log")
-	log, err := os.Create(logFile)
+	socket := filepath.Join(dir, "socket")
+	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	defer log.Close()
 
-	cmd := exec.CommandContext(context.WithoutCancel(p.t.Context()), "/bin/sh", "-c", keeper, "gem-postgrest", program)
+	cmd := exec.CommandContext(context.WithoutCancel(p.t.Context()), "/bin/sh", "-c", keeper, "gem-postgrest", dir, program)
 	cmd.Env = []string{
 		"PGRST_DB_URI=" + database,
 		"PGRST_DB_SCHEMAS=public",
@@ -94,14 +99,17 @@ func (p *Project) startAPI(program, database string) {
 	}
 	p.t.Cleanup(dial.CloseIdleConnections)
 	if err := waitReady(p.t.Context(), dial, ended); err != nil {
-		said, _ := os.ReadFile(logFile)
+		said, _ := io.ReadAll(io.NewSectionReader(log, 0, 1<<20)) // its file may be gone
 		p.t.Fatalf("PostgREST does not answer: %v; it said:\n%s", err, said)
 	}
 
 	bare := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "postgrest"}) },
-		// A client that goes away is no news; the response shows anything else.
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
+		// A client that goes away is no news; the answer shows anything else.
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			w.WriteHeader(http.StatusBadGateway)
+			_ = json.NewEncoder(w).Encode(map[string]string{"message": err.Error()})
+		},
 		Transport:    dial,
 	}
 	p.PostgREST = serve(p.t, bare)
@@ -143,6 +151,7 @@ func waitReady(ctx context.Context, through http.RoundTripper, ended <-chan stru
 		if err != nil {
 			return err
 		}
+		request.Close = true // PostgREST ends the connection while it starts
 		answer, err := through.RoundTrip(request)
 		if err == nil {
 			_ = answer.Body.Close()
@@ -156,21 +165,6 @@ func waitReady(ctx context.Context, through http.RoundTripper, ended <-chan stru
 			return errors.New("it has ended")
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		}
-	}
-}
-
-// Reload makes PostgREST look at the tables and functions anew, as Supabase does after each change of them, and waits until
-// the path is known.
-func (p *Project) Reload(path string) {
-	p.t.Helper()
-	p.Exec("notify pgrst, 'reload schema'")
-	for deadline := time.Now().Add(startLimit); ; time.Sleep(10 * time.Millisecond) {
-		if answer := p.Send(Request{Path: path}); !strings.HasPrefix(answer.Code, "PGRST20") {
-			return
-		}
-		if time.Now().After(deadline) {
-			p.t.Fatalf("PostgREST does not see %s", path)
 		}
 	}
 }

@@ -86,9 +86,23 @@ func Start(t testing.TB, o Options) *Project {
 	return p
 }
 
+// firstMigration is held while a database of the server is migrated for the first time: the roles of GEM that it makes belong
+// to the whole server too.
+var firstMigration struct {
+	sync.Mutex
+	done bool
+}
+
 // Migrate applies GEM's migrations as the role that owns the database.
 func (p *Project) Migrate() {
 	p.t.Helper()
+	firstMigration.Lock()
+	if firstMigration.done {
+		firstMigration.Unlock()
+	} else {
+		defer firstMigration.Unlock()
+		defer func() { firstMigration.done = true }()
+	}
 	if err := migrations.Up(p.t.Context(), p.DatabaseURL); err != nil {
 		p.t.Fatalf("migrate: %v", err)
 	}
