@@ -32,6 +32,11 @@ create index if not exists gem_calls_open_of_caller on public.core_tool_calls (c
   where created_by is not null and status in ('queued', 'waiting', 'running');
 
 -- +goose StatementBegin
+-- As in 00006_frontends.sql; and an empty subject is none.
+create or replace function public.gem_caller() returns text language sql stable set search_path = '' as $$
+  select nullif(nullif(current_setting('request.jwt.claims', true), '')::jsonb ->> 'sub', '')
+$$;
+
 ------------------------------------------------------------------------------------------------------------------------
 -- A new call. As in 00001_calls.sql, and: traceparent; an id that begins with the time, also where a bulk insert sends
 -- null for it; and the bounds of gem.limits.
@@ -89,7 +94,7 @@ begin
   new.run_at := greatest(new.run_at, at);
   if claims is not null then
     if claims::jsonb ->> 'role' is distinct from 'service_role' or new.created_by is null then
-      new.created_by := claims::jsonb ->> 'sub'; -- service_role may act for another
+      new.created_by := nullif(claims::jsonb ->> 'sub', ''); -- service_role may act for another
     end if;
     header := nullif(current_setting('request.headers', true), '')::jsonb ->> 'traceparent';
     if new.traceparent is null and header ~ '^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$' then
@@ -118,7 +123,7 @@ $$;
 create or replace function gem.after_insert_calls() returns trigger language plpgsql security definer set search_path = '' as $$
 declare
   claims jsonb := nullif(current_setting('request.jwt.claims', true), '')::jsonb;
-  caller text  := claims ->> 'sub';
+  caller text  := nullif(claims ->> 'sub', '');
   most   gem.limits;
   worst  record;
 begin
@@ -242,7 +247,7 @@ begin
   from public.core_tool_calls c where c.id = cancel_tool_call.id for update;
   if found_call.id is null
     or (claims is not null and claims ->> 'role' is distinct from 'service_role'
-        and found_call.created_by is distinct from claims ->> 'sub') then
+        and (found_call.created_by = nullif(claims ->> 'sub', '')) is not true) then -- what nobody owns is nobody's to cancel
     raise exception using errcode = 'PT404', message = format('there is no call %s that you could cancel', cancel_tool_call.id);
   end if;
 
