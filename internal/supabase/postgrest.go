@@ -110,7 +110,7 @@ func (p *Project) startAPI(program, database string) {
 			w.WriteHeader(http.StatusBadGateway)
 			_ = json.NewEncoder(w).Encode(map[string]string{"message": err.Error()})
 		},
-		Transport:    dial,
+		Transport: dial,
 	}
 	p.PostgREST = serve(p.t, bare)
 	p.URL = serve(p.t, p.gateway(bare))
