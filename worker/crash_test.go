@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -29,6 +30,7 @@ import (
 const (
 	doomedPoint = "GEM_TEST_DIE_AT"
 	doomedURL   = "GEM_TEST_DATABASE"
+	doomedPool  = "GEM_TEST_POOLED" // through a transaction pooler
 	doomedMode  = "GEM_TEST_MODE"
 	doomedSink  = "GEM_TEST_SINK"
 )
@@ -101,7 +103,7 @@ func doomed() {
 	if err != nil {
 		die(err)
 	}
-	pool, err := pgpool.Open(ctx, url, pgpool.Options{})
+	pool, err := pgpool.Open(ctx, url, pgpool.Options{Pooled: os.Getenv(doomedPool) == "true"})
 	if err != nil {
 		die(err)
 	}
@@ -188,7 +190,7 @@ func TestAWorkerThatDiesAtAnyPointCostsNoCallAndDoublesNone(t *testing.T) {
 					t.Fatal(err)
 				}
 				id := env.Insert(handlertest.Call{Tool: s.tool, Input: task(Task{Text: "x", Then: s.then, Key: "k"}), Key: "client"})
-				dieAt(t, s.point, env.URL, mode, sink.URL)
+				dieAt(t, s.point, env.Route, mode, sink.URL)
 
 				env.StartWorker(func(o *worker.Options) { o.HeartbeatInterval = 50 * time.Millisecond })
 				r := env.Await(id)
@@ -231,12 +233,13 @@ func TestAWorkerThatDiesAtAnyPointCostsNoCallAndDoublesNone(t *testing.T) {
 }
 
 // dieAt runs the doomed process until it is dead.
-func dieAt(t *testing.T, point worker.Point, url, mode, sink string) {
+func dieAt(t *testing.T, point worker.Point, route testdb.Route, mode, sink string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(os.Environ(), doomedPoint+"="+string(point), doomedURL+"="+url, doomedMode+"="+mode, doomedSink+"="+sink)
+	cmd.Env = append(os.Environ(), doomedPoint+"="+string(point), doomedURL+"="+route.URL, doomedPool+"="+strconv.FormatBool(route.Pooled),
+		doomedMode+"="+mode, doomedSink+"="+sink)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	if _, err := cmd.StdinPipe(); err != nil { // held until the process has ended

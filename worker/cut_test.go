@@ -10,6 +10,7 @@ import (
 
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/worker"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -31,9 +32,9 @@ func (w *wire) cut() {
 }
 
 // through is a pool whose connections go over the wire.
-func (w *wire) through(t *testing.T, databaseURL string) *pgxpool.Pool {
+func (w *wire) through(t *testing.T, route testdb.Route) *pgxpool.Pool {
 	t.Helper()
-	u, err := url.Parse(databaseURL)
+	u, err := url.Parse(route.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +68,7 @@ func (w *wire) through(t *testing.T, databaseURL string) *pgxpool.Pool {
 		}
 	}()
 	u.Host = l.Addr().String()
-	pool, err := pgpool.Open(t.Context(), u.String(), pgpool.Options{MaxConns: 8})
+	pool, err := pgpool.Open(t.Context(), u.String(), pgpool.Options{MaxConns: 8, Pooled: route.Pooled})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +82,7 @@ func TestAHandlerThatLosesItsConnectionRunsAgain(t *testing.T) {
 	t.Parallel()
 	env, lab := startLab(t, nil, tool{name: "lab.write"})
 	var w wire
-	pool := w.through(t, env.URL)
+	pool := w.through(t, env.Route)
 	env.StartWorker(func(o *worker.Options) { o.Calls, o.Control = pool, pool })
 	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x", Gate: "g", Then: "another statement"})})
 	lab.awaitBegin(t)

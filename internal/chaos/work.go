@@ -77,7 +77,7 @@ func runWorker(ctx context.Context) error {
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	if err := pgpool.Wait(ctx, control, time.Minute, func(string) {}); err != nil {
+	if err := pgpool.Wait(ctx, control.Ping, time.Minute, func(string) {}); err != nil {
 		return err
 	}
 	w, err := worker.New(worker.Options{

@@ -14,6 +14,9 @@ type Config struct {
 	DatabaseURL Secret `envconfig:"DATABASE_URL" may:"a connection string such as postgres://user:password@host:5432/database, with special characters of the password as %XX" desc:"The Postgres that holds everything. May be a pooler's."`
 	DirectURL   Secret `envconfig:"DIRECT_URL" may:"a connection string such as postgres://user:password@host:5432/database, with special characters of the password as %XX" desc:"The same Postgres without a pooler, for migrations and notifications; set it where DATABASE_URL is a pooler in transaction mode."`
 
+	// DatabasePooler is what DATABASE_URL leads to, where that is not to be found out at start.
+	DatabasePooler string `envconfig:"DATABASE_POOLER" default:"auto" may:"auto, none, session or transaction" desc:"The mode of the pooler that DATABASE_URL leads to, or none. By default the worker finds out and logs what it found."`
+
 	// ToolsRegistry is empty when the file in the working directory is to be used, or else the one built in.
 	ToolsRegistry string `envconfig:"TOOLS_REGISTRY" may:"the path of a file" desc:"The registry. By default tools.registry.json in the working directory, else the one built into the program."`
 

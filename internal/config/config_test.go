@@ -42,7 +42,7 @@ func TestDefaults(t *testing.T) {
 	c := load(t, nil)
 	host, _ := os.Hostname()
 	want := &config.Config{
-		WorkerID: host, WorkerConcurrency: 10, PollIntervalMS: 1000, ShutdownGrace: 25 * time.Second, LogLevel: "info", LogFormat: "json",
+		DatabasePooler: "auto", WorkerID: host, WorkerConcurrency: 10, PollIntervalMS: 1000, ShutdownGrace: 25 * time.Second, LogLevel: "info", LogFormat: "json",
 		SMTPPort: 587, SMTPTLS: "starttls", TwilioBaseURL: "https://api.twilio.com",
 	}
 	if diff := cmp.Diff(want, c); diff != "" {
@@ -55,14 +55,14 @@ func TestDefaults(t *testing.T) {
 
 func TestEveryVariableIsRead(t *testing.T) {
 	c := load(t, map[string]string{
-		"DATABASE_URL": "postgres://u:p@h/d", "DIRECT_URL": "host=h user=u", "TOOLS_REGISTRY": " tools.json ", "WORKER_ID": "wörker 1",
+		"DATABASE_URL": "postgres://u:p@h/d", "DIRECT_URL": "host=h user=u", "DATABASE_POOLER": "Session", "TOOLS_REGISTRY": " tools.json ", "WORKER_ID": "wörker 1",
 		"WORKER_CONCURRENCY": "1000", "WORKER_CONNECTIONS": "12", "TOOLS_POLL_INTERVAL_MS": "10", "WORKER_SHUTDOWN_GRACE": "1m30s", "LOG_LEVEL": "WARN", "LOG_FORMAT": "console",
 		"SMTP_HOST": "mail.example.com", "SMTP_PORT": "465", "SMTP_USERNAME": "u", "SMTP_PASSWORD": "p", "SMTP_FROM": "GEM <gem@example.com>", "SMTP_TLS": "tls",
 		"TWILIO_ACCOUNT_SID": "AC1", "TWILIO_AUTH_TOKEN": "t", "TWILIO_FROM": "+15550100", "TWILIO_BASE_URL": "http://127.0.0.1:8080/",
 		"HTTP_ALLOWED_HOSTS": " API.example.com , 10.0.0.5:8080,[::1]:80, ::1,",
 	})
 	want := &config.Config{
-		DatabaseURL: "postgres://u:p@h/d", DirectURL: "host=h user=u", ToolsRegistry: "tools.json", WorkerID: "wörker 1",
+		DatabaseURL: "postgres://u:p@h/d", DirectURL: "host=h user=u", DatabasePooler: "session", ToolsRegistry: "tools.json", WorkerID: "wörker 1",
 		WorkerConcurrency: 1000, WorkerConnections: 12, PollIntervalMS: 10, ShutdownGrace: 90 * time.Second, LogLevel: "warn", LogFormat: "console",
 		SMTPHost: "mail.example.com", SMTPPort: 465, SMTPUsername: "u", SMTPPassword: "p", SMTPFrom: "GEM <gem@example.com>", SMTPTLS: "tls",
 		TwilioAccountSID: "AC1", TwilioAuthToken: "t", TwilioFrom: "+15550100", TwilioBaseURL: "http://127.0.0.1:8080",
@@ -105,6 +105,7 @@ func TestWrongValues(t *testing.T) {
 		{"DATABASE_URL", "postgres://user:8/x@hunter2@host/db", "may be a connection string"},
 		{"DATABASE_URL", "postgres://postgres.ref:[YOUR-PASSWORD]@host:6543/postgres", "[YOUR-PASSWORD]"},
 		{"DIRECT_URL", "hunter2", "may be a connection string"},
+		{"DATABASE_POOLER", "statement", `is "statement"; it may be auto, none, session or transaction`},
 		{"WORKER_ID", strings.Repeat("x", 101), "1 to 100 printable characters"},
 		{"WORKER_ID", "a\x1bb", `"a\x1bb"`},
 		{"WORKER_CONCURRENCY", "many", `is "many"; it may be a whole number from 1 to 1000`},
@@ -278,7 +279,7 @@ func TestEveryVariableIsDescribed(t *testing.T) {
 			t.Errorf("%s is not secret", v.Name)
 		}
 	}
-	if len(seen) != 21 {
+	if len(seen) != 22 {
 		t.Errorf("%d variables", len(seen))
 	}
 }

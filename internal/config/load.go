@@ -80,6 +80,8 @@ func (l *loader) is(right bool, name string) {
 func (l *loader) check(c *Config) {
 	l.database("DATABASE_URL", c.DatabaseURL)
 	l.database("DIRECT_URL", c.DirectURL)
+	c.DatabasePooler = strings.ToLower(c.DatabasePooler)
+	l.is(slices.Contains([]string{"auto", "none", "session", "transaction"}, c.DatabasePooler), "DATABASE_POOLER")
 	l.is(utf8.RuneCountInString(c.WorkerID) <= maxWorkerID && printable(c.WorkerID), "WORKER_ID")
 	l.is(within(c.WorkerConcurrency, 1, 1000), "WORKER_CONCURRENCY")
 	l.is(within(c.WorkerConnections, 0, 1000), "WORKER_CONNECTIONS")

@@ -29,7 +29,8 @@ const (
 type Options struct {
 	// MaxConns is the size of the pool; 0 means 4.
 	MaxConns int32
-	// Pooled says that url may lead to a transaction pooler: no statement may outlive its transaction on the server.
+	// Pooled says that url may lead to a transaction pooler: no statement outlives its transaction on the server, and nothing
+	// is sent behind a transaction before it is answered. See [Way.Keeps].
 	Pooled bool
 	// Unasked says that idle connections are used without a ping, since every statement on them has a short deadline.
 	Unasked bool
@@ -37,11 +38,13 @@ type Options struct {
 	Name string
 }
 
+var errMalformed = errors.New("the connection string is not valid: it has the form postgres://user:password@host:5432/database")
+
 // Open makes a pool without connecting. A malformed url gives an error that does not contain it, since it holds a password.
 func Open(ctx context.Context, url string, o Options) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return nil, errors.New("the connection string is not valid: it has the form postgres://user:password@host:5432/database")
+		return nil, errMalformed
 	}
 	config.MaxConns = o.MaxConns
 	if config.MaxConns <= 0 {
@@ -60,7 +63,7 @@ func Open(ctx context.Context, url string, o Options) (*pgxpool.Pool, error) {
 func Prepare(config *pgx.ConnConfig, o Options) {
 	config.ConnectTimeout = connectTimeout
 	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
-		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: cancelPatience}
+		return &canceller{conn: conn}
 	}
 	if o.Pooled {
 		config.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
@@ -68,24 +71,31 @@ func Prepare(config *pgx.ConnConfig, o Options) {
 	if o.Name == "" {
 		o.Name = "gem"
 	}
+	setName(config, o.Name)
+}
+
+func setName(config *pgx.ConnConfig, name string) {
 	if config.RuntimeParams["application_name"] == "" {
-		config.RuntimeParams["application_name"] = o.Name
+		config.RuntimeParams["application_name"] = name
 	}
 }
 
 // Wait connects, and tries again until patience has passed: a database that is just starting is worth waiting for. say is
 // told, once for each new reason, why it waits.
-func Wait(ctx context.Context, pool *pgxpool.Pool, patience time.Duration, say func(reason string)) error {
+func Wait(ctx context.Context, connect func(context.Context) error, patience time.Duration, say func(reason string)) error {
 	deadline := time.Now().Add(patience)
 	pause, last := 100*time.Millisecond, ""
 	for {
-		err := pool.Ping(ctx)
+		err := connect(ctx)
 		if err == nil {
 			return nil
 		}
 		reason := Reason(err)
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if errors.Is(err, errMalformed) || errors.Is(err, errNoTransactions) {
+			return err
 		}
 		if permanent(err) || time.Now().Add(pause).After(deadline) {
 			return fmt.Errorf("Postgres can not be reached: %s", reason) //nolint:staticcheck // a name begins it

@@ -3,10 +3,14 @@ package pgserver
 import (
 	"context"
 	"errors"
+	"os/exec"
 )
 
+var errWindows = errors.New("a private Postgres server does not run on Windows: " +
+	"set DATABASE_URL to a database that you have, or run gem inside WSL")
+
 // Start always fails on Windows.
-func Start(context.Context, Options) (*Server, error) {
-	return nil, errors.New("a private Postgres server does not run on Windows: " +
-		"set DATABASE_URL to a database that you have, or run gem inside WSL")
-}
+func Start(context.Context, Options) (*Server, error) { return nil, errWindows }
+
+// Command always fails on Windows.
+func Command(string, ...string) (*exec.Cmd, error) { return nil, errWindows }

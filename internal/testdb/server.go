@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/gemworker/gem/internal/pgbouncer"
 	"github.com/gemworker/gem/internal/pgserver"
 	"github.com/gemworker/gem/migrations"
 )
@@ -22,6 +23,7 @@ import (
 type server struct {
 	admin   *url.URL         // of the database to create others from
 	private *pgserver.Server // nil when TEST_DATABASE_URL names the server
+	pooler  atomic.Pointer[pgbouncer.Pooler]
 
 	migrate  sync.Once
 	template string // what New copies
@@ -71,6 +73,9 @@ func stopServer() error {
 
 // stop removes what the tests left: the server, or the template on a server that stays.
 func (s *server) stop() error {
+	if p := s.pooler.Load(); p != nil {
+		p.Stop()
+	}
 	if s.private != nil {
 		return s.private.Stop()
 	}

@@ -5,7 +5,7 @@
 // with an error that says what to install: they are never skipped.
 //
 // The environment variable TEST_DATABASE_URL names a server to use instead; its user must be allowed to create databases.
-// Their names start with gem_test_.
+// Their names start with gem_test_. GEM_TEST_POOLER puts a pooler between it and the workers under test: see [Route].
 package testdb
 
 import (

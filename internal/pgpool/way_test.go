@@ -1,0 +1,167 @@
+package pgpool_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/internal/pgbouncer"
+	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/jackc/pgx/v5"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+func TestPostgresItselfIsFound(t *testing.T) {
+	t.Parallel()
+	url := testdb.NewEmpty(t)
+	for range 20 {
+		wantWay(t, url, pgpool.Direct)
+	}
+}
+
+func TestAPoolersModeIsFound(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[pgbouncer.Mode]pgpool.Way{pgbouncer.Session: pgpool.Pooled, pgbouncer.Transaction: pgpool.Transaction} {
+		for _, size := range []int{1, 2, 3, 20} {
+			for _, longestIdleFirst := range []string{"0", "1"} {
+				t.Run(fmt.Sprintf("%s, pool of %d, server_round_robin %s", mode, size, longestIdleFirst), func(t *testing.T) {
+					t.Parallel()
+					url := testdb.NewEmpty(t)
+					p := pgbouncer.Start(t, url, pgbouncer.Options{Mode: mode, PoolSize: size, Settings: map[string]string{"server_round_robin": longestIdleFirst}})
+					wantWay(t, p.URL(url), want)
+					wantWay(t, p.URL(url), want) // with server connections that are open
+					for late := time.After(5 * time.Second); len(p.Clients(t, url)) > 0; {
+						select {
+						case <-late:
+							t.Fatalf("it left connections: %v", p.Clients(t, url))
+						case <-time.After(10 * time.Millisecond):
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// Others' transactions take every server connection but one, so that the second look has to wait for the first.
+func TestAModeIsFoundWhileOthersFillThePool(t *testing.T) {
+	t.Parallel()
+	for _, idle := range []int{0, 1, 2} {
+		t.Run(fmt.Sprint(idle, " idle"), func(t *testing.T) {
+			t.Parallel()
+			url := testdb.NewEmpty(t)
+			p := pgbouncer.Start(t, url, pgbouncer.Options{PoolSize: 3})
+			for range 3 - idle {
+				other := connect(t, p.URL(url))
+				if _, err := other.Exec(t.Context(), "begin"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			way, err := pgpool.Find(ctx, p.URL(url), "")
+			switch {
+			case idle == 0 && err == nil:
+				t.Errorf("nobody can have answered, and it is %s", way)
+			case idle > 0 && (err != nil || way != pgpool.Transaction):
+				t.Errorf("got %q, %v", way, err)
+			}
+		})
+	}
+}
+
+func TestAPoolerInStatementModeIsRefused(t *testing.T) {
+	t.Parallel()
+	url := testdb.NewEmpty(t)
+	p := pgbouncer.Start(t, url, pgbouncer.Options{Mode: pgbouncer.Statement})
+	tries := 0
+	err := pgpool.Wait(t.Context(), func(ctx context.Context) error {
+		tries++
+		_, err := pgpool.Find(ctx, p.URL(url), "")
+		return err
+	}, time.Minute, func(string) {})
+	if err == nil || !strings.Contains(err.Error(), "use its session or transaction mode") || tries != 1 {
+		t.Errorf("after %d tries: %v", tries, err)
+	}
+}
+
+func TestWhatIsSaidIsBelieved(t *testing.T) {
+	t.Parallel()
+	url := testdb.NewEmpty(t)
+	for _, said := range []pgpool.Way{pgpool.Direct, pgpool.Session, pgpool.Transaction} {
+		if got, err := pgpool.Find(t.Context(), url, said); err != nil || got != said {
+			t.Errorf("got %q, %v; want %q", got, err, said)
+		}
+	}
+}
+
+func TestNobodyThereIsAnError(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"postgres://gem:hunter2@127.0.0.1:1/gem", "postgres://gem:hunter2@127.0.0.1:port/gem"} {
+		if way, err := pgpool.Find(t.Context(), url, ""); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("got %q, %v", way, err)
+		}
+	}
+}
+
+// A statement whose context ends is cancelled on the server, also behind a pooler, and the connection goes on.
+func TestAStatementIsCancelledWhereverItRuns(t *testing.T) {
+	t.Parallel()
+	url := testdb.NewEmpty(t)
+	for _, mode := range []pgbouncer.Mode{"", pgbouncer.Session, pgbouncer.Transaction} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			way := url
+			if mode != "" {
+				way = pgbouncer.Start(t, url, pgbouncer.Options{Mode: mode, PoolSize: 2}).URL(url)
+			}
+			pool, err := pgpool.Open(t.Context(), way, pgpool.Options{MaxConns: 1, Pooled: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pool.Close()
+			var before, after uint32
+			for range 10 {
+				conn, err := pool.Acquire(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				before = conn.Conn().PgConn().PID()
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+				if _, err := conn.Exec(ctx, "select pg_sleep(60)"); err == nil {
+					t.Error("it was not cancelled")
+				}
+				cancel()
+				if _, err := conn.Exec(t.Context(), "select 1"); err != nil {
+					t.Errorf("the next statement: %v", err)
+				}
+				after = conn.Conn().PgConn().PID()
+				conn.Release()
+				if before != after {
+					t.Error("the connection was lost")
+				}
+			}
+		})
+	}
+}
+
+func wantWay(t *testing.T, url string, want pgpool.Way) {
+	t.Helper()
+	if got, err := pgpool.Find(t.Context(), url, ""); err != nil || got != want {
+		t.Errorf("got %q, %v; want %q", got, err, want)
+	}
+}
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(context.Background()) })
+	return conn
+}

@@ -1,0 +1,68 @@
+package testdb
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/gemworker/gem/internal/pgbouncer"
+)
+
+// Route is how a worker under test reaches its database. The environment variable GEM_TEST_POOLER, as session or transaction,
+// makes it lead through one PgBouncer in that mode for each test binary, with a pool that just holds the workers of a test.
+// By default it is direct. What a test itself looks at, it looks at directly.
+type Route struct {
+	// URL is for what the worker does; Listen for its notifications, as DIRECT_URL is.
+	URL, Listen string
+	// Pooled is what pgpool.Options are to say of URL.
+	Pooled bool
+}
+
+// The pools of the PgBouncer, for each database: two workers with four connections for calls.
+const (
+	// sessionPool holds all that they open: 4 + 3 each, and what is about to close.
+	sessionPool = 16
+	// transactionPool holds a transaction for each of their calls, and one connection for claims and heartbeats.
+	transactionPool = 9
+)
+
+// RouteTo returns the route to the database at url.
+func RouteTo(t testing.TB, url string) Route {
+	t.Helper()
+	mode := pgbouncer.Mode(os.Getenv("GEM_TEST_POOLER"))
+	if mode == "" {
+		return Route{URL: url, Listen: url}
+	}
+	p, err := thePooler()
+	if err != nil {
+		t.Fatalf("GEM_TEST_POOLER=%s: %v", mode, err)
+	}
+	if mode == pgbouncer.Session {
+		return Route{URL: p.URL(url), Listen: p.URL(url)}
+	}
+	return Route{URL: p.URL(url), Listen: url, Pooled: true}
+}
+
+// thePooler starts the PgBouncer when it is called first. It ends with the test binary, at the latest.
+var thePooler = sync.OnceValues(func() (*pgbouncer.Pooler, error) {
+	o := pgbouncer.Options{Mode: pgbouncer.Mode(os.Getenv("GEM_TEST_POOLER"))}
+	switch o.Mode {
+	case pgbouncer.Session:
+		o.PoolSize = sessionPool
+	case pgbouncer.Transaction:
+		o.PoolSize = transactionPool
+	default:
+		return nil, fmt.Errorf("it may be session or transaction")
+	}
+	s, err := theServer()
+	if err != nil {
+		return nil, err
+	}
+	p, err := pgbouncer.Run(context.Background(), s.admin.String(), o)
+	if err == nil {
+		s.pooler.Store(p)
+	}
+	return p, err
+})
