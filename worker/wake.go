@@ -39,8 +39,9 @@ func signal(at chan struct{}) {
 	}
 }
 
-// listen keeps a connection that notifications come in on, and connects again when it breaks. Until a notification to
-// itself has come through, the worker polls: some poolers accept LISTEN and never deliver.
+// listen keeps a connection that notifications come in on, and connects again when it breaks. Until a notification from
+// another connection has come through, the worker polls: some poolers accept LISTEN and never deliver, but for what comes
+// while the connection itself runs a statement.
 func (w *Worker) listen(ctx context.Context) {
 	pause := time.Second
 	for ctx.Err() == nil {
@@ -60,7 +61,8 @@ func (w *Worker) listen(ctx context.Context) {
 	}
 }
 
-var errNotDelivered = errors.New("LISTEN was accepted and a notification to oneself did not come: is this a transaction pooler? Set DIRECT_URL")
+var errNotDelivered = errors.New("LISTEN was accepted, and a notification to oneself did not come: is this a pooler in transaction mode? " +
+	"Set DIRECT_URL, or DATABASE_POOLER=transaction to poll without trying")
 
 func (w *Worker) listenOnce(ctx context.Context) error {
 	config, err := pgx.ParseConfig(w.ListenURL)
@@ -81,10 +83,10 @@ func (w *Worker) listenOnce(ctx context.Context) error {
 
 	proving, cancel := context.WithTimeout(ctx, statementDeadline)
 	defer cancel()
-	if _, err := conn.Exec(proving, "listen "+channel); err != nil {
+	if err := conn.PgConn().Exec(proving, "listen "+channel).Close(); err != nil { // prepares nothing
 		return err
 	}
-	if _, err := conn.Exec(proving, "select pg_notify($1, $2)", channel, w.id); err != nil {
+	if _, err := w.control.Exec(proving, "select pg_notify($1, $2)", channel, w.id); err != nil {
 		return err
 	}
 	for {
