@@ -35,12 +35,17 @@ func speechOf(ctx context.Context, conn *pgx.Conn) (*speech, error) {
 	if s, ok := conn.PgConn().CustomData()[speechKey].(*speech); ok {
 		return s, nil
 	}
-	s := &speech{conn: conn, named: conn.Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement}
+	s := &speech{conn: conn, named: keepsStatements(conn.Config())}
 	if err := s.reset(ctx); err != nil {
 		return nil, err
 	}
 	conn.PgConn().CustomData()[speechKey] = s
 	return s, nil
+}
+
+// keepsStatements says that statements may stay prepared on the server, since a client keeps its server connection.
+func keepsStatements(config *pgx.ConnConfig) bool {
+	return config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
 }
 
 func (s *speech) reset(ctx context.Context) error {

@@ -21,18 +21,23 @@ import (
 //
 // That transaction then holds the lane to its end. Nothing is put off to be sent with something else: whoever comes while a
 // lane is free has it to itself.
+//
+// Where a pooler may give each transaction another server connection, a lane sends one at a time: there are poolers that take
+// the connection back at the first answer, and lose what was sent behind it.
 type lanes struct {
-	pool  *pgxpool.Pool
-	count int // as many as the pool has connections
+	pool     *pgxpool.Pool
+	count    int  // as many as the pool has connections
+	oneByOne bool // nothing is sent behind a transaction before it is answered
 
 	mu       sync.Mutex
 	busy     int // lanes at work, those that a transaction holds among them
 	receipts []*receiptJob
 	begins   []*beginJob
+	began    bool // what was sent last, one by one, was a begin
 }
 
 func newLanes(pool *pgxpool.Pool) *lanes {
-	return &lanes{pool: pool, count: int(pool.Config().MaxConns)}
+	return &lanes{pool: pool, count: int(pool.Config().MaxConns), oneByOne: !keepsStatements(pool.Config().ConnConfig)}
 }
 
 // maxReceipts is how many receipts a lane sends in one go. One that waits for a lock keeps those behind it waiting.
@@ -227,11 +232,25 @@ func nothingRan(err error) error {
 	return fmt.Errorf("%w: %v", errConnectionLost, err) //nolint:errorlint // it is to count as nothing else
 }
 
-// take takes what is to be sent next: receipts, and the first begin that fits.
-func (l *lanes) take(fits func(sql string) bool) (batch []*receiptJob, next *beginJob) {
+// take takes what is to be sent next: receipts, and the first begin that fits. lead says that it goes behind the end of a
+// transaction.
+func (l *lanes) take(lead bool, fits func(sql string) bool) (batch []*receiptJob, next *beginJob) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := min(len(l.receipts), maxReceipts)
+	if l.oneByOne {
+		// One of either, by turns.
+		if lead {
+			return nil, nil
+		}
+		l.began = len(l.begins) > 0 && (len(l.receipts) == 0 || !l.began)
+		if n = min(n, 1); l.began {
+			next = l.begins[0]
+			l.begins = slices.Delete(l.begins, 0, 1)
+			return nil, next
+		}
+		fits = func(string) bool { return false }
+	}
 	batch = slices.Clone(l.receipts[:n])
 	l.receipts = slices.Delete(l.receipts, 0, n)
 	for i, job := range l.begins {
@@ -282,7 +301,7 @@ func (l *lanes) turn(conn *pgxpool.Conn, lead []any) (taken, committing bool, er
 		return false, false, err
 	}
 	// A statement that is not prepared here yet waits: preparing may fail, and would take the lead's transaction with it.
-	batch, next := l.take(func(sql string) bool { return lead == nil || speech.knows(sql) })
+	batch, next := l.take(lead != nil, func(sql string) bool { return lead == nil || speech.knows(sql) })
 	if next != nil {
 		if err := speech.learn(ctx, next.sql); err != nil {
 			next.answer <- held{err: nothingRan(err)}
