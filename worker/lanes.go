@@ -83,6 +83,9 @@ func (l *lanes) receipt(ctx context.Context, final receipts.Final) error {
 	return ctx.Err() // it may be on its way: the next try is told
 }
 
+// errNoLane is the error of a transaction that its call's time was over for before any connection was free to begin it.
+var errNoLane = errors.New("no connection to Postgres came free in the call's time")
+
 // begin begins a transaction with its first statement, and returns the lane that it holds from here on.
 func (l *lanes) begin(ctx context.Context, sql string, args []any) (held, error) {
 	job := &beginJob{sql: sql, args: args, answer: make(chan held, 1)}
@@ -108,8 +111,9 @@ func (l *lanes) begin(ctx context.Context, sql string, args []any) (held, error)
 				l.rollback(h.conn)
 			}
 		}()
+		return held{}, ctx.Err()
 	}
-	return held{}, ctx.Err()
+	return held{}, errors.Join(errNoLane, ctx.Err())
 }
 
 // finish ends the transaction that holds the lane with its receipt, and leaves the lane to who waits. committing says that

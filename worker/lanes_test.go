@@ -69,6 +69,34 @@ func TestCallsThatShareAConnectionEndEachAsItShould(t *testing.T) {
 	}
 }
 
+// A call that had no connection in all its time ran nothing, and is put back.
+func TestACallThatGetsNoConnectionRunsLater(t *testing.T) {
+	t.Parallel()
+	env, lab := startLab(t, nil, tool{name: "lab.write"}, tool{name: "lab.star", timeout: 200 * time.Millisecond, attempts: 20})
+	putBack := make(chan struct{}, 100)
+	env.StartWorker(sharing(t, env, 1, false), func(o *worker.Options) {
+		o.At = func(p worker.Point) {
+			if p == worker.BeforePutBack {
+				putBack <- struct{}{}
+			}
+		}
+	})
+	long := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "long", Gate: "g"})})
+	lab.awaitBegin(t)
+	short := env.Insert(handlertest.Call{Tool: "lab.star", Input: task(Task{Text: "short"})})
+	select {
+	case <-putBack: // which has to wait for a connection too
+	case <-time.After(30 * time.Second):
+		t.Fatal("the short one was not put back")
+	}
+	lab.tell(t, "g", Order{})
+	for _, id := range []string{long, short} {
+		if r := env.Await(id); r.Status != receipts.Succeeded {
+			t.Errorf("%s", r.Result)
+		}
+	}
+}
+
 // A receipt that Postgres keeps waiting holds up those behind it for some time, and none of them is lost or doubled.
 func TestAReceiptThatWaitsForALockLosesNoOther(t *testing.T) {
 	t.Parallel()

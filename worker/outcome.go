@@ -31,6 +31,8 @@ func (a *attempt) settle(err, cause, doomed error) {
 			"The worker was stopped in the middle of the call, and %s may not run twice: whether it took effect is not known.", a.tool.Name), nil))
 	case isTransient(err, doomed) && a.mayRunAgain() && !errors.Is(cause, context.DeadlineExceeded):
 		a.retry(err)
+	case errors.Is(doomed, errNoLane) && a.mayRunAgain():
+		a.retry(errNoLane) // it ran out of time, and not of its own
 	default:
 		a.finish(a.failure(err, cause))
 	}
