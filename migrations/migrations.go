@@ -10,6 +10,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -62,7 +63,28 @@ func Apply(ctx context.Context, url string) (Result, error) {
 	if _, err := guard.ExecContext(ctx, "select pg_advisory_xact_lock($1)", int64(lock)); err != nil {
 		return Result{}, fmt.Errorf("wait for the migration lock: %w", err)
 	}
+	if err := secondConnection(ctx, db); err != nil {
+		return Result{}, err
+	}
 	return apply(ctx, db)
+}
+
+// secondPatience is how long the connection beside the lock's may take.
+const secondPatience = 10 * time.Second
+
+// secondConnection makes sure that there is one beside the lock's. Where a pooler has one alone, goose would wait for it for ever.
+func secondConnection(ctx context.Context, db *sql.DB) error {
+	asking, cancel := context.WithTimeout(ctx, secondPatience)
+	defer cancel()
+	err := db.PingContext(asking)
+	switch {
+	case err == nil:
+		return nil
+	case asking.Err() != nil && ctx.Err() == nil:
+		return fmt.Errorf("no second connection within %s: migrations need two at a time, one of them for the lock. "+
+			"Let the pooler's pool hold at least two, or set DIRECT_URL to Postgres itself", secondPatience)
+	}
+	return fmt.Errorf("connect a second time: %w", err)
 }
 
 func apply(ctx context.Context, db *sql.DB) (Result, error) {
