@@ -244,16 +244,15 @@ func (p *Pooler) admin(ctx context.Context) (*pgx.Conn, error) {
 }
 
 // Show returns what `SHOW what` gives: clients, servers, pools. Each row is by column.
-func (p *Pooler) Show(t testing.TB, what string) []map[string]string {
-	t.Helper()
-	conn, err := p.admin(t.Context())
+func (p *Pooler) Show(ctx context.Context, what string) ([]map[string]string, error) {
+	conn, err := p.admin(ctx)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	defer conn.Close(context.WithoutCancel(t.Context()))
-	results, err := conn.PgConn().Exec(t.Context(), "show "+what).ReadAll()
+	defer conn.Close(context.WithoutCancel(ctx))
+	results, err := conn.PgConn().Exec(ctx, "show "+what).ReadAll()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	var rows []map[string]string
 	for _, r := range results {
@@ -265,17 +264,15 @@ func (p *Pooler) Show(t testing.TB, what string) []map[string]string {
 			rows = append(rows, row)
 		}
 	}
-	return rows
+	return rows, nil
 }
 
 // Clients are the rows of SHOW CLIENTS of the database at databaseURL.
-func (p *Pooler) Clients(t testing.TB, databaseURL string) []map[string]string {
-	t.Helper()
+func (p *Pooler) Clients(ctx context.Context, databaseURL string) ([]map[string]string, error) {
 	u, err := url.Parse(databaseURL)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	return slices.DeleteFunc(p.Show(t, "clients"), func(row map[string]string) bool {
-		return "/"+row["database"] != u.Path
-	})
+	rows, err := p.Show(ctx, "clients")
+	return slices.DeleteFunc(rows, func(row map[string]string) bool { return "/"+row["database"] != u.Path }), err
 }

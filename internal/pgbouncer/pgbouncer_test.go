@@ -39,8 +39,8 @@ func TestItShowsItsClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(t.Context())
-	if got := p.Clients(t, url); len(got) != 1 {
-		t.Errorf("got %v, want one", got)
+	if got, err := p.Clients(t.Context(), url); err != nil || len(got) != 1 {
+		t.Errorf("got %v, %v; want one", got, err)
 	}
 }
 

@@ -34,10 +34,14 @@ func TestAPoolersModeIsFound(t *testing.T) {
 					p := pgbouncer.Start(t, url, pgbouncer.Options{Mode: mode, PoolSize: size, Settings: map[string]string{"server_round_robin": longestIdleFirst}})
 					wantWay(t, p.URL(url), want)
 					wantWay(t, p.URL(url), want) // with server connections that are open
-					for late := time.After(5 * time.Second); len(p.Clients(t, url)) > 0; {
+					for late := time.After(5 * time.Second); ; {
+						left, err := p.Clients(t.Context(), url)
+						if err == nil && len(left) == 0 {
+							break
+						}
 						select {
 						case <-late:
-							t.Fatalf("it left connections: %v", p.Clients(t, url))
+							t.Fatalf("it left connections: %v, %v", left, err)
 						case <-time.After(10 * time.Millisecond):
 						}
 					}
