@@ -97,7 +97,7 @@ commands below try that out, run it, and say what became of a call.`),
 		}
 	}
 	add(try, demoCommand(), devCommand())
-	add(operate, migrateCommand(), workerCommand(), auditCommand(), pruneCommand())
+	add(operate, migrateCommand(), workerCommand(), healthcheckCommand(), auditCommand(), pruneCommand())
 	add(calls, callCommand(), cancelCommand(), receiptCommand(), traceCommand(), explainCommand())
 	add(more, registryCommand(), versionCommand())
 	return root

@@ -2,13 +2,15 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
 
-// A release sets these: go build -ldflags "-X main.version=v1.2.3 -X main.commit=0123abc". Where it does not, they come
-// from what the Go command records in the binary.
+// A build sets these: go build -ldflags "-X main.version=v1.2.3 -X main.commit=0123abc", as the Dockerfile does with its
+// arguments VERSION and COMMIT. What it leaves empty comes from what the Go command records in the binary.
 var version, commit string
 
 func versionCommand() *cobra.Command {
@@ -35,27 +37,36 @@ func versionLine() string {
 
 // buildVersion returns the version, dev when nobody knows it, and the commit, which may be empty.
 func buildVersion() (v, c string) {
-	v, c = version, commit
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		info = &debug.BuildInfo{}
 	}
-	if v == "" && info.Main.Version != "(devel)" {
-		v = info.Main.Version
+	return versionOf(version, commit, info, os.Getenv)
+}
+
+// versionOf takes what the build was told before what the Go command recorded. Render builds an image without telling it
+// the commit, and tells its processes.
+func versionOf(version, commit string, recorded *debug.BuildInfo, env func(string) string) (v, c string) {
+	v, c = version, commit
+	if v == "" && recorded.Main.Version != "(devel)" {
+		v = recorded.Main.Version
 	}
 	if v == "" {
 		v = "dev"
 	}
+	modified := ""
 	if c == "" {
 		built := map[string]string{}
-		for _, s := range info.Settings {
+		for _, s := range recorded.Settings {
 			built[s.Key] = s.Value
 		}
 		c = built["vcs.revision"]
-		c = c[:min(len(c), 12)]
-		if c != "" && built["vcs.modified"] == "true" {
-			c += ", modified"
+		if built["vcs.modified"] == "true" {
+			modified = ", modified"
 		}
 	}
-	return v, c
+	if c == "" {
+		c, modified = strings.TrimSpace(env("RENDER_GIT_COMMIT")), ""
+	}
+	return v, c[:min(len(c), 12)] + modified
 }
