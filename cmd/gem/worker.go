@@ -41,6 +41,8 @@ The environment:
 			tuneMemory()
 			log := cfg.Logger()
 			defer func() { _ = log.Sync() }()
+			program, commit := buildVersion()
+			log.Info("gem worker", zap.String("version", program), zap.String("commit", commit))
 			reg, from, err := loadRegistry(cfg.ToolsRegistry)
 			if err != nil {
 				return usageError{err}
