@@ -9,6 +9,7 @@ import (
 	"math"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +26,8 @@ type Lab struct {
 	sent  []string              // what was sent, in order
 	gates map[string]chan Order // a call whose input names a gate says that it runs, and waits for its order
 	began chan string
+	// trespasses counts uses of an argument that was its handler's again.
+	trespasses atomic.Int64
 }
 
 // Order is what a waiting handler is told to do.
@@ -73,6 +76,30 @@ func (l *Lab) Star(ctx context.Context, tx handlers.Tx, call *handlers.Call, in 
 func (l *Lab) Bomb(ctx context.Context, tx handlers.Tx, _ *handlers.Call, _ Task) (Done, error) {
 	_, err := tx.Exec(ctx, "insert into lab_rows (text) values ($1)", bomb{})
 	return Done{}, err
+}
+
+// Hasty waits for its first statement for a moment alone, and then uses the argument for something else.
+func (l *Lab) Hasty(ctx context.Context, tx handlers.Tx, _ *handlers.Call, in Task) (Done, error) {
+	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	arg := &watchedArgument{lab: l, text: in.Text}
+	_, err := tx.Exec(ctx, "insert into lab_rows (text) values ($1) returning 'hasty'", arg)
+	arg.mine.Store(true)
+	return Done{}, err
+}
+
+// watchedArgument counts its encodings after its handler took it back.
+type watchedArgument struct {
+	lab  *Lab
+	text string
+	mine atomic.Bool
+}
+
+func (a *watchedArgument) Value() (driver.Value, error) {
+	if a.mine.Load() {
+		a.lab.trespasses.Add(1)
+	}
+	return a.text, nil
 }
 
 type bomb struct{}

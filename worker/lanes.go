@@ -54,6 +54,16 @@ type beginJob struct {
 	sql    string
 	args   []any
 	answer chan held
+
+	mu   sync.Mutex
+	gone bool // its handler went on, and args are the handler's again
+}
+
+// leave returns when args are not in use, and will not be.
+func (j *beginJob) leave() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.gone = true
 }
 
 // held is a lane in the hands of a transaction whose first statement was sent: the answers to begin and to the statement
@@ -98,6 +108,7 @@ func (l *lanes) begin(ctx context.Context, sql string, args []any) (held, error)
 		return h, h.err
 	case <-ctx.Done():
 	}
+	job.leave()
 	l.mu.Lock()
 	before := len(l.begins)
 	l.begins = slices.DeleteFunc(l.begins, func(j *beginJob) bool { return j == job })
@@ -306,7 +317,10 @@ func (l *lanes) turn(conn *pgxpool.Conn, lead []any) (taken, committing bool, er
 	}
 	// A statement that is not prepared here yet waits: preparing may fail, and would take the lead's transaction with it.
 	batch, next := l.take(lead != nil, func(sql string) bool { return lead == nil || speech.knows(sql) })
-	if next != nil {
+	if next != nil && !speech.knows(next.sql) {
+		// Preparing may wait for a lock: the receipts go before it.
+		l.sendReceipts(ctx, conn, speech, batch)
+		batch = nil
 		if err := speech.learn(ctx, next.sql); err != nil {
 			next.answer <- held{err: nothingRan(err)}
 			next = nil
@@ -325,17 +339,9 @@ func (l *lanes) turn(conn *pgxpool.Conn, lead []any) (taken, committing bool, er
 		speech.sayWord(pipeline, "commit")
 		pipeline.SendPipelineSync()
 	}
-	batch = slices.DeleteFunc(batch, func(job *receiptJob) bool {
-		err := speech.say(pipeline, "", receipts.FinishSQL, job.args)
-		if err != nil {
-			job.ended <- err
-			return true
-		}
-		pipeline.SendPipelineSync()
-		return false
-	})
+	batch = sayReceipts(pipeline, speech, batch)
 	if next != nil {
-		if err := speech.say(pipeline, "begin", next.sql, next.args); err != nil {
+		if err := sayBegin(pipeline, speech, next); err != nil {
 			next.answer <- held{err: err}
 			next = nil
 		} else {
@@ -354,11 +360,7 @@ func (l *lanes) turn(conn *pgxpool.Conn, lead []any) (taken, committing bool, er
 			return false, committing, err
 		}
 	}
-	for _, job := range batch {
-		err := readReceipt(pipeline)
-		dropStale(conn, err)
-		job.ended <- err
-	}
+	readReceipts(pipeline, conn, batch)
 	if next == nil || conn.Conn().IsClosed() {
 		_ = pipeline.Close()
 		l.putBack(nil, next)
@@ -367,6 +369,48 @@ func (l *lanes) turn(conn *pgxpool.Conn, lead []any) (taken, committing bool, er
 	deadline.Stop() // from here on the statement's own contexts end it
 	next.answer <- held{conn: conn, pipeline: pipeline, cancel: cancel}
 	return true, committing, err
+}
+
+// sendReceipts sends receipts alone and reads the answers.
+func (l *lanes) sendReceipts(ctx context.Context, conn *pgxpool.Conn, speech *speech, batch []*receiptJob) {
+	if len(batch) == 0 {
+		return
+	}
+	pipeline := conn.Conn().PgConn().StartPipeline(ctx)
+	batch = sayReceipts(pipeline, speech, batch)
+	_ = pipeline.Flush() // an error comes again with the first answer
+	readReceipts(pipeline, conn, batch)
+	_ = pipeline.Close()
+}
+
+// sayReceipts returns those that were sent; the others are told.
+func sayReceipts(pipeline *pgconn.Pipeline, speech *speech, batch []*receiptJob) []*receiptJob {
+	return slices.DeleteFunc(batch, func(job *receiptJob) bool {
+		err := speech.say(pipeline, "", receipts.FinishSQL, job.args)
+		if err != nil {
+			job.ended <- err
+			return true
+		}
+		pipeline.SendPipelineSync()
+		return false
+	})
+}
+
+func readReceipts(pipeline *pgconn.Pipeline, conn *pgxpool.Conn, batch []*receiptJob) {
+	for _, job := range batch {
+		err := readReceipt(pipeline)
+		dropStale(conn, err)
+		job.ended <- err
+	}
+}
+
+func sayBegin(pipeline *pgconn.Pipeline, speech *speech, next *beginJob) error {
+	next.mu.Lock()
+	defer next.mu.Unlock()
+	if next.gone {
+		return context.Canceled
+	}
+	return speech.say(pipeline, "begin", next.sql, next.args)
 }
 
 // The SQLSTATEs of statements that are not what they were when they were prepared: someone said `deallocate all` or

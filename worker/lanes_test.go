@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -69,6 +70,72 @@ func TestCallsThatShareAConnectionEndEachAsItShould(t *testing.T) {
 	}
 }
 
+// Preparing a statement takes locks, and may wait for one: receipts do not wait with it.
+func TestAStatementThatWaitsToBePreparedHoldsUpNoReceipt(t *testing.T) {
+	t.Parallel()
+	env, lab := startLab(t, nil, tool{name: "lab.send"}, tool{name: "lab.star"})
+	env.StartWorker(sharing(t, env, 1, false))
+	slow := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "slow", Gate: "g"})})
+	lab.awaitBegin(t)
+	row, table := lock(t, env, "select from core_tool_calls where id = '"+slow+"' for update"), lock(t, env, "lock table lab_rows")
+	lab.tell(t, "g", Order{})
+	env.Until("the receipt to wait for the lock", func() bool { return waitsForALock(t, env) })
+	star := env.Insert(handlertest.Call{Tool: "lab.star", Input: task(Task{Text: "x"})})
+	var others []string
+	for range 5 {
+		others = append(others, env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "other"})}))
+	}
+	time.Sleep(100 * time.Millisecond) // let them come to wait behind it
+	row()
+	for _, id := range others {
+		env.Await(id)
+	}
+	if n := env.Logs.FilterMessage("could not write the receipt, trying again").Len(); n > 0 {
+		t.Errorf("%d receipts waited in vain", n)
+	}
+	table()
+	if r := env.Await(star); r.Status != receipts.Succeeded {
+		t.Errorf("%s", r.Result)
+	}
+}
+
+// What a handler passes to a statement is its own again when the statement returns, whatever has become of it by then.
+func TestAnArgumentIsNotUsedAfterItsStatementReturned(t *testing.T) {
+	t.Parallel()
+	env, lab := startLab(t, nil, tool{name: "lab.hasty", attempts: 1})
+	env.StartWorker(sharing(t, env, 1, false))
+	unlock := lock(t, env, "lock table lab_rows") // which preparing the statement waits for
+	id := env.Insert(handlertest.Call{Tool: "lab.hasty", Input: task(Task{Text: "x"})})
+	env.Until("the statement to be given up", func() bool { return waitsForALock(t, env) })
+	time.Sleep(200 * time.Millisecond) // its handler has 100 ms
+	unlock()
+	env.Await(id)
+	if n := lab.trespasses.Load(); n != 0 {
+		t.Errorf("an argument was used %d times after its statement had returned", n)
+	}
+}
+
+// lock runs a statement that locks something, until the function is called that it returns.
+func lock(t *testing.T, env *handlertest.Env, sql string) (unlock func()) {
+	t.Helper()
+	tx, err := env.DB.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock = func() { _ = tx.Rollback(context.Background()) }
+	t.Cleanup(unlock)
+	if _, err := tx.Exec(t.Context(), sql); err != nil {
+		t.Fatal(err)
+	}
+	return unlock
+}
+
+func waitsForALock(t *testing.T, env *handlertest.Env) (waiting bool) {
+	t.Helper()
+	err := env.DB.QueryRow(t.Context(), "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')").Scan(&waiting)
+	return err == nil && waiting
+}
+
 // A call that had no connection in all its time ran nothing, and is put back.
 func TestACallThatGetsNoConnectionRunsLater(t *testing.T) {
 	t.Parallel()
@@ -113,11 +180,7 @@ func TestAReceiptThatWaitsForALockLosesNoOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	lab.tell(t, "g", Order{})
-	env.Until("the receipt to wait for the lock", func() bool {
-		var waiting bool
-		err := env.DB.QueryRow(t.Context(), "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')").Scan(&waiting)
-		return err == nil && waiting
-	})
+	env.Until("the receipt to wait for the lock", func() bool { return waitsForALock(t, env) })
 	others := make([]string, 30)
 	for i := range others {
 		others[i] = env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "other"})})

@@ -9,8 +9,8 @@ import (
 
 // canceller cancels a statement on the server when its context ends; a connection that does not answer in time is lost.
 //
-// pgx has one that hangs up on the request as soon as the statement has ended, whoever was faster. PgBouncer up to 1.19 ends
-// with a fatal error then (pgbouncer issue 801): this one waits for the other side to hang up.
+// pgx has one that hangs up on the request as soon as the statement has ended, whoever was faster. PgBouncer 1.18 ends with
+// a fatal error then (pgbouncer issue 801): this one waits for the other side to hang up.
 type canceller struct {
 	conn *pgconn.PgConn
 	done chan struct{}

@@ -20,12 +20,12 @@ type Route struct {
 	Pooled bool
 }
 
-// The pools of the PgBouncer, for each database: two workers with four connections for calls.
+// The pools of the PgBouncer, for each database: two workers with up to eight connections for calls.
 const (
-	// sessionPool holds all that they open: 4 + 3 each, and what is about to close.
-	sessionPool = 16
-	// transactionPool holds a transaction for each of their calls, and one connection for claims and heartbeats.
-	transactionPool = 9
+	// sessionPool holds all that they open.
+	sessionPool = 2 * (8 + 3)
+	// transactionPool holds a transaction for half of their calls, and one connection for claims and heartbeats.
+	transactionPool = 8 + 1
 )
 
 // RouteTo returns the route to the database at url.
