@@ -78,13 +78,14 @@ func (l *Lab) Bomb(ctx context.Context, tx handlers.Tx, _ *handlers.Call, _ Task
 	return Done{}, err
 }
 
-// Hasty waits for its first statement for a moment alone, and then uses the argument for something else.
+// Hasty waits for its first statement until it is told otherwise, and then uses the argument for something else.
 func (l *Lab) Hasty(ctx context.Context, tx handlers.Tx, _ *handlers.Call, in Task) (Done, error) {
-	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-	defer cancel()
+	ctx, cancel := context.WithCancel(ctx)
+	go func() { <-l.gate(in.Gate); cancel() }()
 	arg := &watchedArgument{lab: l, text: in.Text}
 	_, err := tx.Exec(ctx, "insert into lab_rows (text) values ($1) returning 'hasty'", arg)
 	arg.mine.Store(true)
+	l.began <- in.Text
 	return Done{}, err
 }
 

@@ -109,9 +109,10 @@ func TestAnArgumentIsNotUsedAfterItsStatementReturned(t *testing.T) {
 	env, lab := startLab(t, nil, tool{name: "lab.hasty", attempts: 1})
 	env.StartWorker(sharing(t, env, 1, false))
 	unlock := lock(t, env, "lock table lab_rows") // which preparing the statement waits for
-	id := env.Insert(handlertest.Call{Tool: "lab.hasty", Input: task(Task{Text: "x"})})
-	env.Until("the statement to be given up", func() bool { return waitsForALock(t, env) })
-	time.Sleep(200 * time.Millisecond) // its handler has 100 ms
+	id := env.Insert(handlertest.Call{Tool: "lab.hasty", Input: task(Task{Text: "x", Gate: "g"})})
+	env.Until("the statement to wait for the lock", func() bool { return waitsForALock(t, env) })
+	lab.tell(t, "g", Order{})
+	lab.awaitBegin(t) // its handler goes on
 	unlock()
 	env.Await(id)
 	if n := lab.trespasses.Load(); n != 0 {
