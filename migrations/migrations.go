@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/database"
@@ -103,16 +104,36 @@ func apply(ctx context.Context, db *sql.DB) (Result, error) {
 	if done.From, err = provider.GetDBVersion(ctx); err != nil {
 		return done, fmt.Errorf("read the schema's version: %w", err)
 	}
-	applied, err := provider.Up(ctx)
-	for _, a := range applied {
-		done.Applied = append(done.Applied, a.Source.Path)
-		done.To = a.Source.Version
+	done.To = done.From
+	err = done.up(ctx, provider)
+	if isUnknownRole(err) {
+		// Another database of this server was migrated at the same time and created the role. Postgres may not have heard
+		// of it yet in the transaction that was too late to create it; in the next one it has.
+		err = done.up(ctx, provider)
 	}
 	if err != nil {
 		return done, fmt.Errorf("apply the migrations: %w", err)
 	}
-	done.To = max(done.From, done.To)
 	return done, nil
+}
+
+func (r *Result) up(ctx context.Context, provider *goose.Provider) error {
+	applied, err := provider.Up(ctx)
+	var partial *goose.PartialError
+	if errors.As(err, &partial) {
+		applied = partial.Applied
+	}
+	for _, a := range applied {
+		r.Applied = append(r.Applied, a.Source.Path)
+		r.To = a.Source.Version
+	}
+	return err
+}
+
+// isUnknownRole reports whether err is Postgres's undefined_object, as it says of a role that it does not know.
+func isUnknownRole(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && pgErr.Code == "42704"
 }
 
 // Newest is the version that this program needs.
