@@ -139,7 +139,7 @@ func TestAStatementThatTakesTooLongIsGivenUp(t *testing.T) {
 	if _, err := lock.Exec(t.Context(), "lock table tasks in access exclusive mode"); err != nil {
 		t.Fatal(err)
 	}
-	report, err := audit.Database(t.Context(), db, 100*time.Millisecond, audit.Options{})
+	report, err := audit.Database(t.Context(), db, 2*time.Second, audit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,7 +60,7 @@ func TestWhatIsWrongWithADockerfile(t *testing.T) {
 		{"an unknown command", `CMD ["worker"]`, `CMD ["wroker"]`, "CMD: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			broken := brokenAt(t, readFile(t, "Dockerfile"), tt.old, tt.new)
+			broken := changedAt(t, readFile(t, "Dockerfile"), tt.old, tt.new)
 			wantProblem(t, dockerProblems(t, broken, readFile(t, "docker-compose.yml")), tt.want)
 		})
 	}
@@ -106,7 +106,7 @@ func TestWhatIsWrongWithADockerComposeYML(t *testing.T) {
 		{"a variable without a default", "${POSTGRES_PORT:-5432}", "${POSTGRES_PORT}", "POSTGRES_PORT "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			broken := brokenAt(t, readFile(t, "docker-compose.yml"), tt.old, tt.new)
+			broken := changedAt(t, readFile(t, "docker-compose.yml"), tt.old, tt.new)
 			wantProblem(t, dockerProblems(t, readFile(t, "Dockerfile"), broken), tt.want)
 		})
 	}
@@ -185,13 +185,13 @@ func readFile(t *testing.T, name string) string {
 	return string(text)
 }
 
-func brokenAt(t *testing.T, text, old, by string) string {
+func changedAt(t *testing.T, text, old, by string) string {
 	t.Helper()
-	broken := strings.Replace(text, old, by, 1)
-	if broken == text {
+	changed := strings.Replace(text, old, by, 1)
+	if changed == text {
 		t.Fatalf("the file has no %q: change the case", old)
 	}
-	return broken
+	return changed
 }
 
 func wantProblem(t *testing.T, got []string, want string) {

@@ -49,7 +49,7 @@ var mayBeCutOff = []string{}
 var goVariables = []string{"GOMEMLIMIT", "GOGC"}
 
 func TestRenderYAMLFitsTheProgram(t *testing.T) {
-	for _, problem := range renderProblems(t, readRenderYAML(t)) {
+	for _, problem := range renderProblems(t, readFile(t, "render.yaml")) {
 		t.Error(problem)
 	}
 }
@@ -107,12 +107,7 @@ func TestWhatIsWrongWithARenderYAML(t *testing.T) {
 		{"two services", "services:\n", "services:\n  - {type: worker}\n", "services: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			good := readRenderYAML(t)
-			broken := strings.Replace(good, tt.old, tt.new, 1)
-			if broken == good {
-				t.Fatalf("render.yaml has no %q: change the case", tt.old)
-			}
-			got := renderProblems(t, broken)
+			got := renderProblems(t, changedAt(t, readFile(t, "render.yaml"), tt.old, tt.new))
 			if len(got) != 1 || !strings.HasPrefix(got[0], tt.want) {
 				t.Errorf("the problems are %q, want one that begins with %q", got, tt.want)
 			}
@@ -134,25 +129,11 @@ func TestWhatElseARenderYAMLMayHave(t *testing.T) {
 		{"the image's command, with a flag", "plan: starter", "plan: starter\n    dockerCommand: /gem worker --patience 2m"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			good := readRenderYAML(t)
-			changed := strings.Replace(good, tt.old, tt.new, 1)
-			if changed == good {
-				t.Fatalf("render.yaml has no %q: change the case", tt.old)
-			}
-			if got := renderProblems(t, changed); len(got) > 0 {
+			if got := renderProblems(t, changedAt(t, readFile(t, "render.yaml"), tt.old, tt.new)); len(got) > 0 {
 				t.Errorf("the problems are %q, want none", got)
 			}
 		})
 	}
-}
-
-func readRenderYAML(t *testing.T) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "render.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
 }
 
 // renderProblems says what is wrong with a render.yaml, each beginning with the field or the variable. It sets the
