@@ -11,6 +11,9 @@
 --
 -- and the receipts join the publication that Supabase's Realtime reads. The functions run with the rights of whoever calls
 -- them: what the tables refuse, they refuse.
+--
+-- Functions that run as their owner look names up in pg_catalog first and in pg_temp last. With an empty search_path Postgres
+-- looks for types in pg_temp first, and whoever may create one there would run as the owner: those of earlier files change.
 
 alter table public.core_tool_calls
   add column if not exists traceparent text; -- W3C trace context, version 00: the span in which the frontend made the call
@@ -22,9 +25,17 @@ create table if not exists gem.limits (
   max_open_calls  integer  not null default 1000       check (max_open_calls > 0),  -- of one created_by: queued, waiting, running
   max_input_bytes integer  not null default 262144     check (max_input_bytes > 0), -- of one input, as JSON text
   max_run_ahead   interval not null default '366 days' check (max_run_ahead >= '0'), -- from now to run_at
-  max_priority    integer  not null default 1000       check (max_priority >= 0)
+  min_priority    integer  not null default -10        check (min_priority <= 0),   -- each priority that was ever used costs
+  max_priority    integer  not null default 10         check (max_priority >= 0)    -- every claim some microseconds
 );
 insert into gem.limits default values on conflict do nothing;
+
+-- PostgREST tells how many rows a filter is estimated to give, and Postgres estimates from the rows of all users. What is not
+-- known of a column can not be read from there.
+alter table public.core_tool_calls
+  alter column created_by set statistics 0, alter column session_id set statistics 0, alter column idempotency_key set statistics 0,
+  alter column computed_key set statistics 0, alter column parent_call_id set statistics 0, alter column traceparent set statistics 0;
+alter table public.core_tool_receipts alter column idempotency_key set statistics 0;
 
 -- A caller's own calls, newest first, and how many of them are open.
 create index if not exists gem_calls_of_caller on public.core_tool_calls (created_by, created_at desc) where created_by is not null;
@@ -32,21 +43,32 @@ create index if not exists gem_calls_open_of_caller on public.core_tool_calls (c
   where created_by is not null and status in ('queued', 'waiting', 'running');
 
 -- +goose StatementBegin
+do $$
+declare
+  of_earlier regprocedure;
+begin
+  for of_earlier in select p.oid from pg_proc p where p.pronamespace = 'gem'::regnamespace and 'search_path=""' = any (p.proconfig) loop
+    execute format('alter function %s set search_path = pg_catalog, pg_temp', of_earlier);
+  end loop;
+end
+$$;
+
 -- As in 00006_frontends.sql; and an empty subject is none.
-create or replace function public.gem_caller() returns text language sql stable set search_path = '' as $$
+create or replace function public.gem_caller() returns text language sql stable set search_path = pg_catalog, pg_temp as $$
   select nullif(nullif(current_setting('request.jwt.claims', true), '')::jsonb ->> 'sub', '')
 $$;
 
 ------------------------------------------------------------------------------------------------------------------------
 -- A new call. As in 00001_calls.sql, and: traceparent; an id that begins with the time, also where a bulk insert sends
--- null for it; and the bounds of gem.limits.
+-- null for it; a bound of the input's numbers, and of its size as text, which is what the worker gets; and gem.limits.
 ------------------------------------------------------------------------------------------------------------------------
 
-create or replace function gem.before_insert_call() returns trigger language plpgsql as $$
+create or replace function gem.before_insert_call() returns trigger language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   at     timestamptz := clock_timestamp();
   claims text        := nullif(current_setting('request.jwt.claims', true), '');
   header text;
+  bytes  bigint;
 begin
   -- A bulk insert through PostgREST sends null for what a row leaves out.
   if new.id is null then
@@ -69,8 +91,14 @@ begin
     raise check_violation using message = format('input must be a JSON object, and is %s', jsonb_typeof(new.input)),
       hint = 'Send {"field": value, …}; JSON as a string inside JSON is a string.';
   end if;
-  if pg_column_size(new.input) > 1048576 then
-    raise check_violation using message = format('input takes %s bytes, and may take 1048576 (1 MiB)', pg_column_size(new.input)),
+  -- Postgres keeps 1e131071 in a few bytes and writes it out in 131,072: such numbers are looked for before anything is.
+  if jsonb_path_exists(new.input,
+    'strict $.** ? (@.type() == "number" && (@ > 1e400 || @ < -1e400 || @ < 1e-400 && @ > -1e-400 && @ != 0))') then
+    raise check_violation using message = 'input has a number beyond 1e400, or nearer to 0 than 1e-400', hint = 'Send it as text.';
+  end if;
+  bytes := octet_length(new.input::text);
+  if bytes > 1048576 then
+    raise check_violation using message = format('input takes %s bytes as JSON, and may take 1048576 (1 MiB)', bytes),
       hint = 'Store large content elsewhere and send a link to it.';
   end if;
   if length(new.idempotency_key) > 255 then
@@ -120,7 +148,7 @@ begin
 end
 $$;
 
-create or replace function gem.after_insert_calls() returns trigger language plpgsql security definer set search_path = '' as $$
+create or replace function gem.after_insert_calls() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   claims jsonb := nullif(current_setting('request.jwt.claims', true), '')::jsonb;
   caller text  := nullif(claims ->> 'sub', '');
@@ -129,7 +157,7 @@ declare
 begin
   if claims is not null and claims ->> 'role' is distinct from 'service_role' then
     select * into most from gem.limits;
-    select max(octet_length(i.input::text)) as bytes, max(i.run_at) as run_at, max(i.priority) as priority, count(*) as calls into worst
+    select max(octet_length(i.input::text)) as bytes, max(i.run_at) as run_at, min(i.priority) as lowest, max(i.priority) as highest, count(*) as calls into worst
     from inserted i;
     if worst.bytes > most.max_input_bytes then
       raise check_violation using message = format('input takes %s bytes as JSON, and may take %s', worst.bytes, most.max_input_bytes),
@@ -138,8 +166,9 @@ begin
     if worst.run_at > clock_timestamp() + most.max_run_ahead then
       raise check_violation using message = format('run_at is %s, and may be at most %s ahead', worst.run_at, most.max_run_ahead);
     end if;
-    if worst.priority > most.max_priority then
-      raise check_violation using message = format('priority is %s, and may be at most %s', worst.priority, most.max_priority);
+    if worst.lowest < most.min_priority or worst.highest > most.max_priority then
+      raise check_violation using message = format('priority is %s, and must be from %s to %s',
+        case when worst.highest > most.max_priority then worst.highest else worst.lowest end, most.min_priority, most.max_priority);
     end if;
     if exists (
       select from inserted i where i.parent_call_id is not null
@@ -166,6 +195,7 @@ begin
 
   insert into gem.priorities
   select distinct priority from inserted i where not exists (select from gem.priorities p where p.priority = i.priority)
+  order by priority -- or two that insert the same would wait for each other
   on conflict do nothing;
 
   perform gem.wake_workers();
@@ -182,7 +212,7 @@ $$;
 create or replace function public.enqueue_tool_call(tool_name text, input jsonb default '{}', idempotency_key text default null,
   session_id text default null, parent_call_id uuid default null, priority integer default 0, run_at timestamptz default null,
   id uuid default null)
-returns uuid language plpgsql set search_path = '' as $$
+returns uuid language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
   new_id uuid;
@@ -207,7 +237,7 @@ end
 $$;
 
 -- The receipt of a call, or null while it has none.
-create or replace function public.get_receipt(call_id uuid) returns jsonb language plpgsql stable set search_path = '' as $$
+create or replace function public.get_receipt(call_id uuid) returns jsonb language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   receipt jsonb;
 begin
@@ -236,7 +266,7 @@ $$;
 -- begins with the time, and the HTTP status of its refusal.
 ------------------------------------------------------------------------------------------------------------------------
 
-create or replace function public.cancel_tool_call(id uuid) returns text language plpgsql security definer set search_path = '' as $$
+create or replace function public.cancel_tool_call(id uuid) returns text language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at      timestamptz := clock_timestamp();
   claims  jsonb       := nullif(current_setting('request.jwt.claims', true), '')::jsonb;
@@ -302,7 +332,7 @@ end
 $$;
 
 create or replace function gem.claim(p_worker text, p_limit integer, p_suspect boolean, p_marks jsonb default '{}')
-returns setof gem.claimed_call language plpgsql security definer set search_path = ''
+returns setof gem.claimed_call language plpgsql security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off -- the order must come from the index
   set jit = off -- so forced, a plan looks dear, and Postgres would compile it for longer than it runs
 as $$

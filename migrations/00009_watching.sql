@@ -17,7 +17,7 @@
 -- said of a duration is true within an eighth; it is null for hits, and where no worker ran the call.
 create table if not exists gem.outcome_counts (
   day       date     not null, -- in UTC
-  tool_name text     not null, -- (unknown) for all that no registry knew: frontends may send any name
+  tool_name text     not null, -- (unknown) where no worker knew it, or claimed the call at all: frontends may send any name
   status    text     not null,
   hit       boolean  not null, -- the receipt repeats an earlier one
   bucket    smallint,
@@ -37,16 +37,16 @@ create index if not exists gem_receipts_not_succeeded on public.core_tool_receip
 -- +goose StatementBegin
 
 -- Receipts have ids in the order of time: this is the first of a moment.
-create or replace function gem.first_id_at(p_at timestamptz) returns uuid language sql immutable set search_path = '' as $$
+create or replace function gem.first_id_at(p_at timestamptz) returns uuid language sql immutable set search_path = pg_catalog, pg_temp as $$
   select (encode(substring(int8send((extract(epoch from p_at) * 1000)::bigint) from 3), 'hex') || '00000000000000000000')::uuid
 $$;
 
-create or replace function gem.duration_bucket(p_duration interval) returns smallint language sql immutable set search_path = '' as $$
+create or replace function gem.duration_bucket(p_duration interval) returns smallint language sql immutable set search_path = pg_catalog, pg_temp as $$
   select ceil(ln(greatest(extract(epoch from p_duration)::float8, 0.0001) / 0.0001) / ln(1.25))::smallint
 $$;
 
 -- The middle of a bucket.
-create or replace function gem.bucket_ms(p_bucket integer) returns numeric language sql immutable set search_path = '' as $$
+create or replace function gem.bucket_ms(p_bucket integer) returns numeric language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when ms < 10 then round(ms, 2) when ms < 100 then round(ms, 1) else round(ms) end
   from (select (0.1 * 1.25 ^ (p_bucket - 0.5))::numeric as ms) middle
 $$;
@@ -54,7 +54,8 @@ $$;
 -- The receipts as gem.outcome_counts has them.
 create or replace view gem.outcomes_of_receipts as
 select r.id, (r.created_at at time zone 'UTC')::date as day,
-  case when r.result -> 'error' ->> 'error_code' = 'unknown_tool' then '(unknown)' else r.tool_name end as tool_name,
+  case when r.status = 'failed' and (r.attempt = 0 or r.result -> 'error' ->> 'error_code' = 'unknown_tool')
+    then '(unknown)' else r.tool_name end as tool_name,
   r.status, r.replay_of is not null as hit, case when r.replay_of is null then gem.duration_bucket(r.duration) end as bucket
 from public.core_tool_receipts r;
 
@@ -62,7 +63,7 @@ from public.core_tool_receipts r;
 -- worker counts. It keeps a distance of 15 s, so that no receipt is still on its way to its commit that comes before one
 -- that was counted: a worker's statements end within 10 s.
 create or replace function gem.count_outcomes(p_limit integer) returns integer
-language plpgsql security definer set search_path = '' set jit = off as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set jit = off as $$
 declare
   settled uuid := gem.first_id_at(clock_timestamp() - interval '15 seconds');
   since   uuid;
@@ -95,7 +96,7 @@ $$;
 -- table for that.
 create or replace function gem.queue_by_tool() returns table (tool_name text, ready bigint, scheduled bigint, waiting bigint, running bigint,
   oldest_ready interval, next_scheduled interval, at_least boolean)
-language plpgsql stable security definer set search_path = ''
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
 as $$
 declare

@@ -81,6 +81,11 @@ func TestAWrongArgumentIsNamed(t *testing.T) {
 		{"'a.b', idempotency_key => repeat('x', 256)", "23514", "idempotency_key may have at most 255"},
 		{"'a.b', session_id => repeat('x', 256)", "23514", "session_id may have at most 255"},
 		{"'a.b', priority => 1001", "23514", "priority is 1001, and must be from -1000 to 1000"},
+		{"'a.b', priority => 11", "23514", "priority is 11, and must be from -10 to 10"},
+		{"'a.b', '{\"deep\": [{\"n\": 1e401}]}'", "23514", "input has a number beyond 1e400"},
+		{"'a.b', '[-1e131071]'", "23514", "must be a JSON object"},
+		{"'a.b', '{\"n\": -1e131071}'", "23514", "input has a number beyond 1e400"},
+		{"'a.b', '{\"n\": 1e-401}'", "23514", "or nearer to 0 than 1e-400"},
 		{"'a.b', run_at => now() + '367 days'", "23514", "may be at most 366 days ahead"},
 		{"'a.b', parent_call_id => '33333333-3333-4333-8333-333333333333'", "23503", "parent_call_id is 33333333-3333-4333-8333-333333333333, which is no call of yours"},
 		{"'a.b', parent_call_id => '22222222-2222-4222-8222-222222222222'", "23503", "which is no call of yours"},
@@ -178,11 +183,12 @@ func TestACallerMayHaveSoManyOpenCalls(t *testing.T) {
 func TestLimitsCanBeSet(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "update gem.limits set max_input_bytes = 20, max_run_ahead = '1 hour', max_priority = 0")
+	insert(t, db, "update gem.limits set max_input_bytes = 20, max_run_ahead = '1 hour', min_priority = -1, max_priority = 0")
 	for arguments, words := range map[string]string{
 		"'a.b', '{\"n\": \"123456789012345\"}'": "input takes 24 bytes as JSON, and may take 20",
 		"'a.b', run_at => now() + '61 minutes'": "may be at most 01:00:00 ahead",
-		"'a.b', priority => 1":                  "priority is 1, and may be at most 0",
+		"'a.b', priority => 1":                  "priority is 1, and must be from -1 to 0",
+		"'a.b', priority => -2":                 "priority is -2, and must be from -1 to 0",
 	} {
 		_, err := ask(t, db, "authenticated", "ada", "enqueue_tool_call("+arguments+")")
 		refusedWith(t, arguments, err, "23514", words)

@@ -2,13 +2,18 @@ package migrations_test
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
+
+// apiRoles creates Supabase's roles, which belong to the whole server.
+var apiRoles sync.Once
 
 // supabase is a migrated database with the roles of Supabase's API, and with what older projects grant them by default.
 func supabase(t *testing.T) *pgxpool.Pool {
@@ -20,11 +25,12 @@ func supabase(t *testing.T) *pgxpool.Pool {
 func supabaseWith(t *testing.T, before string) *pgxpool.Pool {
 	t.Helper()
 	db := testdb.Pool(t, testdb.NewEmpty(t))
-	insert(t, db, `
-		select pg_advisory_xact_lock(1); -- roles belong to the whole server, and tests run side by side
-		do $$ begin
+	apiRoles.Do(func() {
+		insert(t, db, `do $$ begin
 			create role anon nologin; create role authenticated nologin; create role service_role nologin;
-		exception when duplicate_object then null; end $$;
+			exception when duplicate_object or unique_violation then null; end $$`)
+	})
+	insert(t, db, `
 		grant usage on schema public to anon, authenticated, service_role;
 		alter default privileges in schema public grant all on tables to anon, authenticated, service_role;
 		alter default privileges in schema public grant all on functions to anon, authenticated, service_role;`)
@@ -119,5 +125,47 @@ func TestFrontendsCanDoNothingElse(t *testing.T) {
 	}
 	if rows, err := request(t, db, "authenticated", "mallory", "select * from core_tool_calls"); err != nil || rows != 0 {
 		t.Errorf("another's calls: %d rows, %v", rows, err)
+	}
+}
+
+// PostgREST answers Prefer: count=planned with the planner's estimate, whose statistics are of the rows of all users.
+func TestAnEstimateTellsNothingOfWhatOthersSent(t *testing.T) {
+	t.Parallel()
+	db := supabase(t)
+	insert(t, db, `
+		insert into core_tool_calls (tool_name, session_id, idempotency_key, created_by)
+		select 'a.b', 'conversation', '+61 400 000 ' || i, 'grace' from generate_series(100, 600) i;
+		set session_replication_role = replica; -- these receipts end nothing
+		insert into core_tool_receipts (call_id, tool_name, status, result, attempt, idempotency_key)
+		select id, 'a.b', 'succeeded', '{}', 1, idempotency_key from core_tool_calls;
+		set session_replication_role = origin;
+		analyze core_tool_calls, core_tool_receipts`)
+	estimate := func(where string) string {
+		t.Helper()
+		var plan string
+		err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(t.Context(), `set local role authenticated; set local request.jwt.claims = '{"role": "authenticated", "sub": "mallory"}'`); err != nil {
+				return err
+			}
+			return tx.QueryRow(t.Context(), "explain (format json) select * from "+where).Scan(&plan)
+		})
+		rows := regexp.MustCompile(`"Plan Rows": (\d+)`).FindStringSubmatch(plan)
+		if err != nil || rows == nil {
+			t.Fatalf("%s: %v: %s", where, err, plan)
+		}
+		return rows[1]
+	}
+	for _, column := range []struct{ of, is string }{
+		{"core_tool_calls where session_id", "conversation"},
+		{"core_tool_calls where idempotency_key", "+61 400 000 300"},
+		{"core_tool_calls where created_by", "grace"},
+		{"core_tool_receipts where idempotency_key", "+61 400 000 300"},
+	} {
+		for _, operator := range []string{"=", "<", ">"} {
+			theirs, nobodys := estimate(fmt.Sprintf("%s %s '%s'", column.of, operator, column.is)), estimate(fmt.Sprintf("%s %s 'zzz'", column.of, operator))
+			if theirs != nobodys {
+				t.Errorf("%s %s: %s rows for what is there, %s for what is not", column.of, operator, theirs, nobodys)
+			}
+		}
 	}
 }

@@ -190,6 +190,26 @@ func TestWorkersAreAliveDeadStoppedOrUnknown(t *testing.T) {
 	}
 }
 
+// Frontends choose names, and what is counted stays for ever.
+func TestANameThatNoWorkerKnewIsNotCounted(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, `
+		insert into core_tool_calls (tool_name) select 'made.up_' || i from generate_series(1, 5) i;
+		select cancel_tool_call(id) from core_tool_calls;
+		insert into core_tool_calls (tool_name, priority) values ('made.up_6', 2), ('known.tool', 1);
+		select gem.start_worker('w', 5, '1', '1', '1 min');
+		select gem.claim('w', 5, true)`)
+	for tool, code := range map[string]string{"made.up_6": "unknown_tool", "known.tool": "execution_error"} {
+		insert(t, db, fmt.Sprintf(`select gem.finish(id, 1, 'w', 'failed', '{"error": {"error_code": "%s", "message": "no", "details": {}}}', '{}', '1')
+			from core_tool_calls where tool_name = '%s'`, code, tool))
+	}
+	got := texts(t, db, "select tool_name || ' ' || calls from gem.outcomes order by 1")
+	if want := []string{"(unknown) 6", "known.tool 1"}; fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestTheMonitorsRoleReadsTheViewsAndNothingElse(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
