@@ -162,7 +162,9 @@ func TestToolsKeepTheContract(t *testing.T) {
 	got := map[string]string{}
 	for _, entry := range raw["tools"].([]any) {
 		tool := entry.(map[string]any)
-		got[tool["name"].(string)] = summary(tool)
+		if name := tool["name"].(string); contract[name] != "" { // others may be added
+			got[name] = summary(tool)
+		}
 	}
 	if diff := cmp.Diff(contract, got); diff != "" {
 		t.Errorf("(-contract +registry):\n%s", diff)
