@@ -160,7 +160,8 @@ func readSizes(ctx context.Context, tx pgx.Tx) (map[string]int64, error) {
 	}
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.Code == "42501" {
-		return nil, fmt.Errorf("an audit must see every row, and this role may not: connect as the owner of the tables (%w)", err)
+		// Not wrapped: whoever finds a *PgError in it would pass on Postgres's words and not these.
+		return nil, fmt.Errorf("an audit must see every row, and this role may not: connect as the owner of the tables (%s)", pgErr.Message)
 	}
 	return sizes, err
 }

@@ -58,6 +58,13 @@ func TestAuditOfWhatIsNoDatabaseOfGEM(t *testing.T) {
 	wants(t, got.stderr, "the database's schema is at version 0", "gem migrate")
 }
 
+func TestAuditByARoleThatSeesLessSaysWhoMay(t *testing.T) {
+	t.Parallel()
+	got := gemWith(t, []string{"DATABASE_URL=" + testdb.New(t) + "&options=-c%20role%3Dgem_worker"}, "audit")
+	got.wantCode(t, exitFailed)
+	wants(t, got.stderr, "connect as the owner of the tables", "row-level security")
+}
+
 func TestAuditUsage(t *testing.T) {
 	t.Parallel()
 	got := inProcess(t.Context(), "audit", "--skip", "effects")
