@@ -100,6 +100,17 @@ commands below try that out, run it, and say what became of a call.`),
 	add(operate, migrateCommand(), workerCommand(), healthcheckCommand(), auditCommand(), pruneCommand())
 	add(calls, callCommand(), cancelCommand(), receiptCommand(), traceCommand(), explainCommand())
 	add(more, registryCommand(), versionCommand())
+	root.InitDefaultHelpCmd()
+	if help, _, err := root.Find([]string{"help"}); err == nil {
+		help.Long = "Print the help of a command, as its --help does."
+		help.Args = func(cmd *cobra.Command, args []string) error {
+			found, rest, err := cmd.Root().Find(args)
+			if err != nil {
+				return usageError{err}
+			}
+			return subcommand(found, rest)
+		}
+	}
 	return root
 }
 
