@@ -67,7 +67,7 @@ say what became of it.`),
 	f.StringVar(&c.session, "session", "", "the session_id that groups the calls of one conversation")
 	f.StringVar(&c.key, "key", "", "the idempotency_key: a call of a safe-retry tool with a key that succeeded before gets that result")
 	f.IntVar(&c.priority, "priority", 0, "from -1000 to 1000; higher runs first")
-	f.StringVar(&c.runAt, "run-at", "", "not before this time, such as 2030-01-31T15:04:05Z, or in this time from now, such as 10m")
+	f.StringVar(&c.runAt, "run-at", "", "not before this time, such as 2027-01-31T15:04:05Z, or in this time from now, such as 10m; at most 366 days ahead")
 	return cmd
 }
 
@@ -173,7 +173,7 @@ func (c newCall) insert() (sql string, args []any, err error) {
 		} else if at, err := time.Parse(time.RFC3339, c.runAt); err == nil {
 			set("run_at", "$%d", at)
 		} else {
-			return "", nil, usage("--run-at is %q, and must be a time with its zone, such as 2030-01-31T15:04:05Z, or a duration from now, such as 90s, 10m or 36h", c.runAt)
+			return "", nil, usage("--run-at is %q, and must be a time with its zone, such as 2027-01-31T15:04:05Z, or a duration from now, such as 90s, 10m or 36h, at most 366 days ahead", c.runAt)
 		}
 	}
 	return fmt.Sprintf("insert into public.core_tool_calls (%s) values (%s) returning id::text",

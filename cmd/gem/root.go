@@ -102,7 +102,7 @@ commands below try that out, run it, and say what became of a call.`),
 	add(more, registryCommand(), versionCommand())
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {
-		help.Long = "Print the help of a command, as its --help does."
+		help.Long = "Print the help of a command, as its --help does. gem --help lists the commands."
 		help.Args = func(cmd *cobra.Command, args []string) error {
 			found, rest, err := cmd.Root().Find(args)
 			if err != nil {

@@ -59,6 +59,7 @@ func TestWrongUsageExitsWith2AndSaysWhatToDo(t *testing.T) {
 	}{
 		"unknown command":          {[]string{"wrker"}, []string{`no command "wrker"`, "did you mean worker?", "gem --help"}},
 		"unknown registry command": {[]string{"registry", "chek"}, []string{`no command "chek"`, "did you mean check?", "gem registry --help"}},
+		"help of none":             {[]string{"help", "wrker"}, []string{`no command "wrker"`, "did you mean worker?"}},
 		"unknown flag":             {[]string{"call", "--wat"}, []string{"--wat", "gem call --help"}},
 		"no tool":                  {[]string{"call"}, []string{"the name of a tool"}},
 		"unquoted JSON":            {[]string{"call", "leads.create", "{name:", "Sam}"}, []string{"single quotes", "3 were given"}},
@@ -70,7 +71,7 @@ func TestWrongUsageExitsWith2AndSaysWhatToDo(t *testing.T) {
 		"timeout without wait":     {[]string{"call", "x.y", "--timeout", "1s"}, []string{"needs --wait"}},
 		"negative timeout":         {[]string{"call", "x.y", "--wait", "--timeout", "-1s"}, []string{"must be 0 (no limit) or more"}},
 		"no duration":              {[]string{"call", "x.y", "--wait", "--timeout", "soon"}, []string{"soon"}},
-		"run-at without a zone":    {[]string{"call", "x.y", "--run-at", "2030-01-01 10:00"}, []string{"--run-at", "2030-01-31T15:04:05Z"}},
+		"run-at without a zone":    {[]string{"call", "x.y", "--run-at", "2030-01-01 10:00"}, []string{"--run-at", "2027-01-31T15:04:05Z", "366 days"}},
 		"priority is a word":       {[]string{"call", "x.y", "--priority", "high"}, []string{"high"}},
 	} {
 		t.Run(name, func(t *testing.T) {
