@@ -147,7 +147,8 @@ func (l *loader) database(name string, value Secret) {
 	}
 	dsn := value.Reveal()
 	scheme, _, isURL := strings.Cut(dsn, "://")
-	_, err := pgx.ParseConfig(dsn)
+	parsed, err := pgx.ParseConfig(dsn)
+	_, badEscape := url.PathUnescape(dsn)
 	switch {
 	case strings.ContainsAny(dsn[:1], "\"'`"):
 		l.wrong[name] = "it begins with a quotation mark, which does not belong to it"
@@ -157,6 +158,12 @@ func (l *loader) database(name string, value Secret) {
 		l.wrong[name] = "it still has [YOUR-PASSWORD] where the password belongs"
 	case err == nil && isURL && strayAt(dsn):
 		l.wrong[name] = "a part of the password was taken for the host"
+	case err == nil && strings.ContainsAny(parsed.Host, "<>"):
+		l.wrong[name] = "its host has a part in <…>, which stands for a name of your own"
+	case err != nil && isURL && badEscape != nil:
+		l.wrong[name] = "it has a % without two digits of a code behind it; a % of the password itself is written %25"
+	case err != nil && !isURL && !strings.Contains(dsn, "="):
+		l.wrong[name] = "it does not begin with postgres://"
 	case err != nil:
 		l.wrong[name] = "pgx can not read it, or a file that it names, or a variable of libpq such as PGSSLMODE"
 	}

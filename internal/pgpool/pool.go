@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -139,5 +141,6 @@ func Reason(err error) string {
 	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(err) {
 		err = inner
 	}
-	return err.Error()
+	// A name without an address is looked up once with TLS and once without, and the two answers are often the same line.
+	return strings.Join(slices.Compact(strings.Split(err.Error(), "\n")), "\n")
 }

@@ -2,6 +2,7 @@ package pgpool_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -109,6 +110,14 @@ func TestNobodyThereIsAnError(t *testing.T) {
 		if way, err := pgpool.Find(t.Context(), url, ""); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("got %q, %v", way, err)
 		}
+	}
+}
+
+func TestTheSameReasonIsGivenOnce(t *testing.T) {
+	t.Parallel()
+	same := errors.Join(errors.New("no such host"), errors.New("no such host"))
+	if got := pgpool.Reason(fmt.Errorf("connect: %w", same)); got != "no such host" {
+		t.Errorf("got %q", got)
 	}
 }
 
