@@ -70,7 +70,7 @@ func TestAPhoneCallsATool(t *testing.T) {
 		{"no input", bare, []string{"os.health_check"}, 0, `"status": "succeeded"`},
 		{"a wrong input", bare, []string{"os.create_note", "{}"}, 1, `"error_code": "validation_error"`},
 		{"what is not set up", bare, []string{"comms.send_sms", sms}, 3, `"TWILIO_ACCOUNT_SID"`},
-		{"an input that is none", bare, []string{"os.create_note", "[]"}, 2, "invalid json_object value"},
+		{"an input that is none", bare, []string{"os.create_note", "[]"}, 2, "it must be a JSON object"},
 		{"a name that is none", bare, []string{""}, 2, "HTTP 400: tool_name must be the name of a tool"},
 		{"a wrong token", []string{"GEM_URL=" + p.PostgREST, "GEM_TOKEN=x"}, []string{"os.health_check"}, 2, "HTTP 401: "},
 		{"no API key", append([]string{"GEM_URL=" + p.URL + "/rest/v1"}, bare[1]), []string{"os.health_check"}, 2, "HTTP 401: No API key found in request."},

@@ -91,14 +91,19 @@ def explain(error):
         body = json.load(error)
         words = [body.get("message"), body.get("hint")]
     except (OSError, http.client.HTTPException, ValueError, AttributeError):
+        words = []
+    if not any(words):
         words = [error.reason]
     return f"HTTP {error.code}: " + " ".join(str(word).rstrip(".") + "." for word in words if word)
 
 
 def json_object(text):
-    value = json.loads(text)
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"no JSON: {error}. Write it in single quotes, so that the shell leaves it whole") from None
     if not isinstance(value, dict):
-        raise ValueError
+        raise argparse.ArgumentTypeError('it must be a JSON object, such as {"title": "Roof"}')
     return value
 
 
