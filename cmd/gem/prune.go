@@ -1,12 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
 	"time"
 
 	"github.com/gemworker/gem/receipts"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 )
 
@@ -93,6 +95,10 @@ func prune(cmd *cobra.Command, p receipts.Pruning, archive string) error {
 	if err != nil {
 		if done.Removed > 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s removed before this; run it again to go on\n", count(int(done.Removed), "call"))
+		}
+		var pgErr *pgconn.PgError
+		if errors.As(err, &pgErr) && pgErr.Code == "42501" {
+			return fmt.Errorf("this role may not prune: connect as the owner of the tables (%s)", pgErr.Message)
 		}
 		return refusal(err)
 	}

@@ -41,6 +41,9 @@ func TestPruneArchivesWhatItRemoves(t *testing.T) {
 	if n := calls(); n != 4 {
 		t.Errorf("%d calls after a dry run", n)
 	}
+	another := gemWith(t, []string{"DATABASE_URL=" + url + "&options=-c%20role%3Dgem_worker"}, "prune", "--older-than", "1s", "--no-archive")
+	another.wantCode(t, exitFailed)
+	wants(t, another.stderr, "connect as the owner of the tables", "permission denied")
 
 	for _, want := range []string{"3 calls removed that ended before 2", "0 calls removed that ended before 2"} {
 		got := gemWith(t, env, "prune", "--older-than", "1s", "--archive", archive, "--batch", "2")
