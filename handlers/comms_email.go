@@ -96,7 +96,7 @@ func (s SMTP) sender() (*netmail.Address, error) {
 	}
 	if len(missing) > 0 {
 		return nil, &NotConfigured{
-			Reason:      "No mail server is set up: " + strings.Join(missing, ", ") + " is missing.",
+			Reason:      "No mail server is set up. Missing: " + strings.Join(missing, ", ") + ".",
 			RequiredEnv: missing,
 			NextSteps: []string{
 				"Set " + strings.Join(missing, ", ") + " in the worker's environment; SMTP_USERNAME and SMTP_PASSWORD too, if the mail server wants a login.",

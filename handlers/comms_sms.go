@@ -62,7 +62,7 @@ func (t Twilio) endpoint() (*url.URL, error) {
 	}
 	if len(missing) > 0 {
 		return nil, &NotConfigured{
-			Reason:      "Twilio is not set up: " + strings.Join(missing, ", ") + " is missing.",
+			Reason:      "Twilio is not set up. Missing: " + strings.Join(missing, ", ") + ".",
 			RequiredEnv: missing,
 			NextSteps: []string{
 				"Take the account SID, the auth token and a sending number from the Twilio console.",
