@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AuditLogSearch looks through the journal of all calls. Without a call_id it looks at the 5,000 calls that were made last,
-// whatever its other conditions, so that its cost does not grow with the journal.
+// AuditLogSearch looks through the journal. Without a call_id it looks at the 5,000 calls that were made last, of those that
+// it may see and whatever its other conditions, so that its cost does not grow with the journal.
 type AuditLogSearch struct {
 	Query     string `json:"query"` // each word occurs in the tool's name, the event or its data
 	EventType string `json:"event_type"`
@@ -41,12 +41,15 @@ func (OS) AuditLogSearch(ctx context.Context, tx Tx, call *Call, in AuditLogSear
 	// The first event of each call is indexed by its time. The fences (offset 0) keep each lookup one by the call's id, and
 	// never a scan of a whole table.
 	calls, args := `select call_id from core_tool_events where seq = 1 order by at desc limit 5000`, []any{}
-	if in.CallID != "" {
+	switch {
+	case in.CallID != "":
 		id, err := rowID("core_tool_calls", in.CallID)
 		if err != nil {
 			return AuditLog{}, err
 		}
 		calls, args = `select $6::uuid as call_id`, append(args, id)
+	case call.CreatedBy != "":
+		calls = `select id as call_id from core_tool_calls where created_by = $2 order by created_at desc limit 5000`
 	}
 	rows, err := tx.Query(ctx, `with calls as materialized (`+calls+`)
 		select e.call_id::text, e.seq, e.at, e.event, e.attempt, e.worker_id, c.tool_name, e.data
