@@ -121,7 +121,8 @@ func (w *Worker) heartbeat(ctx context.Context) error {
 	return nil
 }
 
-// releaseUnknown gives back what this worker holds and does not know, when no answer to its claim can still be under way.
+// releaseUnknown gives back what this worker holds and does not know, when no answer to its claim can still be under way. What
+// did run here is not given back as if it had not: it is recovered when the worker is gone.
 func (w *Worker) releaseUnknown(ctx context.Context, now time.Time) {
 	if len(w.sweep.unknown) > 0 {
 		w.sweep.soon()
@@ -130,8 +131,9 @@ func (w *Worker) releaseUnknown(ctx context.Context, now time.Time) {
 	for a, since := range w.sweep.unknown {
 		w.mu.Lock()
 		_, known := w.held[a]
+		_, ran := w.left[a]
 		w.mu.Unlock()
-		if known || now.Sub(since) < answerLost {
+		if known || ran || now.Sub(since) < answerLost {
 			continue
 		}
 		w.Log.Warn("giving back a call whose claim was lost on the way", zap.String("call_id", a.CallID), zap.Int("attempt", a.Number))

@@ -51,6 +51,7 @@ type receiptJob struct {
 
 // beginJob is the first statement of a transaction.
 type beginJob struct {
+	ctx    context.Context // ends when its handler waits no longer
 	sql    string
 	args   []any
 	answer chan held
@@ -98,7 +99,7 @@ var errNoLane = errors.New("no connection to Postgres came free in the call's ti
 
 // begin begins a transaction with its first statement, and returns the lane that it holds from here on.
 func (l *lanes) begin(ctx context.Context, sql string, args []any) (held, error) {
-	job := &beginJob{sql: sql, args: args, answer: make(chan held, 1)}
+	job := &beginJob{ctx: ctx, sql: sql, args: args, answer: make(chan held, 1)}
 	l.mu.Lock()
 	l.begins = append(l.begins, job)
 	l.employ()
@@ -207,6 +208,9 @@ func (l *lanes) work(conn *pgxpool.Conn) {
 		if conn == nil {
 			var err error
 			if conn, err = l.connect(); err != nil {
+				if l.retire() {
+					return
+				}
 				l.fail(err)
 				continue
 			}
@@ -221,6 +225,17 @@ func (l *lanes) connect() (*pgxpool.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), statementDeadline)
 	defer cancel()
 	return l.pool.Acquire(ctx)
+}
+
+// retire gives up a lane that has no connection, if there are others at work: who waits is theirs to serve.
+func (l *lanes) retire() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.busy == 1 {
+		return false
+	}
+	l.busy--
+	return true
 }
 
 // fail tells all who wait that there is no connection to be had.
@@ -240,8 +255,8 @@ func (l *lanes) fail(err error) {
 
 // nothingRan makes an error of the way to Postgres, and of a wait that was too long, one that is worth another attempt.
 func nothingRan(err error) error {
-	var refusal *pgconn.PgError
-	if errors.As(err, &refusal) && refusal.Code != queryCanceled {
+	var said *pgconn.PgError
+	if errors.As(err, &said) {
 		return err
 	}
 	return fmt.Errorf("%w: %v", errConnectionLost, err) //nolint:errorlint // it is to count as nothing else
@@ -318,10 +333,13 @@ func (l *lanes) turn(conn *pgxpool.Conn, lead []any) (taken, committing bool, er
 	// A statement that is not prepared here yet waits: preparing may fail, and would take the lead's transaction with it.
 	batch, next := l.take(lead != nil, func(sql string) bool { return lead == nil || speech.knows(sql) })
 	if next != nil && !speech.knows(next.sql) {
-		// Preparing may wait for a lock: the receipts go before it.
+		// Preparing may wait for a lock, as long as the statement's handler does: the receipts go before it.
 		l.sendReceipts(ctx, conn, speech, batch)
 		batch = nil
-		if err := speech.learn(ctx, next.sql); err != nil {
+		deadline.Stop()
+		err := speech.learn(next.ctx, next.sql)
+		deadline.Reset(statementDeadline)
+		if err != nil {
 			next.answer <- held{err: nothingRan(err)}
 			next = nil
 		}
@@ -414,18 +432,19 @@ func sayBegin(pipeline *pgconn.Pipeline, speech *speech, next *beginJob) error {
 }
 
 // The SQLSTATEs of statements that are not what they were when they were prepared: someone said `deallocate all` or
-// `discard all`, or a column of their result was added or changed.
+// `discard all`, or a column of their result was added or changed; and of those that were cancelled.
 const (
-	notPrepared   = "26000"
-	otherColumns  = "0A000"
-	otherFormats  = "08P01"
-	queryCanceled = "57014"
+	notPrepared    = "26000"
+	preparedBefore = "42P05" // by another client of a pooler
+	otherColumns   = "0A000"
+	otherFormats   = "08P01"
+	queryCanceled  = "57014"
 )
 
 // dropStale closes a connection on which statements are not what they were.
 func dropStale(conn *pgxpool.Conn, err error) {
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && (pgErr.Code == notPrepared || pgErr.Code == otherColumns || pgErr.Code == otherFormats) {
+	if errors.As(err, &pgErr) && slices.Contains([]string{notPrepared, preparedBefore, otherColumns, otherFormats}, pgErr.Code) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_ = conn.Conn().Close(ctx)

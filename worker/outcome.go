@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -106,10 +107,15 @@ func isTransient(err, doomed error) bool {
 	return false
 }
 
-// isTransientCode knows serialization failures, deadlocks, lost connections, full servers, servers that go down, and
-// statements that are not prepared any more (see lanes).
+// isTransientCode knows serialization failures, deadlocks, lost connections, full servers, servers that go down, those that
+// take no writes for now, the time limits that a server has of its own, and statements that are not prepared as they should be
+// (see lanes).
 func isTransientCode(code string) bool {
-	return code == "40001" || code == notPrepared || code == "40P01" || strings.HasPrefix(code, "08") || strings.HasPrefix(code, "53") || strings.HasPrefix(code, "57P")
+	switch code {
+	case "40001", "40P01", "25006", "55P03", queryCanceled, notPrepared, preparedBefore:
+		return true
+	}
+	return slices.Contains([]string{"08", "53", "58"}, code[:min(2, len(code))]) || strings.HasPrefix(code, "57P")
 }
 
 // isConnectionError reports whether err comes from the way to Postgres, and not from Postgres.
@@ -119,10 +125,11 @@ func isConnectionError(err error) bool {
 		pgconn.SafeToRetry(err) || pgconn.Timeout(err)
 }
 
-// isRefusal reports whether Postgres understood the statement and will refuse it again: the value is the fault.
+// isRefusal reports whether Postgres will refuse the statement again for the values in it: what can not be stored, breaks a
+// rule, or is too large. Whatever else Postgres says is about Postgres, and may be mended.
 func isRefusal(err error) bool {
 	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && !isTransientCode(pgErr.Code) && pgErr.Code != queryCanceled && !receipts.IsNotHeld(err)
+	return errors.As(err, &pgErr) && slices.Contains([]string{"22", "23", "54"}, pgErr.Code[:min(2, len(pgErr.Code))])
 }
 
 // refused is the error of an outcome that Postgres will not store.
@@ -239,16 +246,16 @@ func release(ctx context.Context, pool *pgxpool.Pool, a receipts.Attempt) error 
 	return err
 }
 
-// persist runs a statement until Postgres has answered it: a connection may break, a server restart. Each try has a
-// deadline. It gives up when ctx ends, and some time after the worker began to stop; the call is then another's to recover.
+// persist runs a statement until Postgres has taken or refused what it says: a connection may break, a server restart, or take
+// no writes for a while. Each try has a deadline. It gives up when ctx ends, and some time after the worker began to stop; the
+// call is then another's to recover.
 func (a *attempt) persist(ctx context.Context, doing string, statement func(context.Context) error) error {
 	pause := 50 * time.Millisecond
 	for {
 		try, cancel := context.WithTimeout(ctx, statementDeadline)
 		err := statement(try)
 		cancel()
-		var pgErr *pgconn.PgError
-		answered := err == nil || errors.As(err, &pgErr) && !isTransientCode(pgErr.Code) && pgErr.Code != queryCanceled
+		answered := err == nil || isRefusal(err) || receipts.IsNotHeld(err)
 		if answered || ctx.Err() != nil || a.givingUp() {
 			return err
 		}
@@ -303,8 +310,11 @@ func (a *attempt) lost() {
 	a.ended(notHeld)
 }
 
-// giveUp ends an attempt that could not reach the database. The call is recovered when this worker counts as dead.
+// giveUp ends an attempt whose end could not be written. The call is recovered when this worker counts as dead.
 func (a *attempt) giveUp(err error) {
+	a.mu.Lock()
+	a.left[a.Attempt] = struct{}{}
+	a.mu.Unlock()
 	a.seen.end(leftToRecovery, "", false)
 	a.Log.Error("the call is left to recovery", a.named(zap.Error(err))...)
 }

@@ -65,7 +65,7 @@ type Options struct {
 	// ShutdownGrace is what running calls get to end when the worker stops. 0: none.
 	ShutdownGrace time.Duration
 	// HeartbeatInterval and DeadAfter say how often the worker shows that it lives, and after how long a silence the others
-	// take its calls. Defaults: 1.5 s and 5 s.
+	// take its calls. Defaults: 1.5 s and 5 s. One whose own last heartbeat is older than half of DeadAfter judges nobody.
 	HeartbeatInterval, DeadAfter time.Duration
 
 	// StallLimit is how long the loop may stand still before OnStall is called: a process that hangs is worth less than one
@@ -107,6 +107,7 @@ type Worker struct {
 
 	mu       sync.Mutex
 	held     map[receipts.Attempt]*holding // every call that this worker has claimed and that has not ended
+	left     map[receipts.Attempt]struct{} // attempts that ran here, and whose end could not be written
 	ready    []*holding                    // those of them that wait for a slot, in the order in which they are to run
 	busy     int                           // slots that run a call
 	refillAt int                           // as few ready calls as this are a reason to claim more
@@ -139,8 +140,8 @@ func New(o Options) (*Worker, error) {
 	if o.OnStall == nil {
 		o.OnStall = endProcess(o.Log)
 	}
-	if o.Concurrency < 1 || o.DeadAfter <= o.HeartbeatInterval {
-		return nil, errors.New("worker: Concurrency must be at least 1, and DeadAfter longer than HeartbeatInterval")
+	if o.Concurrency < 1 || o.DeadAfter < 2*o.HeartbeatInterval {
+		return nil, errors.New("worker: Concurrency must be at least 1, and DeadAfter at least twice HeartbeatInterval")
 	}
 	var suffix [4]byte
 	if _, err := rand.Read(suffix[:]); err != nil {
@@ -157,6 +158,7 @@ func New(o Options) (*Worker, error) {
 		wake:    make(chan struct{}, 1),
 		freed:   make(chan struct{}, 1),
 		held:    map[receipts.Attempt]*holding{},
+		left:    map[receipts.Attempt]struct{}{},
 	}
 	var err error
 	if w.telemetry, err = newTelemetry(w); err != nil {

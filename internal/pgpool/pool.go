@@ -67,6 +67,11 @@ func Prepare(config *pgx.ConnConfig, o Options) {
 	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &canceller{conn: conn}
 	}
+	fatal := config.OnPgError
+	config.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
+		// A session that was opened while the server took no writes may stay so when the server takes them again.
+		return err.Code != "25006" && (fatal == nil || fatal(conn, err))
+	}
 	if o.Pooled {
 		config.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}

@@ -1,0 +1,84 @@
+package migrations_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// held is a database in which the worker b, which is silent, holds a call, and the worker a lives.
+func held(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, `
+		insert into core_tool_calls (tool_name) values ('a.b');
+		select gem.start_worker('b', 1, '', '', '5 s'); select gem.claim('b', 1, true);
+		update core_workers set alive_until = clock_timestamp();
+		select gem.start_worker('a', 1, '', '', '5 s')`)
+	return db
+}
+
+const (
+	beat   = "select gem.heartbeat('a', '5 s', '{}', '{}', true)"
+	isHeld = "select count(*) from core_tool_calls where claimed_by = 'b'"
+	isBack = "select count(*) from core_tool_calls where status = 'queued' and losses = 1"
+)
+
+func TestAWorkerThatBeatInTimeJudgesTheSilent(t *testing.T) {
+	t.Parallel()
+	db := held(t)
+	insert(t, db, beat)
+	if number(t, db, isBack) != 1 {
+		t.Error("the call of the silent worker is not back")
+	}
+}
+
+func TestAWorkerWhoseOwnHeartbeatIsLateJudgesNobodyAtFirst(t *testing.T) {
+	t.Parallel()
+	db := held(t)
+	insert(t, db, "update core_workers set heartbeat_at = clock_timestamp() - interval '3 s' where worker_id = 'a'")
+	insert(t, db, beat)
+	if number(t, db, isHeld) != 1 {
+		t.Error("a late worker took the call")
+	}
+	insert(t, db, beat)
+	if number(t, db, isBack) != 1 {
+		t.Error("the next heartbeat did not bring the call back")
+	}
+}
+
+// A lock that kept one heartbeat waiting kept the others too.
+func TestAHeartbeatThatWaitedForALockJudgesNobody(t *testing.T) {
+	t.Parallel()
+	db := held(t)
+	insert(t, db, "update core_workers set alive_until = clock_timestamp() + interval '1 s', heartbeat_at = clock_timestamp() where worker_id = 'a'")
+	lock, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lock.Exec(t.Context(), "lock table core_workers"); err != nil {
+		t.Fatal(err)
+	}
+	beaten := make(chan error, 1)
+	go func() {
+		_, err := db.Exec(t.Context(), beat)
+		beaten <- err
+	}()
+	for number(t, db, "select count(*) from pg_locks where not granted and relation = 'core_workers'::regclass") == 0 {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if _, err := lock.Exec(t.Context(), "select pg_sleep(1.1)"); err != nil { // a's own time is over, too
+		t.Fatal(err)
+	}
+	if err := lock.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-beaten; err != nil {
+		t.Fatal(err)
+	}
+	if number(t, db, isHeld) != 1 {
+		t.Error("the call was taken")
+	}
+}

@@ -1,0 +1,121 @@
+package worker_test
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/receipts"
+	"github.com/jackc/pgx/v5"
+)
+
+// A server that takes no receipt, for reasons of its own, gets it when it does again: what a handler did outside is not done
+// twice for it, and not reported as the handler's fault.
+func TestAServerThatRefusesReceiptsForAWhileGetsThem(t *testing.T) {
+	t.Parallel()
+	const readOnly = "default_transaction_read_only = on"
+	for what, setting := range map[string]string{
+		"it takes no writes":              readOnly,
+		"it waits for no lock":            "lock_timeout = '50ms'",
+		"its statements have little time": "statement_timeout = '50ms'",
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			env, lab := startLab(t, nil, tool{name: "lab.send"})
+			env.StartWorker()
+			id := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x", Gate: "g"})})
+			lab.awaitBegin(t)
+
+			admin, lock := connection(t, env), connection(t, env)
+			if setting != readOnly {
+				runSQL(t, lock, "begin; lock table core_tool_receipts in share mode")
+			}
+			runSQL(t, admin, "set default_transaction_read_only = off") // for itself
+			database := strings.TrimPrefix(must(url.Parse(env.URL)).Path, "/")
+			runSQL(t, admin, fmt.Sprintf("alter database %s set %s", database, setting))
+			runSQL(t, admin, fmt.Sprintf("select pg_terminate_backend(pid) from pg_stat_activity where datname = '%s' and pid not in (%d, %d)",
+				database, admin.PgConn().PID(), lock.PgConn().PID()))
+			lab.tell(t, "g", Order{})
+			refused := func() int { return env.Logs.FilterMessage("could not write the receipt, trying again").Len() }
+			before := refused()
+			env.Until("the receipt to be refused", func() bool { return refused() > before+2 })
+			runSQL(t, admin, fmt.Sprintf("alter database %s reset %s", database, strings.Fields(setting)[0]))
+			runSQL(t, lock, "rollback")
+			env.DB.Reset()
+
+			if r := env.Await(id); r.Status != receipts.Succeeded || r.Attempt != 1 {
+				t.Errorf("attempt %d: %s", r.Attempt, r.Result)
+			}
+			if sent := lab.sentSoFar(); len(sent) != 1 {
+				t.Errorf("sent %d times", len(sent))
+			}
+		})
+	}
+}
+
+// A handler's first statement may have to be prepared, and waits for a lock as any other does: as long as its tool may take.
+func TestAFirstStatementWaitsForALockAsLongAsItsToolMayTake(t *testing.T) {
+	t.Parallel()
+	env, _ := startLab(t, nil, tool{name: "lab.write"})
+	lock := connection(t, env)
+	runSQL(t, lock, "begin; lock table lab_rows")
+	env.StartWorker()
+	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
+	env.Until("the statement to wait", func() bool { return waitingForLocks(t, env) == 1 })
+	time.Sleep(11 * time.Second) // longer than a statement of the worker's own may take
+	runSQL(t, lock, "rollback")
+	if r := env.Await(id); r.Status != receipts.Succeeded || r.Attempt != 1 {
+		t.Errorf("attempt %d: %s", r.Attempt, r.Result)
+	}
+}
+
+// What waits to be prepared is cancelled on the server with its call.
+func TestAFirstStatementEndsWithItsCall(t *testing.T) {
+	t.Parallel()
+	env, _ := startLab(t, nil, tool{name: "lab.write", timeout: time.Minute})
+	lock := connection(t, env)
+	runSQL(t, lock, "begin; lock table lab_rows")
+	env.StartWorker()
+	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
+	env.Until("the statement to wait", func() bool { return waitingForLocks(t, env) == 1 })
+	runSQL(t, connection(t, env), "select cancel_tool_call('"+id+"')")
+	if e := handlertest.ErrorOf(t, env.Await(id)); e.Code != receipts.Cancelled {
+		t.Errorf("%+v", e)
+	}
+	env.Until("nothing to wait on the server", func() bool { return waitingForLocks(t, env) == 0 })
+}
+
+func waitingForLocks(t *testing.T, env *handlertest.Env) (n int) {
+	t.Helper()
+	if err := env.DB.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func connection(t *testing.T, env *handlertest.Env) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), env.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(t.Context()) })
+	return conn
+}
+
+func runSQL(t *testing.T, conn *pgx.Conn, sql string) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
