@@ -96,6 +96,7 @@ func TestWhatIsWrongWithADockerComposeYML(t *testing.T) {
 		{"a file system that can be written", "  read_only: true\n", "", "roles: read_only "},
 		{"capabilities", "cap_drop: [ALL]", "cap_drop: [NET_RAW]", "roles: cap_drop "},
 		{"new privileges", `security_opt: ["no-new-privileges:true"]`, "security_opt: []", "roles: security_opt "},
+		{"a volume that nobody asked for", "    tmpfs: /var/lib/postgresql/data\n", "", "roles: tmpfs "},
 		{"a worker that stays away", "    restart: unless-stopped\n    healthcheck:\n      test: [\"CMD\", \"/gem\"", "    healthcheck:\n      test: [\"CMD\", \"/gem\"", "worker: restart "},
 		{"a migration that starts again", `command: ["migrate"]`, "command: [\"migrate\"]\n    restart: always", "migrate: restart "},
 		{"a port for the whole network", `"127.0.0.1:${POSTGRES_PORT`, `"${POSTGRES_PORT`, "postgres: ports: "},
@@ -235,6 +236,10 @@ func dockerProblems(t *testing.T, dockerfile, compose string) (problems []string
 	checkComposeWorker(t, worker, at)
 	if condition(file.Services["migrate"], "roles") != "service_completed_successfully" {
 		wrong("migrate: depends_on: ", "migrations grant rights to the roles that they find: they come after roles")
+	}
+	// The image of Postgres declares a volume there, and docker compose down leaves one that has no name.
+	if got := file.Services["roles"]["tmpfs"]; got != "/var/lib/postgresql/data" {
+		wrong("roles: tmpfs ", "is %v, want /var/lib/postgresql/data: each container of it would leave an empty volume", got)
 	}
 	if secret := expand(environmentOf(file.Services["postgrest"])["PGRST_JWT_SECRET"]); len(secret) < 32 {
 		wrong("postgrest: PGRST_JWT_SECRET ", "has %d characters, and PostgREST wants 32", len(secret))
