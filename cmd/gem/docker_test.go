@@ -177,6 +177,28 @@ func TestWhatIsSecretStaysOutOfTheImage(t *testing.T) {
 	}
 }
 
+// go test says nothing when -run names no test, so that the page's example is looked at.
+func TestTheTestsThatDockerMDRunsAreThere(t *testing.T) {
+	t.Parallel()
+	commands := regexp.MustCompile(`go test \./(\S+) -run (\w+)`).FindAllStringSubmatch(readFile(t, "docs/docker.md"), -1)
+	if len(commands) == 0 {
+		t.Error("docs/docker.md shows no way to run a single test")
+	}
+	for _, command := range commands {
+		files, err := filepath.Glob(filepath.Join(root, command[1], "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := regexp.MustCompile(`(?m)^func Test\w*` + command[2])
+		if !slices.ContainsFunc(files, func(file string) bool {
+			text, err := os.ReadFile(file)
+			return err == nil && named.Match(text)
+		}) {
+			t.Errorf("%s: there is no such test", command[0])
+		}
+	}
+}
+
 func readFile(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, name))
