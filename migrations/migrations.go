@@ -34,6 +34,7 @@ const lock = 4716_0001
 type Result struct {
 	From, To int64    // the schema's version before and after; 0 is an empty database
 	Applied  []string // the files, in order
+	Notes    []string // what a file left out, since this role may not do it
 }
 
 // Up brings the database at url to the newest version.
@@ -51,6 +52,12 @@ func Apply(ctx context.Context, url string) (Result, error) {
 	}
 	// Works through a transaction pooler too: nothing is prepared and nothing outlives its transaction.
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	var notes []string
+	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		if n.Routine == "exec_stmt_raise" { // said by a file, and not by Postgres
+			notes = append(notes, n.Message)
+		}
+	}
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
 
@@ -67,7 +74,9 @@ func Apply(ctx context.Context, url string) (Result, error) {
 	if err := secondConnection(ctx, db); err != nil {
 		return Result{}, err
 	}
-	return apply(ctx, db)
+	done, err := apply(ctx, db)
+	done.Notes = notes
+	return done, err
 }
 
 // secondPatience is how long the connection beside the lock's may take.

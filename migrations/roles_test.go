@@ -8,7 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gemworker/gem/internal/pgserver"
 	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/migrations"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -140,4 +142,41 @@ func TestMigrationsNeedNoRightToCreateRoles(t *testing.T) {
 		insert(t, mine, f)
 	}
 	finished(t, mine)
+}
+
+// On a server of its own, since the roles belong to the server, and are there on that of the other tests.
+func TestRolesThatComeLaterGetTheirRights(t *testing.T) {
+	t.Parallel()
+	server, err := pgserver.Start(t.Context(), pgserver.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	admin := testdb.Pool(t, server.URL("postgres"))
+	insert(t, admin, "create role migrator login password 'm'")
+	insert(t, admin, "create database gem owner migrator")
+	u, err := url.Parse(server.URL("gem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword("migrator", "m")
+	done, err := migrations.Apply(t.Context(), u.String())
+	if notes := strings.Join(done.Notes, "; "); err != nil || !strings.Contains(notes, "gem_worker was not created") || !strings.Contains(notes, "gem_monitor was not created") {
+		t.Fatalf("%v, with these notes: %s", err, notes)
+	}
+	insert(t, admin, "create role gem_worker nologin; create role gem_monitor nologin; grant gem_worker, gem_monitor to migrator")
+	mine := testdb.Pool(t, u.String())
+	for _, f := range files(t) {
+		insert(t, mine, f)
+	}
+	for _, sql := range []string{
+		"set role gem_worker; select gem.start_worker('w', 1, '', '', '1 min'); select gem.claim('w', 1, true); select gem.heartbeat('w', '1 min', '{}', '{}', true)",
+		"set role gem_monitor; select * from gem.queue; select * from gem.workers",
+	} {
+		insert(t, mine, sql)
+	}
 }

@@ -25,7 +25,7 @@ func (w *Worker) start(ctx context.Context) error {
 }
 
 func (w *Worker) goodbye() error {
-	ctx, cancel := context.WithTimeout(context.Background(), statementDeadline)
+	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTime)
 	defer cancel()
 	_, err := w.control.Exec(ctx, "select gem.stop_worker($1)", w.id)
 	return err

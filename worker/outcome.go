@@ -252,7 +252,7 @@ func release(ctx context.Context, pool *pgxpool.Pool, a receipts.Attempt) error 
 func (a *attempt) persist(ctx context.Context, doing string, statement func(context.Context) error) error {
 	pause := 50 * time.Millisecond
 	for {
-		try, cancel := context.WithTimeout(ctx, statementDeadline)
+		try, cancel := context.WithTimeout(ctx, max(a.timeLeft(), time.Second))
 		err := statement(try)
 		cancel()
 		answered := err == nil || isRefusal(err) || receipts.IsNotHeld(err)

@@ -61,8 +61,8 @@ func (w *Worker) listen(ctx context.Context) {
 	}
 }
 
-var errNotDelivered = errors.New("LISTEN was accepted, and a notification to oneself did not come: is this a pooler in transaction mode? " +
-	"Set DIRECT_URL, or DATABASE_POOLER=transaction to poll without trying")
+var errNotDelivered = errors.New("LISTEN was accepted, and a notification to oneself did not come: is this a pooler in transaction mode, or another database than DATABASE_URL's? " +
+	"Set DIRECT_URL to Postgres itself, or DATABASE_POOLER=transaction to poll without trying")
 
 func (w *Worker) listenOnce(ctx context.Context) error {
 	config, err := pgx.ParseConfig(w.ListenURL)

@@ -33,6 +33,9 @@ import (
 const (
 	// statementDeadline bounds every statement of the worker's own. A handler's statements are bounded by its timeout.
 	statementDeadline = 10 * time.Second
+	// endTime is what the ends of calls may take after the grace time, and goodbyeTime what comes then, where the database does
+	// not answer: platforms kill a process that takes long.
+	endTime, goodbyeTime = 6 * time.Second, 2 * time.Second
 	// controlDeadline bounds claims and heartbeats. On a network that swallows packets a worker must find a connection that
 	// works before the others take it for dead.
 	controlDeadline = 3 * time.Second
@@ -298,7 +301,7 @@ func (w *Worker) stop(ctx context.Context) {
 	if running > 0 {
 		w.Log.Info("stopping: waiting for running calls", zap.Int("running", running), zap.Int("handed_over", handedOver), zap.Duration("grace", w.ShutdownGrace))
 	}
-	w.giveUpAt.Store(time.Now().Add(w.ShutdownGrace + statementDeadline).UnixNano())
+	w.giveUpAt.Store(time.Now().Add(w.ShutdownGrace + endTime).UnixNano())
 	ended := make(chan struct{})
 	go func() { w.done.Wait(); close(ended) }()
 	select {
@@ -316,9 +319,15 @@ func (w *Worker) stop(ctx context.Context) {
 }
 
 // givingUp reports whether the worker has stopped for so long that what does not work now is left to others.
-func (w *Worker) givingUp() bool {
+func (w *Worker) givingUp() bool { return w.timeLeft() <= 0 }
+
+// timeLeft is what a statement may take that ends a call.
+func (w *Worker) timeLeft() time.Duration {
 	at := w.giveUpAt.Load()
-	return at != 0 && time.Now().UnixNano() > at
+	if at == 0 {
+		return statementDeadline
+	}
+	return min(statementDeadline, time.Until(time.Unix(0, at)))
 }
 
 // say logs the error of a statement that will be tried again, or that nothing depends on.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/gemworker/gem/internal/config"
@@ -36,7 +37,7 @@ WORKER_ID to its default, which is the container's own.`),
 			}
 			id, err := livingWorker(cmd.Context(), cfg.DatabaseURL, cfg.WorkerID)
 			if err != nil {
-				return err
+				return errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")) // some platforms keep one line
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is alive\n", id)
 			return err

@@ -41,6 +41,9 @@ start: those of the version before go on meanwhile.`),
 			for _, file := range done.Applied {
 				fmt.Fprintf(cmd.OutOrStdout(), "applied %s\n", file)
 			}
+			for _, note := range done.Notes {
+				fmt.Fprintf(cmd.ErrOrStderr(), "note: %s\n", note)
+			}
 			if err != nil {
 				return err
 			}

@@ -173,7 +173,8 @@ type behind struct {
 
 func startBehind(t *testing.T, o pgbouncer.Options) *behind {
 	t.Helper()
-	server, err := pgserver.Start(t.Context(), pgserver.Options{})
+	// What was committed must be there after a crash of the server.
+	server, err := pgserver.Start(t.Context(), pgserver.Options{Settings: map[string]string{"synchronous_commit": "on"}})
 	if err != nil {
 		t.Fatal(err)
 	}

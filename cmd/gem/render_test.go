@@ -26,7 +26,7 @@ const (
 	// poolSize is what Supabase's poolers have by default on the smallest computes.
 	poolSize = 15
 	// afterGrace is how long a worker may need after its grace time: see docs/configuration.md.
-	afterGrace = 10 * time.Second
+	afterGrace = 13 * time.Second
 	// maxShutdownDelay and defaultShutdownDelay are Render's, in seconds.
 	maxShutdownDelay, defaultShutdownDelay = 300, 30
 )

@@ -107,7 +107,7 @@ func (s *stack) close() {
 	}()
 	select {
 	case <-closed:
-	case <-time.After(3 * time.Second):
+	case <-time.After(time.Second):
 	}
 }
 

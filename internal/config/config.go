@@ -9,7 +9,7 @@ import (
 // Config is the configuration of a GEM process. Its tags are the one place that states a variable's name, default,
 // description (desc) and what it may be (may); see [Describe].
 //
-// A variable of only white space counts as unset. Values are trimmed and checked by [Load].
+// A variable of only white space counts as unset. Text is trimmed, and all values are checked, by [Load].
 type Config struct {
 	DatabaseURL Secret `envconfig:"DATABASE_URL" may:"a connection string such as postgres://user:password@host:5432/database, with special characters of the password as %XX" desc:"The Postgres that holds everything. May be a pooler's."`
 	DirectURL   Secret `envconfig:"DIRECT_URL" may:"a connection string such as postgres://user:password@host:5432/database, with special characters of the password as %XX" desc:"The same Postgres without a pooler, for migrations and notifications; set it where DATABASE_URL is a pooler in transaction mode."`

@@ -12,27 +12,42 @@ import (
 // pgx has one that hangs up on the request as soon as the statement has ended, whoever was faster. PgBouncer 1.18 ends with
 // a fatal error then (pgbouncer issue 801): this one waits for the other side to hang up.
 type canceller struct {
-	conn *pgconn.PgConn
-	done chan struct{}
+	conn  *pgconn.PgConn
+	ended chan struct{} // the statement's answer is read
+	done  chan struct{}
 }
 
-// settle is left to a request that was taken, so that it does not hit the connection's next statement.
-const settle = 100 * time.Millisecond
+const (
+	// settle is left to a request that was taken, so that it does not hit the connection's next statement.
+	settle = 100 * time.Millisecond
+	// askAgain is for a request that came before its statement did, and found nothing to cancel.
+	askAgain = 300 * time.Millisecond
+)
 
 func (c *canceller) HandleCancel(context.Context) {
-	c.done = make(chan struct{})
+	c.ended, c.done = make(chan struct{}), make(chan struct{})
 	deadline := time.Now().Add(cancelPatience)
 	_ = c.conn.Conn().SetDeadline(deadline)
 	go func() {
 		defer close(c.done)
 		ctx, cancel := context.WithDeadline(context.Background(), deadline)
 		defer cancel()
-		_ = c.conn.CancelRequest(ctx) // the deadline is what counts
+		for asking := true; asking; {
+			_ = c.conn.CancelRequest(ctx) // the deadline is what counts
+			select {
+			case <-c.ended:
+				asking = false
+			case <-ctx.Done():
+				asking = false
+			case <-time.After(askAgain):
+			}
+		}
 		time.Sleep(settle)
 	}()
 }
 
 func (c *canceller) HandleUnwatchAfterCancel() {
+	close(c.ended)
 	<-c.done
 	_ = c.conn.Conn().SetDeadline(time.Time{})
 }

@@ -129,6 +129,8 @@ func permanent(err error) bool {
 	switch pgErr.Code {
 	case "28P01", "28000", "3D000":
 		return true
+	case "08P01": // as PgBouncer says the same
+		return strings.Contains(pgErr.Message, "authentication failed") || strings.Contains(pgErr.Message, "no such database")
 	}
 	return false
 }

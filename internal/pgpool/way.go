@@ -46,9 +46,13 @@ func Find(ctx context.Context, url string, said Way) (Way, error) {
 		return "", err
 	}
 	defer a.close()
+	if said != "" {
+		_, err := a.server(ctx, "begin")
+		return said, withoutTransactions(err)
+	}
 	first, err := a.server(ctx, "")
-	if err != nil || said != "" {
-		return said, err
+	if err != nil {
+		return "", err
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
@@ -59,9 +63,9 @@ func Find(ctx context.Context, url string, said Way) (Way, error) {
 	}
 	defer b.close()
 	second, err := b.server(ctx, "begin")
-	switch {
-	case err != nil && strings.Contains(err.Error(), "statement pooling"):
-		return "", errNoTransactions
+	switch err = withoutTransactions(err); {
+	case errors.Is(err, errNoTransactions):
+		return "", err
 	case err != nil:
 		return Pooled, nil
 	case second == first:
@@ -89,6 +93,14 @@ func Find(ctx context.Context, url string, said Way) (Way, error) {
 		return Direct, nil
 	}
 	return Pooled, nil
+}
+
+// withoutTransactions knows the answer of a pooler in statement mode to a begin.
+func withoutTransactions(err error) error {
+	if err != nil && strings.Contains(err.Error(), "statement pooling") {
+		return errNoTransactions
+	}
+	return err
 }
 
 // look is a connection that asks which server process it talks to.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -83,13 +84,34 @@ func TestAPoolerInStatementModeIsRefused(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
 	p := pgbouncer.Start(t, url, pgbouncer.Options{Mode: pgbouncer.Statement})
+	for _, said := range []pgpool.Way{"", pgpool.Session, pgpool.Transaction} {
+		tries := 0
+		err := pgpool.Wait(t.Context(), func(ctx context.Context) error {
+			tries++
+			_, err := pgpool.Find(ctx, p.URL(url), said)
+			return err
+		}, time.Minute, func(string) {})
+		if err == nil || !strings.Contains(err.Error(), "use its session or transaction mode") || tries != 1 {
+			t.Errorf("said %q: after %d tries: %v", said, tries, err)
+		}
+	}
+}
+
+func TestAWrongPasswordForAPoolerIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
+	db := testdb.NewEmpty(t)
+	u, err := url.Parse(pgbouncer.Start(t, db, pgbouncer.Options{Mode: pgbouncer.Transaction}).URL(db))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(u.User.Username(), "wrong")
 	tries := 0
-	err := pgpool.Wait(t.Context(), func(ctx context.Context) error {
+	err = pgpool.Wait(t.Context(), func(ctx context.Context) error {
 		tries++
-		_, err := pgpool.Find(ctx, p.URL(url), "")
+		_, err := pgpool.Find(ctx, u.String(), "")
 		return err
 	}, time.Minute, func(string) {})
-	if err == nil || !strings.Contains(err.Error(), "use its session or transaction mode") || tries != 1 {
+	if err == nil || tries != 1 || strings.Contains(err.Error(), "wrong") {
 		t.Errorf("after %d tries: %v", tries, err)
 	}
 }

@@ -20,8 +20,8 @@ type Options struct {
 	// server can use it at the same time. Empty: a temporary folder, in memory where there is room, which is removed
 	// when the server stops.
 	DataDir string
-	// Durable makes a commit survive a crash of the machine, as on a real server. By default it survives a crash of the
-	// server and no more, which is much faster.
+	// Durable makes a commit survive a crash of the machine, as on a real server. By default a crash,
+	// of the server too, may lose what was committed in the half second before, which is much faster.
 	Durable bool
 	// Settings of postgresql.conf, by name, that replace the defaults. The port and the address can not be set.
 	Settings map[string]string
