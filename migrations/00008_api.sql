@@ -15,6 +15,8 @@
 -- Functions that run as their owner look names up in pg_catalog first and in pg_temp last. With an empty search_path Postgres
 -- looks for types in pg_temp first, and whoever may create one there would run as the owner: those of earlier files change.
 
+set local lock_timeout = '3s'; -- whoever waits for this table behind a long transaction keeps all others waiting: gem migrate tries again
+
 alter table public.core_tool_calls
   add column if not exists traceparent text; -- W3C trace context, version 00: the span in which the frontend made the call
 
@@ -22,9 +24,9 @@ alter table public.core_tool_calls
 -- gem.before_insert_call.
 create table if not exists gem.limits (
   only_row        boolean  primary key default true check (only_row),
-  max_open_calls  integer  not null default 1000       check (max_open_calls > 0),  -- of one created_by: queued, waiting, running
-  max_input_bytes integer  not null default 262144     check (max_input_bytes > 0), -- of one input, as JSON text
-  max_run_ahead   interval not null default '366 days' check (max_run_ahead >= '0'), -- from now to run_at
+  max_open_calls  integer  not null default 1000       check (max_open_calls between 1 and 1000000), -- of one created_by: queued, waiting, running
+  max_input_bytes integer  not null default 262144     check (max_input_bytes > 0),                 -- of one input, as JSON text
+  max_run_ahead   interval not null default '366 days' check (max_run_ahead between '0' and '1000 years'), -- from now to run_at
   min_priority    integer  not null default -10        check (min_priority <= 0),   -- each priority that was ever used costs
   max_priority    integer  not null default 10         check (max_priority >= 0)    -- every claim some microseconds
 );
@@ -34,13 +36,11 @@ insert into gem.limits default values on conflict do nothing;
 -- known of a column can not be read from there.
 alter table public.core_tool_calls
   alter column created_by set statistics 0, alter column session_id set statistics 0, alter column idempotency_key set statistics 0,
-  alter column computed_key set statistics 0, alter column parent_call_id set statistics 0, alter column traceparent set statistics 0;
-alter table public.core_tool_receipts alter column idempotency_key set statistics 0;
-
--- A caller's own calls, newest first, and how many of them are open.
-create index if not exists gem_calls_of_caller on public.core_tool_calls (created_by, created_at desc) where created_by is not null;
-create index if not exists gem_calls_open_of_caller on public.core_tool_calls (created_by)
-  where created_by is not null and status in ('queued', 'waiting', 'running');
+  alter column computed_key set statistics 0, alter column parent_call_id set statistics 0, alter column traceparent set statistics 0,
+  alter column tool_name set statistics 0, alter column claimed_by set statistics 0;
+alter table public.core_tool_receipts
+  alter column idempotency_key set statistics 0, alter column tool_name set statistics 0, alter column worker_id set statistics 0;
+alter table public.core_tool_events alter column worker_id set statistics 0;
 
 -- +goose StatementBegin
 do $$
@@ -91,9 +91,12 @@ begin
     raise check_violation using message = format('input must be a JSON object, and is %s', jsonb_typeof(new.input)),
       hint = 'Send {"field": value, …}; JSON as a string inside JSON is a string.';
   end if;
-  -- Postgres keeps 1e131071 in a few bytes and writes it out in 131,072: such numbers are looked for before anything is.
-  if jsonb_path_exists(new.input,
-    'strict $.** ? (@.type() == "number" && (@ > 1e400 || @ < -1e400 || @ < 1e-400 && @ > -1e-400 && @ != 0))') then
+  -- Postgres keeps 1e131071 in a few bytes and writes it out in 131,072, and 0e-16383 in 16,385: such numbers are looked for
+  -- before anything is written out.
+  if exists (
+    select from jsonb_path_query(new.input,
+      'strict $.** ? (@.type() == "number" && (@ > 1e400 || @ < -1e400 || @ < 1e-400 && @ > -1e-400))') as odd (number)
+    where odd.number::numeric <> 0 or scale(odd.number::numeric) > 400) then
     raise check_violation using message = 'input has a number beyond 1e400, or nearer to 0 than 1e-400', hint = 'Send it as text.';
   end if;
   bytes := octet_length(new.input::text);

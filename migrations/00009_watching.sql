@@ -11,7 +11,9 @@
 -- Each answers in milliseconds whatever the tables hold. Depths are counted up to a bound; what is said of a day is counted
 -- once, into gem.outcome_counts, some seconds after it happened, and stays there when calls are pruned.
 --
--- The role gem_monitor may read them, and nothing else: create role grafana login password '…' in role gem_monitor;
+-- The role gem_monitor may read them, and nothing else, also not through conditions of its own (security_barrier):
+--
+--   create role grafana login password '…' in role gem_monitor;
 
 -- Calls by how they ended and how long that took. A bucket holds the durations up to 0.1 ms * 1.25 ^ bucket, so that what is
 -- said of a duration is true within an eighth; it is null for hits, and where no worker ran the call.
@@ -31,8 +33,6 @@ create table if not exists gem.outcomes_counted (
   upto     uuid    not null,
   at       timestamptz not null default clock_timestamp()
 );
-
-create index if not exists gem_receipts_not_succeeded on public.core_tool_receipts (created_at desc) where status <> 'succeeded';
 
 -- +goose StatementBegin
 
@@ -131,10 +131,10 @@ end
 $$;
 -- +goose StatementEnd
 
-create or replace view gem.queue as select * from gem.queue_by_tool() order by ready desc, tool_name;
+create or replace view gem.queue with (security_barrier) as select * from gem.queue_by_tool() order by ready desc, tool_name;
 
 -- The last 31 days; gem.outcome_counts has those before. The durations are those of calls that ran, without hits.
-create or replace view gem.outcomes as
+create or replace view gem.outcomes with (security_barrier) as
 with counts as (
   select c.day, c.tool_name, c.status, c.hit, c.bucket, c.calls::float8 as calls from gem.outcome_counts c
   union all
@@ -157,10 +157,10 @@ from placed
 group by day, tool_name
 order by day desc, calls desc, tool_name;
 
-create or replace view gem.key_hits as
+create or replace view gem.key_hits with (security_barrier) as
 select day, tool_name, succeeded, hits, round(100.0 * hits / succeeded, 1) as percent from gem.outcomes where hits > 0;
 
-create or replace view gem.recent_failures as
+create or replace view gem.recent_failures with (security_barrier) as
 select r.created_at as at, r.tool_name, r.status, r.call_id, r.result -> 'error' ->> 'error_code' as error_code,
   coalesce(r.result -> 'error' ->> 'message', r.result ->> 'reason') as message, r.attempt, r.worker_id, c.created_by, r.duration
 from (select * from public.core_tool_receipts where status <> 'succeeded' order by created_at desc limit 100) r
@@ -169,7 +169,7 @@ order by r.created_at desc;
 
 -- Dead and stopped workers stay for seven days. A worker that is gone from here and still holds calls will lose them to the
 -- next heartbeat of another.
-create or replace view gem.workers as
+create or replace view gem.workers with (security_barrier) as
 select coalesce(w.worker_id, h.claimed_by) as worker_id,
   case when w.worker_id is null then 'unknown' when w.stopped_at is not null then 'stopped' when w.alive_until > clock_timestamp() then 'alive' else 'dead' end
     as state,

@@ -1,8 +1,10 @@
 -- +goose Up
 --
--- Who may judge. As in 00007_hot_path.sql, and: the time is taken after the wait for the worker's own row; and a worker whose
--- own last heartbeat is old judges nobody. What kept it waiting, such as a lock on one of the tables, kept the others too,
--- whose calls run well.
+-- Who may judge. As in 00007_hot_path.sql, and: a worker whose heartbeats were late, or slow, a moment ago takes nobody for dead.
+-- What kept it waiting, such as a lock on one of the tables, kept the others too, whose calls run well.
+
+alter table public.core_workers
+  add column if not exists steady_since timestamptz; -- null: since it started
 
 -- +goose StatementBegin
 create or replace function gem.heartbeat(p_worker text, p_dead_after interval, p_calls uuid[], p_attempts integer[], p_sweep boolean)
@@ -13,12 +15,20 @@ as $$
 declare
   at     timestamptz;
   before record;
+  late   boolean;
 begin
-  select w.alive_until, w.heartbeat_at into before from public.core_workers w where w.worker_id = p_worker for update;
-  at := clock_timestamp();
-  update public.core_workers w set heartbeat_at = at, alive_until = at + p_dead_after, stopped_at = null where w.worker_id = p_worker;
-  if before.alive_until > at and before.heartbeat_at > at - p_dead_after / 2 then
+  select w.alive_until, w.heartbeat_at, w.steady_since into before from public.core_workers w where w.worker_id = p_worker for update;
+  at := clock_timestamp(); -- after the wait for the row
+  late := before.alive_until <= at or before.heartbeat_at < at - 0.7 * p_dead_after;
+  update public.core_workers w
+  set heartbeat_at = at, alive_until = at + p_dead_after, stopped_at = null, steady_since = case when late then at else w.steady_since end
+  where w.worker_id = p_worker;
+
+  if not late and coalesce(before.steady_since < at - 0.5 * p_dead_after, true) then
     perform gem.recover(p_worker, case when p_sweep then null else at - interval '3 minutes' end);
+  elsif p_sweep then
+    -- The look over all calls is still to come: the worker asks again.
+    return query select '00000000-0000-0000-0000-000000000000'::uuid, 0, 'late';
   end if;
   return query
   select mine.call_id, mine.attempt, case when held.id is null then 'lost' else 'cancel' end
@@ -32,6 +42,9 @@ begin
     return query
     select c.id, c.attempt, 'unknown' from public.core_tool_calls c
     where c.status = 'running' and c.claimed_by = p_worker and c.id <> all (p_calls);
+  end if;
+  if clock_timestamp() > at + 0.1 * p_dead_after then
+    update public.core_workers w set steady_since = clock_timestamp() where w.worker_id = p_worker;
   end if;
 end
 $$;

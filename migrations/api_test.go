@@ -86,6 +86,7 @@ func TestAWrongArgumentIsNamed(t *testing.T) {
 		{"'a.b', '[-1e131071]'", "23514", "must be a JSON object"},
 		{"'a.b', '{\"n\": -1e131071}'", "23514", "input has a number beyond 1e400"},
 		{"'a.b', '{\"n\": 1e-401}'", "23514", "or nearer to 0 than 1e-400"},
+		{"'a.b', '{\"n\": [1, {\"m\": 0e-16383}]}'", "23514", "or nearer to 0 than 1e-400"},
 		{"'a.b', run_at => now() + '367 days'", "23514", "may be at most 366 days ahead"},
 		{"'a.b', parent_call_id => '33333333-3333-4333-8333-333333333333'", "23503", "parent_call_id is 33333333-3333-4333-8333-333333333333, which is no call of yours"},
 		{"'a.b', parent_call_id => '22222222-2222-4222-8222-222222222222'", "23503", "which is no call of yours"},
@@ -177,6 +178,19 @@ func TestACallerMayHaveSoManyOpenCalls(t *testing.T) {
 	}
 	if _, err := request(t, db, "authenticated", "grace", fmt.Sprintf(bulk, 1)); err != nil {
 		t.Errorf("after one has ended: %v", err)
+	}
+}
+
+func TestTheNumbersOfAnInputAreKept(t *testing.T) {
+	t.Parallel()
+	db := supabase(t)
+	numbers := `[0, -0.5, 0.000, 1.10, 1e-400, -1e400, ` + strings.Repeat("9", 400) + `, 0.` + strings.Repeat("1", 5000) + `]`
+	id, err := ask(t, db, "authenticated", "ada", "enqueue_tool_call('a.b', '{\"n\": "+numbers+"}')")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := texts(t, db, "select (input -> 'n' = '"+numbers+"')::text from core_tool_calls where id = '"+id+"'"); got[0] != "true" {
+		t.Error("they are others now")
 	}
 }
 

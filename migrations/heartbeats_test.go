@@ -38,14 +38,54 @@ func TestAWorkerThatBeatInTimeJudgesTheSilent(t *testing.T) {
 func TestAWorkerWhoseOwnHeartbeatIsLateJudgesNobodyAtFirst(t *testing.T) {
 	t.Parallel()
 	db := held(t)
-	insert(t, db, "update core_workers set heartbeat_at = clock_timestamp() - interval '3 s' where worker_id = 'a'")
-	insert(t, db, beat)
-	if number(t, db, isHeld) != 1 {
-		t.Error("a late worker took the call")
+	insert(t, db, "update core_workers set heartbeat_at = clock_timestamp() - interval '4 s' where worker_id = 'a'")
+	for _, what := range []string{"a late heartbeat", "the next one"} {
+		if told := texts(t, db, "select verdict from gem.heartbeat('a', '5 s', '{}', '{}', true)"); len(told) != 1 || told[0] != "late" {
+			t.Errorf("%s was told %q", what, told)
+		}
+		if number(t, db, isHeld) != 1 {
+			t.Errorf("%s took the call", what)
+		}
 	}
+	insert(t, db, "update core_workers set steady_since = clock_timestamp() - interval '3 s' where worker_id = 'a'")
 	insert(t, db, beat)
 	if number(t, db, isBack) != 1 {
-		t.Error("the next heartbeat did not bring the call back")
+		t.Error("steady heartbeats do not bring the call back")
+	}
+}
+
+// A lock on the calls keeps a heartbeat waiting that has begun in time.
+func TestAfterASlowHeartbeatNobodyIsJudged(t *testing.T) {
+	t.Parallel()
+	db := held(t)
+	insert(t, db, "update core_workers set alive_until = clock_timestamp() + interval '300 ms' where worker_id = 'b'") // lives while it begins
+	lock, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lock.Exec(t.Context(), "lock table core_tool_calls"); err != nil {
+		t.Fatal(err)
+	}
+	beaten := make(chan error, 1)
+	go func() {
+		_, err := db.Exec(t.Context(), beat)
+		beaten <- err
+	}()
+	for number(t, db, "select count(*) from pg_locks where not granted and relation = 'core_tool_calls'::regclass") == 0 {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if _, err := lock.Exec(t.Context(), "select pg_sleep(0.6)"); err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-beaten; err != nil {
+		t.Fatal(err)
+	}
+	insert(t, db, beat)
+	if number(t, db, isHeld) != 1 {
+		t.Error("the heartbeat after a slow one took the call")
 	}
 }
 

@@ -114,11 +114,19 @@ func apply(ctx context.Context, db *sql.DB) (Result, error) {
 		return done, fmt.Errorf("read the schema's version: %w", err)
 	}
 	done.To = done.From
-	err = done.up(ctx, provider)
-	if isUnknownRole(err) {
-		// Another database of this server was migrated at the same time and created the role. Postgres may not have heard
-		// of it yet in the transaction that was too late to create it; in the next one it has.
-		err = done.up(ctx, provider)
+	began := time.Now()
+	for try := 1; ; try++ {
+		if err = done.up(ctx, provider); !passing(err, try, time.Since(began)) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+	if isCode(err, lockTimeout) {
+		err = fmt.Errorf("%w: a transaction has been open for more than %s that used this table, such as that of a dump; "+
+			"pg_stat_activity shows it. Migrate again when it has ended", err, lockPatience)
 	}
 	if err != nil {
 		return done, fmt.Errorf("apply the migrations: %w", err)
@@ -139,10 +147,25 @@ func (r *Result) up(ctx context.Context, provider *goose.Provider) error {
 	return err
 }
 
-// isUnknownRole reports whether err is Postgres's undefined_object, as it says of a role that it does not know.
-func isUnknownRole(err error) bool {
+// lockPatience is how long a migration is tried that gets no lock.
+const lockPatience = time.Minute
+
+// The SQLSTATEs of what the next try may not meet.
+const (
+	lockTimeout     = "55P03"
+	undefinedObject = "42704"
+)
+
+// passing reports whether a file that failed is to be tried again: it got no lock in time; or another database of this server
+// was migrated at the same time and created a role, of which Postgres may not have heard yet in the transaction that was too
+// late to create it.
+func passing(err error, try int, since time.Duration) bool {
+	return isCode(err, lockTimeout) && since < lockPatience || isCode(err, undefinedObject) && try == 1
+}
+
+func isCode(err error, code string) bool {
 	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && pgErr.Code == "42704"
+	return errors.As(err, &pgErr) && pgErr.Code == code
 }
 
 // Newest is the version that this program needs.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/migrations"
@@ -79,6 +80,42 @@ func TestARoleThatPostgresDoesNotKnowYetIsNoFailure(t *testing.T) {
 	done, err := migrations.Apply(t.Context(), url)
 	if err != nil || done.From != 0 || done.To != newest || len(done.Applied) != int(newest) {
 		t.Errorf("got %+v, %v", done, err)
+	}
+}
+
+// A migration that waits for a long transaction keeps nobody waiting for long behind it, and comes when that has ended.
+func TestAMigrationWaitsForALongTransactionInTurns(t *testing.T) {
+	t.Parallel()
+	url := testdb.New(t)
+	db := testdb.Pool(t, url)
+	insert(t, db, "delete from gem.migrations where version_id >= 8") // a file may be applied again
+	reader, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reader.Exec(t.Context(), "select count(*) from core_tool_calls"); err != nil {
+		t.Fatal(err)
+	}
+	migrated := make(chan error, 1)
+	go func() { migrated <- migrations.Up(t.Context(), url) }()
+	waits := func() bool {
+		return number(t, db, "select count(*) from pg_locks where not granted and relation = 'core_tool_calls'::regclass") > 0
+	}
+	late := time.After(30 * time.Second)
+	for _, want := range []bool{true, false, true} {
+		for waits() != want {
+			select {
+			case <-late:
+				t.Fatalf("it never came to this: waiting is %v", want)
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}
+	if err := reader.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-migrated; err != nil {
+		t.Error(err)
 	}
 }
 

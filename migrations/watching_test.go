@@ -230,6 +230,20 @@ func TestTheMonitorsRoleReadsTheViewsAndNothingElse(t *testing.T) {
 	}
 }
 
+// A condition of the reader's own sees the rows of the view alone, whatever order Postgres would like.
+func TestAViewShowsItsConditionsNoMoreThanItsRows(t *testing.T) {
+	t.Parallel()
+	db := supabase(t)
+	insert(t, db, `
+		insert into core_tool_calls (tool_name, created_by) values ('a.b', '7');
+		select cancel_tool_call(id) from core_tool_calls;
+		insert into core_tool_calls (tool_name, created_by) values ('a.b', 'ada')`)
+	rows, err := request(t, db, "gem_monitor", "", "set local enable_nestloop = off; select * from gem.recent_failures where created_by::int > 0")
+	if err != nil || rows != 1 {
+		t.Errorf("%d rows, %v", rows, err)
+	}
+}
+
 func texts(t *testing.T, db *pgxpool.Pool, sql string) (all []string) {
 	t.Helper()
 	if err := db.QueryRow(t.Context(), "select coalesce(array_agg(s), '{}') from ("+sql+") rows (s)").Scan(&all); err != nil {

@@ -290,6 +290,8 @@ func (a *attempt) commit(tx *callTx, outcome receipts.Outcome) error {
 		return fmt.Errorf("%s went on after a statement had failed: %w", a.handler.Func, tx.broken())
 	case !committing && isRefusal(err):
 		return &refused{err: err}
+	case !committing && !receipts.IsNotHeld(err):
+		return handlers.Transient(err) // Postgres has reasons of its own, and the receipt is not the handler's statement
 	}
 	return err
 }

@@ -102,6 +102,8 @@ func (w *Worker) heartbeat(ctx context.Context) error {
 			// One that is just ending is not held either, and does not mind.
 			w.Log.Debug("a running call is no longer held", zap.String("call_id", a.CallID), zap.Int("attempt", a.Number))
 			h.cancel(errNotHeld)
+		case "late":
+			w.sweep.soon()
 		case "unknown":
 			unknown[a] = now
 			if since, seen := w.sweep.unknown[a]; seen {

@@ -141,7 +141,7 @@ func (l *lanes) finish(conn *pgxpool.Conn, final receipts.Final) (committing boo
 // connection was lost with it.
 func (l *lanes) rollback(conn *pgxpool.Conn) (broken bool) {
 	if !conn.Conn().IsClosed() && conn.Conn().PgConn().TxStatus() != 'I' {
-		ctx, cancel := context.WithTimeout(context.Background(), statementDeadline)
+		ctx, cancel := context.WithTimeout(context.Background(), controlDeadline)
 		if _, err := conn.Conn().Exec(ctx, "rollback"); err != nil {
 			_ = conn.Conn().Close(ctx) // a transaction that can not be ended ends with its connection
 		}

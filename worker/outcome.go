@@ -300,7 +300,7 @@ func (a *attempt) logEnd(outcome string, fields ...zap.Field) {
 // lost ends an attempt that does not hold its call: it wrote the receipt itself, and the answer was lost on the way; or the
 // call is another's by now, and nothing is written.
 func (a *attempt) lost() {
-	ctx, cancel := context.WithTimeout(context.Background(), statementDeadline)
+	ctx, cancel := context.WithTimeout(context.Background(), max(a.timeLeft(), time.Second))
 	defer cancel()
 	if r, err := receipts.Of(ctx, a.calls, a.CallID); err == nil && r.Attempt == a.Number && r.WorkerID == a.WorkerID {
 		e, _ := r.Error()

@@ -142,8 +142,8 @@ func (w *Worker) handOverReady() int {
 	}
 	w.at(BeforeHandOver)
 	outcome := leftToRecovery
-	for range 3 { // what is not handed over is recovered, and counts as lost
-		ctx, cancel := context.WithTimeout(context.Background(), controlDeadline)
+	for !w.givingUp() { // what is not handed over is recovered, and counts as lost
+		ctx, cancel := context.WithTimeout(context.Background(), min(controlDeadline, max(w.timeLeft(), time.Second)))
 		err := w.release(ctx, attempts)
 		cancel()
 		if err == nil {

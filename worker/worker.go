@@ -68,7 +68,7 @@ type Options struct {
 	// ShutdownGrace is what running calls get to end when the worker stops. 0: none.
 	ShutdownGrace time.Duration
 	// HeartbeatInterval and DeadAfter say how often the worker shows that it lives, and after how long a silence the others
-	// take its calls. Defaults: 1.5 s and 5 s. One whose own last heartbeat is older than half of DeadAfter judges nobody.
+	// take its calls. Defaults: 1.5 s and 5 s. One whose own heartbeats are late judges nobody.
 	HeartbeatInterval, DeadAfter time.Duration
 
 	// StallLimit is how long the loop may stand still before OnStall is called: a process that hangs is worth less than one
@@ -293,21 +293,21 @@ var (
 
 // stop lets what runs end inside the grace time, and then tells it to stop.
 func (w *Worker) stop(ctx context.Context) {
+	grace := time.NewTimer(w.ShutdownGrace)
+	w.giveUpAt.Store(time.Now().Add(w.ShutdownGrace + endTime).UnixNano())
 	handedOver := w.handOverReady()
-	w.want(context.WithoutCancel(ctx), false)
 	w.mu.Lock()
 	running := w.busy
 	w.mu.Unlock()
 	if running > 0 {
 		w.Log.Info("stopping: waiting for running calls", zap.Int("running", running), zap.Int("handed_over", handedOver), zap.Duration("grace", w.ShutdownGrace))
 	}
-	w.giveUpAt.Store(time.Now().Add(w.ShutdownGrace + endTime).UnixNano())
 	ended := make(chan struct{})
 	go func() { w.done.Wait(); close(ended) }()
 	select {
 	case <-ended:
 		return
-	case <-time.After(w.ShutdownGrace):
+	case <-grace.C:
 	}
 	w.mu.Lock()
 	w.Log.Warn("the grace time is over: ending running calls", zap.Int("running", len(w.held)))

@@ -22,6 +22,8 @@ const (
 	settle = 100 * time.Millisecond
 	// askAgain is for a request that came before its statement did, and found nothing to cancel.
 	askAgain = 300 * time.Millisecond
+	// hangUp is for a request that nobody answers.
+	hangUp = time.Minute
 )
 
 func (c *canceller) HandleCancel(context.Context) {
@@ -30,20 +32,35 @@ func (c *canceller) HandleCancel(context.Context) {
 	_ = c.conn.Conn().SetDeadline(deadline)
 	go func() {
 		defer close(c.done)
-		ctx, cancel := context.WithDeadline(context.Background(), deadline)
-		defer cancel()
-		for asking := true; asking; {
-			_ = c.conn.CancelRequest(ctx) // the deadline is what counts
+		lost := time.After(time.Until(deadline))
+		for {
+			select {
+			case <-c.request():
+			case <-lost:
+				return // of the connection nothing is left, and the request waits for its answer alone
+			}
 			select {
 			case <-c.ended:
-				asking = false
-			case <-ctx.Done():
-				asking = false
+				time.Sleep(settle)
+				return
+			case <-lost:
+				return
 			case <-time.After(askAgain):
 			}
 		}
-		time.Sleep(settle)
 	}()
+}
+
+// request sends a request. What it returns is closed when the other side has hung up.
+func (c *canceller) request() <-chan struct{} {
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		ctx, cancel := context.WithTimeout(context.Background(), hangUp)
+		defer cancel()
+		_ = c.conn.CancelRequest(ctx) // the connection's deadline is what counts
+	}()
+	return answered
 }
 
 func (c *canceller) HandleUnwatchAfterCancel() {
