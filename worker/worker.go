@@ -203,7 +203,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		zap.String("registry_version", w.Registry.Version), zap.Duration("poll_interval", w.PollInterval))
 
 	w.loop(ctx)
-	w.stop(ctx)
+	w.stop()
 
 	stopServices()
 	beside.Wait()
@@ -292,7 +292,7 @@ var (
 )
 
 // stop lets what runs end inside the grace time, and then tells it to stop.
-func (w *Worker) stop(ctx context.Context) {
+func (w *Worker) stop() {
 	grace := time.NewTimer(w.ShutdownGrace)
 	w.giveUpAt.Store(time.Now().Add(w.ShutdownGrace + endTime).UnixNano())
 	handedOver := w.handOverReady()
