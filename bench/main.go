@@ -87,7 +87,7 @@ func run(ctx context.Context, args []string) int {
 		say("%v", err)
 		return 2
 	}
-	debug.SetGCPercent(400) // as `gem worker` does; for all that work in this process
+	debug.SetGCPercent(300) // as `gem worker` does; for all that work in this process
 	failed := false
 	rows, err := measure(ctx, o, wanted)
 	if err != nil {

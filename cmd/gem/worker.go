@@ -72,7 +72,7 @@ The environment:
 // further few. GOGC and GOMEMLIMIT overrule it.
 func tuneMemory() {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(400)
+		debug.SetGCPercent(300)
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(256 << 20) // from there on it collects as often as it must, with large inputs
