@@ -252,7 +252,7 @@ func release(ctx context.Context, pool *pgxpool.Pool, a receipts.Attempt) error 
 func (a *attempt) persist(ctx context.Context, doing string, statement func(context.Context) error) error {
 	pause := 50 * time.Millisecond
 	for {
-		try, cancel := context.WithTimeout(ctx, max(a.timeLeft(), time.Second))
+		try, cancel := context.WithTimeout(ctx, a.tryTime())
 		err := statement(try)
 		cancel()
 		answered := err == nil || isRefusal(err) || receipts.IsNotHeld(err)
@@ -300,7 +300,7 @@ func (a *attempt) logEnd(outcome string, fields ...zap.Field) {
 // lost ends an attempt that does not hold its call: it wrote the receipt itself, and the answer was lost on the way; or the
 // call is another's by now, and nothing is written.
 func (a *attempt) lost() {
-	ctx, cancel := context.WithTimeout(context.Background(), max(a.timeLeft(), time.Second))
+	ctx, cancel := context.WithTimeout(context.Background(), a.tryTime())
 	defer cancel()
 	if r, err := receipts.Of(ctx, a.calls, a.CallID); err == nil && r.Attempt == a.Number && r.WorkerID == a.WorkerID {
 		e, _ := r.Error()

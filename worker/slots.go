@@ -143,7 +143,7 @@ func (w *Worker) handOverReady() int {
 	w.at(BeforeHandOver)
 	outcome := leftToRecovery
 	for !w.givingUp() { // what is not handed over is recovered, and counts as lost
-		ctx, cancel := context.WithTimeout(context.Background(), min(controlDeadline, max(w.timeLeft(), time.Second)))
+		ctx, cancel := context.WithTimeout(context.Background(), min(controlDeadline, w.tryTime()))
 		err := w.release(ctx, attempts)
 		cancel()
 		if err == nil {

@@ -319,15 +319,18 @@ func (w *Worker) stop() {
 }
 
 // givingUp reports whether the worker has stopped for so long that what does not work now is left to others.
-func (w *Worker) givingUp() bool { return w.timeLeft() <= 0 }
+func (w *Worker) givingUp() bool {
+	at := w.giveUpAt.Load()
+	return at != 0 && time.Now().UnixNano() >= at
+}
 
-// timeLeft is what a statement may take that ends a call.
-func (w *Worker) timeLeft() time.Duration {
+// tryTime is what a statement may take that ends a call: less as the time to give up comes near, and never under a second.
+func (w *Worker) tryTime() time.Duration {
 	at := w.giveUpAt.Load()
 	if at == 0 {
 		return statementDeadline
 	}
-	return min(statementDeadline, time.Until(time.Unix(0, at)))
+	return max(min(statementDeadline, time.Until(time.Unix(0, at))), time.Second)
 }
 
 // say logs the error of a statement that will be tried again, or that nothing depends on.
