@@ -57,7 +57,7 @@ start: those of the version before go on meanwhile.`),
 
 // migrate brings the database to the newest version. What it did before an error is in the result.
 func migrate(ctx context.Context, url string) (migrations.Result, error) {
-	done, err := migrations.Apply(ctx, url)
+	done, err := migrations.Apply(ctx, url, migrations.Domains())
 	var (
 		pgErr      *pgconn.PgError
 		connectErr *pgconn.ConnectError
