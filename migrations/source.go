@@ -118,7 +118,7 @@ func (s Source) files() ([]file, error) {
 			return nil, err
 		}
 		if len(all) > 0 && all[len(all)-1].version == version {
-			return nil, fmt.Errorf("the migrations %s/%s and %[1]s/%s have the same number", s.Name, all[len(all)-1].name, e.Name())
+			return nil, fmt.Errorf("the migrations %[1]s/%[2]s and %[1]s/%[3]s have the same number", s.Name, all[len(all)-1].name, e.Name())
 		}
 		sql, err := fs.ReadFile(s.Files, e.Name())
 		if err != nil {

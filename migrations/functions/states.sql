@@ -120,6 +120,9 @@ begin
     ids := ids || picked;
     suspect := coalesce(suspect, suspects[1]);
   end loop;
+  if cardinality(ids) = 0 then
+    return; -- asked for none, Postgres holds any partial index for fit, and reads it whole
+  end if;
 
   return query
   with claimed as (

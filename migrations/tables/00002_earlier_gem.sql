@@ -37,6 +37,9 @@ $$;
 -- Of two receipts of one call, the one that agrees with the call stays, otherwise the first. The other one is kept beside
 -- them, and leaves with its call.
 create table if not exists gem.imported_second_receipts (like public.core_tool_receipts);
+alter table gem.imported_second_receipts
+  alter column call_id drop not null, alter column tool_name drop not null, alter column status drop not null,
+  alter column created_at drop not null, alter column attempt drop not null;
 with ranked as (
   select r.id, row_number() over (partition by r.call_id order by (r.status = c.status) desc nulls last, r.created_at, r.id) as place
   from public.core_tool_receipts r
