@@ -28,7 +28,7 @@ func TestCancelRequestsThatNobodyAnswersDoNotEndThePooler(t *testing.T) {
 	t.Cleanup(func() { _ = server.Stop() })
 	direct := testdb.Pool(t, server.URL("postgres"))
 	pooler := pgbouncer.Start(t, server.URL("postgres"), pgbouncer.Options{Mode: pgbouncer.Session, PoolSize: 20})
-	pool, err := pgpool.Open(t.Context(), pooler.URL(server.URL("postgres")), pgpool.Options{MaxConns: 12, Pooled: true})
+	pool, err := pgpool.Open(t.Context(), pooler.URL(server.URL("postgres")), pgpool.Options{MaxConns: 12})
 	if err != nil {
 		t.Fatal(err)
 	}

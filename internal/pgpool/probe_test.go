@@ -21,21 +21,21 @@ func TestPostgresItselfIsFound(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
 	for range 20 {
-		wantWay(t, url, pgpool.Direct)
+		wantMode(t, url, pgpool.Direct)
 	}
 }
 
 func TestAPoolersModeIsFound(t *testing.T) {
 	t.Parallel()
-	for mode, want := range map[pgbouncer.Mode]pgpool.Way{pgbouncer.Session: pgpool.Pooled, pgbouncer.Transaction: pgpool.Transaction} {
+	for mode, want := range map[pgbouncer.Mode]pgpool.PoolMode{pgbouncer.Session: pgpool.Unknown, pgbouncer.Transaction: pgpool.TransactionPooler} {
 		for _, size := range []int{1, 2, 3, 20} {
 			for _, longestIdleFirst := range []string{"0", "1"} {
 				t.Run(fmt.Sprintf("%s, pool of %d, server_round_robin %s", mode, size, longestIdleFirst), func(t *testing.T) {
 					t.Parallel()
 					url := testdb.NewEmpty(t)
 					p := pgbouncer.Start(t, url, pgbouncer.Options{Mode: mode, PoolSize: size, Settings: map[string]string{"server_round_robin": longestIdleFirst}})
-					wantWay(t, p.URL(url), want)
-					wantWay(t, p.URL(url), want) // with server connections that are open
+					wantMode(t, p.URL(url), want)
+					wantMode(t, p.URL(url), want) // with server connections that are open
 					for late := time.After(5 * time.Second); ; {
 						left, err := p.Clients(t.Context(), url)
 						if err == nil && len(left) == 0 {
@@ -69,11 +69,11 @@ func TestAModeIsFoundWhileOthersFillThePool(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
-			way, err := pgpool.Find(ctx, p.URL(url), "")
+			way, err := pgpool.Probe(ctx, p.URL(url), pgpool.Unknown)
 			switch {
 			case idle == 0 && err == nil:
 				t.Errorf("nobody can have answered, and it is %s", way)
-			case idle > 0 && (err != nil || way != pgpool.Transaction):
+			case idle > 0 && (err != nil || way != pgpool.TransactionPooler):
 				t.Errorf("got %q, %v", way, err)
 			}
 		})
@@ -84,11 +84,11 @@ func TestAPoolerInStatementModeIsRefused(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
 	p := pgbouncer.Start(t, url, pgbouncer.Options{Mode: pgbouncer.Statement})
-	for _, said := range []pgpool.Way{"", pgpool.Session, pgpool.Transaction} {
+	for _, said := range []pgpool.PoolMode{pgpool.Unknown, pgpool.SessionPooler, pgpool.TransactionPooler} {
 		tries := 0
 		err := pgpool.Wait(t.Context(), func(ctx context.Context) error {
 			tries++
-			_, err := pgpool.Find(ctx, p.URL(url), said)
+			_, err := pgpool.Probe(ctx, p.URL(url), said)
 			return err
 		}, time.Minute, func(string) {})
 		if err == nil || !strings.Contains(err.Error(), "use its session or transaction mode") || tries != 1 {
@@ -108,7 +108,7 @@ func TestAWrongPasswordForAPoolerIsNotTriedAgain(t *testing.T) {
 	tries := 0
 	err = pgpool.Wait(t.Context(), func(ctx context.Context) error {
 		tries++
-		_, err := pgpool.Find(ctx, u.String(), "")
+		_, err := pgpool.Probe(ctx, u.String(), pgpool.Unknown)
 		return err
 	}, time.Minute, func(string) {})
 	if err == nil || tries != 1 || strings.Contains(err.Error(), "wrong") {
@@ -119,8 +119,8 @@ func TestAWrongPasswordForAPoolerIsNotTriedAgain(t *testing.T) {
 func TestWhatIsSaidIsBelieved(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
-	for _, said := range []pgpool.Way{pgpool.Direct, pgpool.Session, pgpool.Transaction} {
-		if got, err := pgpool.Find(t.Context(), url, said); err != nil || got != said {
+	for _, said := range []pgpool.PoolMode{pgpool.Direct, pgpool.SessionPooler, pgpool.TransactionPooler} {
+		if got, err := pgpool.Probe(t.Context(), url, said); err != nil || got != said {
 			t.Errorf("got %q, %v; want %q", got, err, said)
 		}
 	}
@@ -129,7 +129,7 @@ func TestWhatIsSaidIsBelieved(t *testing.T) {
 func TestNobodyThereIsAnError(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"postgres://gem:hunter2@127.0.0.1:1/gem", "postgres://gem:hunter2@127.0.0.1:port/gem"} {
-		if way, err := pgpool.Find(t.Context(), url, ""); err == nil || strings.Contains(err.Error(), "hunter2") {
+		if way, err := pgpool.Probe(t.Context(), url, pgpool.Unknown); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("got %q, %v", way, err)
 		}
 	}
@@ -154,7 +154,7 @@ func TestAStatementIsCancelledWhereverItRuns(t *testing.T) {
 			if mode != "" {
 				way = pgbouncer.Start(t, url, pgbouncer.Options{Mode: mode, PoolSize: 2}).URL(url)
 			}
-			pool, err := pgpool.Open(t.Context(), way, pgpool.Options{MaxConns: 1, Pooled: true})
+			pool, err := pgpool.Open(t.Context(), way, pgpool.Options{MaxConns: 1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -184,9 +184,9 @@ func TestAStatementIsCancelledWhereverItRuns(t *testing.T) {
 	}
 }
 
-func wantWay(t *testing.T, url string, want pgpool.Way) {
+func wantMode(t *testing.T, url string, want pgpool.PoolMode) {
 	t.Helper()
-	if got, err := pgpool.Find(t.Context(), url, ""); err != nil || got != want {
+	if got, err := pgpool.Probe(t.Context(), url, pgpool.Unknown); err != nil || got != want {
 		t.Errorf("got %q, %v; want %q", got, err, want)
 	}
 }
