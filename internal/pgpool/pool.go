@@ -39,7 +39,8 @@ type Options struct {
 
 var errMalformed = errors.New("the connection string is not valid: it has the form postgres://user:password@host:5432/database")
 
-// Open makes a pool without connecting. The error of a malformed url does not contain it, since it holds a password.
+// Open makes a pool without connecting. It fails only on a malformed url, with an error that does not show the url, since it
+// holds a password.
 func Open(ctx context.Context, url string, o Options) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -54,7 +55,7 @@ func Open(ctx context.Context, url string, o Options) (*pgxpool.Pool, error) {
 	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool {
 		return !o.NoPing && p.IdleDuration > pingAfter
 	}
-	Prepare(config.ConnConfig, o)
+	Configure(config.ConnConfig, o)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err == nil && config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 		markKeeping(pool)
@@ -62,8 +63,9 @@ func Open(ctx context.Context, url string, o Options) (*pgxpool.Pool, error) {
 	return pool, err
 }
 
-// Prepare sets what all of GEM's connections have in common.
-func Prepare(config *pgx.ConnConfig, o Options) {
+// Configure sets what all of GEM's connections have in common: timeouts, how statements are cancelled and cached, and the
+// name. Of o it reads Mode and Name.
+func Configure(config *pgx.ConnConfig, o Options) {
 	config.ConnectTimeout = connectTimeout
 	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &canceller{conn: conn}

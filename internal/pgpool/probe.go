@@ -14,7 +14,8 @@ import (
 // probeTimeout limits how long Probe looks behind a pooler. After that the mode stays Unknown.
 const probeTimeout = 3 * time.Second
 
-var errStatementMode = errors.New("the pooler is in statement mode, which has no transactions: use session or transaction mode, or connect directly")
+var errStatementMode = errors.New("the pooler is in statement mode, which has no transactions: " +
+	"use its session or transaction mode, or connect directly")
 
 // Probe reports what url leads to, over two connections that it closes again. A stated mode other than Unknown is returned
 // as it is, once Postgres has answered. It returns an error if Postgres does not answer, or if the pooler is in statement
