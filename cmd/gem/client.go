@@ -25,7 +25,7 @@ func connect(ctx context.Context) (*pgxpool.Pool, error) {
 		return nil, err
 	}
 	// A few statements alone: what url leads to need not be found out.
-	pool, err := pgpool.Open(ctx, cfg.DatabaseURL.Reveal(), pgpool.Options{MaxConns: 1, Pooled: true})
+	pool, err := pgpool.Open(ctx, cfg.DatabaseURL.Reveal(), pgpool.Options{MaxConns: 1})
 	if err != nil {
 		return nil, usage("DATABASE_URL: %w", err)
 	}

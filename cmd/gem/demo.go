@@ -156,7 +156,7 @@ func (d *demo) connect(ctx context.Context, cfg *config.Config) error {
 	if err != nil {
 		return usage("DATABASE_URL is not valid: it has the form postgres://user:password@host:5432/database")
 	}
-	pgpool.Prepare(config, pgpool.Options{Pooled: true, Name: "gem demo frontend"})
+	pgpool.Configure(config, pgpool.Options{Name: "gem demo frontend"})
 	d.frontend, err = pgx.ConnectConfig(ctx, config)
 	return refusal(err)
 }

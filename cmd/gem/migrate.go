@@ -95,7 +95,7 @@ func patienceFlag(cmd *cobra.Command, patience *time.Duration) {
 
 // waitFor waits until the database at url can be reached.
 func waitFor(ctx context.Context, url string, patience time.Duration, progress io.Writer) error {
-	pool, err := pgpool.Open(ctx, url, pgpool.Options{MaxConns: 1, Pooled: true})
+	pool, err := pgpool.Open(ctx, url, pgpool.Options{MaxConns: 1})
 	if err != nil {
 		return usageError{err}
 	}

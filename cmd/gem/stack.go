@@ -57,13 +57,13 @@ func build(ctx context.Context, p parts) (_ *stack, err error) {
 	if err != nil {
 		return nil, err
 	}
-	pooled := !routes.database.Keeps()
+	mode := routes.database
 	if s.control, err = pgpool.Open(ctx, p.config.DatabaseURL.Reveal(), pgpool.Options{
-		MaxConns: controlConns, Pooled: pooled, Unasked: true, Name: "gem control"}); err != nil {
+		MaxConns: controlConns, Mode: mode, NoPing: true, Name: "gem control"}); err != nil {
 		return nil, usage("DATABASE_URL: %w", err)
 	}
 	if s.calls, err = pgpool.Open(ctx, p.config.DatabaseURL.Reveal(), pgpool.Options{
-		MaxConns: int32(p.config.CallConnections()), Pooled: pooled, Name: "gem calls"}); err != nil {
+		MaxConns: int32(p.config.CallConnections()), Mode: mode, Name: "gem calls"}); err != nil {
 		return nil, usage("DATABASE_URL: %w", err)
 	}
 	if err := checkSchema(ctx, s.control); err != nil {

@@ -145,7 +145,11 @@ func (e *Env) NewWorker(change ...func(*worker.Options)) *worker.Worker {
 // Pool makes a pool as a worker has it. pooled says that it is to work through a transaction pooler, whatever there is.
 func (e *Env) Pool(size int, pooled bool) *pgxpool.Pool {
 	e.t.Helper()
-	pool, err := pgpool.Open(context.Background(), e.Route.URL, pgpool.Options{MaxConns: int32(size), Pooled: pooled || e.Route.Pooled})
+	mode := e.Route.Mode
+	if pooled {
+		mode = pgpool.TransactionPooler
+	}
+	pool, err := pgpool.Open(context.Background(), e.Route.URL, pgpool.Options{MaxConns: int32(size), Mode: mode})
 	if err != nil {
 		e.t.Fatal(err)
 	}
