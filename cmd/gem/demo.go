@@ -15,6 +15,7 @@ import (
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/internal/pgserver"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5"
@@ -253,7 +254,7 @@ func (d *demo) round(ctx context.Context, calls []*demoCall) error {
 			if waiting[c.id] == nil {
 				continue
 			}
-			r, err := receipts.Of(ctx, d.frontend, c.id)
+			r, err := store.Receipt(ctx, d.frontend, c.id)
 			switch {
 			case errors.Is(err, receipts.ErrNone):
 			case err != nil && !errors.Is(context.Cause(ctx), errTimeout):

@@ -21,6 +21,7 @@ import (
 	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
@@ -200,7 +201,7 @@ func (e *Env) Await(callID string) *receipts.Receipt {
 	e.t.Helper()
 	var found *receipts.Receipt
 	e.Until("the receipt of call "+callID, func() bool {
-		r, err := receipts.Of(context.Background(), e.DB, callID)
+		r, err := store.Receipt(context.Background(), e.DB, callID)
 		if err != nil && !errors.Is(err, receipts.ErrNone) {
 			e.t.Fatal(err)
 		}
@@ -223,7 +224,7 @@ func (e *Env) Until(what string, holds func() bool) {
 // Journal returns the names of a call's events, in order.
 func (e *Env) Journal(callID string) []string {
 	e.t.Helper()
-	events, err := receipts.Journal(context.Background(), e.DB, callID)
+	events, err := store.Journal(context.Background(), e.DB, callID)
 	if err != nil {
 		e.t.Fatal(err)
 	}
