@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func auditCommand() *cobra.Command {
+func auditCommand(p *Program) *cobra.Command {
 	var (
 		options audit.Options
 		timeout time.Duration
@@ -21,7 +21,7 @@ func auditCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Check that every promise holds, over the whole database or an archive",
-		Long: describe("Check that every promise holds, over the whole database or an archive", `
+		Long: `
 Everything is looked at in one read-only snapshot, while workers go on: that
 each finished call has its one receipt, that its journal has no gaps and gives
 its row when it is replayed, that a hit repeats a real receipt, and that the
@@ -39,7 +39,7 @@ tells them from rows that were lost: --skip effects-missing, where that is so.
 database.
 
 The checks, and what each proves:
-`) + checks(),
+` + checks(),
 		Example: "  gem audit\n  gem audit --json --skip effects-missing\n  gem audit --archive calls.jsonl",
 		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -57,7 +57,7 @@ The checks, and what each proves:
 					return usage("--skip: there is no check %q; --help lists them", name)
 				}
 			}
-			report, err := runAudit(cmd.Context(), archive, timeout, options)
+			report, err := p.runAudit(cmd.Context(), archive, timeout, options)
 			if err != nil {
 				return refusal(err)
 			}
@@ -83,7 +83,7 @@ The checks, and what each proves:
 	return cmd
 }
 
-func runAudit(ctx context.Context, archive string, timeout time.Duration, o audit.Options) (*audit.Report, error) {
+func (p *Program) runAudit(ctx context.Context, archive string, timeout time.Duration, o audit.Options) (*audit.Report, error) {
 	if archive != "" {
 		file, err := os.Open(archive)
 		if err != nil {
@@ -97,7 +97,7 @@ func runAudit(ctx context.Context, archive string, timeout time.Duration, o audi
 		return nil, err
 	}
 	defer db.Close()
-	if err := checkSchema(ctx, db); err != nil {
+	if err := p.checkSchema(ctx, db); err != nil {
 		return nil, err
 	}
 	return audit.Database(ctx, db, timeout, o)

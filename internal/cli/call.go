@@ -7,41 +7,34 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
+	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 )
 
-// newCall is what a frontend says of a call. A column that was not named is left to its default.
-type newCall struct {
-	tool     string
-	input    string // JSON
-	session  string
-	key      string
-	priority int
-	runAt    string // a time, or a duration from now; empty for at once
-}
-
 func callCommand() *cobra.Command {
 	var (
-		c       newCall
+		c       client.NewCall
+		runAt   string
 		wait    bool
 		timeout time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:   "call TOOL [JSON | -]",
 		Short: "Insert a call, as a frontend would, and wait for its receipt if asked to",
-		Long: describe("Insert a call, as a frontend would, and wait for its receipt if asked to", `
-The input is a JSON object, {} when it is left out, or read from stdin for "-".
-The call's id is printed, alone. Needs DATABASE_URL.
+		Long: `
+The input is a JSON object: {} if it is left out, read from stdin for "-". Only
+the call's id is printed. Needs DATABASE_URL.
 
 With --wait the receipt is printed instead, as JSON, and the exit code says how
 the call ended: 0 succeeded, 1 failed, 3 not_configured, 4 not within --timeout.
 A call goes on when nobody waits for it: gem receipt, gem trace and gem explain
-say what became of it.`),
+show what became of it.`,
 		Example: `  gem call os.create_note '{"domain": "business", "title": "Roof", "content": "Two tiles"}' --wait
   gem call leads.create - < lead.json
   gem call os.health_check --run-at 10m --priority 5`,
@@ -53,9 +46,12 @@ say what became of it.`),
 			if timeout < 0 {
 				return usage("--timeout is %s, and must be 0 (no limit) or more", timeout)
 			}
-			c.tool = args[0]
-			var err error
-			if c.input, err = readInput(cmd.Context(), cmd.InOrStdin(), args[1:]); err != nil {
+			input, err := readInput(cmd.Context(), cmd.InOrStdin(), args[1:])
+			if err != nil {
+				return err
+			}
+			c.Tool, c.Input = args[0], json.RawMessage(input)
+			if err := setRunAt(&c, runAt); err != nil {
 				return err
 			}
 			return makeCall(cmd, c, wait, timeout)
@@ -64,48 +60,58 @@ say what became of it.`),
 	f := cmd.Flags()
 	f.BoolVar(&wait, "wait", false, "wait for the receipt and print it")
 	f.DurationVar(&timeout, "timeout", 0, "with --wait: how long, such as 30s; 0 means without end")
-	f.StringVar(&c.session, "session", "", "the session_id that groups the calls of one conversation")
-	f.StringVar(&c.key, "key", "", "the idempotency_key: a call of a safe-retry tool with a key that succeeded before gets that result")
-	f.IntVar(&c.priority, "priority", 0, "from -1000 to 1000; higher runs first")
-	f.StringVar(&c.runAt, "run-at", "", "not before this time, such as 2027-01-31T15:04:05Z, or in this time from now, such as 10m; at most 366 days ahead")
+	f.StringVar(&c.SessionID, "session", "", "the session_id that groups the calls of one conversation")
+	f.StringVar(&c.IdempotencyKey, "key", "", "the idempotency_key: a call of a safe-retry tool with a key that succeeded before gets that result")
+	f.IntVar(&c.Priority, "priority", 0, "from -1000 to 1000; higher runs first")
+	f.StringVar(&runAt, "run-at", "", "not before this time, such as 2027-01-31T15:04:05Z, or in this time from now, such as 10m; at most 366 days ahead")
 	return cmd
 }
 
-func makeCall(cmd *cobra.Command, c newCall, wait bool, timeout time.Duration) error {
-	ctx := cmd.Context()
-	sql, args, err := c.insert()
-	if err != nil {
-		return err
+// setRunAt reads --run-at: a time, or a duration from now, which counts by Postgres's clock.
+func setRunAt(c *client.NewCall, text string) (err error) {
+	if text == "" {
+		return nil
 	}
+	if c.Delay, err = time.ParseDuration(text); err == nil {
+		return nil
+	}
+	if c.RunAt, err = time.Parse(time.RFC3339, text); err == nil {
+		return nil
+	}
+	return usage("--run-at is %q, and must be a time with its zone, such as 2027-01-31T15:04:05Z, "+
+		"or a duration from now, such as 90s, 10m or 36h, at most 366 days ahead", text)
+}
+
+func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Duration) error {
+	ctx, progress := cmd.Context(), cmd.ErrOrStderr()
 	db, err := connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	var id string
-	if err := db.QueryRow(ctx, sql, args...).Scan(&id); err != nil {
+	id, err := client.Enqueue(ctx, db, c)
+	if err != nil {
 		return refusal(err)
 	}
 	if !wait {
 		_, err := fmt.Fprintln(cmd.OutOrStdout(), id)
 		return err
 	}
-	fmt.Fprintln(cmd.ErrOrStderr(), "call", id)
+	fmt.Fprintln(progress, "call", id)
 
 	waiting := ctx
 	if timeout > 0 {
 		var cancel context.CancelFunc
-		waiting, cancel = context.WithTimeoutCause(ctx, timeout, errTimeout)
+		waiting, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	r, err := awaitReceipt(waiting, db, id, cmd.ErrOrStderr())
-	if err != nil {
-		const look = "to see what became of it: gem receipt "
-		if errors.Is(context.Cause(waiting), errTimeout) {
-			fmt.Fprintf(cmd.ErrOrStderr(), "The call has not ended within %s. It goes on; %s%s\n", timeout, look, id)
-			return exitError{exitTimeout}
-		}
-		fmt.Fprintf(cmd.ErrOrStderr(), "The call goes on; %s%s\n", look, id)
+	r, err := await(waiting, db, id, progress)
+	switch {
+	case err != nil && ctx.Err() == nil && waiting.Err() != nil:
+		fmt.Fprintf(progress, "The call has not ended within %s. It goes on; its receipt later: gem receipt %s\n", timeout, id)
+		return exitError{exitTimeout}
+	case err != nil:
+		fmt.Fprintf(progress, "The call goes on; its receipt later: gem receipt %s\n", id)
 		return refusal(err)
 	}
 	if err := printJSON(cmd.OutOrStdout(), r); err != nil {
@@ -120,68 +126,31 @@ func makeCall(cmd *cobra.Command, c newCall, wait bool, timeout time.Duration) e
 	return exitError{exitFailed}
 }
 
-var errTimeout = errors.New("the receipt did not come in time")
-
-// awaitReceipt looks for the receipt until it is there, at short intervals that grow. It says so once on progress when
-// there is no worker that could write it.
-func awaitReceipt(ctx context.Context, db *pgxpool.Pool, id string, progress io.Writer) (*receipts.Receipt, error) {
-	said := false
-	for pause := 20 * time.Millisecond; ; pause = min(pause*5/4, 250*time.Millisecond) {
-		r, err := receipts.Of(ctx, db, id)
-		if !errors.Is(err, receipts.ErrNone) {
-			return r, err
-		}
-		if !said {
-			lives, err := workerLives(ctx, db)
-			if err != nil {
-				return nil, err
-			}
-			if said = !lives; said {
+// await returns the receipt of a call as soon as there is one. It says once on progress if no worker is alive to write it.
+func await(ctx context.Context, db *pgxpool.Pool, id string, progress io.Writer) (*receipts.Receipt, error) {
+	ctx, stop := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for {
+			workers, err := client.ReadWorkers(ctx, db)
+			if err == nil && workers.Alive == 0 {
 				fmt.Fprintln(progress, "No worker is running, so the call waits until one is started: gem worker")
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(time.Second):
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(pause):
-		}
-	}
+	})
+	defer watching.Wait()
+	defer stop()
+	return client.Await(ctx, db, id)
 }
 
-// insert is the statement that a frontend would send: it names the columns that it has something to say about.
-func (c newCall) insert() (sql string, args []any, err error) {
-	columns, values := []string{"tool_name", "input"}, []string{"$1", "$2"}
-	args = []any{c.tool, c.input}
-	set := func(column, value string, arg any) {
-		args = append(args, arg)
-		columns = append(columns, column)
-		values = append(values, fmt.Sprintf(value, len(args)))
-	}
-	if c.session != "" {
-		set("session_id", "$%d", c.session)
-	}
-	if c.key != "" {
-		set("idempotency_key", "$%d", c.key)
-	}
-	if c.priority != 0 {
-		set("priority", "$%d", c.priority)
-	}
-	if c.runAt != "" {
-		if pause, err := time.ParseDuration(c.runAt); err == nil {
-			// By Postgres's clock, which is the one that counts.
-			set("run_at", "clock_timestamp() + make_interval(secs => $%d)", pause.Seconds())
-		} else if at, err := time.Parse(time.RFC3339, c.runAt); err == nil {
-			set("run_at", "$%d", at)
-		} else {
-			return "", nil, usage("--run-at is %q, and must be a time with its zone, such as 2027-01-31T15:04:05Z, or a duration from now, such as 90s, 10m or 36h, at most 366 days ahead", c.runAt)
-		}
-	}
-	return fmt.Sprintf("insert into public.core_tool_calls (%s) values (%s) returning id::text",
-		strings.Join(columns, ", "), strings.Join(values, ", ")), args, nil
-}
-
-// readInput returns the input of a call: the argument, {} without one, or all of stdin. It must be JSON; what else it must
-// be is for the database and the registry to say.
+// readInput returns the input of a call: the argument, {} without one, or all of stdin. It must be JSON; the
+// database and the registry check the rest.
 func readInput(ctx context.Context, stdin io.Reader, args []string) (string, error) {
 	input := "{}"
 	if len(args) == 1 {

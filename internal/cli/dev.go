@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func devCommand() *cobra.Command {
+func devCommand(p *Program) *cobra.Command {
 	var (
 		keep bool
 		dir  string
@@ -22,11 +22,11 @@ func devCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Run a private Postgres and a worker until Ctrl-C",
-		Long: describe("Run a private Postgres and a worker until Ctrl-C", `
+		Long: `
 It prints the connection string for other terminals and an INSERT to paste. The
 worker is set up from the environment, as gem worker is (see gem worker --help);
 only DATABASE_URL is not used. At the end everything is stopped, and the data
-are gone unless --keep or --dir says otherwise.`),
+are gone unless --keep or --dir says otherwise.`,
 		Example: "  gem dev\n  gem dev --keep                    go on with the same data next time",
 		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -39,7 +39,7 @@ are gone unless --keep or --dir says otherwise.`),
 					return err
 				}
 			}
-			return dev(cmd.Context(), cfg, dir, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return p.dev(cmd.Context(), cfg, dir, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().BoolVar(&keep, "keep", false, "keep the data for the next time, in a folder of the user's cache")
@@ -61,17 +61,17 @@ func keptFolder() (string, error) {
 }
 
 // dev runs the server and the worker until ctx ends. The data stay in the folder dir; empty: they go.
-func dev(ctx context.Context, cfg *config.Config, dir string, out, progress io.Writer) (err error) {
+func (p *Program) dev(ctx context.Context, cfg *config.Config, dir string, out, progress io.Writer) (err error) {
 	if cfg.DatabaseURL != "" {
 		fmt.Fprintln(progress, "DATABASE_URL is set, and is not used: gem dev has a database of its own. For the one of DATABASE_URL: gem worker")
 	}
 	log := consoleLogger(cfg)
 	defer func() { _ = log.Sync() }()
-	reg, from, err := loadRegistry(cfg.ToolsRegistry)
+	reg, from, err := p.loadRegistry(cfg.ToolsRegistry)
 	if err != nil {
 		return usageError{err}
 	}
-	telemetry, err := startTelemetry(ctx, cfg, out, log)
+	telemetry, err := p.startTelemetry(ctx, cfg, out, log)
 	if err != nil {
 		return err
 	}
@@ -85,14 +85,14 @@ func dev(ctx context.Context, cfg *config.Config, dir string, out, progress io.W
 	}
 	defer func() { err = errors.Join(err, server.Stop()) }()
 	url := server.URL("postgres")
-	if _, err := migrate(ctx, url); err != nil {
+	if _, err := p.migrate(ctx, url); err != nil {
 		return err
 	}
-	s, err := build(ctx, parts{config: withDatabase(cfg, url), registry: reg, deps: outside(cfg), log: log, patience: time.Minute, telemetry: telemetry})
+	w, done, err := parts{program: p, config: withDatabase(cfg, url), registry: reg, log: log, patience: time.Minute, telemetry: telemetry}.build(ctx)
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer done()
 
 	data := "Its data are gone at the end; --keep keeps them."
 	if dir != "" {
@@ -113,5 +113,5 @@ Or:
   gem call os.create_note '{"domain": "business", "title": "Roof", "content": "Two broken tiles."}' --wait
 
 `, data, reg.Version, from, url)
-	return refusal(s.worker.Run(ctx))
+	return refusal(w.Run(ctx))
 }

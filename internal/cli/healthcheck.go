@@ -7,26 +7,27 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/config"
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 )
 
-// healthDeadline bounds a health check as a whole. It is less than platforms wait for one, so that its reason is heard.
-const healthDeadline = 3 * time.Second
+// HealthDeadline bounds a health check as a whole. It is less than platforms wait for one, so that they show its reason.
+const HealthDeadline = 3 * time.Second
 
 func healthcheckCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "healthcheck",
-		Short: "Ask the heartbeat whether the worker of this container is alive",
-		Long: describe("Ask the heartbeat whether the worker of this container is alive", `
+		Short: "Check by its heartbeat whether the worker of this container is alive",
+		Long: `
 For the health check of a container that runs gem worker, with the same
 environment. The worker is looked for by its name, WORKER_ID or what stands for
 it, and is alive when its last heartbeat says so by Postgres's clock. The exit
 code is 0 then, else 1, within 3 s and with one line that says why.
 
 Workers that share a name answer for each other: where several run, leave
-WORKER_ID to its default, which is the container's own.`),
+WORKER_ID to its default, which is the container's own.`,
 		Example: "  gem healthcheck",
 		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -47,8 +48,8 @@ WORKER_ID to its default, which is the container's own.`),
 
 // livingWorker returns the id of a worker of that name that is alive, or why there is none.
 func livingWorker(ctx context.Context, database config.Secret, name string) (id string, err error) {
-	late := fmt.Errorf("Postgres did not answer within %s", healthDeadline) //nolint:staticcheck // a name begins it
-	ctx, cancel := context.WithTimeoutCause(ctx, healthDeadline, late)
+	late := fmt.Errorf("Postgres did not answer within %s", HealthDeadline) //nolint:staticcheck // a name begins it
+	ctx, cancel := context.WithTimeoutCause(ctx, HealthDeadline, late)
 	defer cancel()
 	defer func() {
 		if err != nil && errors.Is(context.Cause(ctx), late) {
@@ -61,37 +62,25 @@ func livingWorker(ctx context.Context, database config.Secret, name string) (id 
 	}
 	defer func() { _ = conn.Close(ctx) }()
 
-	var (
-		lives   bool
-		stopped *time.Time
-		silence time.Duration
-	)
-	// An id is the name, '-' and eight random hexadecimal digits: see [worker.New]. A process that came back under the same
-	// name has its predecessors beside it.
-	err = conn.QueryRow(ctx, `
-		select worker_id, `+living+`, stopped_at, clock_timestamp() - heartbeat_at
-		from public.core_workers
-		where left(worker_id, -9) = $1 and right(worker_id, 9) ~ '^-[0-9a-f]{8}$'
-		order by 2 desc, heartbeat_at desc
-		limit 1`, name).Scan(&id, &lives, &stopped, &silence)
+	w, err := client.FindWorker(ctx, conn, name)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return "", fmt.Errorf("no worker named %q is known to this database: it has not started yet, or has another WORKER_ID", name)
 	case err != nil:
 		return "", refusal(err)
-	case lives:
-		return id, nil
-	case stopped != nil:
-		return "", fmt.Errorf("%s stopped at %s", id, moment(*stopped))
+	case w == nil:
+		return "", fmt.Errorf("no worker named %q is known to this database: it has not started yet, or has another WORKER_ID", name)
+	case w.Alive:
+		return w.ID, nil
+	case !w.StoppedAt.IsZero():
+		return "", fmt.Errorf("%s stopped at %s", w.ID, moment(w.StoppedAt))
 	}
-	return "", fmt.Errorf("%s is silent: its last heartbeat was %s ago", id, span(silence))
+	return "", fmt.Errorf("%s is silent: its last heartbeat was %s ago", w.ID, span(w.Silent))
 }
 
 // healthConn is one connection that gives up as soon as its context ends, and whose statements need nothing of a pooler.
 func healthConn(ctx context.Context, database config.Secret) (*pgx.Conn, error) {
 	c, err := pgx.ParseConfig(database.Reveal())
 	if err != nil {
-		return nil, errors.New("DATABASE_URL is no connection string") // pgx's own error may quote it
+		return nil, errors.New("DATABASE_URL is not a connection string") // pgx's own error may quote it
 	}
 	c.DefaultQueryExecMode = pgx.QueryExecModeExec
 	if c.RuntimeParams["application_name"] == "" {

@@ -4,25 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
-	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/migrations"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 )
 
-func migrateCommand() *cobra.Command {
+func migrateCommand(p *Program) *cobra.Command {
 	var patience time.Duration
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Create GEM's tables, or bring them to the version of this program",
-		Long: describe("Create GEM's tables, or bring them to the version of this program", `
+		Long: `
 Needs DATABASE_URL; DIRECT_URL is used instead where it is set. Tables of an
 earlier GEM are taken over with their rows. A second run finds nothing to do,
 and several at once do it once, so run it in every deploy, before the workers
-start: those of the version before go on meanwhile.`),
+start: those of the version before go on meanwhile.`,
 		Example: "  DATABASE_URL=postgres://user:password@host:5432/postgres gem migrate",
 		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -30,14 +29,15 @@ start: those of the version before go on meanwhile.`),
 			if err != nil {
 				return err
 			}
-			url, from := cfg.DatabaseURL.Reveal(), "DATABASE_URL"
-			if cfg.DirectURL != "" {
-				url, from = cfg.DirectURL.Reveal(), "DIRECT_URL"
-			}
-			if err := waitFor(cmd.Context(), url, patience, cmd.ErrOrStderr()); err != nil {
+			url, from := migrateThrough(cfg)
+			db, err := open(cmd.Context(), url, patience, func(reason string) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "Postgres can not be reached yet, trying again for at most %s: %s\n", patience, reason)
+			})
+			if err != nil {
 				return fmt.Errorf("%s: %w", from, err)
 			}
-			done, err := migrate(cmd.Context(), url)
+			db.Close()
+			done, err := p.migrate(cmd.Context(), url)
 			for _, file := range done.Applied {
 				fmt.Fprintf(cmd.OutOrStdout(), "applied %s\n", file)
 			}
@@ -55,8 +55,16 @@ start: those of the version before go on meanwhile.`),
 	return cmd
 }
 
+// migrateThrough is the connection string for migrations, and its variable.
+func migrateThrough(cfg *config.Config) (url, variable string) {
+	if cfg.DirectURL != "" {
+		return cfg.DirectURL.Reveal(), "DIRECT_URL"
+	}
+	return cfg.DatabaseURL.Reveal(), "DATABASE_URL"
+}
+
 // migrate brings the database to the newest version. What it did before an error is in the result.
-func migrate(ctx context.Context, url string) (migrations.Result, error) {
+func (p *Program) migrate(ctx context.Context, url string) (migrations.Result, error) {
 	done, err := migrations.Apply(ctx, url)
 	var (
 		pgErr      *pgconn.PgError
@@ -91,16 +99,4 @@ func migrated(done migrations.Result) string {
 // patienceFlag adds the flag of a command that is started together with its database.
 func patienceFlag(cmd *cobra.Command, patience *time.Duration) {
 	cmd.Flags().DurationVar(patience, "patience", time.Minute, "how long to wait for a database that can not be reached")
-}
-
-// waitFor waits until the database at url can be reached.
-func waitFor(ctx context.Context, url string, patience time.Duration, progress io.Writer) error {
-	pool, err := pgpool.Open(ctx, url, pgpool.Options{MaxConns: 1, Pooled: true})
-	if err != nil {
-		return usageError{err}
-	}
-	defer pool.Close()
-	return pgpool.Wait(ctx, pool.Ping, patience, func(reason string) {
-		fmt.Fprintf(progress, "Postgres can not be reached yet, trying again for at most %s: %s\n", patience, reason)
-	})
 }

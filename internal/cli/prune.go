@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func pruneCommand() *cobra.Command {
+func pruneCommand(program *Program) *cobra.Command {
 	var (
 		pruning   receipts.Pruning
 		olderThan string
@@ -22,7 +22,7 @@ func pruneCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Remove old finished calls, after writing them to an archive",
-		Long: describe("Remove old finished calls, after writing them to an archive", `
+		Long: `
 Calls that ended longer ago than --older-than are removed with their receipts
 and journals, in small steps that disturb no worker. Before a step commits, its
 calls are written to the archive and synced: a run that is interrupted loses
@@ -37,7 +37,7 @@ A key is remembered by the receipt that succeeded with it: when that is
 removed, the next call with the key runs again. Choose --older-than longer than
 any client may repeat itself.
 
-Connect as the owner of the tables: no other role may prune.`),
+Connect as the owner of the tables: no other role may prune.`,
 		Example: "  gem prune --older-than 90d --archive calls.jsonl\n  gem prune --older-than 90d --dry-run",
 		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -53,7 +53,7 @@ Connect as the owner of the tables: no other role may prune.`),
 			case archive == "" && !noArchive && !pruning.DryRun:
 				return usage("name the file that removed calls are written to with --archive, or say --no-archive to keep nothing of them")
 			}
-			return prune(cmd, pruning, archive)
+			return program.prune(cmd, pruning, archive)
 		},
 	}
 	f := cmd.Flags()
@@ -65,14 +65,14 @@ Connect as the owner of the tables: no other role may prune.`),
 	return cmd
 }
 
-func prune(cmd *cobra.Command, p receipts.Pruning, archive string) error {
+func (program *Program) prune(cmd *cobra.Command, p receipts.Pruning, archive string) error {
 	ctx := cmd.Context()
 	db, err := connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	if err := checkSchema(ctx, db); err != nil {
+	if err := program.checkSchema(ctx, db); err != nil {
 		return err
 	}
 	if archive != "" && !p.DryRun {

@@ -9,38 +9,35 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func registryCommand() *cobra.Command {
+func registryCommand(p *Program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "registry",
 		Short: "Check the tool registry, or list its tools",
-		Long: describe("Check the tool registry, or list its tools", `
+		Long: `
 Both commands read FILE, else the file that TOOLS_REGISTRY names, else
 tools.registry.json in the working directory, else the registry that is built
-into this program. Neither needs a database.`),
+into this program. Neither needs a database.`,
 		Example: "  gem registry list\n  gem registry check tools.registry.json",
-		Args:    subcommand,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-
-		SuggestionsMinimumDistance: 2,
 	}
-	cmd.AddCommand(registryCheckCommand(), registryListCommand())
+	holdCommands(cmd)
+	cmd.AddCommand(registryCheckCommand(p), registryListCommand(p))
 	return cmd
 }
 
-func registryCheckCommand() *cobra.Command {
+func registryCheckCommand(p *Program) *cobra.Command {
 	var against string
 	cmd := &cobra.Command{
 		Use:   "check [FILE]",
 		Short: "Check a registry, and print every fault",
-		Long: describe("Check a registry, and print every fault", `
+		Long: `
 The exit code is 0 for a registry that a worker would take, else 1. With
 --against its tools are compared with those of an earlier file: what was added,
 removed and changed is printed, and other contents under the same version are
-refused, as a worker refuses them.`),
+refused, as a worker refuses them.`,
 		Example: "  gem registry check\n  git show main:tools.registry.json > old.json && gem registry check --against old.json",
 		Args:    takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, from, err := chosenRegistry(args)
+			r, from, err := p.chosenRegistry(args)
 			if err != nil {
 				return err
 			}
@@ -70,22 +67,22 @@ refused, as a worker refuses them.`),
 	return cmd
 }
 
-func registryListCommand() *cobra.Command {
+func registryListCommand(p *Program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list [FILE]",
 		Short: "List the tools, and the function that each dispatches to",
-		Long: describe("List the tools, and the function that each dispatches to", `
+		Long: `
 A line a tool: its idempotency (with the key field of a keyed one), its
 timeout, its permissions, and the handler's file and function, or "no handler",
-which makes its calls end as not_configured.`),
+which makes its calls end as not_configured.`,
 		Example: "  gem registry list",
 		Args:    takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, _, err := chosenRegistry(args)
+			r, _, err := p.chosenRegistry(args)
 			if err != nil {
 				return err
 			}
-			bound, err := handlers.Bind(handlers.BuiltIn(handlers.Deps{})...)
+			bound, err := p.bind(nil)
 			if err != nil {
 				return err
 			}
@@ -99,7 +96,7 @@ which makes its calls end as not_configured.`),
 }
 
 // chosenRegistry loads the file of the arguments, or the one that a worker would load here.
-func chosenRegistry(args []string) (*registry.Registry, string, error) {
+func (p *Program) chosenRegistry(args []string) (*registry.Registry, string, error) {
 	cfg, err := loadConfig()
 	if err != nil {
 		return nil, "", err
@@ -108,7 +105,7 @@ func chosenRegistry(args []string) (*registry.Registry, string, error) {
 	if len(args) == 1 {
 		path = args[0]
 	}
-	return loadRegistry(path)
+	return p.loadRegistry(path)
 }
 
 func idempotency(t *registry.Tool) string {

@@ -1,108 +1,53 @@
 package cli
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
 )
 
-// The exit codes. 128 and the signal's number stand for a command that a signal ended before it was done.
-const (
-	exitDone          = 0
-	exitFailed        = 1 // the command, or the call that it waited for, failed
-	exitUsage         = 2 // wrong arguments, or wrong configuration
-	exitNotConfigured = 3 // the call that was waited for ended as not_configured
-	exitTimeout       = 4 // the call that was waited for has not ended in time
-)
-
-// usageError is the error of arguments or of a configuration that can not be right.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
-
-// exitError ends a command that has said all there is to say.
-type exitError struct{ code int }
-
-func (e exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
-
-// run is the whole program: it runs the command that args name and returns its exit code. Results go to stdout, and what
-// is only worth knowing while it runs to stderr.
-func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	root := rootCommand()
-	root.SetArgs(append([]string{}, args...)) // not nil, which would mean the arguments of the process
-	root.SetIn(stdin)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-
-	command, err := root.ExecuteContextC(ctx)
-	var (
-		exit  exitError
-		wrong usageError
-	)
-	signal, stopped := bySignal(ctx)
-	switch {
-	case err == nil:
-		return exitDone
-	case errors.As(err, &exit):
-		return exit.code
-	case stopped:
-		return signal.exitCode()
-	case errors.As(err, &wrong):
-		fmt.Fprintf(stderr, "%s: %v\n", command.CommandPath(), err)
-		fmt.Fprintf(stderr, "See `%s --help`.\n", command.CommandPath())
-		return exitUsage
-	}
-	fmt.Fprintf(stderr, "%s: %v\n", command.CommandPath(), err)
-	return exitFailed
-}
-
-func rootCommand() *cobra.Command {
-	const try, operate, calls, more = "try", "operate", "calls", "more"
+func rootCommand(p *Program) *cobra.Command {
+	var version bool
 	root := &cobra.Command{
 		Use:   "gem",
 		Short: "Run the tool calls of AI agents, each to exactly one receipt",
-		Long: describe("Run the tool calls of AI agents, each to exactly one receipt", `
+		Long: `
 A frontend inserts a row into core_tool_calls. A worker claims it, checks it
 against the registry, runs the tool's handler, and writes one receipt. The
-commands below try that out, run it, and say what became of a call.`),
+commands below try that out, run it, and show what became of a call.`,
 		Example:       "  gem demo\n  gem call os.health_check --wait",
-		Args:          subcommand,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		Version:       versionLine(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
-
-		SuggestionsMinimumDistance: 2,
 	}
-	root.SetVersionTemplate("{{.Version}}\n")
+	holdCommands(root)
+	help := root.RunE
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if version {
+			return printVersion(p, cmd)
+		}
+		return help(cmd, args)
+	}
+	root.Flags().BoolVar(&version, "version", false, "print what gem version prints")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddGroup(
-		&cobra.Group{ID: try, Title: "Try it, with nothing set up:"},
-		&cobra.Group{ID: operate, Title: "Run it:"},
-		&cobra.Group{ID: calls, Title: "Make a call, and see what became of it:"},
-		&cobra.Group{ID: more, Title: "And:"},
-	)
-	root.SetHelpCommandGroupID(more)
-	add := func(group string, commands ...*cobra.Command) {
+
+	add := func(group, title string, commands ...*cobra.Command) {
+		root.AddGroup(&cobra.Group{ID: group, Title: title})
 		for _, c := range commands {
 			c.GroupID = group
-			root.AddCommand(c)
 		}
+		root.AddCommand(commands...)
 	}
-	add(try, demoCommand(), devCommand())
-	add(operate, migrateCommand(), workerCommand(), healthcheckCommand(), auditCommand(), pruneCommand())
-	add(calls, callCommand(), cancelCommand(), receiptCommand(), traceCommand(), explainCommand())
-	add(more, registryCommand(), versionCommand())
+	add("try", "Try it, with nothing set up:", demoCommand(p), devCommand(p))
+	add("operate", "Run it:", migrateCommand(p), workerCommand(p), healthcheckCommand(), auditCommand(p), pruneCommand(p))
+	add("calls", "Make a call, and see what became of it:",
+		callCommand(), cancelCommand(), receiptCommand(), traceCommand(), explainCommand())
+	add("more", "And:", registryCommand(p), versionCommand(p))
+	root.SetHelpCommandGroupID("more")
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {
-		help.Long = "Print the help of a command, as its --help does. gem --help lists the commands."
+		help.Long = "gem help COMMAND is gem COMMAND --help. gem --help lists the commands."
 		help.Args = func(cmd *cobra.Command, args []string) error {
 			found, rest, err := cmd.Root().Find(args)
 			if err != nil {
@@ -111,13 +56,26 @@ commands below try that out, run it, and say what became of a call.`),
 			return subcommand(found, rest)
 		}
 	}
+	describe(root)
 	return root
 }
 
-// describe is the text of a command's --help: its one line, and what one needs to know before using it.
-func describe(line, text string) string { return line + ".\n\n" + strings.TrimLeft(text, "\n") }
+// describe begins the text of every command's --help with its one line.
+func describe(cmd *cobra.Command) {
+	cmd.Long = cmd.Short + ".\n\n" + strings.TrimLeft(cmd.Long, "\n")
+	for _, sub := range cmd.Commands() {
+		describe(sub)
+	}
+}
 
-// subcommand is the argument of a command that only holds others.
+// holdCommands completes a command that only holds others.
+func holdCommands(cmd *cobra.Command) {
+	cmd.Args = subcommand
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.SuggestionsMinimumDistance = 2
+}
+
+// subcommand refuses the arguments of a command that only holds others.
 func subcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -129,22 +87,18 @@ func subcommand(cmd *cobra.Command, args []string) error {
 	return usage("there is no command %q%s", args[0], hint)
 }
 
-// takes checks the number of arguments. what says what they are, as the end of "takes …".
+// takes checks the number of arguments. what names them, as the end of "it takes …".
 func takes(what string, least, most int) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
-		if len(args) < least || len(args) > most {
-			return usage("it takes %s; %s given", what, wereGiven(len(args)))
+		switch n := len(args); {
+		case n >= least && n <= most:
+			return nil
+		case n == 0:
+			return usage("it takes %s; none was given", what)
+		case n == 1:
+			return usage("it takes %s; 1 was given", what)
+		default:
+			return usage("it takes %s; %d were given", what, n)
 		}
-		return nil
 	}
-}
-
-func wereGiven(n int) string {
-	switch n {
-	case 0:
-		return "none was"
-	case 1:
-		return "1 was"
-	}
-	return fmt.Sprintf("%d were", n)
 }

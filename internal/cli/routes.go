@@ -36,8 +36,9 @@ func findRoutes(ctx context.Context, p parts) (*routes, error) {
 	if p.config.DirectURL != "" {
 		r.findDirect(ctx, p.log)
 	}
+	_, migrateVia := migrateThrough(p.config)
 	p.log.Info(r.String(), zap.String("statements", r.statements()), zap.String("new_calls", r.newCalls()),
-		zap.String("migrations", "through "+migrateVia(p.config)), zap.String("override", "DATABASE_POOLER=none, session or transaction"))
+		zap.String("migrations", "through "+migrateVia), zap.String("override", "DATABASE_POOLER=none, session or transaction"))
 	return r, nil
 }
 
@@ -94,14 +95,6 @@ func (r *routes) listenURL() string {
 		return r.config.DatabaseURL.Reveal()
 	}
 	return ""
-}
-
-// migrateVia names the variable that `gem migrate` connects through.
-func migrateVia(cfg *config.Config) string {
-	if cfg.DirectURL != "" {
-		return "DIRECT_URL"
-	}
-	return "DATABASE_URL"
 }
 
 func (r *routes) String() string {

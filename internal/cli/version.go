@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -9,50 +10,45 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A build sets these: go build -ldflags "-X main.version=v1.2.3 -X main.commit=0123abc", as the Dockerfile does with its
-// arguments VERSION and COMMIT. What it leaves empty comes from what the Go command records in the binary.
-var version, commit string
-
-func versionCommand() *cobra.Command {
+func versionCommand(p *Program) *cobra.Command {
 	return &cobra.Command{
-		Use:     "version",
-		Short:   "Print the version and the commit of this program",
-		Long:    describe("Print the version and the commit of this program", "A worker records the version in core_workers, and its log begins with it."),
+		Use:   "version",
+		Short: "Print the version and the commit of this program, and its registry",
+		Long: `
+A worker records the version in core_workers, and its log begins with it. The
+registry is the one that a worker would load here, with where it comes from.`,
 		Example: "  gem version",
 		Args:    takes("no arguments", 0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine())
-			return err
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return printVersion(p, cmd) },
 	}
 }
 
-func versionLine() string {
-	v, c := buildVersion()
-	if c == "" {
-		c = "unknown"
+func printVersion(p *Program, cmd *cobra.Command) error {
+	version, commit := p.version()
+	fmt.Fprintf(cmd.OutOrStdout(), "gem %s (commit %s)\n", version, cmp.Or(commit, "unknown"))
+	reg, from, err := p.loadRegistry(strings.TrimSpace(os.Getenv("TOOLS_REGISTRY")))
+	if err != nil {
+		return usageError{err}
 	}
-	return fmt.Sprintf("gem %s (commit %s)", v, c)
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "registry %s, %s (%s)\n", reg.Version, count(len(reg.Tools()), "tool"), from)
+	return err
 }
 
-// buildVersion returns the version, dev when nobody knows it, and the commit, which may be empty.
-func buildVersion() (v, c string) {
+// version returns the version, dev when nobody knows it, and the commit, which may be empty.
+func (p *Program) version() (version, commit string) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		info = &debug.BuildInfo{}
 	}
-	return versionOf(version, commit, info, os.Getenv)
+	return versionOf(p.Version, p.Commit, info, os.Getenv)
 }
 
-// versionOf takes what the build was told before what the Go command recorded. Render builds an image without telling it
-// the commit, and tells its processes.
+// versionOf prefers what the build was told to what the Go command recorded. Render builds an image without telling it the
+// commit, and tells its processes.
 func versionOf(version, commit string, recorded *debug.BuildInfo, env func(string) string) (v, c string) {
 	v, c = version, commit
 	if v == "" && recorded.Main.Version != "(devel)" {
 		v = recorded.Main.Version
-	}
-	if v == "" {
-		v = "dev"
 	}
 	modified := ""
 	if c == "" {
@@ -68,5 +64,5 @@ func versionOf(version, commit string, recorded *debug.BuildInfo, env func(strin
 	if c == "" {
 		c, modified = strings.TrimSpace(env("RENDER_GIT_COMMIT")), ""
 	}
-	return v, c[:min(len(c), 12)] + modified
+	return cmp.Or(v, "dev"), c[:min(len(c), 12)] + modified
 }

@@ -13,12 +13,12 @@ import (
 	"go.uber.org/zap"
 )
 
-func workerCommand() *cobra.Command {
+func workerCommand(p *Program) *cobra.Command {
 	var patience time.Duration
 	cmd := &cobra.Command{
 		Use:   "worker",
 		Short: "Run calls until SIGTERM or SIGINT",
-		Long: describe("Run calls until SIGTERM or SIGINT", `
+		Long: `
 The worker takes calls from the queue and runs each to its receipt, several at
 a time. It opens no port. The first SIGTERM or SIGINT ends it in order: it
 takes no more calls, lets those that run end within WORKER_SHUTDOWN_GRACE, and
@@ -30,7 +30,7 @@ OTEL_EXPORTER_OTLP_ENDPOINT for one: see docs/observability.md. Without any
 OTEL_* it sends nothing.
 
 The environment:
-`) + environment(),
+` + environment(),
 		Example: "  DATABASE_URL=postgres://user:password@host:5432/postgres gem worker",
 		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -41,27 +41,27 @@ The environment:
 			tuneMemory()
 			log := cfg.Logger()
 			defer func() { _ = log.Sync() }()
-			program, commit := buildVersion()
-			log.Info("gem worker", zap.String("version", program), zap.String("commit", commit))
-			reg, from, err := loadRegistry(cfg.ToolsRegistry)
+			version, commit := p.version()
+			log.Info("gem worker", zap.String("version", version), zap.String("commit", commit))
+			reg, from, err := p.loadRegistry(cfg.ToolsRegistry)
 			if err != nil {
 				return usageError{err}
 			}
 			log.Info("registry loaded", zap.String("from", from), zap.String("version", reg.Version),
 				zap.Int("tools", len(reg.Tools())), zap.String("sha256", reg.SHA256()))
 
-			telemetry, err := startTelemetry(cmd.Context(), cfg, cmd.OutOrStdout(), log)
+			telemetry, err := p.startTelemetry(cmd.Context(), cfg, cmd.OutOrStdout(), log)
 			if err != nil {
 				return err
 			}
 			defer telemetry.Stop()
 
-			s, err := build(cmd.Context(), parts{config: cfg, registry: reg, deps: outside(cfg), log: log, patience: patience, telemetry: telemetry})
+			w, done, err := parts{program: p, config: cfg, registry: reg, log: log, patience: patience, telemetry: telemetry}.build(cmd.Context())
 			if err != nil {
 				return err
 			}
-			defer s.close()
-			return refusal(s.worker.Run(cmd.Context()))
+			defer done()
+			return refusal(w.Run(cmd.Context()))
 		},
 	}
 	patienceFlag(cmd, &patience)
