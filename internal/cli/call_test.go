@@ -193,7 +193,7 @@ func TestCallThatIsNoLongerWaitedForGoesOn(t *testing.T) {
 		t.Errorf("exit code: got %d, want 130", code)
 	}
 	id := query[string](t, testdb.Pool(t, url), "select id::text from core_tool_calls where status = 'queued'")
-	wants(t, p.stderr.String(), "The call goes on; to see what became of it: gem receipt "+id)
+	wants(t, p.stderr.String(), "The call goes on; its receipt later: gem receipt "+id)
 }
 
 func TestCallWithAKeyThatSucceededIsAHit(t *testing.T) {

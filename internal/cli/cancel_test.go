@@ -17,10 +17,10 @@ func TestCancelSaysWhatItCameTo(t *testing.T) {
 	queued := s.insert()
 	for _, c := range []struct{ id, want string }{
 		{queued, "cancelled: the call has ended"},
-		{queued, "not cancelled: the call had ended already, as failed: gem receipt " + queued},
-		{running, "requested: the call is running, and its worker is told"},
+		{queued, "not cancelled: the call had already ended as failed: gem receipt " + queued},
+		{running, "requested: the call is running, and its worker has been asked to end it"},
 		{running, "requested: "},
-		{ended, "not cancelled: the call had ended already, as succeeded"},
+		{ended, "not cancelled: the call had already ended as succeeded"},
 	} {
 		got := gemWith(t, env, "cancel", c.id)
 		got.wantCode(t, exitDone)
@@ -38,7 +38,7 @@ func TestCancelSaysWhatItCameTo(t *testing.T) {
 
 	wrong := gemWith(t, env, "cancel", "42")
 	wrong.wantCode(t, exitUsage)
-	wants(t, wrong.stderr, `"42" is no call id`)
+	wants(t, wrong.stderr, `"42" is not a call id`)
 }
 
 func TestCancelEndsARunningCall(t *testing.T) {

@@ -70,9 +70,9 @@ func TestExplain(t *testing.T) {
 	}{
 		"for later": {func(s scene) string {
 			return query[string](s.T, s.db, "insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + '2 hours') returning id::text")
-		}, []string{"It is queued to run not before", "in 1 h 59 min", "run_at"}, ""},
+		}, []string{"It is queued to run no earlier than", "in 1 h 59 min", "run_at"}, ""},
 		"no worker ever": {func(s scene) string { return s.insert() },
-			[]string{"It is queued, and no worker is running", "none was ever", "gem worker"}, ""},
+			[]string{"It is queued, and no worker is running", "no worker has ever connected", "gem worker"}, ""},
 		"no worker any more": {func(s scene) string {
 			s.worker("w-1", 1)
 			execute(s.T, s.db, "update core_workers set stopped_at = now() - interval '5 minutes'")
@@ -105,7 +105,7 @@ func TestExplain(t *testing.T) {
 			s.claim("w-1")
 			execute(s.T, s.db, `select gem.retry($1, 1, 'w-1', '{"error_code": "execution_error", "message": "the service answered 503"}', 3, '10 minutes')`, id)
 			return id
-		}, []string{"Attempt 1 ended with an error that may pass: the service answered 503.", "The next attempt starts in", "min"}, ""},
+		}, []string{"Attempt 1 ended with a transient error: the service answered 503.", "The next attempt starts in", "min"}, ""},
 		"lost": {func(s scene) string {
 			s.worker("w-1", 1)
 			s.worker("w-dead", 1)
@@ -125,7 +125,7 @@ func TestExplain(t *testing.T) {
 				execute(s.T, s.db, "select gem.recover('w-1')")
 			}
 			return id
-		}, []string{"Attempt 2 lost its worker, w-dead-2", "it lost 2 workers", "no other such call"}, ""},
+		}, []string{"Attempt 2 lost its worker, w-dead-2", "It has lost 2 workers", "no other such call"}, ""},
 		"handed over": {func(s scene) string {
 			s.worker("w-1", 1)
 			id := s.insert()
@@ -139,7 +139,7 @@ func TestExplain(t *testing.T) {
 			id := s.insert()
 			s.claim("w-1")
 			return id
-		}, []string{"It is running on w-1 since", "in attempt 1", "its timeout is 15 s."}, "last seen"},
+		}, []string{"It has been running on w-1 since", "in attempt 1", "its timeout is 15 s."}, "last seen"},
 		"running on a silent worker": {func(s scene) string {
 			s.worker("w-1", 1)
 			s.worker("w-2", 1)
@@ -161,14 +161,14 @@ func TestExplain(t *testing.T) {
 			s.claim("w-1")
 			execute(s.T, s.db, "select cancel_tool_call($1)", id)
 			return id
-		}, []string{"It is running on w-1", "asked to cancel it"}, ""},
+		}, []string{"It has been running on w-1", "asked to cancel it"}, ""},
 		"running on a worker that nobody knows": {func(s scene) string {
 			s.worker("w-9", 1)
 			id := s.insert()
 			s.claim("w-9")
 			execute(s.T, s.db, "delete from core_workers")
 			return id
-		}, []string{"running on w-9", "nothing is known of that worker"}, "timeout"},
+		}, []string{"running on w-9", "the database does not know that worker"}, "timeout"},
 		"waiting": {func(s scene) string {
 			s.worker("w-1", 2)
 			holder, id := s.insert(), s.insert()
@@ -177,7 +177,7 @@ func TestExplain(t *testing.T) {
 			execute(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'leads.create:phone=1')", holder)
 			execute(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'leads.create:phone=1')", id)
 			return id
-		}, []string{"It waits for call ", "holds the same key, leads.create:phone=1,", "runs on w-1 since"}, ""},
+		}, []string{"It waits for call ", "holds the same key, leads.create:phone=1,", "running on w-1 since"}, ""},
 		"succeeded": {func(s scene) string { return s.ended("succeeded", `{"lead_id": "L-1"}`) },
 			[]string{"It succeeded in", "in attempt 1 on w-1", "lead_id L-1"}, ""},
 		"succeeded by repeating": {func(s scene) string {
@@ -206,7 +206,7 @@ func TestExplain(t *testing.T) {
 		"unknown outcome": {func(s scene) string {
 			return s.failed("outcome_unknown", "Whether it took effect is not known.", "null")
 		},
-			[]string{"is not known. The effects that are known of are on the receipt."}, ""},
+			[]string{"is not known. The known effects are on the receipt."}, ""},
 		"worker lost": {func(s scene) string { return s.failed("worker_lost", "The call lost its worker 3 times", "null") },
 			[]string{"3 times.", "memory"}, ""},
 		"execution error": {func(s scene) string { return s.failed("execution_error", "There is no row 1 in leads", "null") },
@@ -223,7 +223,7 @@ func TestExplain(t *testing.T) {
 		}, []string{"its setup is missing: SMS is not set up.", "Set A, B for the worker"}, ""},
 		"a handler is missing": {func(s scene) string {
 			return s.ended("not_configured", `{"status": "not_configured", "reason": "no handler", "required_env": [], "next_steps": ["Write it", "Deploy it."]}`)
-		}, []string{"no handler. What to do: Write it. Deploy it."}, ""},
+		}, []string{"no handler. Next steps: Write it. Deploy it."}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

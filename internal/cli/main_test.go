@@ -19,14 +19,21 @@ import (
 )
 
 // A command is tested as a user runs it: in a process of its own, with an environment of its own. The test binary plays
-// the program when this variable is set.
+// the program gem when this variable has the registry that is built into it.
 const playProgram = "GEM_TEST_PLAY_PROGRAM"
 
+// builtIn is the program of cmd/gem.
+var builtIn Program
+
 func TestMain(m *testing.M) {
-	if os.Getenv(playProgram) != "" {
-		main()
-		return
+	if registry := os.Getenv(playProgram); registry != "" {
+		Main(Program{Registry: []byte(registry)})
 	}
+	registry, err := os.ReadFile("../../tools.registry.json")
+	if err != nil {
+		panic(err)
+	}
+	builtIn.Registry = registry
 	testdb.Main(m)
 }
 
@@ -77,7 +84,7 @@ func prepare(t *testing.T, env []string, args ...string) *process {
 	}
 	p := &process{cmd: exec.Command(self, args...)} // outlives the test's context, so that a cleanup can stop it in order
 	p.cmd.Dir = t.TempDir()
-	p.cmd.Env = append(bareEnvironment(), playProgram+"=1")
+	p.cmd.Env = append(bareEnvironment(), playProgram+"="+string(builtIn.Registry))
 	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.WaitDelay = patience
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
@@ -239,7 +246,7 @@ func execute(t *testing.T, db *pgxpool.Pool, sql string, args ...any) {
 // inProcess runs a command that needs no environment in this process.
 func inProcess(ctx context.Context, args ...string) ended {
 	var stdout, stderr bytes.Buffer
-	code := run(ctx, args, strings.NewReader(""), &stdout, &stderr)
+	code := run(ctx, &builtIn, args, strings.NewReader(""), &stdout, &stderr)
 	return ended{code, stdout.String(), stderr.String()}
 }
 

@@ -30,7 +30,7 @@ func TestEveryCommandExplainsItselfWithAnExample(t *testing.T) {
 			}
 		}
 	}
-	visit(rootCommand())
+	visit(rootCommand(&builtIn))
 }
 
 func TestGemAlonePrintsHelp(t *testing.T) {
@@ -65,9 +65,9 @@ func TestWrongUsageExitsWith2AndSaysWhatToDo(t *testing.T) {
 		"unquoted JSON":            {[]string{"call", "leads.create", "{name:", "Sam}"}, []string{"single quotes", "3 were given"}},
 		"argument of none":         {[]string{"worker", "now"}, []string{"no arguments"}},
 		"no call id":               {[]string{"receipt"}, []string{"one call id"}},
-		"not a uuid, receipt":      {[]string{"receipt", "42"}, []string{`"42" is no call id`, "uuid"}},
-		"not a uuid, trace":        {[]string{"trace", id + "0"}, []string{"is no call id"}},
-		"not a uuid, explain":      {[]string{"explain", "latest"}, []string{"is no call id"}},
+		"not a uuid, receipt":      {[]string{"receipt", "42"}, []string{`"42" is not a call id`, "uuid"}},
+		"not a uuid, trace":        {[]string{"trace", id + "0"}, []string{"is not a call id"}},
+		"not a uuid, explain":      {[]string{"explain", "latest"}, []string{"is not a call id"}},
 		"timeout without wait":     {[]string{"call", "x.y", "--timeout", "1s"}, []string{"needs --wait"}},
 		"negative timeout":         {[]string{"call", "x.y", "--wait", "--timeout", "-1s"}, []string{"must be 0 (no limit) or more"}},
 		"no duration":              {[]string{"call", "x.y", "--wait", "--timeout", "soon"}, []string{"soon"}},

@@ -45,14 +45,14 @@ func TestTraceTellsTheWholeStory(t *testing.T) {
 		"TIME (UTC)",
 		"queued inserted, priority -1",
 		"claimed 1 w-1 the worker took it",
-		"waiting 1 w-1 another call runs with the same key, so it waits for it: " + holder,
+		"waiting 1 w-1 another call runs with the same key, so it waits for that call: " + holder,
 		"woken 1 w-1 the key is free: back in the queue",
 		"claimed 2 w-2",
 		"released 2 w-2 the worker stops and hands it over",
 		"claimed 3 w-3",
 		"lost 3 w-1 the worker w-3 died",
 		"claimed 4 w-1",
-		"retried 4 w-1 an error that may pass, so again in",
+		"retried 4 w-1 a transient error, so again in",
 		"claimed 5 w-1",
 		"cancel_requested 5 someone asked to cancel it",
 		"succeeded 5 w-1 the receipt was written",
@@ -82,5 +82,5 @@ func TestTraceOfACallThatHasNotEnded(t *testing.T) {
 	id := query[string](t, testdb.Pool(t, url), "insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + '1 hour') returning id::text")
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "trace", id)
 	got.wantCode(t, 0)
-	wants(t, got.stdout, "to run not before 2", "no receipt yet: the call is queued")
+	wants(t, got.stdout, "to run no earlier than 2", "no receipt yet: the call is queued")
 }
