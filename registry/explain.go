@@ -53,6 +53,8 @@ var verdicts = map[string]string{
 	"additionalItems":  "has more items than its schema allows",
 	"not":              "must not match the schema under not",
 	"oneOf":            "matches more than one alternative of oneOf and must match exactly one",
+	"contentEncoding":  "is not encoded as VALUE",
+	"contentMediaType": "is not of the media type VALUE",
 }
 
 // singular mends the verdicts on one thing.

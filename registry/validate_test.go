@@ -140,6 +140,11 @@ func TestFaults(t *testing.T) {
 			{"/%41", "additionalProperties", `"%41" is an unknown property: leave it out`},
 			{"/b", "additionalProperties", "b is an unknown property: leave it out"},
 		}},
+		{"of draft 7's contents", `{"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"a": {"contentEncoding": "base64"}, "b": {"contentMediaType": "application/json"}}}`,
+			`{"a": "?", "b": "{"}`, []registry.Fault{
+				{"/a", "contentEncoding", "a is not encoded as base64"},
+				{"/b", "contentMediaType", `b is not of the media type "application/json"`},
+			}},
 		{"of the whole", `{"type": "array"}`, `{}`, []registry.Fault{{"", "type", "the output must be a list and is an object"}}},
 		{"of the whole, never allowed", `false`, `{}`, []registry.Fault{{"", "schema", "the output is not allowed here: leave it out"}}},
 		{"of the top's items", `{"items": {"type": "string"}}`, `[1]`, []registry.Fault{{"/0", "type", "the output[0] must be a string and is a number"}}},
