@@ -66,7 +66,7 @@ var refusals = []struct {
 
 	{"no mode", file(entry(fields{"idempotency": `{}`})), []string{"leads.create: idempotency.mode: is missing"}, true},
 	{"idempotency of another type", file(entry(fields{"idempotency": `"none"`})), []string{`leads.create: idempotency: {"mode": "none"}`}, true},
-	{"unknown mode", file(entry(fields{"idempotency": `{"mode": "safe_retry"}`})), []string{"leads.create: idempotency.mode: did you mean safe-retry?"}, true},
+	{"unknown mode", file(entry(fields{"idempotency": `{"mode": "safe_retry"}`})), []string{"leads.create: idempotency.mode: did you mean safe-retry? none: every call runs"}, true},
 	{"mode of another type", file(entry(fields{"idempotency": `{"mode": 1}`})), []string{"leads.create: idempotency.mode: must be one of none, safe-retry, keyed"}, true},
 	{"mistyped key_field", file(entry(fields{"idempotency": `{"mode": "keyed", "keyField": "phone"}`})), []string{
 		"leads.create: idempotency.keyField: did you mean key_field?",

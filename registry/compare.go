@@ -25,7 +25,7 @@ type Change struct {
 	Fields []string // of a changed tool: the names of the fields that differ, sorted
 }
 
-// String returns such as "leads.create was changed (timeout_ms)".
+// String returns a text such as "leads.create was changed (timeout_ms)".
 func (c Change) String() string {
 	if len(c.Fields) == 0 {
 		return fmt.Sprintf("%s was %s", c.Tool, c.Kind)

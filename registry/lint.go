@@ -117,7 +117,7 @@ func (l *linter) known(schema map[string]any, name, at string) bool {
 		} else if hint == "" {
 			hint = ": remove it, or begin its name with x- to keep it as a note"
 		}
-		l.add(at, "%s is not a keyword of %s and would check nothing%s", quote(name), draftNames[l.draft], hint)
+		l.add(at, "%s is not a JSON Schema keyword in %s and would check nothing%s", quote(name), draftNames[l.draft], hint)
 		return false
 	}
 	if _, ref := schema["$ref"]; ref && l.draft < 2019 && name != "$ref" && !slices.Contains(notes, name) {

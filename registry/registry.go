@@ -127,7 +127,7 @@ type InvalidError struct {
 type Defect struct {
 	// Tool is the tool's name, tools[3] if it has no valid one, and empty for a defect outside the tools.
 	Tool string
-	// Field is such as timeout_ms, retry.backoff_ms or input_schema/properties/title, and empty for the tool or file itself.
+	// Field is, for example, timeout_ms, retry.backoff_ms or input_schema/properties/title, or empty for the whole tool or file.
 	Field string
 	// Problem says what is wrong and what to do, in at most 500 characters.
 	Problem string

@@ -59,7 +59,7 @@ func (s *schema) advice(doc any, f finding) string {
 		text += "; it is " + cut(show(got), 40)
 	}
 	if description, ok := s.value(about + "/description").(string); ok {
-		text += ". " + description
+		text = strings.Replace(text+". ", "?. ", "? ", 1) + description
 	}
 	return text
 }
