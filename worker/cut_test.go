@@ -68,7 +68,7 @@ func (w *wire) through(t *testing.T, route testdb.Route) *pgxpool.Pool {
 		}
 	}()
 	u.Host = l.Addr().String()
-	pool, err := pgpool.Open(t.Context(), u.String(), pgpool.Options{MaxConns: 8, Pooled: route.Pooled})
+	pool, err := pgpool.Open(t.Context(), u.String(), pgpool.Options{MaxConns: 8, Mode: route.Mode})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,7 +75,7 @@ func TestAStatementThatWaitsToBePreparedHoldsUpNoReceipt(t *testing.T) {
 	t.Parallel()
 	env, lab := startLab(t, nil, tool{name: "lab.send"}, tool{name: "lab.star"})
 	connections := 1
-	if env.Route.Pooled {
+	if !env.Route.Mode.KeepsSession() {
 		connections = 2 // nothing is sent together there, and preparing has its connection to itself
 	}
 	env.StartWorker(sharing(t, env, connections, false))

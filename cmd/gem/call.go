@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -127,7 +128,7 @@ var errTimeout = errors.New("the receipt did not come in time")
 func awaitReceipt(ctx context.Context, db *pgxpool.Pool, id string, progress io.Writer) (*receipts.Receipt, error) {
 	said := false
 	for pause := 20 * time.Millisecond; ; pause = min(pause*5/4, 250*time.Millisecond) {
-		r, err := receipts.Of(ctx, db, id)
+		r, err := store.Receipt(ctx, db, id)
 		if !errors.Is(err, receipts.ErrNone) {
 			return r, err
 		}

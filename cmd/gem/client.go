@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/internal/pgpool"
-	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -25,7 +25,7 @@ func connect(ctx context.Context) (*pgxpool.Pool, error) {
 		return nil, err
 	}
 	// A few statements alone: what url leads to need not be found out.
-	pool, err := pgpool.Open(ctx, cfg.DatabaseURL.Reveal(), pgpool.Options{MaxConns: 1, Pooled: true})
+	pool, err := pgpool.Open(ctx, cfg.DatabaseURL.Reveal(), pgpool.Options{MaxConns: 1})
 	if err != nil {
 		return nil, usage("DATABASE_URL: %w", err)
 	}
@@ -95,7 +95,7 @@ type call struct {
 }
 
 // readCall returns the call of an id.
-func readCall(ctx context.Context, db receipts.Querier, id string) (*call, error) {
+func readCall(ctx context.Context, db store.DB, id string) (*call, error) {
 	c := &call{ID: id}
 	err := db.QueryRow(ctx, `
 		select coalesce(tool_name, ''), status, attempt, coalesce(claimed_by, ''), claimed_at, run_at, priority, seq,
@@ -109,7 +109,7 @@ func readCall(ctx context.Context, db receipts.Querier, id string) (*call, error
 }
 
 // noCall says that there is no such call. The id of a receipt, which is easily taken for its call's, is recognised.
-func noCall(ctx context.Context, db receipts.Querier, id string) error {
+func noCall(ctx context.Context, db store.DB, id string) error {
 	var of string
 	if db.QueryRow(ctx, `select call_id::text from public.core_tool_receipts where id = $1`, id).Scan(&of) == nil {
 		return fmt.Errorf("there is no call %s: it is the id of a receipt, and the receipt's call is %s", id, of)
@@ -122,7 +122,7 @@ func noCall(ctx context.Context, db receipts.Querier, id string) error {
 const living = `stopped_at is null and alive_until > clock_timestamp()`
 
 // workerLives reports whether any worker is alive.
-func workerLives(ctx context.Context, db receipts.Querier) (bool, error) {
+func workerLives(ctx context.Context, db store.DB) (bool, error) {
 	var lives bool
 	err := db.QueryRow(ctx, `select exists (select from public.core_workers where `+living+`)`).Scan(&lives)
 	return lives, refusal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/internal/pgserver"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5"
@@ -156,7 +157,7 @@ func (d *demo) connect(ctx context.Context, cfg *config.Config) error {
 	if err != nil {
 		return usage("DATABASE_URL is not valid: it has the form postgres://user:password@host:5432/database")
 	}
-	pgpool.Prepare(config, pgpool.Options{Pooled: true, Name: "gem demo frontend"})
+	pgpool.Configure(config, pgpool.Options{Name: "gem demo frontend"})
 	d.frontend, err = pgx.ConnectConfig(ctx, config)
 	return refusal(err)
 }
@@ -253,7 +254,7 @@ func (d *demo) round(ctx context.Context, calls []*demoCall) error {
 			if waiting[c.id] == nil {
 				continue
 			}
-			r, err := receipts.Of(ctx, d.frontend, c.id)
+			r, err := store.Receipt(ctx, d.frontend, c.id)
 			switch {
 			case errors.Is(err, receipts.ErrNone):
 			case err != nil && !errors.Is(context.Cause(ctx), errTimeout):

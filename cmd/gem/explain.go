@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
@@ -42,12 +43,12 @@ workers that are alive. gem trace shows every step. Needs DATABASE_URL.`),
 	}
 }
 
-func explain(ctx context.Context, db receipts.Querier, id string) (string, error) {
+func explain(ctx context.Context, db store.DB, id string) (string, error) {
 	c, err := readCall(ctx, db, id)
 	if err != nil {
 		return "", err
 	}
-	journal, err := receipts.Journal(ctx, db, id)
+	journal, err := store.Journal(ctx, db, id)
 	if err != nil {
 		return "", err
 	}
@@ -59,7 +60,7 @@ func explain(ctx context.Context, db receipts.Querier, id string) (string, error
 	case "waiting":
 		return explainWaiting(ctx, db, c)
 	}
-	r, err := receipts.Of(ctx, db, id)
+	r, err := store.Receipt(ctx, db, id)
 	if err != nil {
 		return "", err
 	}
@@ -73,7 +74,7 @@ func explain(ctx context.Context, db receipts.Querier, id string) (string, error
 }
 
 // explainQueued says what brought the call here, and what it waits for: its time, a worker, or its turn.
-func explainQueued(ctx context.Context, db receipts.Querier, c *call, journal []receipts.Event) (string, error) {
+func explainQueued(ctx context.Context, db store.DB, c *call, journal []receipts.Event) (string, error) {
 	before := ""
 	if len(journal) > 0 {
 		before = howItCameBack(journal[len(journal)-1])
@@ -151,7 +152,7 @@ func howItCameBack(last receipts.Event) string {
 const mostAhead = 1000
 
 // callsAhead counts the calls that are to be claimed before this one, up to one more than mostAhead.
-func callsAhead(ctx context.Context, db receipts.Querier, c *call) (n int, err error) {
+func callsAhead(ctx context.Context, db store.DB, c *call) (n int, err error) {
 	err = db.QueryRow(ctx, `
 		select count(*) from (
 			(select from public.core_tool_calls
@@ -173,7 +174,7 @@ type workers struct {
 	lastAt  *time.Time // the last heartbeat or stop of any
 }
 
-func readWorkers(ctx context.Context, db receipts.Querier) (w workers, err error) {
+func readWorkers(ctx context.Context, db store.DB) (w workers, err error) {
 	err = db.QueryRow(ctx, `
 		with alive as (select worker_id, concurrency from public.core_workers where `+living+`)
 		select (select count(*) from alive), (select coalesce(sum(concurrency), 0) from alive),
@@ -199,7 +200,7 @@ func (w workers) lastSign(now time.Time) string {
 	return fmt.Sprintf("; the last one, %s, was seen %s ago", w.last, span(now.Sub(*w.lastAt)))
 }
 
-func explainRunning(ctx context.Context, db receipts.Querier, c *call) (string, error) {
+func explainRunning(ctx context.Context, db store.DB, c *call) (string, error) {
 	var (
 		alive     bool
 		silent    *float64
@@ -243,7 +244,7 @@ func explainRunning(ctx context.Context, db receipts.Querier, c *call) (string, 
 	return fmt.Sprintf("%s, %s: another one takes the call over within seconds.", said, quiet), nil
 }
 
-func explainWaiting(ctx context.Context, db receipts.Querier, c *call) (string, error) {
+func explainWaiting(ctx context.Context, db store.DB, c *call) (string, error) {
 	var holder, worker string
 	var since time.Time
 	err := db.QueryRow(ctx, `
@@ -259,7 +260,7 @@ func explainWaiting(ctx context.Context, db receipts.Querier, c *call) (string, 
 		"If that one succeeds, its result is repeated; if not, this one runs.", holder, c.Key, worker, moment(since)), nil
 }
 
-func explainSucceeded(ctx context.Context, db receipts.Querier, r *receipts.Receipt) (string, error) {
+func explainSucceeded(ctx context.Context, db store.DB, r *receipts.Receipt) (string, error) {
 	if r.ReplayOf != "" {
 		var first string
 		err := db.QueryRow(ctx, `select call_id::text from public.core_tool_receipts where id = $1`, r.ReplayOf).Scan(&first)

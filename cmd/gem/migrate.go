@@ -57,7 +57,7 @@ start: those of the version before go on meanwhile.`),
 
 // migrate brings the database to the newest version. What it did before an error is in the result.
 func migrate(ctx context.Context, url string) (migrations.Result, error) {
-	done, err := migrations.Apply(ctx, url)
+	done, err := migrations.Apply(ctx, url, migrations.Domains())
 	var (
 		pgErr      *pgconn.PgError
 		connectErr *pgconn.ConnectError
@@ -95,7 +95,7 @@ func patienceFlag(cmd *cobra.Command, patience *time.Duration) {
 
 // waitFor waits until the database at url can be reached.
 func waitFor(ctx context.Context, url string, patience time.Duration, progress io.Writer) error {
-	pool, err := pgpool.Open(ctx, url, pgpool.Options{MaxConns: 1, Pooled: true})
+	pool, err := pgpool.Open(ctx, url, pgpool.Options{MaxConns: 1})
 	if err != nil {
 		return usageError{err}
 	}

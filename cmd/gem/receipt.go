@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/spf13/cobra"
 )
@@ -33,7 +34,7 @@ command says so and exits with 1. Needs DATABASE_URL.`),
 			if err != nil {
 				return err
 			}
-			r, err := receipts.Of(ctx, db, id)
+			r, err := store.Receipt(ctx, db, id)
 			if errors.Is(err, receipts.ErrNone) {
 				return fmt.Errorf("the call has no receipt yet: it is %s. Why: gem explain %s", c.Status, id)
 			}

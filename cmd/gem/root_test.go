@@ -130,7 +130,7 @@ func TestDatabaseThatIsNotThere(t *testing.T) {
 			t.Parallel()
 			got := gemWith(t, []string{"DATABASE_URL=" + url}, args...)
 			got.wantCode(t, exitFailed)
-			wants(t, got.stderr, "Postgres can not be reached: ", "connection refused")
+			wants(t, got.stderr, "Postgres cannot be reached: ", "connection refused")
 			if len(args) == 3 && args[1] == "--patience" {
 				wants(t, got.stderr, "trying again")
 			}

@@ -13,8 +13,8 @@ import (
 // routes are what DATABASE_URL and DIRECT_URL lead to, and so what may go through which.
 type routes struct {
 	config   *config.Config
-	database pgpool.Way
-	direct   pgpool.Way // empty without DIRECT_URL, or where it leads nowhere now
+	database pgpool.PoolMode
+	direct   *pgpool.PoolMode // nil without DIRECT_URL, or where it leads nowhere now
 }
 
 // directPatience is how long a DIRECT_URL that does not answer may hold up the start: the worker can do without.
@@ -25,7 +25,7 @@ func findRoutes(ctx context.Context, p parts) (*routes, error) {
 	r := &routes{config: p.config}
 	url, said := p.config.DatabaseURL.Reveal(), stated(p.config)
 	err := pgpool.Wait(ctx, func(ctx context.Context) (err error) {
-		r.database, err = pgpool.Find(ctx, url, said)
+		r.database, err = pgpool.Probe(ctx, url, said)
 		return err
 	}, p.patience, func(reason string) {
 		p.log.Warn("Postgres can not be reached yet, trying again", zap.String("reason", reason), zap.Duration("for_at_most", p.patience))
@@ -43,43 +43,45 @@ func findRoutes(ctx context.Context, p parts) (*routes, error) {
 
 func (r *routes) findDirect(ctx context.Context, log *zap.Logger) {
 	if r.config.DirectURL == r.config.DatabaseURL {
-		r.direct = r.database
+		r.direct = &r.database
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, directPatience)
 	defer cancel()
-	var err error
-	r.direct, err = pgpool.Find(ctx, r.config.DirectURL.Reveal(), "")
+	mode, err := pgpool.Probe(ctx, r.config.DirectURL.Reveal(), pgpool.Unknown)
+	if err == nil {
+		r.direct = &mode
+	}
 	switch {
 	case err != nil:
 		log.Warn("DIRECT_URL leads nowhere now: notifications and `gem migrate` need it, calls do not", zap.String("reason", pgpool.Reason(err)))
-	case !r.direct.Notifies():
+	case !mode.MayNotify():
 		log.Warn("DIRECT_URL leads to a pooler in transaction mode too, through which no notification comes: " +
 			"set it to Postgres itself or to a pooler in session mode (port 5432 on Supabase), or unset it")
 	}
 }
 
 // stated is what DATABASE_POOLER says; empty: it is to be found out.
-func stated(cfg *config.Config) pgpool.Way {
+func stated(cfg *config.Config) pgpool.PoolMode {
 	switch cfg.DatabasePooler {
 	case "none":
 		return pgpool.Direct
 	case "session":
-		return pgpool.Session
+		return pgpool.SessionPooler
 	case "transaction":
-		return pgpool.Transaction
+		return pgpool.TransactionPooler
 	}
-	return ""
+	return pgpool.Unknown
 }
 
 // listenVia names the variable through which notifications come; empty: through none.
 func (r *routes) listenVia() string {
 	switch {
-	case r.direct != "" && r.direct.Notifies():
+	case r.direct != nil && r.direct.MayNotify():
 		return "DIRECT_URL"
-	case r.database.Notifies():
+	case r.database.MayNotify():
 		return "DATABASE_URL"
-	case r.config.DirectURL != "" && r.direct == "":
+	case r.config.DirectURL != "" && r.direct == nil:
 		return "DIRECT_URL" // it may come back
 	}
 	return ""
@@ -108,16 +110,16 @@ func (r *routes) String() string {
 	switch r.database {
 	case pgpool.Direct:
 		return "DATABASE_URL leads to Postgres directly"
-	case pgpool.Session:
+	case pgpool.SessionPooler:
 		return "DATABASE_URL leads to a pooler in session mode"
-	case pgpool.Transaction:
+	case pgpool.TransactionPooler:
 		return "DATABASE_URL leads to a pooler in transaction mode"
 	}
 	return "DATABASE_URL leads to a pooler, which was not seen to be in transaction mode"
 }
 
 func (r *routes) statements() string {
-	if r.database.Keeps() {
+	if r.database.KeepsSession() {
 		return "kept prepared, sent without waiting for those before"
 	}
 	return "described only, sent one transaction at a time"

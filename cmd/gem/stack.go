@@ -13,9 +13,9 @@ import (
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/internal/telemetry"
 	"github.com/gemworker/gem/migrations"
-	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/worker"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -57,13 +57,13 @@ func build(ctx context.Context, p parts) (_ *stack, err error) {
 	if err != nil {
 		return nil, err
 	}
-	pooled := !routes.database.Keeps()
+	mode := routes.database
 	if s.control, err = pgpool.Open(ctx, p.config.DatabaseURL.Reveal(), pgpool.Options{
-		MaxConns: controlConns, Pooled: pooled, Unasked: true, Name: "gem control"}); err != nil {
+		MaxConns: controlConns, Mode: mode, NoPing: true, Name: "gem control"}); err != nil {
 		return nil, usage("DATABASE_URL: %w", err)
 	}
 	if s.calls, err = pgpool.Open(ctx, p.config.DatabaseURL.Reveal(), pgpool.Options{
-		MaxConns: int32(p.config.CallConnections()), Pooled: pooled, Name: "gem calls"}); err != nil {
+		MaxConns: int32(p.config.CallConnections()), Mode: mode, Name: "gem calls"}); err != nil {
 		return nil, usage("DATABASE_URL: %w", err)
 	}
 	if err := checkSchema(ctx, s.control); err != nil {
@@ -191,7 +191,7 @@ func loadRegistry(path string) (r *registry.Registry, from string, err error) {
 
 // checkSchema refuses a database whose schema is older than this program. A newer one is fine: each migration lets the
 // workers of the version before go on.
-func checkSchema(ctx context.Context, db receipts.Querier) error {
+func checkSchema(ctx context.Context, db store.DB) error {
 	needs, err := migrations.Newest()
 	if err != nil {
 		return err
@@ -207,7 +207,7 @@ func checkSchema(ctx context.Context, db receipts.Querier) error {
 }
 
 // schemaVersion is 0 for a database that was never migrated.
-func schemaVersion(ctx context.Context, db receipts.Querier) (version int64, err error) {
+func schemaVersion(ctx context.Context, db store.DB) (version int64, err error) {
 	err = db.QueryRow(ctx, "select coalesce(max(version_id), 0) from gem.migrations where is_applied").Scan(&version)
 	if lacksSchema(err) {
 		return 0, nil

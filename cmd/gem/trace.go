@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/spf13/cobra"
 )
@@ -46,7 +47,7 @@ func trace(cmd *cobra.Command, id string, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	journal, err := receipts.Journal(ctx, db, id)
+	journal, err := store.Journal(ctx, db, id)
 	if err != nil {
 		return refusal(err)
 	}
@@ -72,7 +73,7 @@ func trace(cmd *cobra.Command, id string, asJSON bool) error {
 		return err
 	}
 
-	switch r, err := receipts.Of(ctx, db, id); {
+	switch r, err := store.Receipt(ctx, db, id); {
 	case errors.Is(err, receipts.ErrNone):
 		_, err := fmt.Fprintf(out, "\nno receipt yet: the call is %s\n", c.Status)
 		return err

@@ -34,7 +34,7 @@ func TestTheBuiltInToolsNeedNoMoreThanTheWorkersRole(t *testing.T) {
 		t.Fatal(err)
 	}
 	asWorker.User = url.UserPassword("gem_test_handlers", "worker")
-	pool, err := pgpool.Open(t.Context(), asWorker.String(), pgpool.Options{MaxConns: 6})
+	pool, err := pgpool.Open(t.Context(), asWorker.String(), pgpool.Options{MaxConns: 6, Mode: pgpool.Direct})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
@@ -145,7 +146,11 @@ func (e *Env) NewWorker(change ...func(*worker.Options)) *worker.Worker {
 // Pool makes a pool as a worker has it. pooled says that it is to work through a transaction pooler, whatever there is.
 func (e *Env) Pool(size int, pooled bool) *pgxpool.Pool {
 	e.t.Helper()
-	pool, err := pgpool.Open(context.Background(), e.Route.URL, pgpool.Options{MaxConns: int32(size), Pooled: pooled || e.Route.Pooled})
+	mode := e.Route.Mode
+	if pooled {
+		mode = pgpool.TransactionPooler
+	}
+	pool, err := pgpool.Open(context.Background(), e.Route.URL, pgpool.Options{MaxConns: int32(size), Mode: mode})
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -196,7 +201,7 @@ func (e *Env) Await(callID string) *receipts.Receipt {
 	e.t.Helper()
 	var found *receipts.Receipt
 	e.Until("the receipt of call "+callID, func() bool {
-		r, err := receipts.Of(context.Background(), e.DB, callID)
+		r, err := store.Receipt(context.Background(), e.DB, callID)
 		if err != nil && !errors.Is(err, receipts.ErrNone) {
 			e.t.Fatal(err)
 		}
@@ -219,7 +224,7 @@ func (e *Env) Until(what string, holds func() bool) {
 // Journal returns the names of a call's events, in order.
 func (e *Env) Journal(callID string) []string {
 	e.t.Helper()
-	events, err := receipts.Journal(context.Background(), e.DB, callID)
+	events, err := store.Journal(context.Background(), e.DB, callID)
 	if err != nil {
 		e.t.Fatal(err)
 	}

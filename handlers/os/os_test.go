@@ -386,7 +386,7 @@ func TestRowsOfAnEarlierGEMAreListedAndChanged(t *testing.T) {
 		insert into entities (name) values ('Acme');`); err != nil {
 		t.Fatal(err)
 	}
-	if err := migrations.Up(t.Context(), url); err != nil {
+	if err := migrations.Up(t.Context(), url, migrations.Domains()); err != nil {
 		t.Fatal(err)
 	}
 	tx, err := db.Begin(t.Context())

@@ -103,7 +103,7 @@ func (p *Project) Migrate() {
 		defer firstMigration.Unlock()
 		defer func() { firstMigration.done = true }()
 	}
-	if err := migrations.Up(p.t.Context(), p.DatabaseURL); err != nil {
+	if err := migrations.Up(p.t.Context(), p.DatabaseURL, migrations.Domains()); err != nil {
 		p.t.Fatalf("migrate: %v", err)
 	}
 }

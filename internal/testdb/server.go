@@ -98,7 +98,7 @@ func (s *server) migrated() (string, error) {
 			return
 		}
 		s.template = name
-		s.err = migrations.Up(ctx, s.url(name))
+		s.err = migrations.Up(ctx, s.url(name), migrations.Domains())
 	})
 	return s.template, s.err
 }

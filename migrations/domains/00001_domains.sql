@@ -1,4 +1,3 @@
--- +goose Up
 --
 -- The tables of the domains: what the tools of `os`, `leads`, `entity` and `comms` write and read. They are the shared
 -- business data of one team: a row belongs to everyone who may call the tools, and who made it is known through its call.
@@ -161,7 +160,6 @@ alter table public.comms_log
 -- Tables that were there before. On a database without them these loops find nothing to do.
 ------------------------------------------------------------------------------------------------------------------------
 
--- +goose StatementBegin
 do $do$
 declare
   domain_tables constant text[] := array['notes', 'tasks', 'reminders', 'state_snapshots', 'leads', 'lead_sources',
@@ -219,7 +217,6 @@ begin
   end loop;
 end
 $do$;
--- +goose StatementEnd
 
 ------------------------------------------------------------------------------------------------------------------------
 -- What Postgres holds by itself, for the rows that a call made. A row without a call may come from an earlier GEM, with
@@ -321,7 +318,6 @@ create index if not exists gem_interactions_newest on public.interactions (creat
 create index if not exists gem_comms_log_newest on public.comms_log (created_at);
 
 -- os.audit_log_search begins with the calls that were made last. One entry a call, written when the frontend inserts it.
-create index if not exists gem_events_first on public.core_tool_events (at) where seq = 1;
 
 -- No policy: until one is added and a role is granted access, Supabase's API sees nothing of these tables; their owner does.
 alter table public.notes enable row level security;
@@ -335,3 +331,19 @@ alter table public.lead_stage_changes enable row level security;
 alter table public.entities enable row level security;
 alter table public.interactions enable row level security;
 alter table public.comms_log enable row level security;
+
+-- The worker's role works on the domain tables. No delete: no built-in tool deletes.
+do $$
+declare
+  domain_table text;
+begin
+  if exists (select from pg_roles where rolname = 'gem_worker') then
+    foreach domain_table in array array['notes', 'tasks', 'reminders', 'state_snapshots', 'leads', 'lead_sources', 'lead_photo_links',
+                                        'lead_stage_changes', 'entities', 'interactions', 'comms_log'] loop
+      execute format('grant select, insert, update on public.%I to gem_worker', domain_table);
+      execute format('drop policy if exists gem_worker_works on public.%I', domain_table);
+      execute format('create policy gem_worker_works on public.%I to gem_worker using (true) with check (true)', domain_table);
+    end loop;
+  end if;
+end
+$$;

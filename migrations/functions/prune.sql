@@ -1,28 +1,6 @@
--- +goose Up
---
--- Pruning: how finished calls leave the tables, with their receipts and journals. It is the one exception to "what is
--- written stays", and it is a function: gem.prune removes calls whole, hands out what it removed, and refuses what others
--- still need. `gem prune` calls it in small batches, and writes what it got to an archive before it commits.
---
--- Only the owner may execute it. Which calls are old enough is for the caller to say; `gem prune` walks gem_events_first.
-
--- Without it each removed receipt would read all others, to see whether one repeats it. Only hits have an entry.
-create index if not exists gem_receipts_replays on public.core_tool_receipts (replay_of) where replay_of is not null;
-
--- +goose StatementBegin
-
--- Lets a deletion through that gem.prune makes, and nothing else: the setting is on while that function runs, and its
--- owner is the current user only inside it, or where the owner set everything up to get around this, who could as well
--- drop the trigger. An update, and a truncate, is always refused.
-create or replace function gem.refuse_change() returns trigger language plpgsql set search_path = '' as $$
-begin
-  if tg_op = 'DELETE' and current_setting('gem.pruning', true) = 'on'
-    and current_user = (select pg_get_userbyid(p.proowner) from pg_proc p where p.oid = 'gem.prune(uuid[])'::regprocedure) then
-    return old;
-  end if;
-  raise insufficient_privilege using message = format('%s on %s is refused: %s', lower(tg_op), tg_table_name, tg_argv[0]);
-end
-$$;
+-- Pruning: how finished calls leave the tables, with their receipts and journals. It is the one exception to "what is written
+-- stays". `gem prune` calls gem.prune in small batches, and writes what it returns to an archive before it commits. Only the
+-- owner may execute it. The caller says which calls are old enough; `gem prune` walks gem_events_first.
 
 -- Removes the finished calls among p_calls, and returns each with its line for the archive: the rows of the call, of its
 -- receipt and of its events as they were, as {"gem_archive": 1, "call", "receipt", "events"}, and "second_receipts" where
@@ -32,16 +10,16 @@ $$;
 --   it has no receipt, which gem audit reports, or another transaction has it locked.
 -- The caller commits when the lines are safe; until then the rows are locked, and nothing is gone.
 create or replace function gem.prune(p_calls uuid[]) returns table (call_id uuid, line text)
-language plpgsql security definer set search_path = '' set timezone = 'UTC' set intervalstyle = 'postgres' as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set timezone = 'UTC' set intervalstyle = 'postgres' as $$
 #variable_conflict use_column
 declare
   ids uuid[];
 begin
-  -- Locked, so that what refers to them from here on waits, and is refused when they are gone; whatever did so before is
+  -- Locked, so that what refers to them from now on waits, and is refused when they are gone; what referred to them before is
   -- seen by the next statement.
   ids := array(
     select c.id from public.core_tool_calls c
-    where c.id = any (p_calls) and c.status in ('succeeded', 'failed', 'not_configured')
+    where c.id = any (p_calls) and gem.is_final(c.status)
     for update skip locked);
   ids := array(select r.call_id from public.core_tool_receipts r where r.call_id = any (ids) for update skip locked);
 
@@ -82,6 +60,5 @@ begin
   perform set_config('gem.pruning', '', true);
 end
 $$;
--- +goose StatementEnd
 
-revoke all on function gem.prune(uuid[]) from public;
+revoke all on all functions in schema gem from public;

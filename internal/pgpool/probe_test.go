@@ -17,33 +17,36 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-func TestPostgresItselfIsFound(t *testing.T) {
+func TestADirectConnectionIsRecognised(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
 	for range 20 {
-		wantWay(t, url, pgpool.Direct)
+		wantMode(t, url, pgpool.Direct)
 	}
 }
 
-func TestAPoolersModeIsFound(t *testing.T) {
+func TestAPoolersModeIsRecognised(t *testing.T) {
 	t.Parallel()
-	for mode, want := range map[pgbouncer.Mode]pgpool.Way{pgbouncer.Session: pgpool.Pooled, pgbouncer.Transaction: pgpool.Transaction} {
+	for mode, want := range map[pgbouncer.Mode]pgpool.PoolMode{
+		pgbouncer.Session: pgpool.Unknown, pgbouncer.Transaction: pgpool.TransactionPooler,
+	} {
 		for _, size := range []int{1, 2, 3, 20} {
 			for _, longestIdleFirst := range []string{"0", "1"} {
 				t.Run(fmt.Sprintf("%s, pool of %d, server_round_robin %s", mode, size, longestIdleFirst), func(t *testing.T) {
 					t.Parallel()
 					url := testdb.NewEmpty(t)
-					p := pgbouncer.Start(t, url, pgbouncer.Options{Mode: mode, PoolSize: size, Settings: map[string]string{"server_round_robin": longestIdleFirst}})
-					wantWay(t, p.URL(url), want)
-					wantWay(t, p.URL(url), want) // with server connections that are open
+					settings := map[string]string{"server_round_robin": longestIdleFirst}
+					p := pgbouncer.Start(t, url, pgbouncer.Options{Mode: mode, PoolSize: size, Settings: settings})
+					wantMode(t, p.URL(url), want)
+					wantMode(t, p.URL(url), want) // with server connections already open
 					for late := time.After(5 * time.Second); ; {
-						left, err := p.Clients(t.Context(), url)
-						if err == nil && len(left) == 0 {
+						clients, err := p.Clients(t.Context(), url)
+						if err == nil && len(clients) == 0 {
 							break
 						}
 						select {
 						case <-late:
-							t.Fatalf("it left connections: %v, %v", left, err)
+							t.Fatalf("connections are still open: %v, %v", clients, err)
 						case <-time.After(10 * time.Millisecond):
 						}
 					}
@@ -53,8 +56,8 @@ func TestAPoolersModeIsFound(t *testing.T) {
 	}
 }
 
-// Others' transactions take every server connection but one, so that the second look has to wait for the first.
-func TestAModeIsFoundWhileOthersFillThePool(t *testing.T) {
+// Transactions of other clients take most of the server connections, so that the second probe may have to wait for the first.
+func TestAModeIsRecognisedWhileOthersFillThePool(t *testing.T) {
 	t.Parallel()
 	for _, idle := range []int{0, 1, 2} {
 		t.Run(fmt.Sprint(idle, " idle"), func(t *testing.T) {
@@ -69,12 +72,12 @@ func TestAModeIsFoundWhileOthersFillThePool(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
-			way, err := pgpool.Find(ctx, p.URL(url), "")
+			mode, err := pgpool.Probe(ctx, p.URL(url), pgpool.Unknown)
 			switch {
 			case idle == 0 && err == nil:
-				t.Errorf("nobody can have answered, and it is %s", way)
-			case idle > 0 && (err != nil || way != pgpool.Transaction):
-				t.Errorf("got %q, %v", way, err)
+				t.Errorf("no server connection was free, and got %q", mode)
+			case idle > 0 && (err != nil || mode != pgpool.TransactionPooler):
+				t.Errorf("got %q, %v", mode, err)
 			}
 		})
 	}
@@ -84,20 +87,20 @@ func TestAPoolerInStatementModeIsRefused(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
 	p := pgbouncer.Start(t, url, pgbouncer.Options{Mode: pgbouncer.Statement})
-	for _, said := range []pgpool.Way{"", pgpool.Session, pgpool.Transaction} {
+	for _, stated := range []pgpool.PoolMode{pgpool.Unknown, pgpool.SessionPooler, pgpool.TransactionPooler} {
 		tries := 0
 		err := pgpool.Wait(t.Context(), func(ctx context.Context) error {
 			tries++
-			_, err := pgpool.Find(ctx, p.URL(url), said)
+			_, err := pgpool.Probe(ctx, p.URL(url), stated)
 			return err
 		}, time.Minute, func(string) {})
 		if err == nil || !strings.Contains(err.Error(), "use its session or transaction mode") || tries != 1 {
-			t.Errorf("said %q: after %d tries: %v", said, tries, err)
+			t.Errorf("stated %q: after %d tries: %v", stated, tries, err)
 		}
 	}
 }
 
-func TestAWrongPasswordForAPoolerIsNotTriedAgain(t *testing.T) {
+func TestAWrongPasswordForAPoolerIsNotRetried(t *testing.T) {
 	t.Parallel()
 	db := testdb.NewEmpty(t)
 	u, err := url.Parse(pgbouncer.Start(t, db, pgbouncer.Options{Mode: pgbouncer.Transaction}).URL(db))
@@ -108,7 +111,7 @@ func TestAWrongPasswordForAPoolerIsNotTriedAgain(t *testing.T) {
 	tries := 0
 	err = pgpool.Wait(t.Context(), func(ctx context.Context) error {
 		tries++
-		_, err := pgpool.Find(ctx, u.String(), "")
+		_, err := pgpool.Probe(ctx, u.String(), pgpool.Unknown)
 		return err
 	}, time.Minute, func(string) {})
 	if err == nil || tries != 1 || strings.Contains(err.Error(), "wrong") {
@@ -116,26 +119,26 @@ func TestAWrongPasswordForAPoolerIsNotTriedAgain(t *testing.T) {
 	}
 }
 
-func TestWhatIsSaidIsBelieved(t *testing.T) {
+func TestAStatedModeIsTaken(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
-	for _, said := range []pgpool.Way{pgpool.Direct, pgpool.Session, pgpool.Transaction} {
-		if got, err := pgpool.Find(t.Context(), url, said); err != nil || got != said {
-			t.Errorf("got %q, %v; want %q", got, err, said)
+	for _, stated := range []pgpool.PoolMode{pgpool.Direct, pgpool.SessionPooler, pgpool.TransactionPooler} {
+		if got, err := pgpool.Probe(t.Context(), url, stated); err != nil || got != stated {
+			t.Errorf("got %q, %v; want %q", got, err, stated)
 		}
 	}
 }
 
-func TestNobodyThereIsAnError(t *testing.T) {
+func TestAnUnreachableDatabaseIsAnError(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"postgres://gem:hunter2@127.0.0.1:1/gem", "postgres://gem:hunter2@127.0.0.1:port/gem"} {
-		if way, err := pgpool.Find(t.Context(), url, ""); err == nil || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("got %q, %v", way, err)
+		if mode, err := pgpool.Probe(t.Context(), url, pgpool.Unknown); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("got %q, %v", mode, err)
 		}
 	}
 }
 
-func TestTheSameReasonIsGivenOnce(t *testing.T) {
+func TestARepeatedReasonIsGivenOnce(t *testing.T) {
 	t.Parallel()
 	same := errors.Join(errors.New("no such host"), errors.New("no such host"))
 	if got := pgpool.Reason(fmt.Errorf("connect: %w", same)); got != "no such host" {
@@ -143,18 +146,18 @@ func TestTheSameReasonIsGivenOnce(t *testing.T) {
 	}
 }
 
-// A statement whose context ends is cancelled on the server, also behind a pooler, and the connection goes on.
+// A statement whose context ends is cancelled on the server, also behind a pooler, and the connection stays open.
 func TestAStatementIsCancelledWhereverItRuns(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
 	for _, mode := range []pgbouncer.Mode{"", pgbouncer.Session, pgbouncer.Transaction} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
-			way := url
+			target := url
 			if mode != "" {
-				way = pgbouncer.Start(t, url, pgbouncer.Options{Mode: mode, PoolSize: 2}).URL(url)
+				target = pgbouncer.Start(t, url, pgbouncer.Options{Mode: mode, PoolSize: 2}).URL(url)
 			}
-			pool, err := pgpool.Open(t.Context(), way, pgpool.Options{MaxConns: 1, Pooled: true})
+			pool, err := pgpool.Open(t.Context(), target, pgpool.Options{MaxConns: 1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -184,9 +187,9 @@ func TestAStatementIsCancelledWhereverItRuns(t *testing.T) {
 	}
 }
 
-func wantWay(t *testing.T, url string, want pgpool.Way) {
+func wantMode(t *testing.T, url string, want pgpool.PoolMode) {
 	t.Helper()
-	if got, err := pgpool.Find(t.Context(), url, ""); err != nil || got != want {
+	if got, err := pgpool.Probe(t.Context(), url, pgpool.Unknown); err != nil || got != want {
 		t.Errorf("got %q, %v; want %q", got, err, want)
 	}
 }

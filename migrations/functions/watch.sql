@@ -1,5 +1,3 @@
--- +goose Up
---
 -- Views to watch GEM with, in the schema gem: for Supabase's table editor, psql, and any dashboard that reads Postgres.
 --
 --   gem.queue            what waits, by tool: how much, and for how long
@@ -8,35 +6,12 @@
 --   gem.recent_failures  the last hundred calls that did not succeed, and why
 --   gem.workers          who is there, alive or not, and what each holds
 --
--- Each answers in milliseconds whatever the tables hold. Depths are counted up to a bound; what is said of a day is counted
--- once, into gem.outcome_counts, some seconds after it happened, and stays there when calls are pruned.
+-- Each answers in milliseconds whatever the tables hold. Depths are counted up to a bound. The outcomes of a day are counted
+-- once, into gem.outcome_counts, some seconds after each call has ended, and stay there when calls are pruned.
 --
--- The role gem_monitor may read them, and nothing else, also not through conditions of its own (security_barrier):
---
---   create role grafana login password '…' in role gem_monitor;
+-- The role gem_monitor may read them and nothing else; security_barrier keeps a condition of its own from seeing more.
 
--- Calls by how they ended and how long that took. A bucket holds the durations up to 0.1 ms * 1.25 ^ bucket, so that what is
--- said of a duration is true within an eighth; it is null for hits, and where no worker ran the call.
-create table if not exists gem.outcome_counts (
-  day       date     not null, -- in UTC
-  tool_name text     not null, -- (unknown) where no worker knew it, or claimed the call at all: frontends may send any name
-  status    text     not null,
-  hit       boolean  not null, -- the receipt repeats an earlier one
-  bucket    smallint,
-  calls     bigint   not null,
-  unique nulls not distinct (day, tool_name, status, hit, bucket)
-);
-
--- One row: the receipts up to this id are in gem.outcome_counts.
-create table if not exists gem.outcomes_counted (
-  only_row boolean primary key default true check (only_row),
-  upto     uuid    not null,
-  at       timestamptz not null default clock_timestamp()
-);
-
--- +goose StatementBegin
-
--- Receipts have ids in the order of time: this is the first of a moment.
+-- Receipts have ids in the order of time: this is the first id of a moment.
 create or replace function gem.first_id_at(p_at timestamptz) returns uuid language sql immutable set search_path = pg_catalog, pg_temp as $$
   select (encode(substring(int8send((extract(epoch from p_at) * 1000)::bigint) from 3), 'hex') || '00000000000000000000')::uuid
 $$;
@@ -65,7 +40,7 @@ from public.core_tool_receipts r;
 create or replace function gem.count_outcomes(p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp set jit = off as $$
 declare
-  settled uuid := gem.first_id_at(clock_timestamp() - interval '15 seconds');
+  settled uuid := gem.first_id_at(gem.now() - interval '15 seconds');
   since   uuid;
   last    uuid;
   counted integer;
@@ -85,7 +60,7 @@ begin
   )
   select count(*) filter (where place <= p_limit), (array_agg(id) filter (where place > p_limit))[1] into counted, last from slice;
   if counted > 0 then
-    update gem.outcomes_counted set upto = coalesce(last, settled), at = clock_timestamp();
+    update gem.outcomes_counted set upto = coalesce(last, settled), at = gem.now();
   end if;
   return counted;
 end
@@ -100,7 +75,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
 as $$
 declare
-  at   constant timestamptz := clock_timestamp();
+  at   constant timestamptz := gem.now();
   each constant integer     := 10000;
   most constant integer     := 25000;
 begin
@@ -129,7 +104,6 @@ begin
   from open o group by 1;
 end
 $$;
--- +goose StatementEnd
 
 create or replace view gem.queue with (security_barrier) as select * from gem.queue_by_tool() order by ready desc, tool_name;
 
@@ -140,11 +114,11 @@ with counts as (
   union all
   select r.day, r.tool_name, r.status, r.hit, r.bucket, 1
   from gem.outcomes_of_receipts r
-  where r.id >= (select upto from gem.outcomes_counted) and r.id < gem.first_id_at(now() + interval '1 minute')
+  where r.id >= (select upto from gem.outcomes_counted) and r.id < gem.first_id_at((select gem.now()) + interval '1 minute')
 ), placed as (
   select *, sum(ran) over (partition by day, tool_name order by bucket) as upto, sum(ran) over (partition by day, tool_name) as of
   from (select *, case when bucket is not null then calls else 0 end as ran from counts) timed
-  where day > (now() at time zone 'UTC')::date - 31
+  where day > ((select gem.now()) at time zone 'UTC')::date - 31
 )
 select day, tool_name, sum(calls)::bigint as calls,
   coalesce(sum(calls) filter (where status = 'succeeded'), 0)::bigint as succeeded,
@@ -171,17 +145,17 @@ order by r.created_at desc;
 -- next heartbeat of another.
 create or replace view gem.workers with (security_barrier) as
 select coalesce(w.worker_id, h.claimed_by) as worker_id,
-  case when w.worker_id is null then 'unknown' when w.stopped_at is not null then 'stopped' when w.alive_until > clock_timestamp() then 'alive' else 'dead' end
+  case when w.worker_id is null then 'unknown' when w.stopped_at is not null then 'stopped' when w.alive_until > gem.now() then 'alive' else 'dead' end
     as state,
-  coalesce(h.calls, 0) as holds, w.concurrency, clock_timestamp() - h.since as longest, clock_timestamp() - w.heartbeat_at as last_heartbeat,
+  coalesce(h.calls, 0) as holds, w.concurrency, gem.now() - h.since as longest, gem.now() - w.heartbeat_at as last_heartbeat,
   w.started_at, w.stopped_at, w.gem_version, w.registry_version
 from public.core_workers w
 full join (select c.claimed_by, count(*) as calls, min(c.claimed_at) as since from public.core_tool_calls c where c.status = 'running' group by 1) h
   on h.claimed_by = w.worker_id
-order by w.stopped_at is not null, w.alive_until < clock_timestamp(), w.started_at desc;
+order by w.stopped_at is not null, w.alive_until < gem.now(), w.started_at desc;
 
--- What ended before this migration is counted now, and from here on workers do.
-insert into gem.outcomes_counted (upto) values (gem.first_id_at(clock_timestamp() - interval '15 seconds')) on conflict do nothing;
+-- Receipts that are older than these views, such as those of an earlier GEM, are counted here; later ones by the workers.
+insert into gem.outcomes_counted (upto, at) values (gem.first_id_at(gem.now() - interval '15 seconds'), gem.now()) on conflict do nothing;
 insert into gem.outcome_counts (day, tool_name, status, hit, bucket, calls)
 select r.day, r.tool_name, r.status, r.hit, r.bucket, count(*)
 from gem.outcomes_of_receipts r
@@ -189,26 +163,8 @@ where not exists (select from gem.outcome_counts)
   and r.id in (select o.id from public.core_tool_receipts o where o.created_at < (select at - interval '15 seconds' from gem.outcomes_counted))
 group by 1, 2, 3, 4, 5;
 
--- +goose StatementBegin
-do $$
-begin
-  revoke all on all functions in schema gem from public;
-  if exists (select from pg_roles where rolname = 'gem_worker') then
-    grant execute on function gem.count_outcomes(integer) to gem_worker;
-  end if;
-  begin
-    if not exists (select from pg_roles where rolname = 'gem_monitor') then
-      create role gem_monitor nologin;
-    end if;
-  exception
-    when duplicate_object or unique_violation then null; -- another database of this server is being migrated
-    when insufficient_privilege then
-      raise notice 'the role gem_monitor was not created: this role may create none';
-      return;
-  end;
-  grant usage on schema gem to gem_monitor;
-  grant select on gem.queue, gem.outcomes, gem.key_hits, gem.recent_failures, gem.workers to gem_monitor;
-  grant execute on function gem.queue_by_tool(), gem.first_id_at(timestamptz), gem.duration_bucket(interval), gem.bucket_ms(integer) to gem_monitor;
-end
-$$;
--- +goose StatementEnd
+select gem.grant_to('gem_worker', 'execute on function gem.count_outcomes(integer)');
+select gem.grant_to('gem_monitor', 'select on gem.queue, gem.outcomes, gem.key_hits, gem.recent_failures, gem.workers');
+select gem.grant_to('gem_monitor', 'execute on function gem.now(), gem.queue_by_tool(), gem.first_id_at(timestamptz),
+  gem.duration_bucket(interval), gem.bucket_ms(integer)');
+revoke all on all functions in schema gem from public;
