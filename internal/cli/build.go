@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"io"
+	"os"
 	"time"
 
 	"github.com/gemworker/gem/handlers"
@@ -62,12 +63,18 @@ func (p parts) build(ctx context.Context) (w *worker.Worker, done func(), err er
 	if err := p.program.checkSchema(ctx, control); err != nil {
 		return nil, nil, err
 	}
-	deps := handlers.Deps{}
-	if !p.isolated {
-		deps = outside(p.config)
+	lookup := os.Getenv
+	if p.isolated {
+		lookup = func(string) string { return "" }
 	}
-	deps.DB = calls
-	bound, err := handlers.Bind(handlers.BuiltIn(deps)...)
+	domains := p.program.Domains
+	if err := handlers.Configure(lookup, domains...); err != nil {
+		return nil, nil, usageError{err}
+	}
+	if err := handlers.Open(handlers.Env{Pool: calls, Log: p.log}, domains...); err != nil {
+		return nil, nil, err
+	}
+	bound, err := handlers.Bind(domains...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -139,7 +146,7 @@ func loadDatabaseConfig() (*config.Config, error) {
 // withDatabase is cfg with the database of a private server, which no pooler stands before.
 func withDatabase(cfg *config.Config, url string) *config.Config {
 	own := *cfg
-	own.DatabaseURL, own.DirectURL, own.DatabasePooler = config.Secret(url), "", "none"
+	own.DatabaseURL, own.DirectURL, own.DatabasePooler = handlers.Secret(url), "", "none"
 	return &own
 }
 
@@ -148,18 +155,4 @@ func consoleLogger(cfg *config.Config) *zap.Logger {
 	own := *cfg
 	own.LogFormat = "console"
 	return own.Logger()
-}
-
-// outside is what the tools need that reach out of Postgres, as the environment sets it up.
-func outside(cfg *config.Config) handlers.Deps {
-	return handlers.Deps{
-		SMTP: handlers.SMTP{
-			Host: cfg.SMTPHost, Port: cfg.SMTPPort, Username: cfg.SMTPUsername.Reveal(), Password: cfg.SMTPPassword.Reveal(),
-			From: cfg.SMTPFrom, TLS: cfg.SMTPTLS,
-		},
-		Twilio: handlers.Twilio{
-			AccountSID: cfg.TwilioAccountSID, AuthToken: cfg.TwilioAuthToken.Reveal(), From: cfg.TwilioFrom, BaseURL: cfg.TwilioBaseURL,
-		},
-		HTTP: handlers.HTTPConfig{AllowedHosts: cfg.HTTPAllowedHosts},
-	}
 }

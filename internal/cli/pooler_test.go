@@ -180,7 +180,7 @@ func startBehind(t *testing.T, o pgbouncer.Options) *behind {
 	}
 	t.Cleanup(func() { _ = server.Stop() })
 	b := &behind{url: server.URL("postgres")}
-	if err := migrations.Up(t.Context(), b.url, migrations.Domains()); err != nil {
+	if err := migrations.Up(t.Context(), b.url, builtIn.sources()...); err != nil {
 		t.Fatal(err)
 	}
 	b.pooler, b.db = pgbouncer.Start(t, b.url, o), testdb.Pool(t, b.url)

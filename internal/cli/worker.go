@@ -8,7 +8,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/gemworker/gem/internal/config"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 )
@@ -30,7 +29,7 @@ OTEL_EXPORTER_OTLP_ENDPOINT for one: see docs/observability.md. Without any
 OTEL_* it sends nothing.
 
 The environment:
-` + environment(),
+` + environment(p),
 		Example: "  DATABASE_URL=postgres://user:password@host:5432/postgres gem worker",
 		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -80,10 +79,10 @@ func tuneMemory() {
 }
 
 // environment lists the variables that a worker reads.
-func environment() string {
+func environment(p *Program) string {
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	for _, v := range config.Describe() {
+	for _, v := range p.variables() {
 		byDefault := ""
 		if v.Default != "" {
 			byDefault = " (default " + v.Default + ")"
