@@ -1,15 +1,8 @@
-// Command gem runs tool calls: its worker takes the rows of core_tool_calls and writes a receipt for each. The other
-// commands try it out, insert calls, and say what became of them. `gem --help` lists them; each is a file of this folder.
+// Command gem is GEM with its built-in domains. `gem --help` lists its commands.
 package main
 
-import (
-	"context"
-	"os"
-)
+import "github.com/gemworker/gem"
 
 func main() {
-	ctx, stop := untilSignal(context.Background())
-	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
+	gem.Main(gem.Program{Registry: gem.BuiltInRegistry})
 }

@@ -1,0 +1,42 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/migrations"
+)
+
+func TestMigrateSaysWhatItDid(t *testing.T) {
+	t.Parallel()
+	newest, err := migrations.Newest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// DIRECT_URL is preferred: nobody listens at this DATABASE_URL.
+	env := []string{"DATABASE_URL=postgres://gem@" + closedAddress(t) + "/gem", "DIRECT_URL=" + testdb.NewEmpty(t)}
+
+	first := gemWith(t, env, "migrate")
+	first.wantCode(t, 0)
+	wants(t, first.stdout, "applied 00001_calls.sql\n", fmt.Sprintf("the schema was created, at version %d\n", newest))
+
+	second := gemWith(t, env, "migrate")
+	second.wantCode(t, 0)
+	if want := fmt.Sprintf("the schema is up to date, at version %d\n", newest); second.stdout != want {
+		t.Errorf("stdout: got %q, want %q", second.stdout, want)
+	}
+}
+
+func TestMigrateSaysWhatFailed(t *testing.T) {
+	t.Parallel()
+	url := testdb.NewEmpty(t)
+	execute(t, testdb.Pool(t, url), "create view core_tool_calls as select 1 as x")
+	got := gemWith(t, []string{"DATABASE_URL=" + url}, "migrate")
+	got.wantCode(t, exitFailed)
+	wants(t, got.stderr, "gem migrate: ", "version:1", "core_tool_calls", "Nothing of that file stays")
+	if strings.Contains(got.stderr, "run `gem migrate`") {
+		t.Errorf("gem migrate says to run gem migrate:\n%s", got.stderr)
+	}
+}

@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/config"
+	"github.com/gemworker/gem/migrations"
+	"github.com/gemworker/gem/registry"
+)
+
+// Program is what a program adds to GEM: see gem.Program.
+type Program struct {
+	Domains    []any
+	Registry   []byte
+	Migrations fs.FS
+
+	// Version and Commit are what the build was told; empty for what the Go command recorded.
+	Version, Commit string
+}
+
+// check reports mistakes in the program itself.
+func (p *Program) check() error {
+	if len(bytes.TrimSpace(p.Registry)) == 0 {
+		return errors.New("Program.Registry is empty: embed a tools.registry.json with //go:embed, and pass its bytes") //nolint:staticcheck // a name begins it
+	}
+	_, err := p.bind(nil)
+	return err
+}
+
+// bind finds the handlers of all domains.
+func (p *Program) bind(cfg *config.Config) (*handlers.Handlers, error) {
+	if p.Domains == nil {
+		if cfg == nil {
+			return handlers.Bind(handlers.BuiltIn(handlers.Deps{})...)
+		}
+		return handlers.Bind(handlers.BuiltIn(outside(cfg))...)
+	}
+	return handlers.Bind(p.Domains...)
+}
+
+// registryFile is looked for in the working directory when TOOLS_REGISTRY is not set.
+const registryFile = "tools.registry.json"
+
+// loadRegistry reads the registry that chosen (TOOLS_REGISTRY) names or holds, the one in the working directory, or the
+// program's own, in this order. from says which it was.
+func (p *Program) loadRegistry(chosen string) (r *registry.Registry, from string, err error) {
+	switch {
+	case chosen != "" && chosen[0] == '{':
+		r, err = registry.Parse([]byte(chosen))
+		from = "the JSON of TOOLS_REGISTRY"
+	case chosen != "":
+		r, err = registry.ReadFile(chosen)
+		return r, chosen, err
+	default:
+		if _, err := os.Stat(registryFile); !errors.Is(err, fs.ErrNotExist) {
+			r, err = registry.ReadFile(registryFile)
+			return r, registryFile, err
+		}
+		r, err = registry.Parse(p.Registry)
+		from = "built in"
+	}
+	if err != nil {
+		err = fmt.Errorf("the registry (%s) is refused:\n%w", from, err)
+	}
+	return r, from, err
+}
+
+// sources are the migrations of the domains and of the program itself.
+func (p *Program) sources() []migrations.Source {
+	all := []migrations.Source{migrations.Domains()}
+	if p.Migrations != nil {
+		all = append(all, migrations.Source{Name: "program", Files: p.Migrations})
+	}
+	return all
+}
