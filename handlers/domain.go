@@ -27,10 +27,10 @@ type Domain struct {
 	Config any
 	// Open, if set, is called once, after Config was filled and before the worker starts.
 	Open func(Env) error
-	// Tables, if set, holds the domain's tables: SQL files named NNNNN_name.sql, numbered from 1. `gem migrate` applies each
-	// once, in a transaction.
+	// Tables, if set, holds the domain's tables: SQL files in its root, named NNNNN_name.sql and numbered from 1. `gem migrate`
+	// applies each once, in a transaction.
 	Tables fs.FS
-	// Grants say what the role gem_worker may do with them, such as "select, insert, update on notes".
+	// Grants say what the role gem_worker may do with the tables, one string a table, such as "select, insert on notes".
 	Grants []string
 }
 
@@ -90,7 +90,10 @@ func Open(env Env, domains ...any) error {
 	}
 	all := Domains(domains...)
 	for _, d := range all {
-		env.Tables = append(env.Tables, d.tables()...)
+		for _, grant := range d.Grants {
+			_, table, _ := strings.Cut(grant, " on ")
+			env.Tables = append(env.Tables, table)
+		}
 	}
 	var failed []error
 	for _, d := range all {
@@ -101,18 +104,4 @@ func Open(env Env, domains ...any) error {
 		}
 	}
 	return errors.Join(failed...)
-}
-
-// tables are the tables that the grants name: "on notes, tasks", but not "on schema x" or "on function f(text)".
-func (d Domain) tables() []string {
-	var all []string
-	for _, grant := range d.Grants {
-		_, objects, _ := strings.Cut(grant, " on ")
-		for name := range strings.SplitSeq(strings.TrimPrefix(objects, "table "), ",") {
-			if name = strings.TrimSpace(name); name != "" && !strings.ContainsAny(name, " ()") {
-				all = append(all, name)
-			}
-		}
-	}
-	return all
 }

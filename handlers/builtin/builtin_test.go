@@ -12,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/builtin"
+	"github.com/gemworker/gem/handlers/value"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/registry"
 )
@@ -23,7 +25,7 @@ var notBuilt = []string{"calendar.create_event", "integrations.google_drive.sear
 
 func readRegistry(t *testing.T) (parsed *registry.Registry, raw map[string]any) {
 	t.Helper()
-	data, err := os.ReadFile("../tools.registry.json")
+	data, err := os.ReadFile("../../tools.registry.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +40,7 @@ func readRegistry(t *testing.T) (parsed *registry.Registry, raw map[string]any) 
 
 func bound(t *testing.T) *handlers.Handlers {
 	t.Helper()
-	h, err := handlers.Bind(handlers.BuiltIn(handlers.Deps{})...)
+	h, err := handlers.Bind(builtin.Domains()...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,10 +50,9 @@ func bound(t *testing.T) *handlers.Handlers {
 // methods are the handlers of the built-in domains by the folded names of their tools, such as leads.addphotoslink.
 func methods() map[string]reflect.Type {
 	all := map[string]reflect.Type{}
-	for _, domain := range handlers.BuiltIn(handlers.Deps{}) {
-		t := reflect.TypeOf(domain)
-		for method := range t.Methods() {
-			all[strings.ToLower(t.Name()+"."+method.Name)] = method.Type
+	for _, domain := range handlers.Domains(builtin.Domains()...) {
+		for method := range reflect.TypeOf(domain.Tools).Methods() {
+			all[strings.ToLower(domain.Name()+"."+method.Name)] = method.Type
 		}
 	}
 	return all
@@ -87,13 +88,13 @@ func TestAHandlerKnowsItsFileAndFunction(t *testing.T) {
 	t.Parallel()
 	h := bound(t)
 	for tool, want := range map[string]string{
-		"leads.create":     "handlers/leads.go Leads.Create",
-		"os.create_task":   "handlers/os_tasks.go OS.CreateTask",
-		"comms.send_sms":   "handlers/comms_sms.go Comms.SendSMS",
-		"http.request":     "handlers/http.go HTTP.Request",
-		"entity.search":    "handlers/entity.go Entity.Search",
-		"os.health_check":  "handlers/os.go OS.HealthCheck",
-		"comms.send_email": "handlers/comms_email.go Comms.SendEmail",
+		"leads.create":     "leads/leads.go Leads.Create",
+		"os.create_task":   "os/tasks.go OS.CreateTask",
+		"comms.send_sms":   "comms/sms.go Comms.SendSMS",
+		"http.request":     "web/http.go HTTP.Request",
+		"entity.search":    "entity/entity.go Entity.Search",
+		"os.health_check":  "os/os.go OS.HealthCheck",
+		"comms.send_email": "comms/email.go Comms.SendEmail",
 	} {
 		found, ok := h.For(tool)
 		if !ok {
@@ -122,7 +123,7 @@ func TestOnlyHandlersWithEffectsOutsideRunOutsideTheTransaction(t *testing.T) {
 	}
 }
 
-// What frontends that were written for the earlier GEM rely on: input fields (! is required), limits, mode and timeout.
+// Frontends that were written for the earlier GEM rely on these: input fields (! is required), limits, mode and timeout.
 func TestToolsKeepTheContract(t *testing.T) {
 	t.Parallel()
 	contract := map[string]string{
@@ -247,7 +248,7 @@ func sameFields(t *testing.T, at string, schema map[string]any, goType reflect.T
 		return
 	}
 	properties, described := schema["properties"].(map[string]any)
-	if goType.Kind() != reflect.Struct || goType == reflect.TypeFor[handlers.Time]() {
+	if goType.Kind() != reflect.Struct || goType == reflect.TypeFor[value.Time]() {
 		if described {
 			t.Errorf("%s: the schema names fields, and the struct has a %s", at, goType)
 		}

@@ -9,12 +9,13 @@ import (
 
 	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// noDatabase refuses every statement, so that a handler comes as far as its own code takes it.
+// noDatabase refuses every statement: a handler runs until its first one.
 type noDatabase struct{}
 
 var errNoDatabase = errors.New("no database")
@@ -36,7 +37,7 @@ func FuzzDispatch(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	bound, err := handlers.Bind(handlers.BuiltIn(handlers.Deps{DB: noDatabase{}})...)
+	bound, err := handlers.Bind(builtin.Domains()...)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -65,7 +66,7 @@ func FuzzDispatch(f *testing.F) {
 		call := &handlers.Call{ID: "0b0f1c7e-0000-4000-8000-000000000001", Tool: tool.Name, Attempt: 1, Input: json.RawMessage(input)}
 		_, err := handler.Run(t.Context(), noDatabase{}, call)
 		if err != nil && strings.Contains(err.Error(), "does not fit "+handler.Func) {
-			t.Errorf("%s accepts an input that its handler can not take: %s: %v", tool.Name, input, err)
+			t.Errorf("%s accepts an input that its handler cannot take: %s: %v", tool.Name, input, err)
 		}
 	})
 }

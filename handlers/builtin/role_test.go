@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"testing"
 
+	"github.com/gemworker/gem"
+	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/receipts"
@@ -15,7 +17,7 @@ import (
 // A worker that connects as a member of gem_worker, and not as the owner of the tables, runs every built-in domain.
 func TestTheBuiltInToolsNeedNoMoreThanTheWorkersRole(t *testing.T) {
 	t.Parallel()
-	env := handlertest.Start(t, handlertest.Setup{NoWorker: true})
+	env := handlertest.Start(t, handlertest.Options{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry, NoWorker: true})
 	if _, err := env.DB.Exec(t.Context(), "create role gem_test_handlers login password 'worker' in role gem_worker"); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package comms
 
 import (
 	"context"
+	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,6 +25,9 @@ type Comms struct {
 	db     handlers.DB // outside the call's transaction
 }
 
+//go:embed *.sql
+var tables embed.FS
+
 // Domain returns the domain comms. Without a mail server and a Twilio account, its tools that send answer not_configured.
 func Domain() handlers.Domain {
 	c := &Comms{}
@@ -34,7 +38,10 @@ func Domain() handlers.Domain {
 			c.db = env.Pool
 			return nil
 		},
-		Grants: []string{"select, insert, update on comms_log"},
+		Tables: tables,
+		Grants: []string{
+			"select, insert, update on comms_log",
+		},
 	}
 }
 

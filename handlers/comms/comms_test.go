@@ -10,6 +10,7 @@ import (
 	"mime/quotedprintable"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	netmail "net/mail"
 	"strconv"
 	"strings"
@@ -22,8 +23,42 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/value"
 	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/migrations"
 )
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+const anID = "0d9f7c1e-52b8-4a55-9c35-8c5f6a3d2b10"
+
+// tablesOf is a database with the tables of the domain.
+func tablesOf(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	return testdb.Pool(t, testdb.New(t, migrations.Sources(Domain())...))
+}
+
+// reason is what a failure says to programs.
+func reason(err error) string {
+	failure := (*handlers.Failure)(nil)
+	if !errors.As(err, &failure) {
+		return fmt.Sprintf("no failure: %v", err)
+	}
+	switch details := failure.Details.(type) {
+	case map[string]string:
+		return details["reason"]
+	case map[string]any:
+		return fmt.Sprint(details["reason"])
+	}
+	return fmt.Sprintf("no reason: %v", failure)
+}
+
+func serve(t *testing.T, handler http.HandlerFunc) (server *httptest.Server, hostPort string) {
+	t.Helper()
+	server = httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return server, strings.TrimPrefix(server.URL, "http://")
+}
 
 // mailServer is a mail server that takes everything, but for the replies that a test sets.
 type mailServer struct {
@@ -134,8 +169,8 @@ func (s *mailServer) received() []string {
 	return append([]string(nil), s.messages...)
 }
 
-func (s *mailServer) config() handlers.SMTP {
-	return handlers.SMTP{Host: s.host, Port: s.port, From: "Acme Roofing <office@acme.example>", TLS: "none"}
+func (s *mailServer) config() config {
+	return config{SMTPHost: s.host, SMTPPort: s.port, SMTPFrom: "Acme Roofing <office@acme.example>", SMTPTLS: "none"}
 }
 
 // logRow is what comms_log says of a call's message.
@@ -154,19 +189,19 @@ func logOf(t *testing.T, db *pgxpool.Pool, callID string) logRow {
 	return row
 }
 
-var aMail = handlers.SendEmail{To: "jo@client.example", Subject: "Your roof – a quote", Body: "Dear Jo,\n.\nit leaks. Grüße",
+var aMail = SendEmail{To: "jo@client.example", Subject: "Your roof – a quote", Body: "Dear Jo,\n.\nit leaks. Grüße",
 	ContextRef: json.RawMessage(`{"type": "lead", "id": "7"}`)}
 
-func sendMail(t *testing.T, db handlers.DB, smtp handlers.SMTP, callID string, in handlers.SendEmail) (handlers.EmailSent, handlers.Effects, error) {
+func sendMail(t *testing.T, db handlers.DB, smtp config, callID string, in SendEmail) (EmailSent, handlers.Effects, error) {
 	t.Helper()
 	call := &handlers.Call{ID: callID, Tool: "comms.send_email"}
-	out, err := handlers.CommsWith(handlers.Deps{DB: db, SMTP: smtp}).SendEmail(t.Context(), call, in)
+	out, err := (&Comms{db: db, config: smtp}).SendEmail(t.Context(), call, in)
 	return out, call.Effects(), err
 }
 
 func TestAMailIsLoggedAndHandedOver(t *testing.T) {
 	t.Parallel()
-	db := testdb.Pool(t, testdb.New(t))
+	db := tablesOf(t)
 	server := startMailServer(t, nil)
 	out, effects, err := sendMail(t, db, server.config(), anID, aMail)
 	if err != nil {
@@ -208,7 +243,7 @@ func TestAMailIsLoggedAndHandedOver(t *testing.T) {
 // A worker that died after the message left and before the receipt was written.
 func TestAMailThatALaterAttemptFindsSentIsNotSentAgain(t *testing.T) {
 	t.Parallel()
-	db := testdb.Pool(t, testdb.New(t))
+	db := tablesOf(t)
 	server := startMailServer(t, nil)
 	first, _, err := sendMail(t, db, server.config(), anID, aMail)
 	if err != nil {
@@ -228,7 +263,7 @@ func TestAMailThatALaterAttemptFindsSentIsNotSentAgain(t *testing.T) {
 
 func TestAMailThatFailedIsSentByALaterAttempt(t *testing.T) {
 	t.Parallel()
-	db := testdb.Pool(t, testdb.New(t))
+	db := tablesOf(t)
 	if _, _, err := sendMail(t, db, startMailServer(t, map[string]string{"MAIL": "451 try later"}).config(), anID, aMail); err == nil {
 		t.Fatal("the first attempt did not fail")
 	}
@@ -250,7 +285,7 @@ func TestAMailThatFailedIsSentByALaterAttempt(t *testing.T) {
 // What the server took is sent, whatever comes after.
 func TestAMailThatTheServerTookIsSentWhateverComesAfter(t *testing.T) {
 	t.Parallel()
-	db := testdb.Pool(t, testdb.New(t))
+	db := tablesOf(t)
 	for name, replies := range map[string]map[string]string{
 		"QUIT refused":    {"QUIT": "500 what"},
 		"QUIT unanswered": {"QUIT": ""},
@@ -288,13 +323,13 @@ func newID(t *testing.T, db *pgxpool.Pool) string {
 
 func TestTheReplyOfTheMailServerDecidesWhetherToTryAgain(t *testing.T) {
 	t.Parallel()
-	db := testdb.Pool(t, testdb.New(t))
+	db := tablesOf(t)
 	down := startMailServer(t, nil).config()
-	down.Port = 1 // nobody listens there; a port that was free a moment ago may be another test's by now
+	down.SMTPPort = 1 // nobody listens there; a port that was free a moment ago may be another test's by now
 
 	const transient = "transient"
 	for name, c := range map[string]struct {
-		smtp handlers.SMTP
+		smtp config
 		want string
 	}{
 		"nobody listens":         {down, transient},
@@ -334,7 +369,7 @@ func TestTheReplyOfTheMailServerDecidesWhetherToTryAgain(t *testing.T) {
 // QUIT inside a message that was cut off would end the message, and so send half of it.
 func TestAfterAnErrorTheConversationIsCutOff(t *testing.T) {
 	t.Parallel()
-	db := testdb.Pool(t, testdb.New(t))
+	db := tablesOf(t)
 	server := startMailServer(t, map[string]string{"RCPT": "550 no"})
 	if _, _, err := sendMail(t, db, server.config(), anID, aMail); err == nil {
 		t.Fatal("no error")
@@ -350,7 +385,7 @@ func TestAfterAnErrorTheConversationIsCutOff(t *testing.T) {
 
 func TestAMailEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	db := testdb.Pool(t, testdb.New(t))
+	db := tablesOf(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -367,8 +402,8 @@ func TestAMailEndsWithItsContext(t *testing.T) {
 		}
 	}()
 	started := time.Now()
-	smtp := handlers.SMTP{Host: "127.0.0.1", Port: silent.Addr().(*net.TCPAddr).Port, From: "office@acme.example", TLS: "none"}
-	_, err = handlers.CommsWith(handlers.Deps{DB: db, SMTP: smtp}).SendEmail(ctx, &handlers.Call{ID: anID}, aMail)
+	smtp := config{SMTPHost: "127.0.0.1", SMTPPort: silent.Addr().(*net.TCPAddr).Port, SMTPFrom: "office@acme.example", SMTPTLS: "none"}
+	_, err = (&Comms{db: db, config: smtp}).SendEmail(ctx, &handlers.Call{ID: anID}, aMail)
 	if passing := (*handlers.TransientError)(nil); !errors.As(err, &passing) || !strings.Contains(err.Error(), "the time is over") {
 		t.Errorf("got %v", err)
 	}
@@ -383,11 +418,11 @@ func TestAMailEndsWithItsContext(t *testing.T) {
 
 func TestAMailServerWithoutEncryptionGetsNoMailThatWantsIt(t *testing.T) {
 	t.Parallel()
-	db := testdb.Pool(t, testdb.New(t))
-	for _, mode := range []string{"", "starttls"} {
+	db := tablesOf(t)
+	for _, mode := range []string{"starttls"} {
 		server := startMailServer(t, nil)
 		smtp := server.config()
-		smtp.TLS = mode
+		smtp.SMTPTLS = mode
 		_, _, err := sendMail(t, db, smtp, newID(t, db), aMail)
 		if got := reason(err); got != "smtp_setup" || len(server.received()) != 0 {
 			t.Errorf("%q: got %s, %d messages", mode, got, len(server.received()))
@@ -397,10 +432,10 @@ func TestAMailServerWithoutEncryptionGetsNoMailThatWantsIt(t *testing.T) {
 
 func TestThePasswordOfTheMailServerIsInNoError(t *testing.T) {
 	t.Parallel()
-	db := testdb.Pool(t, testdb.New(t))
+	db := tablesOf(t)
 	server := startMailServer(t, map[string]string{"AUTH": "535 hunter2 is wrong"}, "AUTH PLAIN LOGIN")
 	smtp := server.config()
-	smtp.Username, smtp.Password = "office", "hunter2"
+	smtp.SMTPUsername, smtp.SMTPPassword = "office", "hunter2"
 	id := newID(t, db)
 	_, _, err := sendMail(t, db, smtp, id, aMail)
 	if err == nil || strings.Contains(err.Error(), "hunter2") || strings.Contains(logOf(t, db, id).Error, "hunter2") {
@@ -413,18 +448,15 @@ func TestThePasswordOfTheMailServerIsInNoError(t *testing.T) {
 
 func TestAMailNeedsItsSettings(t *testing.T) {
 	t.Parallel()
-	full := handlers.SMTP{Host: "mail.example", From: "office@acme.example"}
+	full := config{SMTPHost: "mail.example", SMTPFrom: "office@acme.example"}
 	for name, c := range map[string]struct {
-		change func(*handlers.SMTP)
+		change func(*config)
 		want   []string
 	}{
-		"nothing set":        {func(s *handlers.SMTP) { *s = handlers.SMTP{} }, []string{"SMTP_HOST", "SMTP_FROM"}},
-		"no host":            {func(s *handlers.SMTP) { s.Host = "" }, []string{"SMTP_HOST"}},
-		"half a login":       {func(s *handlers.SMTP) { s.Username = "u" }, []string{"SMTP_PASSWORD"}},
-		"the other half":     {func(s *handlers.SMTP) { s.Password = "p" }, []string{"SMTP_USERNAME"}},
-		"no address":         {func(s *handlers.SMTP) { s.From = "office" }, []string{"SMTP_FROM"}},
-		"unknown encryption": {func(s *handlers.SMTP) { s.TLS = "ssl" }, []string{"SMTP_TLS"}},
-		"no port":            {func(s *handlers.SMTP) { s.Port = 99999 }, []string{"SMTP_PORT"}},
+		"nothing set":    {func(s *config) { *s = config{} }, []string{"SMTP_HOST", "SMTP_FROM"}},
+		"no host":        {func(s *config) { s.SMTPHost = "" }, []string{"SMTP_HOST"}},
+		"half a login":   {func(s *config) { s.SMTPUsername = "u" }, []string{"SMTP_PASSWORD"}},
+		"the other half": {func(s *config) { s.SMTPPassword = "p" }, []string{"SMTP_USERNAME"}},
 	} {
 		smtp := full
 		c.change(&smtp)
@@ -446,7 +478,7 @@ func TestAMailNeedsItsSettings(t *testing.T) {
 
 func TestNoHeaderCanBeAddedToAMail(t *testing.T) {
 	t.Parallel()
-	smtp := handlers.SMTP{Host: "mail.example", From: "office@acme.example"}
+	smtp := config{SMTPHost: "mail.example", SMTPFrom: "office@acme.example"}
 	for _, c := range []struct{ to, subject, want string }{
 		{"jo@client.example", "Hello\r\nBcc: all@evil.example", "line_break_in_header"},
 		{"jo@client.example", "Hello\nX: y", "line_break_in_header"},
@@ -478,23 +510,23 @@ func TestAMessageThatCanNotBeLoggedIsNotSent(t *testing.T) {
 	}
 }
 
-var anSMS = handlers.SendSMS{To: "+15557654321", Message: "We are on our way", ContextRef: handlers.ContextRef{Type: "job", ID: "7"}}
+var anSMS = SendSMS{To: "+15557654321", Message: "We are on our way", ContextRef: value.ContextRef{Type: "job", ID: "7"}}
 
 const authToken = "0123456789abcdef"
 
-func sendSMS(t *testing.T, db handlers.DB, baseURL string, callID string) (handlers.SMSSent, handlers.Effects, error) {
+func sendSMS(t *testing.T, db handlers.DB, baseURL string, callID string) (SMSSent, handlers.Effects, error) {
 	t.Helper()
 	call := &handlers.Call{ID: callID, Tool: "comms.send_sms"}
-	comms := handlers.CommsWith(handlers.Deps{DB: db, Twilio: handlers.Twilio{
-		AccountSID: "AC42", AuthToken: authToken, From: "+15551234567", BaseURL: baseURL,
-	}})
+	comms := &Comms{db: db, config: config{
+		TwilioAccountSID: "AC42", TwilioAuthToken: authToken, TwilioFrom: "+15551234567", TwilioBaseURL: baseURL,
+	}}
 	out, err := comms.SendSMS(t.Context(), call, anSMS)
 	return out, call.Effects(), err
 }
 
 func TestAnSMSIsLoggedAndPostedToTwilio(t *testing.T) {
 	t.Parallel()
-	db := testdb.Pool(t, testdb.New(t))
+	db := tablesOf(t)
 	var posts int
 	server, host := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		posts++
@@ -530,7 +562,7 @@ func TestAnSMSIsLoggedAndPostedToTwilio(t *testing.T) {
 
 func TestTheAnswerOfTwilioDecidesWhetherToTryAgain(t *testing.T) {
 	t.Parallel()
-	db := testdb.Pool(t, testdb.New(t))
+	db := tablesOf(t)
 	const transient = "transient"
 	for name, c := range map[string]struct {
 		status int
@@ -581,7 +613,7 @@ func TestTheAnswerOfTwilioDecidesWhetherToTryAgain(t *testing.T) {
 
 func TestAnSMSWhoseAnswerIsLostMayHaveBeenDelivered(t *testing.T) {
 	t.Parallel()
-	db := testdb.Pool(t, testdb.New(t))
+	db := tablesOf(t)
 	hangsUp, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.ReadAll(r.Body)
 		conn, _, _ := w.(http.Hijacker).Hijack()
@@ -606,15 +638,14 @@ func TestAnSMSWhoseAnswerIsLostMayHaveBeenDelivered(t *testing.T) {
 func TestAnSMSNeedsItsSettings(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		twilio handlers.Twilio
+		twilio config
 		want   []string
 	}{
-		"nothing set": {handlers.Twilio{}, []string{"TWILIO_ACCOUNT_SID", "TWILIO_AUTH_TOKEN", "TWILIO_FROM"}},
-		"no token":    {handlers.Twilio{AccountSID: "AC42", From: "+1"}, []string{"TWILIO_AUTH_TOKEN"}},
-		"no URL":      {handlers.Twilio{AccountSID: "AC42", AuthToken: "t", From: "+1", BaseURL: "twilio"}, []string{"TWILIO_BASE_URL"}},
+		"nothing set": {config{}, []string{"TWILIO_ACCOUNT_SID", "TWILIO_AUTH_TOKEN", "TWILIO_FROM"}},
+		"no token":    {config{TwilioAccountSID: "AC42", TwilioFrom: "+1"}, []string{"TWILIO_AUTH_TOKEN"}},
 	} {
 		call := &handlers.Call{ID: anID}
-		_, err := handlers.CommsWith(handlers.Deps{Twilio: c.twilio}).SendSMS(t.Context(), call, anSMS)
+		_, err := (&Comms{config: c.twilio}).SendSMS(t.Context(), call, anSMS)
 		missing := (*handlers.NotConfigured)(nil)
 		if !errors.As(err, &missing) {
 			t.Errorf("%s: got %v, want not_configured", name, err)
@@ -623,5 +654,55 @@ func TestAnSMSNeedsItsSettings(t *testing.T) {
 		if diff := cmp.Diff(c.want, missing.RequiredEnv); diff != "" || len(missing.NextSteps) == 0 {
 			t.Errorf("%s: required_env (-want +got):\n%s", name, diff)
 		}
+	}
+}
+
+func TestWrongValuesOfTheEnvironment(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, value, want string }{
+		{"SMTP_HOST", "smtp://mail", "without scheme"},
+		{"SMTP_PORT", "65536", "from 1 to 65535"},
+		{"SMTP_PORT", "0", "from 1 to 65535"},
+		{"SMTP_PORT", "many", `is "many"; it may be a whole number`},
+		{"SMTP_FROM", "gem", "a mail address"},
+		{"SMTP_TLS", "ssl", "starttls, tls or none"},
+		{"TWILIO_ACCOUNT_SID", "AC/../1", "letters and digits"},
+		{"TWILIO_BASE_URL", "api.twilio.com", "a URL"},
+		{"TWILIO_BASE_URL", "https://u:hunter2x@api.twilio.com", "without user"},
+	} {
+		err := handlers.Configure(func(name string) string { return map[string]string{c.name: c.value}[name] }, Domain())
+		if err == nil || !strings.HasPrefix(err.Error(), c.name+" is ") || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s=%s: %v", c.name, c.value, err)
+		}
+	}
+}
+
+func TestTheEnvironmentIsRead(t *testing.T) {
+	t.Parallel()
+	read := func(set map[string]string) config {
+		t.Helper()
+		d := Domain()
+		if err := handlers.Configure(func(name string) string { return set[name] }, d); err != nil {
+			t.Fatal(err)
+		}
+		return *d.Config.(*config)
+	}
+	want := config{SMTPPort: 587, SMTPTLS: "starttls", TwilioBaseURL: "https://api.twilio.com"}
+	if diff := cmp.Diff(want, read(nil)); diff != "" {
+		t.Errorf("defaults (-want +got):\n%s", diff)
+	}
+	want = config{
+		SMTPHost: "mail.example.com", SMTPPort: 465, SMTPUsername: "u", SMTPPassword: "p", SMTPFrom: "GEM <gem@example.com>", SMTPTLS: "tls",
+		TwilioAccountSID: "AC1", TwilioAuthToken: "t", TwilioFrom: "+15550100", TwilioBaseURL: "http://127.0.0.1:8080/",
+	}
+	got := read(map[string]string{
+		"SMTP_HOST": " mail.example.com ", "SMTP_PORT": "465", "SMTP_USERNAME": "u", "SMTP_PASSWORD": "p", "SMTP_FROM": "GEM <gem@example.com>",
+		"SMTP_TLS": "TLS", "TWILIO_ACCOUNT_SID": "AC1", "TWILIO_AUTH_TOKEN": "t", "TWILIO_FROM": "+15550100", "TWILIO_BASE_URL": "http://127.0.0.1:8080/",
+	})
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got.SMTPPassword.Reveal() != "p" || strings.Contains(fmt.Sprintf("%+v", got), "SMTPPassword:p") {
+		t.Errorf("the password: %+v", got)
 	}
 }

@@ -3,6 +3,7 @@ package entity
 
 import (
 	"context"
+	"embed"
 	"encoding/json"
 
 	"github.com/gemworker/gem/handlers"
@@ -13,11 +14,18 @@ import (
 // Entity has the tools of the domain.
 type Entity struct{}
 
+//go:embed *.sql
+var tables embed.FS
+
 // Domain returns the domain entity.
 func Domain() handlers.Domain {
 	return handlers.Domain{
 		Tools:  Entity{},
-		Grants: []string{"select, insert, update on entities, interactions"},
+		Tables: tables,
+		Grants: []string{
+			"select, insert, update on entities",
+			"select, insert, update on interactions",
+		},
 	}
 }
 

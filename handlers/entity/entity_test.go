@@ -7,21 +7,58 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/comms"
+	"github.com/gemworker/gem/handlers/entity"
 	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/testdb"
 )
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+func start(t *testing.T) *handlertest.Env {
+	t.Helper()
+	return handlertest.Start(t, handlertest.Options{Domains: []any{entity.Domain(), comms.Domain()}, Registry: gem.BuiltInRegistry})
+}
+
+func do[T any](env *handlertest.Env, tool, input string) T {
+	out, _ := handlertest.Do[T](env, tool, input)
+	return out
+}
+
+// noRow is an id that no row has.
+const noRow = "0d9f7c1e-52b8-4a55-9c35-8c5f6a3d2b10"
+
+// failsAsNotFound makes calls that name a row which does not exist.
+func failsAsNotFound(t *testing.T, env *handlertest.Env, calls map[string]string) {
+	t.Helper()
+	for tool, input := range calls {
+		receipt := env.Run(handlertest.Call{Tool: tool, Input: strings.ReplaceAll(input, "ID", noRow)})
+		if failed := handlertest.ErrorOf(t, receipt); failed.Code != "execution_error" || !strings.Contains(string(failed.Details), `"not_found"`) {
+			t.Errorf("%s: got %+v", tool, failed)
+		}
+	}
+}
+
+func text(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
 
 func TestAnEntityIsPatchedKeyByKey(t *testing.T) {
 	t.Parallel()
-	gem := handlertest.Start(t, handlertest.Setup{})
-	created, receipt := run[handlers.EntityCreated](t, gem, "entity.create",
+	env := start(t)
+	created, receipt := handlertest.Do[entity.Ref](env, "entity.create",
 		`{"entity_type": "client", "name": "Acme", "contact": {"phone": "1", "email": "a@b.example", "ids": [1, null], "big": 12345678901234567890}, "notes": "n"}`)
-	if got := effectsOf(t, receipt); got != "insert entities" {
+	if got := handlertest.Effects(t, receipt); got != "insert entities" {
 		t.Errorf("effects: %s", got)
 	}
-	get := func() handlers.EntityRecord {
+	get := func() entity.EntityRecord {
 		t.Helper()
-		return do[handlers.EntityGot](t, gem, "entity.get", `{"entity_id": "`+created.EntityID+`"}`).Entity
+		return do[entity.EntityGot](env, "entity.get", `{"entity_id": "`+created.EntityID+`"}`).Entity
 	}
 	for _, c := range []struct{ patch, contact, rest string }{
 		{`{"contact": {"phone": "2", "email": null, "web": "x"}}`, `{"big":12345678901234567890,"ids":[1,null],"web":"x","phone":"2"}`, "client Acme n"},
@@ -29,7 +66,7 @@ func TestAnEntityIsPatchedKeyByKey(t *testing.T) {
 		{`{"entity_type": "supplier", "contact": {"big": null, "ids": null, "web": null}}`, `{"phone":"2"}`, "supplier Acme Pty "},
 		{`{}`, `{"phone":"2"}`, "supplier Acme Pty "},
 	} {
-		do[handlers.EntityChanged](t, gem, "entity.update", `{"entity_id": "`+created.EntityID+`", "patch": `+c.patch+`}`)
+		do[entity.Ref](env, "entity.update", `{"entity_id": "`+created.EntityID+`", "patch": `+c.patch+`}`)
 		got := get()
 		contact, _ := json.Marshal(got.Contact)
 		if string(contact) != c.contact {
@@ -39,11 +76,11 @@ func TestAnEntityIsPatchedKeyByKey(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", c.patch, rest, c.rest)
 		}
 	}
-	receipt = gem.Run(handlertest.Call{Tool: "entity.update", Input: `{"entity_id": "` + created.EntityID + `", "patch": {"contact": null, "phone": "3"}}`})
+	receipt = env.Run(handlertest.Call{Tool: "entity.update", Input: `{"entity_id": "` + created.EntityID + `", "patch": {"contact": null, "phone": "3"}}`})
 	if failed := handlertest.ErrorOf(t, receipt); failed.Code != "validation_error" || !strings.Contains(failed.Message, "contact must be an object") {
 		t.Errorf("got %+v", failed)
 	}
-	failsAsNotFound(t, gem, map[string]string{
+	failsAsNotFound(t, env, map[string]string{
 		"entity.get":             `{"entity_id": "ID"}`,
 		"entity.update":          `{"entity_id": "ID", "patch": {"name": "x"}}`,
 		"entity.add_interaction": `{"entity_id": "ID", "interaction_type": "call", "summary": "x"}`,
@@ -53,13 +90,13 @@ func TestAnEntityIsPatchedKeyByKey(t *testing.T) {
 
 func TestEntitiesAreFoundByNameNotesAndContact(t *testing.T) {
 	t.Parallel()
-	gem := handlertest.Start(t, handlertest.Setup{})
+	env := start(t)
 	for _, input := range []string{
 		`{"entity_type": "client", "name": "Zoe Roof"}`,
 		`{"entity_type": "supplier", "name": "Acme", "notes": "roof tiles", "contact": {"phone": "0400 123", "address": {"street": "Low_Road"}}}`,
 		`{"entity_type": "friend", "name": "Al", "contact": {"email": "al@roof.example"}}`,
 	} {
-		do[handlers.EntityCreated](t, gem, "entity.create", input)
+		do[entity.Ref](env, "entity.create", input)
 	}
 	for input, want := range map[string][]string{
 		`{"query": ""}`:                                {"Acme", "Al", "Zoe Roof"},
@@ -74,7 +111,7 @@ func TestEntitiesAreFoundByNameNotesAndContact(t *testing.T) {
 		`{"query": "roof", "entity_type": "supplier"}`: {"Acme"},
 	} {
 		var got []string
-		for _, e := range do[handlers.EntitiesFound](t, gem, "entity.search", input).Results {
+		for _, e := range do[entity.EntitiesFound](env, "entity.search", input).Results {
 			got = append(got, e.Name)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -85,18 +122,18 @@ func TestEntitiesAreFoundByNameNotesAndContact(t *testing.T) {
 
 func TestWhatPassedIsShownWithTheEntity(t *testing.T) {
 	t.Parallel()
-	gem := handlertest.Start(t, handlertest.Setup{})
-	id := do[handlers.EntityCreated](t, gem, "entity.create", `{"entity_type": "client", "name": "Jo"}`).EntityID
-	do[handlers.InteractionAdded](t, gem, "entity.add_interaction",
+	env := start(t)
+	id := do[entity.Ref](env, "entity.create", `{"entity_type": "client", "name": "Jo"}`).EntityID
+	do[entity.InteractionRef](env, "entity.add_interaction",
 		`{"entity_id": "`+id+`", "interaction_type": "meeting", "summary": "tea", "details": {"at": "home"}, "occurred_at": "2026-01-01T09:00:00+01:00"}`)
-	_, receipt := run[handlers.InteractionAdded](t, gem, "comms.log_call_outcome",
+	_, receipt := handlertest.Do[entity.InteractionRef](env, "comms.log_call_outcome",
 		`{"entity_id": "`+id+`", "outcome": "left_message", "notes": "call back", "context_ref": {"type": "lead", "id": "7"}}`)
-	if got := effectsOf(t, receipt); got != "insert interactions" {
+	if got := handlertest.Effects(t, receipt); got != "insert interactions" {
 		t.Errorf("effects: %s", got)
 	}
-	do[handlers.InteractionAdded](t, gem, "comms.log_call_outcome", `{"entity_id": "`+id+`", "outcome": "busy"}`)
+	do[entity.InteractionRef](env, "comms.log_call_outcome", `{"entity_id": "`+id+`", "outcome": "busy"}`)
 
-	got, receipt := run[handlers.EntityGot](t, gem, "entity.get", `{"entity_id": "`+id+`"}`)
+	got, receipt := handlertest.Do[entity.EntityGot](env, "entity.get", `{"entity_id": "`+id+`"}`)
 	var shown []string
 	for _, i := range got.Entity.Interactions {
 		details, _ := json.Marshal(i.Details)
@@ -113,41 +150,16 @@ func TestWhatPassedIsShownWithTheEntity(t *testing.T) {
 	if at, _ := json.Marshal(got.Entity.Interactions[2].OccurredAt); string(at) != `"2026-01-01T08:00:00Z"` {
 		t.Errorf("occurred_at: %s", at)
 	}
-	if got := effectsOf(t, receipt); got != "read 1 entities, read 3 interactions" {
+	if got := handlertest.Effects(t, receipt); got != "read 1 entities, read 3 interactions" {
 		t.Errorf("effects: %s", got)
 	}
 }
 
-func TestAFollowupTaskIsBusinessUnlessItsContextIsPersonal(t *testing.T) {
+func TestAnUnknownKeyOfAPatchNamesTheKnownOnes(t *testing.T) {
 	t.Parallel()
-	gem := handlertest.Start(t, handlertest.Setup{})
-	for ref, want := range map[string]string{`{"type": "lead", "id": "7"}`: "business", `{"type": "personal"}`: "personal", `{}`: "business"} {
-		title := "about " + want
-		do[handlers.TaskCreated](t, gem, "comms.create_followup_task_from_message",
-			`{"title": "`+title+`", "context_ref": `+ref+`, "due_at": "2026-01-01T00:00:00Z"}`)
-	}
-	for _, task := range do[handlers.TasksListed](t, gem, "os.list_tasks", `{}`).Tasks {
-		if task.Title != "about "+task.Domain || task.DueAt == nil || len(task.ContextRef) == 0 || task.Priority != "normal" {
-			t.Errorf("got %+v", task)
-		}
-	}
-}
-
-// The tools with effects outside, through a worker whose environment says nothing of them.
-func TestToolsThatAreNotSetUpSayWhatIsMissing(t *testing.T) {
-	t.Parallel()
-	gem := handlertest.Start(t, handlertest.Setup{})
-	for tool, c := range map[string]struct{ input, want string }{
-		"comms.send_email":                 {`{"to": "jo@client.example", "subject": "s", "body": "b", "context_ref": {}}`, `"required_env": ["SMTP_HOST", "SMTP_FROM"]`},
-		"comms.send_sms":                   {`{"to": "+1", "message": "m", "context_ref": {"type": "lead", "id": "7"}}`, `"required_env": ["TWILIO_ACCOUNT_SID", "TWILIO_AUTH_TOKEN", "TWILIO_FROM"]`},
-		"http.request":                     {`{"method": "GET", "url": "https://api.example.com"}`, `"required_env": ["HTTP_ALLOWED_HOSTS"]`},
-		"calendar.create_event":            {`{"title": "t", "start_at": "2026-01-01T00:00:00Z", "end_at": "2026-01-01T01:00:00Z", "color": "red"}`, `"next_steps": [`},
-		"quote.generate_pdf":               {`{"quote_id": "7"}`, `"next_steps": [`},
-		"integrations.google_drive.search": {`{"query": "q"}`, `"next_steps": [`},
-	} {
-		receipt := gem.Run(handlertest.Call{Tool: tool, Input: c.input})
-		if receipt.Status != "not_configured" || !strings.Contains(string(receipt.Result), c.want) {
-			t.Errorf("%s: got %s %s", tool, receipt.Status, receipt.Result)
-		}
+	_, err := entity.Entity{}.Update(t.Context(), nil, &handlers.Call{ID: noRow},
+		entity.UpdateEntity{EntityID: noRow, Patch: json.RawMessage(`{"phone": "1"}`)})
+	if err == nil || !strings.Contains(err.Error(), "contact, entity_type, name, notes") {
+		t.Errorf("got %v, want the keys that can be patched", err)
 	}
 }

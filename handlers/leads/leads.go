@@ -3,6 +3,7 @@ package leads
 
 import (
 	"context"
+	"embed"
 	"encoding/json"
 
 	"github.com/gemworker/gem/handlers"
@@ -13,11 +14,20 @@ import (
 // Leads has the tools of the domain.
 type Leads struct{}
 
+//go:embed *.sql
+var tables embed.FS
+
 // Domain returns the domain leads.
 func Domain() handlers.Domain {
 	return handlers.Domain{
 		Tools:  Leads{},
-		Grants: []string{"select, insert, update on leads, lead_sources, lead_photo_links, lead_stage_changes"},
+		Tables: tables,
+		Grants: []string{
+			"select, insert, update on leads",
+			"select, insert, update on lead_sources",
+			"select, insert, update on lead_photo_links",
+			"select, insert, update on lead_stage_changes",
+		},
 	}
 }
 

@@ -7,13 +7,41 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/handlers/leads"
+	"github.com/gemworker/gem/internal/testdb"
 )
 
-func onlyLead(t *testing.T, gem *handlertest.Env) handlers.Lead {
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+func start(t *testing.T) *handlertest.Env {
 	t.Helper()
-	listed := do[handlers.LeadsListed](t, gem, "leads.list_by_stage", `{}`).Leads
+	return handlertest.Start(t, handlertest.Options{Domains: []any{leads.Domain()}, Registry: gem.BuiltInRegistry})
+}
+
+func do[T any](env *handlertest.Env, tool, input string) T {
+	out, _ := handlertest.Do[T](env, tool, input)
+	return out
+}
+
+// noRow is an id that no row has.
+const noRow = "0d9f7c1e-52b8-4a55-9c35-8c5f6a3d2b10"
+
+// failsAsNotFound makes calls that name a row which does not exist.
+func failsAsNotFound(t *testing.T, env *handlertest.Env, calls map[string]string) {
+	t.Helper()
+	for tool, input := range calls {
+		receipt := env.Run(handlertest.Call{Tool: tool, Input: strings.ReplaceAll(input, "ID", noRow)})
+		if failed := handlertest.ErrorOf(t, receipt); failed.Code != "execution_error" || !strings.Contains(string(failed.Details), `"not_found"`) {
+			t.Errorf("%s: got %+v", tool, failed)
+		}
+	}
+}
+
+func onlyLead(t *testing.T, env *handlertest.Env) leads.Lead {
+	t.Helper()
+	listed := do[leads.LeadsListed](env, "leads.list_by_stage", `{}`).Leads
 	if len(listed) != 1 {
 		t.Fatalf("got %d leads, want 1", len(listed))
 	}
@@ -22,16 +50,16 @@ func onlyLead(t *testing.T, gem *handlertest.Env) handlers.Lead {
 
 func TestOnePhoneIsOneLead(t *testing.T) {
 	t.Parallel()
-	gem := handlertest.Start(t, handlertest.Setup{})
-	first, receipt := run[handlers.LeadCreated](t, gem, "leads.create", `{"name": "Jo", "phone": "+61 400 000 000", "suburb": "Soho", "email": "jo@client.example"}`)
-	if got := effectsOf(t, receipt); got != "insert leads" {
+	env := start(t)
+	first, receipt := handlertest.Do[leads.Ref](env, "leads.create", `{"name": "Jo", "phone": "+61 400 000 000", "suburb": "Soho", "email": "jo@client.example"}`)
+	if got := handlertest.Effects(t, receipt); got != "insert leads" {
 		t.Errorf("effects: %s", got)
 	}
-	second := do[handlers.LeadCreated](t, gem, "leads.create", `{"name": "Joanna", "phone": "+61 400 000 000", "suburb": "Newtown", "source": "gmb"}`)
+	second := do[leads.Ref](env, "leads.create", `{"name": "Joanna", "phone": "+61 400 000 000", "suburb": "Newtown", "source": "gmb"}`)
 	if first != second {
 		t.Errorf("got %v, then %v", first, second)
 	}
-	lead := onlyLead(t, gem)
+	lead := onlyLead(t, env)
 	if lead.Name != "Jo" || lead.Phone != "+61 400 000 000" || lead.Stage != "new" || lead.Source != "other" || *lead.Email != "jo@client.example" || lead.Notes != nil {
 		t.Errorf("got %+v", lead)
 	}
@@ -42,8 +70,8 @@ func TestOnePhoneIsOneLead(t *testing.T) {
 
 func TestALeadKeepsItsHistory(t *testing.T) {
 	t.Parallel()
-	gem := handlertest.Start(t, handlertest.Setup{})
-	id := do[handlers.LeadCreated](t, gem, "leads.create", `{"name": "Jo", "phone": "1", "suburb": "Soho", "source": "gmb"}`).LeadID
+	env := start(t)
+	id := do[leads.Ref](env, "leads.create", `{"name": "Jo", "phone": "1", "suburb": "Soho", "source": "gmb"}`).LeadID
 
 	for _, c := range []struct{ tool, input, effects string }{
 		{"leads.update_stage", `{"lead_id": "ID", "stage": "contacted", "notes": "keen"}`, "update leads, insert lead_stage_changes"},
@@ -59,16 +87,16 @@ func TestALeadKeepsItsHistory(t *testing.T) {
 		{"leads.add_photos_link", `{"lead_id": "ID", "links": []}`, ""},
 		{"leads.add_photos_link", `{"lead_id": "ID", "links": ["https://a/0"]}`, "insert lead_photo_links"},
 	} {
-		out, receipt := run[handlers.LeadChanged](t, gem, c.tool, strings.ReplaceAll(c.input, "ID", id))
+		out, receipt := handlertest.Do[leads.Ref](env, c.tool, strings.ReplaceAll(c.input, "ID", id))
 		if out.LeadID != id {
 			t.Errorf("%s %s: got %s", c.tool, c.input, out.LeadID)
 		}
-		if got := effectsOf(t, receipt); got != c.effects {
+		if got := handlertest.Effects(t, receipt); got != c.effects {
 			t.Errorf("%s %s: effects %q, want %q", c.tool, c.input, got, c.effects)
 		}
 	}
 
-	lead := onlyLead(t, gem)
+	lead := onlyLead(t, env)
 	var history, sources []string
 	for _, h := range lead.History {
 		history = append(history, strings.Join([]string{h.FromStage, h.ToStage, text(h.Reason), text(h.Notes)}, "|"))
@@ -89,11 +117,11 @@ func TestALeadKeepsItsHistory(t *testing.T) {
 		t.Errorf("got %+v", lead)
 	}
 
-	do[handlers.LeadChanged](t, gem, "leads.update_stage", `{"lead_id": "`+id+`", "stage": "won"}`)
-	if lead := onlyLead(t, gem); lead.Stage != "won" || lead.LostReason != nil {
+	do[leads.Ref](env, "leads.update_stage", `{"lead_id": "`+id+`", "stage": "won"}`)
+	if lead := onlyLead(t, env); lead.Stage != "won" || lead.LostReason != nil {
 		t.Errorf("won after all: %+v", lead)
 	}
-	failsAsNotFound(t, gem, map[string]string{
+	failsAsNotFound(t, env, map[string]string{
 		"leads.update_stage":    `{"lead_id": "ID", "stage": "won"}`,
 		"leads.mark_lost":       `{"lead_id": "ID", "reason": "x"}`,
 		"leads.add_source":      `{"lead_id": "ID", "source": "gmb"}`,
@@ -110,15 +138,15 @@ func text(s *string) string {
 
 func TestLeadsAreListedByStageSuburbAndSource(t *testing.T) {
 	t.Parallel()
-	gem := handlertest.Start(t, handlertest.Setup{})
+	env := start(t)
 	ids := map[string]string{}
 	for _, lead := range []string{"ada|Soho|gmb", "bob|soho|meta", "cy|Newtown|gmb"} {
 		part := strings.Split(lead, "|")
-		ids[part[0]] = do[handlers.LeadCreated](t, gem, "leads.create",
+		ids[part[0]] = do[leads.Ref](env, "leads.create",
 			`{"name": "`+part[0]+`", "phone": "`+part[0]+`", "suburb": "`+part[1]+`", "source": "`+part[2]+`"}`).LeadID
 	}
-	do[handlers.LeadChanged](t, gem, "leads.update_stage", `{"lead_id": "`+ids["bob"]+`", "stage": "quoted"}`)
-	do[handlers.LeadChanged](t, gem, "leads.add_source", `{"lead_id": "`+ids["bob"]+`", "source": "gmb"}`)
+	do[leads.Ref](env, "leads.update_stage", `{"lead_id": "`+ids["bob"]+`", "stage": "quoted"}`)
+	do[leads.Ref](env, "leads.add_source", `{"lead_id": "`+ids["bob"]+`", "source": "gmb"}`)
 	for input, want := range map[string][]string{
 		`{}`:                  {"cy", "bob", "ada"},
 		`{"limit": 2}`:        {"cy", "bob"},
@@ -132,7 +160,7 @@ func TestLeadsAreListedByStageSuburbAndSource(t *testing.T) {
 		`{"stage": "new", "suburb": "soho", "source": "gmb"}`: {"ada"},
 	} {
 		var got []string
-		for _, lead := range do[handlers.LeadsListed](t, gem, "leads.list_by_stage", input).Leads {
+		for _, lead := range do[leads.LeadsListed](env, "leads.list_by_stage", input).Leads {
 			got = append(got, lead.Name)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

@@ -7,6 +7,7 @@ package os
 
 import (
 	"context"
+	"embed"
 	"fmt"
 	"strings"
 
@@ -18,6 +19,9 @@ type OS struct {
 	tables []string // of all domains of the program
 }
 
+//go:embed *.sql
+var tables embed.FS
+
 // Domain returns the domain os.
 func Domain() handlers.Domain {
 	o := &OS{}
@@ -27,7 +31,13 @@ func Domain() handlers.Domain {
 			o.tables = env.Tables
 			return nil
 		},
-		Grants: []string{"select, insert, update on notes, tasks, reminders, state_snapshots"},
+		Tables: tables,
+		Grants: []string{
+			"select, insert, update on notes",
+			"select, insert, update on tasks",
+			"select, insert, update on reminders",
+			"select, insert, update on state_snapshots",
+		},
 	}
 }
 

@@ -2,6 +2,7 @@ package os_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -9,48 +10,43 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/handlers/leads"
+	"github.com/gemworker/gem/handlers/os"
+	"github.com/gemworker/gem/handlers/value"
 	"github.com/gemworker/gem/internal/testdb"
-	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/receipts"
 )
 
-// run makes a call that must succeed and returns its output.
-func run[T any](t *testing.T, gem *handlertest.Env, tool, input string) (T, *receipts.Receipt) {
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+func start(t *testing.T) *handlertest.Env {
 	t.Helper()
-	receipt := gem.Run(handlertest.Call{Tool: tool, Input: input})
-	return handlertest.Output[T](t, receipt), receipt
+	return handlertest.Start(t, handlertest.Options{Domains: []any{os.Domain()}, Registry: gem.BuiltInRegistry})
 }
 
-func do[T any](t *testing.T, gem *handlertest.Env, tool, input string) T {
+// startAll is for tools that read the tables of other domains.
+func startAll(t *testing.T) *handlertest.Env {
 	t.Helper()
-	out, _ := run[T](t, gem, tool, input)
+	return handlertest.Start(t, handlertest.Options{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry})
+}
+
+func do[T any](env *handlertest.Env, tool, input string) T {
+	out, _ := handlertest.Do[T](env, tool, input)
 	return out
 }
 
-// effectsOf are the effects of a receipt, with the ids of rows left out.
-func effectsOf(t *testing.T, r *receipts.Receipt) string {
-	t.Helper()
-	var effects handlers.Effects
-	if err := json.Unmarshal(r.Effects, &effects); err != nil {
-		t.Fatal(err)
-	}
-	var all []string
-	for _, w := range effects.DBWrites {
-		all = append(all, fmt.Sprintf("%s %s", w.Action, w.Table))
-	}
-	for _, r := range effects.DBReads {
-		all = append(all, fmt.Sprintf("read %d %s", r.Count, r.Table))
-	}
-	return strings.Join(all, ", ")
-}
+// noRow is an id that no row has.
+const noRow = "0d9f7c1e-52b8-4a55-9c35-8c5f6a3d2b10"
 
 // failsAsNotFound makes calls that name a row which does not exist.
-func failsAsNotFound(t *testing.T, gem *handlertest.Env, calls map[string]string) {
+func failsAsNotFound(t *testing.T, env *handlertest.Env, calls map[string]string) {
 	t.Helper()
 	for tool, input := range calls {
-		receipt := gem.Run(handlertest.Call{Tool: tool, Input: strings.ReplaceAll(input, "ID", anID)})
+		receipt := env.Run(handlertest.Call{Tool: tool, Input: strings.ReplaceAll(input, "ID", noRow)})
 		if failed := handlertest.ErrorOf(t, receipt); failed.Code != "execution_error" || !strings.Contains(string(failed.Details), `"not_found"`) {
 			t.Errorf("%s: got %+v", tool, failed)
 		}
@@ -59,28 +55,28 @@ func failsAsNotFound(t *testing.T, gem *handlertest.Env, calls map[string]string
 
 func TestHealthNamesTheTablesThatAreMissing(t *testing.T) {
 	t.Parallel()
-	gem := handlertest.Start(t, handlertest.Setup{})
-	if got := do[handlers.Health](t, gem, "os.health_check", `{}`); got.Status != "ok" || got.Checks["database"] != "ok" || got.Checks["tables"] != "ok" {
+	env := startAll(t)
+	if got := do[os.Health](env, "os.health_check", `{}`); got.Status != "ok" || got.Checks["database"] != "ok" || got.Checks["tables"] != "ok" {
 		t.Errorf("got %+v", got)
 	}
-	if _, err := gem.DB.Exec(t.Context(), `drop table lead_sources, reminders`); err != nil {
+	if _, err := env.DB.Exec(t.Context(), `drop table lead_sources, reminders`); err != nil {
 		t.Fatal(err)
 	}
-	if got := do[handlers.Health](t, gem, "os.health_check", `{}`); got.Status != "degraded" || !strings.Contains(got.Checks["tables"], "lead_sources, reminders") {
+	if got := do[os.Health](env, "os.health_check", `{}`); got.Status != "degraded" || !strings.Contains(got.Checks["tables"], "lead_sources, reminders") {
 		t.Errorf("got %+v", got)
 	}
 }
 
 func TestNotesAreFoundByTheirWords(t *testing.T) {
 	t.Parallel()
-	gem := handlertest.Start(t, handlertest.Setup{})
-	created, receipt := run[handlers.NoteCreated](t, gem, "os.create_note",
+	env := start(t)
+	created, receipt := handlertest.Do[os.NoteRef](env, "os.create_note",
 		`{"domain": "business", "title": "Tiles 50% off", "content": "At Grün & Co, <until> June_1", "entity_refs": [{"type": "supplier", "id": "7"}]}`)
-	if got := effectsOf(t, receipt); got != "insert notes" {
+	if got := handlertest.Effects(t, receipt); got != "insert notes" {
 		t.Errorf("effects: %s", got)
 	}
-	do[handlers.NoteCreated](t, gem, "os.create_note", `{"domain": "personal", "title": "Tiles for the bath", "content": ""}`)
-	do[handlers.NoteCreated](t, gem, "os.create_note", `{"domain": "both", "title": "Open 500 hours", "content": "offers"}`)
+	do[os.NoteRef](env, "os.create_note", `{"domain": "personal", "title": "Tiles for the bath", "content": ""}`)
+	do[os.NoteRef](env, "os.create_note", `{"domain": "both", "title": "Open 500 hours", "content": "offers"}`)
 
 	for _, c := range []struct {
 		query string
@@ -99,7 +95,7 @@ func TestNotesAreFoundByTheirWords(t *testing.T) {
 		{`{"query": "", "limit": 1.0}`, []string{"Open 500 hours"}},
 	} {
 		var got []string
-		for _, note := range do[handlers.NotesFound](t, gem, "os.search_notes", c.query).Results {
+		for _, note := range do[os.NotesFound](env, "os.search_notes", c.query).Results {
 			got = append(got, note.Title)
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" {
@@ -107,7 +103,7 @@ func TestNotesAreFoundByTheirWords(t *testing.T) {
 		}
 	}
 
-	found, receipt := run[handlers.NotesFound](t, gem, "os.search_notes", `{"query": "grün"}`)
+	found, receipt := handlertest.Do[os.NotesFound](env, "os.search_notes", `{"query": "grün"}`)
 	note := found.Results[0]
 	if note.NoteID != created.NoteID || note.Content != "At Grün & Co, <until> June_1" || string(note.EntityRefs) != `[{"id": "7", "type": "supplier"}]` {
 		t.Errorf("got %+v, entity_refs %s", note, note.EntityRefs)
@@ -115,12 +111,12 @@ func TestNotesAreFoundByTheirWords(t *testing.T) {
 	if since := time.Since(note.CreatedAt.Time); since < 0 || since > time.Minute || note.CreatedAt.Location() != time.UTC {
 		t.Errorf("created_at: %v", note.CreatedAt)
 	}
-	if got := effectsOf(t, receipt); got != "read 1 notes" {
+	if got := handlertest.Effects(t, receipt); got != "read 1 notes" {
 		t.Errorf("effects: %s", got)
 	}
 }
 
-func titles(tasks []handlers.Task) []string {
+func titles(tasks []os.Task) []string {
 	var all []string
 	for _, task := range tasks {
 		all = append(all, task.Title)
@@ -130,16 +126,16 @@ func titles(tasks []handlers.Task) []string {
 
 func TestATaskIsCreatedChangedDeferredAndDone(t *testing.T) {
 	t.Parallel()
-	gem := handlertest.Start(t, handlertest.Setup{})
-	created, receipt := run[handlers.TaskCreated](t, gem, "os.create_task",
+	env := start(t)
+	created, receipt := handlertest.Do[os.TaskRef](env, "os.create_task",
 		`{"title": "Call Jo", "domain": "business", "due_at": "2026-05-01T10:00:00+10:00", "context_ref": {"type": "lead", "id": "7"}}`)
-	if got := effectsOf(t, receipt); got != "insert tasks" {
+	if got := handlertest.Effects(t, receipt); got != "insert tasks" {
 		t.Errorf("effects: %s", got)
 	}
 	id := created.TaskID
-	only := func(status string) handlers.Task {
+	only := func(status string) os.Task {
 		t.Helper()
-		listed := do[handlers.TasksListed](t, gem, "os.list_tasks", `{"status": "`+status+`"}`).Tasks
+		listed := do[os.TasksListed](env, "os.list_tasks", `{"status": "`+status+`"}`).Tasks
 		if len(listed) != 1 {
 			t.Fatalf("%s: got %d tasks, want 1", status, len(listed))
 		}
@@ -149,41 +145,41 @@ func TestATaskIsCreatedChangedDeferredAndDone(t *testing.T) {
 		t.Errorf("created: %s", got)
 	}
 
-	do[handlers.TaskChanged](t, gem, "os.update_task", `{"task_id": "`+id+`", "patch": {"title": "Call Jo & Al", "priority": "high", "due_at": null, "description": "d"}}`)
+	do[os.TaskRef](env, "os.update_task", `{"task_id": "`+id+`", "patch": {"title": "Call Jo & Al", "priority": "high", "due_at": null, "description": "d"}}`)
 	if got := only("open"); got.Title != "Call Jo & Al" || got.Priority != "high" || got.DueAt != nil || *got.Description != "d" || got.Domain != "business" {
 		t.Errorf("updated: %+v", got)
 	}
 	for _, patch := range []string{``, `, "patch": {}`} {
-		_, receipt = run[handlers.TaskChanged](t, gem, "os.update_task", `{"task_id": "`+id+`"`+patch+`}`)
-		if got := effectsOf(t, receipt); got != "read 1 tasks" {
+		_, receipt = handlertest.Do[os.TaskRef](env, "os.update_task", `{"task_id": "`+id+`"`+patch+`}`)
+		if got := handlertest.Effects(t, receipt); got != "read 1 tasks" {
 			t.Errorf("nothing to change: effects %s", got)
 		}
 	}
 
-	do[handlers.TaskChanged](t, gem, "os.defer_task", `{"task_id": "`+id+`", "due_at": "2026-06-01T00:00:00Z", "reason": "away"}`)
+	do[os.TaskRef](env, "os.defer_task", `{"task_id": "`+id+`", "due_at": "2026-06-01T00:00:00Z", "reason": "away"}`)
 	if got := only("open"); got.DueAt.Month() != time.June || *got.DeferReason != "away" {
 		t.Errorf("deferred: %+v", got)
 	}
 
-	_, receipt = run[handlers.TaskChanged](t, gem, "os.complete_task", `{"task_id": "`+id+`", "note": "went well"}`)
-	if got := effectsOf(t, receipt); got != "update tasks" {
+	_, receipt = handlertest.Do[os.TaskRef](env, "os.complete_task", `{"task_id": "`+id+`", "note": "went well"}`)
+	if got := handlertest.Effects(t, receipt); got != "update tasks" {
 		t.Errorf("effects: %s", got)
 	}
 	first := only("done")
-	do[handlers.TaskChanged](t, gem, "os.complete_task", `{"task_id": "`+strings.ToUpper(id)+`"}`)
+	do[os.TaskRef](env, "os.complete_task", `{"task_id": "`+strings.ToUpper(id)+`"}`)
 	if got := only("done"); *got.CompletionNote != "went well" || got.CompletedAt.Time != first.CompletedAt.Time {
 		t.Errorf("done twice: %+v, first %+v", got, first)
 	}
 
-	do[handlers.TaskChanged](t, gem, "os.update_task", `{"task_id": "`+id+`", "patch": {"status": "open"}}`)
+	do[os.TaskRef](env, "os.update_task", `{"task_id": "`+id+`", "patch": {"status": "open"}}`)
 	if got := only("open"); got.CompletedAt != nil || got.CompletionNote != nil {
 		t.Errorf("open again: %+v", got)
 	}
-	do[handlers.TaskChanged](t, gem, "os.update_task", `{"task_id": "`+id+`", "patch": {"status": "done"}}`)
+	do[os.TaskRef](env, "os.update_task", `{"task_id": "`+id+`", "patch": {"status": "done"}}`)
 	if got := only("done"); got.CompletedAt == nil {
 		t.Errorf("done by a patch: %+v", got)
 	}
-	failsAsNotFound(t, gem, map[string]string{
+	failsAsNotFound(t, env, map[string]string{
 		"os.update_task":   `{"task_id": "ID", "patch": {"title": "x"}}`,
 		"os.complete_task": `{"task_id": "ID"}`,
 		"os.defer_task":    `{"task_id": "ID", "due_at": "2026-01-01T00:00:00Z"}`,
@@ -192,30 +188,30 @@ func TestATaskIsCreatedChangedDeferredAndDone(t *testing.T) {
 
 func TestARefusedPatchChangesNothing(t *testing.T) {
 	t.Parallel()
-	gem := handlertest.Start(t, handlertest.Setup{})
-	created := do[handlers.TaskCreated](t, gem, "os.create_task", `{"title": "Call Jo", "domain": "business"}`)
-	receipt := gem.Run(handlertest.Call{Tool: "os.update_task", Input: `{"task_id": "` + created.TaskID + `", "patch": {"title": "new", "owner": "me"}}`})
+	env := start(t)
+	created := do[os.TaskRef](env, "os.create_task", `{"title": "Call Jo", "domain": "business"}`)
+	receipt := env.Run(handlertest.Call{Tool: "os.update_task", Input: `{"task_id": "` + created.TaskID + `", "patch": {"title": "new", "owner": "me"}}`})
 	if failed := handlertest.ErrorOf(t, receipt); failed.Code != "validation_error" || !strings.Contains(string(failed.Details), "/patch/owner") {
 		t.Errorf("got %+v", failed)
 	}
-	if got := do[handlers.TasksListed](t, gem, "os.list_tasks", `{}`).Tasks[0].Title; got != "Call Jo" {
+	if got := do[os.TasksListed](env, "os.list_tasks", `{}`).Tasks[0].Title; got != "Call Jo" {
 		t.Errorf("the title is %q", got)
 	}
 }
 
 func TestTasksAreListedInTheOrderOfUse(t *testing.T) {
 	t.Parallel()
-	gem := handlertest.Start(t, handlertest.Setup{})
+	env := start(t)
 	for _, input := range []string{
 		`{"title": "someday", "domain": "business"}`,
 		`{"title": "june", "domain": "personal", "due_at": "2026-06-01T00:00:00Z"}`,
 		`{"title": "may", "domain": "both", "due_at": "2026-05-01T00:00:00Z"}`,
 	} {
-		do[handlers.TaskCreated](t, gem, "os.create_task", input)
+		do[os.TaskRef](env, "os.create_task", input)
 	}
 	for _, title := range []string{"first", "second"} {
-		created := do[handlers.TaskCreated](t, gem, "os.create_task", `{"title": "`+title+`", "domain": "business"}`)
-		do[handlers.TaskChanged](t, gem, "os.complete_task", `{"task_id": "`+created.TaskID+`"}`)
+		created := do[os.TaskRef](env, "os.create_task", `{"title": "`+title+`", "domain": "business"}`)
+		do[os.TaskRef](env, "os.complete_task", `{"task_id": "`+created.TaskID+`"}`)
 	}
 	for input, want := range map[string][]string{
 		`{}`:                     {"may", "june", "someday"},
@@ -227,7 +223,7 @@ func TestTasksAreListedInTheOrderOfUse(t *testing.T) {
 		`{"limit": 1}`:           {"may"},
 		`{"status": "all", "domain": "both", "limit": 2}`: {"second", "first"},
 	} {
-		if diff := cmp.Diff(want, titles(do[handlers.TasksListed](t, gem, "os.list_tasks", input).Tasks)); diff != "" {
+		if diff := cmp.Diff(want, titles(do[os.TasksListed](env, "os.list_tasks", input).Tasks)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", input, diff)
 		}
 	}
@@ -235,13 +231,13 @@ func TestTasksAreListedInTheOrderOfUse(t *testing.T) {
 
 func TestASnapshotIsComputedUntilOneIsStored(t *testing.T) {
 	t.Parallel()
-	gem := handlertest.Start(t, handlertest.Setup{})
+	env := startAll(t)
 	type state struct {
 		Tasks struct {
 			Open, Overdue int
 			Next          []struct {
-				Title string         `json:"title"`
-				DueAt *handlers.Time `json:"due_at"`
+				Title string      `json:"title"`
+				DueAt *value.Time `json:"due_at"`
 			}
 		}
 		Reminders struct{ Upcoming int }
@@ -251,16 +247,16 @@ func TestASnapshotIsComputedUntilOneIsStored(t *testing.T) {
 			Latest  []struct{ Name string }
 		}
 		Activity struct {
-			Since        handlers.Time
+			Since        value.Time
 			TasksCreated int `json:"tasks_created"`
 		}
 		BusinessActivity *struct {
 			LeadsCreated int `json:"leads_created"`
 		} `json:"business_activity"`
 	}
-	get := func(domain string) (handlers.StateSnapshot, state, *receipts.Receipt) {
+	get := func(domain string) (os.StateSnapshot, state, *receipts.Receipt) {
 		t.Helper()
-		snapshot, receipt := run[handlers.StateSnapshot](t, gem, "os.get_state_snapshot", `{"domain": "`+domain+`"}`)
+		snapshot, receipt := handlertest.Do[os.StateSnapshot](env, "os.get_state_snapshot", `{"domain": "`+domain+`"}`)
 		var s state
 		if err := json.Unmarshal(snapshot.State, &s); err != nil {
 			t.Fatal(err)
@@ -271,11 +267,11 @@ func TestASnapshotIsComputedUntilOneIsStored(t *testing.T) {
 		t.Errorf("of nothing: %+v", empty)
 	}
 
-	do[handlers.TaskCreated](t, gem, "os.create_task", `{"title": "late", "domain": "business", "due_at": "2020-01-01T00:00:00Z"}`)
-	do[handlers.TaskCreated](t, gem, "os.create_task", `{"title": "mine", "domain": "personal"}`)
-	do[handlers.ReminderCreated](t, gem, "os.create_reminder", `{"title": "later", "remind_at": "2999-01-01T00:00:00Z"}`)
-	do[handlers.NoteCreated](t, gem, "os.create_note", `{"domain": "personal", "title": "n", "content": "c"}`)
-	do[handlers.LeadCreated](t, gem, "leads.create", `{"name": "Jo", "phone": "1", "suburb": "Soho"}`)
+	do[os.TaskRef](env, "os.create_task", `{"title": "late", "domain": "business", "due_at": "2020-01-01T00:00:00Z"}`)
+	do[os.TaskRef](env, "os.create_task", `{"title": "mine", "domain": "personal"}`)
+	do[os.ReminderRef](env, "os.create_reminder", `{"title": "later", "remind_at": "2999-01-01T00:00:00Z"}`)
+	do[os.NoteRef](env, "os.create_note", `{"domain": "personal", "title": "n", "content": "c"}`)
+	do[leads.Ref](env, "leads.create", `{"name": "Jo", "phone": "1", "suburb": "Soho"}`)
 
 	_, business, receipt := get("business")
 	if business.Tasks.Open != 1 || business.Tasks.Overdue != 1 || business.Reminders.Upcoming != 1 || business.Notes.Total != 0 ||
@@ -285,7 +281,7 @@ func TestASnapshotIsComputedUntilOneIsStored(t *testing.T) {
 	if next := business.Tasks.Next[0]; next.Title != "late" || next.DueAt.Year() != 2020 {
 		t.Errorf("next: %+v", next)
 	}
-	if got := effectsOf(t, receipt); got != "read 1 tasks, read 1 reminders, read 0 notes, read 1 leads" {
+	if got := handlertest.Effects(t, receipt); got != "read 1 tasks, read 1 reminders, read 0 notes, read 1 leads" {
 		t.Errorf("effects: %s", got)
 	}
 	if _, personal, _ := get("personal"); personal.Tasks.Open != 1 || personal.Notes.Total != 1 || personal.Leads != nil || personal.BusinessActivity != nil {
@@ -295,40 +291,56 @@ func TestASnapshotIsComputedUntilOneIsStored(t *testing.T) {
 		t.Errorf("both: %+v", both)
 	}
 
-	stored, receipt := run[handlers.StateSnapshotStored](t, gem, "os.refresh_state_snapshot", `{"domain": "business", "since": "2999-01-01T00:00:00Z"}`)
-	if got := effectsOf(t, receipt); got != "insert state_snapshots, read 1 tasks, read 1 reminders, read 0 notes, read 1 leads" {
+	stored, receipt := handlertest.Do[os.SnapshotRef](env, "os.refresh_state_snapshot", `{"domain": "business", "since": "2999-01-01T00:00:00Z"}`)
+	if got := handlertest.Effects(t, receipt); got != "insert state_snapshots, read 1 tasks, read 1 reminders, read 0 notes, read 1 leads" {
 		t.Errorf("effects: %s", got)
 	}
-	do[handlers.TaskCreated](t, gem, "os.create_task", `{"title": "since then", "domain": "business"}`)
+	do[os.TaskRef](env, "os.create_task", `{"title": "since then", "domain": "business"}`)
 	snapshot, kept, receipt := get("business")
 	if snapshot.AsOf != stored.AsOf || kept.Tasks.Open != 1 || kept.Activity.TasksCreated != 0 || kept.Activity.Since.Year() != 2999 {
 		t.Errorf("stored: %+v", kept)
 	}
-	if got := effectsOf(t, receipt); got != "read 1 state_snapshots" {
+	if got := handlertest.Effects(t, receipt); got != "read 1 state_snapshots" {
 		t.Errorf("effects: %s", got)
 	}
 	if _, personal, _ := get("personal"); personal.Tasks.Open != 1 {
 		t.Errorf("another domain: %+v", personal)
 	}
-	do[handlers.StateSnapshotStored](t, gem, "os.refresh_state_snapshot", `{"domain": "business"}`)
+	do[os.SnapshotRef](env, "os.refresh_state_snapshot", `{"domain": "business"}`)
 	if _, fresh, _ := get("business"); fresh.Tasks.Open != 2 || fresh.Activity.TasksCreated != 2 {
 		t.Errorf("refreshed: %+v", fresh)
 	}
 }
 
+func TestASnapshotCountsNothingOfDomainsThatTheProgramLacks(t *testing.T) {
+	t.Parallel()
+	env := start(t)
+	do[os.TaskRef](env, "os.create_task", `{"title": "late", "domain": "business"}`)
+	for _, tool := range []string{"os.refresh_state_snapshot", "os.get_state_snapshot"} {
+		env.Run(handlertest.Call{Tool: tool, Input: `{"domain": "both"}`})
+	}
+	state := string(do[os.StateSnapshot](env, "os.get_state_snapshot", `{"domain": "both"}`).State)
+	for _, want := range []string{`"open": 1`, `"leads": {"latest": [], "by_stage": {}}`,
+		`"business_activity": {"interactions": 0, "leads_created": 0, "messages_sent": 0}`} {
+		if !strings.Contains(state, want) {
+			t.Errorf("%s is missing in %s", want, state)
+		}
+	}
+}
+
 func TestTheJournalIsSearchedByTheUserOfTheCall(t *testing.T) {
 	t.Parallel()
-	gem := handlertest.Start(t, handlertest.Setup{})
-	mine := gem.Insert(handlertest.Call{Tool: "os.create_note", Input: `{"domain": "both", "title": "t", "content": "c"}`, CreatedBy: "ada"})
-	gem.Await(mine)
-	others := gem.Insert(handlertest.Call{Tool: "os.create_task", Input: `{}`, CreatedBy: "bob"})
-	gem.Await(others)
+	env := start(t)
+	mine := env.Insert(handlertest.Call{Tool: "os.create_note", Input: `{"domain": "both", "title": "t", "content": "c"}`, CreatedBy: "ada"})
+	env.Await(mine)
+	others := env.Insert(handlertest.Call{Tool: "os.create_task", Input: `{}`, CreatedBy: "bob"})
+	env.Await(others)
 
 	search := func(by, input string) []string {
 		t.Helper()
-		receipt := gem.Run(handlertest.Call{Tool: "os.audit_log_search", Input: input, CreatedBy: by})
+		receipt := env.Run(handlertest.Call{Tool: "os.audit_log_search", Input: input, CreatedBy: by})
 		var all []string
-		for _, item := range handlertest.Output[handlers.AuditLog](t, receipt).Items {
+		for _, item := range handlertest.Output[os.AuditLog](t, receipt).Items {
 			if item.ToolName == "os.audit_log_search" {
 				continue
 			}
@@ -357,7 +369,7 @@ func TestTheJournalIsSearchedByTheUserOfTheCall(t *testing.T) {
 		{"", `{"query": "createXnote"}`, nil},
 		{"ada", `{"since": "2999-01-01T00:00:00Z"}`, nil},
 		{"ada", `{"since": "2020-01-01T00:00:00Z", "event_type": "queued"}`, note[2:]},
-		{"", `{"call_id": "` + anID + `"}`, nil},
+		{"", `{"call_id": "` + noRow + `"}`, nil},
 	} {
 		if diff := cmp.Diff(c.want, search(c.by, c.input)); diff != "" {
 			t.Errorf("%s: %s (-want +got):\n%s", c.by, c.input, diff)
@@ -368,61 +380,38 @@ func TestTheJournalIsSearchedByTheUserOfTheCall(t *testing.T) {
 	}
 }
 
-// The tables that an earlier GEM left, with rows that say less, or in other words.
-func TestRowsOfAnEarlierGEMAreListedAndChanged(t *testing.T) {
+// Refused before the database is asked: there is no transaction here.
+func TestAPatchIsRefusedWithAllItsFaults(t *testing.T) {
 	t.Parallel()
-	url := testdb.NewEmpty(t)
-	db := testdb.Pool(t, url)
-	if _, err := db.Exec(t.Context(), `
-		create table tasks (id uuid primary key default gen_random_uuid(), title text not null, status text check (status in ('open', 'done', 'later')));
-		insert into tasks (title, status) values ('old', null), ('parked', 'later');
-		create table notes (id uuid primary key, title text, body text not null);
-		insert into notes values (gen_random_uuid(), null, 'b');
-		create table comms_log (id uuid primary key default gen_random_uuid(), status text check (status in ('ok')), body text);
-		insert into comms_log (body) values ('x');
-		create table leads (id uuid primary key default gen_random_uuid(), name text, phone text, stage text not null);
-		insert into leads (name, stage) values ('Jo', 'hot');
-		create table entities (id uuid primary key default gen_random_uuid(), name text);
-		insert into entities (name) values ('Acme');`); err != nil {
-		t.Fatal(err)
-	}
-	if err := migrations.Up(t.Context(), url, migrations.Domains()); err != nil {
-		t.Fatal(err)
-	}
-	tx, err := db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(t.Context()) }()
-	call := &handlers.Call{ID: anID}
-
-	tasks, err := handlers.OS{}.ListTasks(t.Context(), tx, call, handlers.ListTasks{Status: "all"})
-	if err != nil || len(tasks.Tasks) != 2 {
-		t.Fatalf("tasks: %+v, %v", tasks, err)
-	}
-	for _, task := range tasks.Tasks {
-		if _, err := (handlers.OS{}).DeferTask(t.Context(), tx, call, handlers.DeferTask{TaskID: task.TaskID, DueAt: task.CreatedAt}); err != nil {
-			t.Errorf("defer %s: %v", task.Title, err)
+	call := &handlers.Call{ID: noRow}
+	for _, c := range []struct {
+		patch string
+		want  []string // path keyword
+	}{
+		{`{"colour": "red"}`, []string{"/patch/colour additionalProperties"}},
+		{`{"id": "x", "title": 5, "a/b~c": 1}`, []string{"/patch/a~1b~0c additionalProperties", "/patch/id additionalProperties", "/patch/title type"}},
+		{`{"title": null, "status": "later", "due_at": "soon", "context_ref": []}`,
+			[]string{"/patch/context_ref type", "/patch/due_at format", "/patch/status enum", "/patch/title type"}},
+		{`{"title": "` + strings.Repeat("ä", 201) + `"}`, []string{"/patch/title maxLength"}},
+		{`[]`, []string{"/patch type"}},
+	} {
+		_, err := (*os.OS)(nil).UpdateTask(t.Context(), nil, call, os.UpdateTask{TaskID: noRow, Patch: json.RawMessage(c.patch)})
+		failure := (*handlers.Failure)(nil)
+		if !errors.As(err, &failure) || failure.Code != "validation_error" {
+			t.Errorf("%.60s: got %v, want a validation_error", c.patch, err)
+			continue
 		}
-	}
-	if notes, err := (handlers.OS{}).SearchNotes(t.Context(), tx, call, handlers.SearchNotes{}); err != nil || len(notes.Results) != 1 {
-		t.Errorf("notes: %+v, %v", notes, err)
-	}
-	if _, err := (handlers.OS{}).CreateNote(t.Context(), tx, call, handlers.CreateNote{Domain: "both", Title: "new"}); err != nil {
-		t.Errorf("a new note: %v", err)
-	}
-	leads, err := handlers.Leads{}.ListByStage(t.Context(), tx, call, handlers.ListByStage{})
-	if err != nil || len(leads.Leads) != 1 {
-		t.Fatalf("leads: %+v, %v", leads, err)
-	}
-	if _, err := (handlers.Leads{}).UpdateStage(t.Context(), tx, call, handlers.UpdateStage{LeadID: leads.Leads[0].LeadID, Stage: "won"}); err != nil {
-		t.Errorf("move the lead: %v", err)
-	}
-	if found, err := (handlers.Entity{}).Search(t.Context(), tx, call, handlers.SearchEntities{Query: "acme"}); err != nil || len(found.Results) != 1 {
-		t.Errorf("entities: %+v, %v", found, err)
-	}
-	var status string
-	if err := tx.QueryRow(t.Context(), `select status from comms_log`).Scan(&status); err != nil || status != "sent" {
-		t.Errorf("comms_log: %q, %v", status, err)
+		var faults []struct{ Path, Keyword, Message string }
+		data, _ := json.Marshal(failure.Details)
+		if err := json.Unmarshal(data, &faults); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, f := range faults {
+			got = append(got, f.Path+" "+f.Keyword)
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%.60s (-want +got):\n%s", c.patch, diff)
+		}
 	}
 }

@@ -2,13 +2,12 @@ package value_test
 
 import (
 	"encoding/json"
-	"errors"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/value"
 )
 
 func TestTimesAreReadAsTheFormatAllowsAndWrittenInUTC(t *testing.T) {
@@ -28,7 +27,7 @@ func TestTimesAreReadAsTheFormatAllowsAndWrittenInUTC(t *testing.T) {
 		"yesterday":                  "",
 		strings.Repeat("9", 100_000): "",
 	} {
-		var parsed handlers.Time
+		var parsed value.Time
 		quoted, _ := json.Marshal(in)
 		err := json.Unmarshal(quoted, &parsed)
 		if want == "" {
@@ -51,14 +50,14 @@ func TestTimesAreReadAsTheFormatAllowsAndWrittenInUTC(t *testing.T) {
 
 func TestALimitIsAnyWayToWriteAnInteger(t *testing.T) {
 	t.Parallel()
-	for in, want := range map[string]handlers.Limit{"10": 10, "10.0": 10, "1e1": 10} {
-		var got handlers.Limit
+	for in, want := range map[string]value.Limit{"10": 10, "10.0": 10, "1e1": 10} {
+		var got value.Limit
 		if err := json.Unmarshal([]byte(in), &got); err != nil || got != want {
 			t.Errorf("%s: got %d, %v, want %d", in, got, err, want)
 		}
 	}
 	for _, in := range []string{"10.5", `"10"`, "1e400", "true"} {
-		var got handlers.Limit
+		var got value.Limit
 		if err := json.Unmarshal([]byte(in), &got); err == nil {
 			t.Errorf("%s: got %d, want an error", in, got)
 		}
@@ -71,91 +70,10 @@ func TestSearchedWordsAreTakenLiterally(t *testing.T) {
 		"":                       {},
 		"  leaking\troof ":       {"%leaking%", "%roof%"},
 		`50% off_all c:\x`:       {`%50\%%`, `%off\_all%`, `%c:\\x%`},
-		strings.Repeat("a ", 99): handlers.Words(strings.Repeat("a ", 20)),
+		strings.Repeat("a ", 99): value.Words(strings.Repeat("a ", 20)),
 	} {
-		if diff := cmp.Diff(want, handlers.Words(query)); diff != "" {
+		if diff := cmp.Diff(want, value.Words(query)); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", query, diff)
-		}
-	}
-}
-
-const anID = "0d9f7c1e-52b8-4a55-9c35-8c5f6a3d2b10"
-
-// Refused before the database is asked: there is no transaction here.
-func TestAPatchIsRefusedWithAllItsFaults(t *testing.T) {
-	t.Parallel()
-	call := &handlers.Call{ID: anID}
-	for _, c := range []struct {
-		patch string
-		want  []string // path keyword
-	}{
-		{`{"colour": "red"}`, []string{"/patch/colour additionalProperties"}},
-		{`{"id": "x", "title": 5, "a/b~c": 1}`, []string{"/patch/a~1b~0c additionalProperties", "/patch/id additionalProperties", "/patch/title type"}},
-		{`{"title": null, "status": "later", "due_at": "soon", "context_ref": []}`,
-			[]string{"/patch/context_ref type", "/patch/due_at format", "/patch/status enum", "/patch/title type"}},
-		{`{"title": "` + strings.Repeat("ä", 201) + `"}`, []string{"/patch/title maxLength"}},
-		{`[]`, []string{"/patch type"}},
-	} {
-		_, err := handlers.OS{}.UpdateTask(t.Context(), nil, call, handlers.UpdateTask{TaskID: anID, Patch: json.RawMessage(c.patch)})
-		failure := (*handlers.Failure)(nil)
-		if !errors.As(err, &failure) || failure.Code != "validation_error" {
-			t.Errorf("%.60s: got %v, want a validation_error", c.patch, err)
-			continue
-		}
-		var faults []struct{ Path, Keyword, Message string }
-		data, _ := json.Marshal(failure.Details)
-		if err := json.Unmarshal(data, &faults); err != nil {
-			t.Fatal(err)
-		}
-		var got []string
-		for _, f := range faults {
-			got = append(got, f.Path+" "+f.Keyword)
-		}
-		if diff := cmp.Diff(c.want, got); diff != "" {
-			t.Errorf("%.60s (-want +got):\n%s", c.patch, diff)
-		}
-	}
-}
-
-func TestAnUnknownKeyOfAPatchNamesTheKnownOnes(t *testing.T) {
-	t.Parallel()
-	_, err := handlers.Entity{}.Update(t.Context(), nil, &handlers.Call{ID: anID},
-		handlers.UpdateEntity{EntityID: anID, Patch: json.RawMessage(`{"phone": "1"}`)})
-	if err == nil || !strings.Contains(err.Error(), "contact, entity_type, name, notes") {
-		t.Errorf("got %v, want the keys that can be patched", err)
-	}
-}
-
-// An id that is no uuid never reaches Postgres, where its cast would end the transaction.
-func TestAnIDThatIsNoUUIDIsNotFound(t *testing.T) {
-	t.Parallel()
-	h := bound(t)
-	for tool, input := range map[string]string{
-		"os.update_task":         `{"task_id": "ID", "patch": {"title": "x"}}`,
-		"os.complete_task":       `{"task_id": "ID"}`,
-		"os.defer_task":          `{"task_id": "ID", "due_at": "2026-01-01T00:00:00Z"}`,
-		"os.audit_log_search":    `{"call_id": "ID"}`,
-		"leads.update_stage":     `{"lead_id": "ID", "stage": "won"}`,
-		"leads.mark_lost":        `{"lead_id": "ID", "reason": "x"}`,
-		"leads.add_source":       `{"lead_id": "ID", "source": "gmb"}`,
-		"leads.add_photos_link":  `{"lead_id": "ID", "links": ["x"]}`,
-		"entity.update":          `{"entity_id": "ID", "patch": {"name": "x"}}`,
-		"entity.get":             `{"entity_id": "ID"}`,
-		"entity.add_interaction": `{"entity_id": "ID", "interaction_type": "call", "summary": "x"}`,
-		"comms.log_call_outcome": `{"entity_id": "ID", "outcome": "busy"}`,
-	} {
-		for _, id := range []string{"42", "{" + anID + "}", strings.ReplaceAll(anID, "-", ""), anID[:35] + "g", strings.Repeat("x", 100_000)} {
-			handler, _ := h.For(tool)
-			call := &handlers.Call{ID: anID, Tool: tool, Input: json.RawMessage(strings.ReplaceAll(input, "ID", id))}
-			_, err := handler.Run(t.Context(), nil, call)
-			failure := (*handlers.Failure)(nil)
-			if !errors.As(err, &failure) {
-				t.Errorf("%s %.40s: got %v, want a failure", tool, id, err)
-				continue
-			}
-			if details, _ := failure.Details.(map[string]string); details["reason"] != "not_found" || len(failure.Message) > 300 {
-				t.Errorf("%s %.40s: got %.300v", tool, id, failure)
-			}
 		}
 	}
 }

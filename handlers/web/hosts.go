@@ -50,19 +50,21 @@ func (l allowList) empty() bool { return len(l.hosts) == 0 && len(l.exact) == 0 
 // parseEntry reads a host, or a host and a port. An IPv6 address with a port is in brackets.
 func parseEntry(entry string) (host, port string, err error) {
 	host = entry
-	if _, err := netip.ParseAddr(entry); err != nil && !strings.HasSuffix(entry, "]") && strings.Contains(entry, ":") {
-		if host, port, err = net.SplitHostPort(entry); err != nil {
-			return "", "", err
-		}
-		if port, err = normalPort(port); err != nil {
-			return "", "", err
+	_, notAddress := netip.ParseAddr(entry)
+	brackets := strings.HasPrefix(entry, "[")
+	switch {
+	case brackets && strings.HasSuffix(entry, "]"):
+		host = entry[1 : len(entry)-1]
+	case notAddress != nil && strings.Contains(entry, ":"):
+		if host, port, err = net.SplitHostPort(entry); err == nil {
+			port, err = normalPort(port)
 		}
 	}
-	if inner, ok := strings.CutPrefix(host, "["); ok {
-		host, ok = strings.CutSuffix(inner, "]")
-		if !ok || !strings.Contains(host, ":") {
-			return "", "", errors.New("brackets are for IPv6 addresses")
-		}
+	if err == nil && brackets && !strings.Contains(host, ":") {
+		err = errors.New("brackets are for IPv6 addresses")
+	}
+	if err != nil {
+		return "", "", err
 	}
 	host, err = normalHost(host)
 	return host, port, err

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/binary"
 	"errors"
@@ -34,18 +35,29 @@ func serve(t *testing.T, handler http.HandlerFunc) (server *httptest.Server, hos
 	return server, strings.TrimPrefix(server.URL, "http://")
 }
 
-func request(t *testing.T, h handlers.HTTP, in handlers.HTTPRequest) (handlers.HTTPResponse, handlers.Effects, error) {
+func request(t *testing.T, h *HTTP, in Request) (Response, handlers.Effects, error) {
 	t.Helper()
 	if in.Method == "" {
 		in.Method = http.MethodGet
 	}
-	call := &handlers.Call{ID: anID, Tool: "http.request"}
+	call := &handlers.Call{ID: "0d9f7c1e-52b8-4a55-9c35-8c5f6a3d2b10", Tool: "http.request"}
 	out, err := h.Request(t.Context(), call, in)
 	return out, call.Effects(), err
 }
 
-func allowing(hosts ...string) handlers.HTTP {
-	return handlers.HTTPWith(handlers.HTTPConfig{AllowedHosts: hosts}, nil, nil)
+// allowing is the domain with these hosts listed.
+func allowing(hosts ...string) *HTTP { return opened(hosts, nil, nil) }
+
+// opened has a resolver and certificates to trust; nil means the system's.
+func opened(hosts []string, resolver *net.Resolver, roots *x509.CertPool) *HTTP {
+	d := Domain()
+	if err := handlers.Configure(func(string) string { return strings.Join(hosts, ",") }, d); err != nil {
+		panic(err)
+	}
+	h := d.Tools.(*HTTP)
+	h.resolveWith(resolver)
+	h.transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	return h
 }
 
 // reason is what a failure says to machines.
@@ -65,8 +77,8 @@ func reason(err error) string {
 
 func TestHTTPIsNotConfiguredUntilAHostIsListed(t *testing.T) {
 	t.Parallel()
-	for _, hosts := range [][]string{nil, {""}, {" ", "https://no.host/"}} {
-		_, _, err := request(t, allowing(hosts...), handlers.HTTPRequest{URL: "https://api.example.com/"})
+	for _, hosts := range [][]string{nil, {""}, {" ", ""}} {
+		_, _, err := request(t, allowing(hosts...), Request{URL: "https://api.example.com/"})
 		missing := (*handlers.NotConfigured)(nil)
 		if !errors.As(err, &missing) {
 			t.Fatalf("%q: got %v, want not_configured", hosts, err)
@@ -88,7 +100,7 @@ func TestARequestGivesTheAnswerWhateverItsStatus(t *testing.T) {
 		w.WriteHeader(http.StatusTeapot)
 		_, _ = w.Write(append([]byte("got "), body...))
 	})
-	out, effects, err := request(t, allowing(host), handlers.HTTPRequest{
+	out, effects, err := request(t, allowing(host), Request{
 		Method: "PUT", URL: "http://" + host + "/a%2Fb?key=secret#part", Headers: map[string]string{"x-asked": "yes"}, Body: "ü",
 	})
 	if err != nil {
@@ -158,9 +170,11 @@ func TestTheListDecidesByHostAndPort(t *testing.T) {
 		"https://api.example.com\r\nX: y/":           "invalid_url",
 		"https://a b/":                               "invalid_url",
 	} {
-		got, err := handlers.AllowsURL(list, in)
-		if err != nil {
+		got := ""
+		if u, err := allowing(list...).config.AllowedHosts.check(in); err != nil {
 			got = reason(err)
+		} else {
+			got = u.String()
 		}
 		if got != want {
 			t.Errorf("%s: got %s, want %s", in, got, want)
@@ -170,14 +184,14 @@ func TestTheListDecidesByHostAndPort(t *testing.T) {
 
 func TestAListedEntryThatIsNoHostIsReported(t *testing.T) {
 	t.Parallel()
-	for _, entry := range []string{"", "https://api.example.com", "api.example.com/path", "*.example.com", "a:b", "a:0", "a:70000", "a:",
+	for _, entry := range []string{"https://api.example.com", "api.example.com/path", "*.example.com", "a:b", "a:0", "a:70000", "a:",
 		"[::1", "::1]", "[name]:80", "fe80::1%eth0", "user@host", "a..b", strings.Repeat("a", 64) + ".example"} {
-		if err := (handlers.HTTPConfig{AllowedHosts: []string{"ok.example", entry}}).Validate(); err == nil {
-			t.Errorf("%q: no error", entry)
+		err := handlers.Configure(func(string) string { return "ok.example," + entry }, Domain())
+		if err == nil || !strings.HasPrefix(err.Error(), "HTTP_ALLOWED_HOSTS is ") || !strings.Contains(err.Error(), "without scheme and path") {
+			t.Errorf("%q: %v", entry, err)
 		}
 	}
-	good := []string{"api.example.com", "localhost:8080", "127.0.0.1:80", "[::1]:80", "[::1]", "::1", " spaced.example ", "a_b.example."}
-	if err := (handlers.HTTPConfig{AllowedHosts: good}).Validate(); err != nil {
+	if err := new(allowList).Decode("api.example.com, localhost:8080,127.0.0.1:80,[::1]:80,[::1],::1, spaced.example ,a_b.example.,"); err != nil {
 		t.Error(err)
 	}
 }
@@ -192,7 +206,7 @@ func TestInternationalNamesAreComparedInASCII(t *testing.T) {
 		"почемужеонинеговорятпорусски": "xn--b1abfaaepdrnnbgefbadotcwatmq2g4l",
 		"☃.net": "xn--n3h.net",
 	} {
-		if got, err := handlers.NormalHost(in); err != nil || got != want {
+		if got, err := normalHost(in); err != nil || got != want {
 			t.Errorf("%s: got %s, %v, want %s", in, got, err, want)
 		}
 	}
@@ -202,7 +216,7 @@ func TestOnlyPublicAddressesAreReached(t *testing.T) {
 	t.Parallel()
 	for _, public := range []string{"1.1.1.1", "93.184.216.34", "172.15.255.255", "172.32.0.1", "100.63.255.255", "100.128.0.1", "223.255.255.255",
 		"2606:4700:4700::1111", "2a00::1"} {
-		if !handlers.IsPublic(netip.MustParseAddr(public)) {
+		if !isPublic(netip.MustParseAddr(public)) {
 			t.Errorf("%s is public", public)
 		}
 	}
@@ -212,7 +226,7 @@ func TestOnlyPublicAddressesAreReached(t *testing.T) {
 		"::", "::1", "::ffff:1.1.1.1", "::ffff:127.0.0.1", "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b::101:101", "64:ff9b:1::1", "100::1",
 		"2001::1", "2001:db8::1", "2002:7f00:1::", "3fff::1", "5f00::1", "fc00::1", "fd00:ec2::254", "fe80::1", "fec0::1", "ff02::1", "2a00::1%eth0",
 	} {
-		if handlers.IsPublic(netip.MustParseAddr(other)) {
+		if isPublic(netip.MustParseAddr(other)) {
 			t.Errorf("%s is not public", other)
 		}
 	}
@@ -233,7 +247,7 @@ func TestAPrivateAddressIsReachedOnlyThroughAnEntryWithItsPort(t *testing.T) {
 		{"127.0.0.1", "http://" + host + "/", "host_not_allowed"},
 		{"localhost:" + port, "http://" + host + "/", "host_not_allowed"},
 	} {
-		_, effects, err := request(t, allowing(c.listed), handlers.HTTPRequest{URL: c.url})
+		_, effects, err := request(t, allowing(c.listed), Request{URL: c.url})
 		if got := reason(err); got != c.want {
 			t.Errorf("%s with %s listed: got %s, want %s", c.url, c.listed, got, c.want)
 		}
@@ -245,7 +259,7 @@ func TestAPrivateAddressIsReachedOnlyThroughAnEntryWithItsPort(t *testing.T) {
 		t.Fatalf("the server was reached %d times", n)
 	}
 	for _, name := range []string{"127.0.0.1:" + port, "localhost:" + port} {
-		if _, _, err := request(t, allowing(name), handlers.HTTPRequest{URL: "http://" + name + "/"}); err != nil {
+		if _, _, err := request(t, allowing(name), Request{URL: "http://" + name + "/"}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -262,8 +276,8 @@ func TestANameThatComesToPointInsideIsNotReached(t *testing.T) {
 	_, port, _ := net.SplitHostPort(host)
 	resolver := answering(t, "127.0.0.1")
 
-	listed := handlers.HTTPWith(handlers.HTTPConfig{AllowedHosts: []string{"rebound.example"}}, resolver, nil)
-	_, _, err := request(t, listed, handlers.HTTPRequest{URL: "http://rebound.example/"})
+	listed := opened([]string{"rebound.example"}, resolver, nil)
+	_, _, err := request(t, listed, Request{URL: "http://rebound.example/"})
 	if got := reason(err); got != "private_address" {
 		t.Errorf("got %s, want private_address", got)
 	}
@@ -271,8 +285,8 @@ func TestANameThatComesToPointInsideIsNotReached(t *testing.T) {
 		t.Error("the server was reached")
 	}
 
-	withPort := handlers.HTTPWith(handlers.HTTPConfig{AllowedHosts: []string{"rebound.example:" + port}}, resolver, nil)
-	if _, _, err := request(t, withPort, handlers.HTTPRequest{URL: "http://rebound.example:" + port + "/"}); err != nil {
+	withPort := opened([]string{"rebound.example:" + port}, resolver, nil)
+	if _, _, err := request(t, withPort, Request{URL: "http://rebound.example:" + port + "/"}); err != nil {
 		t.Errorf("listed with its port: %v", err)
 	}
 	if hits.Load() != 1 {
@@ -345,7 +359,7 @@ func TestARedirectIsCheckedLikeTheRequest(t *testing.T) {
 		"file:///etc/passwd":            "invalid_url",
 		"http://[bad":                   "invalid_redirect",
 	} {
-		out, _, err := request(t, h, handlers.HTTPRequest{URL: "http://" + host + "/?to=" + url.QueryEscape(to)})
+		out, _, err := request(t, h, Request{URL: "http://" + host + "/?to=" + url.QueryEscape(to)})
 		got := out.Body
 		if err != nil {
 			got = reason(err)
@@ -363,11 +377,11 @@ func TestFiveRedirectsAreFollowedAndNotSix(t *testing.T) {
 			http.Redirect(w, r, "/"+strconv.Itoa(n-1), http.StatusFound)
 		}
 	})
-	_, effects, err := request(t, allowing(host), handlers.HTTPRequest{URL: "http://" + host + "/5"})
+	_, effects, err := request(t, allowing(host), Request{URL: "http://" + host + "/5"})
 	if err != nil || len(effects.ExternalCalls) != 6 {
 		t.Errorf("five redirects: got %v and %d requests, want 6", err, len(effects.ExternalCalls))
 	}
-	_, effects, err = request(t, allowing(host), handlers.HTTPRequest{URL: "http://" + host + "/6"})
+	_, effects, err = request(t, allowing(host), Request{URL: "http://" + host + "/6"})
 	if got := reason(err); got != "too_many_redirects" || len(effects.ExternalCalls) != 6 {
 		t.Errorf("six redirects: got %s and %d requests", got, len(effects.ExternalCalls))
 	}
@@ -403,7 +417,7 @@ func TestARedirectElsewhereLeavesTheHeadersBehind(t *testing.T) {
 		"/other?code=301": `GET auth="" cookie="" custom="" type="" body=""`,
 		"/other?code=308": `POST auth="" cookie="" custom="" type="text/plain" body="b"`,
 	} {
-		out, _, err := request(t, h, handlers.HTTPRequest{Method: "POST", URL: "http://" + host + path, Body: "b",
+		out, _, err := request(t, h, Request{Method: "POST", URL: "http://" + host + path, Body: "b",
 			Headers: map[string]string{"Authorization": "a", "Cookie": "c", "X-Api-Key": "k", "Content-Type": "text/plain"}})
 		if err != nil || out.Body != want {
 			t.Errorf("%s: got %s, %v, want %s", path, out.Body, err, want)
@@ -424,13 +438,13 @@ func TestARedirectFromHTTPSToHTTPIsRefused(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AddCert(secure.Certificate())
 
-	h := handlers.HTTPWith(handlers.HTTPConfig{AllowedHosts: []string{host, plain}}, nil, roots)
-	_, _, err := request(t, h, handlers.HTTPRequest{URL: secure.URL})
+	h := opened([]string{host, plain}, nil, roots)
+	_, _, err := request(t, h, Request{URL: secure.URL})
 	if got := reason(err); got != "redirect_to_http" {
 		t.Errorf("got %s", got)
 	}
 	// A certificate that nobody vouches for is no passing trouble.
-	_, _, err = request(t, allowing(host), handlers.HTTPRequest{URL: secure.URL})
+	_, _, err = request(t, allowing(host), Request{URL: secure.URL})
 	if got := reason(err); got != "request_failed" {
 		t.Errorf("unknown certificate: got %s", got)
 	}
@@ -445,18 +459,18 @@ func TestHeadersOfTheConnectionAndSmuggledOnesAreRefused(t *testing.T) {
 		"Proxy-Authorization": "header_not_allowed", "Expect": "header_not_allowed",
 		"": "invalid_header", "a b": "invalid_header", "X:": "invalid_header", "X\r\nHost": "invalid_header", "Ü": "invalid_header",
 	} {
-		_, _, err := request(t, allowing(host), handlers.HTTPRequest{URL: "http://" + host, Headers: map[string]string{name: "v"}})
+		_, _, err := request(t, allowing(host), Request{URL: "http://" + host, Headers: map[string]string{name: "v"}})
 		if got := reason(err); got != want {
 			t.Errorf("%q: got %s, want %s", name, got, want)
 		}
 	}
 	for _, value := range []string{"a\r\nX-Evil: 1", "a\nb", "a\x00b", "a\x7fb"} {
-		_, _, err := request(t, allowing(host), handlers.HTTPRequest{URL: "http://" + host, Headers: map[string]string{"X-A": value}})
+		_, _, err := request(t, allowing(host), Request{URL: "http://" + host, Headers: map[string]string{"X-A": value}})
 		if got := reason(err); got != "invalid_header" {
 			t.Errorf("%q: got %s", value, got)
 		}
 	}
-	_, _, err := request(t, allowing(host), handlers.HTTPRequest{URL: "http://" + host, Headers: map[string]string{"X-A": "1", "x-a": "2"}})
+	_, _, err := request(t, allowing(host), Request{URL: "http://" + host, Headers: map[string]string{"X-A": "1", "x-a": "2"}})
 	if got := reason(err); got != "invalid_header" {
 		t.Errorf("twice: got %s", got)
 	}
@@ -494,7 +508,7 @@ func TestBodiesAreBounded(t *testing.T) {
 		"/exact": {most, false}, "/longer": {most, true}, "/letter": {most - 1, true}, "/binary": {3 + 1 + 3 + 3, false},
 		"/nuls": {most - most%3, true}, "/bomb": {most - most%3, true},
 	} {
-		out, _, err := request(t, allowing(host), handlers.HTTPRequest{URL: "http://" + host + path})
+		out, _, err := request(t, allowing(host), Request{URL: "http://" + host + path})
 		if err != nil {
 			t.Errorf("%s: %v", path, err)
 			continue
@@ -506,7 +520,7 @@ func TestBodiesAreBounded(t *testing.T) {
 			t.Errorf("%s: the body can not be stored", path)
 		}
 	}
-	_, _, err := request(t, allowing(host), handlers.HTTPRequest{Method: "POST", URL: "http://" + host, Body: strings.Repeat("a", 1<<20+1)})
+	_, _, err := request(t, allowing(host), Request{Method: "POST", URL: "http://" + host, Body: strings.Repeat("a", 1<<20+1)})
 	if got := reason(err); got != "body_too_large" {
 		t.Errorf("got %s", got)
 	}
@@ -515,7 +529,7 @@ func TestBodiesAreBounded(t *testing.T) {
 func TestHeadersOfAnAnswerAreBounded(t *testing.T) {
 	t.Parallel()
 	_, host := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Long", strings.Repeat("a", 70<<10)) })
-	_, _, err := request(t, allowing(host), handlers.HTTPRequest{URL: "http://" + host})
+	_, _, err := request(t, allowing(host), Request{URL: "http://" + host})
 	if got := reason(err); got != "headers_too_large" {
 		t.Errorf("got %s", got)
 	}
@@ -534,7 +548,7 @@ func TestAServerThatCanNotBeReachedMayBeReachedLater(t *testing.T) {
 		_, _ = io.WriteString(w, "four")
 	})
 	for _, address := range []string{host, hangsUp, breaksOff} {
-		_, effects, err := request(t, allowing(address), handlers.HTTPRequest{URL: "http://" + address + "/?key=secret"})
+		_, effects, err := request(t, allowing(address), Request{URL: "http://" + address + "/?key=secret"})
 		if transient := (*handlers.TransientError)(nil); !errors.As(err, &transient) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("got %v, want a transient error without the query", err)
 		}
@@ -552,7 +566,7 @@ func TestARequestEndsWithItsContext(t *testing.T) {
 		once.Do(cancel)
 		<-r.Context().Done()
 	})
-	_, err := allowing(host).Request(ctx, &handlers.Call{ID: anID}, handlers.HTTPRequest{Method: "GET", URL: "http://" + host})
+	_, err := allowing(host).Request(ctx, &handlers.Call{ID: "0d9f7c1e-52b8-4a55-9c35-8c5f6a3d2b10"}, Request{Method: "GET", URL: "http://" + host})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want %v", err, context.Canceled)
 	}
@@ -562,8 +576,8 @@ func TestNoProxyOfTheEnvironmentIsUsed(t *testing.T) {
 	proxy, _ := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("the proxy was reached") })
 	t.Setenv("HTTP_PROXY", proxy.URL)
 	t.Setenv("http_proxy", proxy.URL)
-	h := handlers.HTTPWith(handlers.HTTPConfig{AllowedHosts: []string{"api.example.com"}}, answering(t, "10.0.0.1"), nil)
-	_, _, err := request(t, h, handlers.HTTPRequest{URL: "http://api.example.com/"})
+	h := opened([]string{"api.example.com"}, answering(t, "10.0.0.1"), nil)
+	_, _, err := request(t, h, Request{URL: "http://api.example.com/"})
 	if got := reason(err); got != "private_address" {
 		t.Errorf("got %s", got)
 	}
