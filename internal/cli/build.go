@@ -33,6 +33,13 @@ type parts struct {
 
 // build connects and makes the worker, without starting it. done closes the connections.
 func (p parts) build(ctx context.Context) (w *worker.Worker, done func(), err error) {
+	lookup := os.Getenv
+	if p.isolated {
+		lookup = func(string) string { return "" }
+	}
+	if err := handlers.Configure(lookup, p.program.Domains...); err != nil {
+		return nil, nil, usageError{err}
+	}
 	var pools []*pgxpool.Pool
 	defer func() {
 		if err != nil {
@@ -63,18 +70,10 @@ func (p parts) build(ctx context.Context) (w *worker.Worker, done func(), err er
 	if err := p.program.checkSchema(ctx, control); err != nil {
 		return nil, nil, err
 	}
-	lookup := os.Getenv
-	if p.isolated {
-		lookup = func(string) string { return "" }
-	}
-	domains := p.program.Domains
-	if err := handlers.Configure(lookup, domains...); err != nil {
-		return nil, nil, usageError{err}
-	}
-	if err := handlers.Open(handlers.Env{Pool: calls, Log: p.log}, domains...); err != nil {
+	if err := handlers.Open(handlers.Env{Pool: calls, Log: p.log}, p.program.Domains...); err != nil {
 		return nil, nil, err
 	}
-	bound, err := handlers.Bind(domains...)
+	bound, err := handlers.Bind(p.program.Domains...)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -11,8 +11,6 @@ import (
 	"reflect"
 
 	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/internal/config"
-	"github.com/gemworker/gem/internal/envvar"
 	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/registry"
 )
@@ -50,25 +48,9 @@ func (p *Program) check() error {
 
 // sources are the migrations of the domains and of the program itself.
 func (p *Program) sources() []migrations.Source {
-	var all []migrations.Source
-	for _, d := range handlers.Domains(p.Domains...) {
-		if d.Tables != nil || d.Grants != nil {
-			all = append(all, migrations.Source{Name: d.Name(), Files: d.Tables, Grants: d.Grants})
-		}
-	}
+	all := migrations.Sources(p.Domains...)
 	if p.Migrations != nil {
 		all = append(all, migrations.Source{Name: "program", Files: p.Migrations})
-	}
-	return all
-}
-
-// variables describes the environment of a worker: GEM's own, and that of its domains.
-func (p *Program) variables() []envvar.Variable {
-	all := config.Describe()
-	for _, d := range handlers.Domains(p.Domains...) {
-		if d.Config != nil {
-			all = append(all, envvar.Describe(d.Config)...)
-		}
 	}
 	return all
 }
