@@ -92,13 +92,12 @@ func TestWorkerWantsItsSchemaAndTakesANewerOne(t *testing.T) {
 	url := newDatabase(t)
 	db := testdb.Pool(t, url)
 
-	execute(t, db, "update gem.migrations set source = 'gone' where file = '00001_calls.sql'")
+	execute(t, db, "update gem.migrations set version = 0 where source = 'functions'")
 	older := gemWith(t, []string{"DATABASE_URL=" + url}, "worker")
 	older.wantCode(t, exitFailed)
-	wants(t, older.stderr, "the database lacks the migration core/00001_calls.sql: run `gem migrate`")
+	wants(t, older.stderr, "the database lacks the migration functions/functions: run `gem migrate`")
 
-	execute(t, db, "update gem.migrations set source = 'core' where source = 'gone'")
-	execute(t, db, "insert into gem.migrations (source, version, file, sha256) values ('core', 9999, '09999_later.sql', 'x')")
+	execute(t, db, "update gem.migrations set version = 99, sha256 = 'newer' where source = 'functions'")
 	startWorker(t, url)
 }
 
