@@ -2,10 +2,12 @@ package client
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
+	"github.com/jackc/pgx/v5"
 )
 
 // WaitsFor names the one thing that a call needs next.
@@ -53,12 +55,9 @@ type Explanation struct {
 // MaxAhead bounds [Explanation.Ahead].
 const MaxAhead = 1000
 
-// suspectLosses is the number of lost workers from which on a call is claimed only by an idle worker, as gem.claim has it.
-const suspectLosses = 2
-
 // Explain finds out what a call waits for, or how it ended.
 func Explain(ctx context.Context, db DB, id string) (*Explanation, error) {
-	c, at, err := readCall(ctx, db, id)
+	c, at, err := getAt(ctx, db, id)
 	if err != nil {
 		return nil, err
 	}
@@ -70,14 +69,18 @@ func Explain(ctx context.Context, db DB, id string) (*Explanation, error) {
 		return e, e.running(ctx, db)
 	case "waiting":
 		e.WaitsFor = ForKey
-		e.KeyHolder, err = keyHolder(ctx, db, c.Key)
+		holder, err := store.KeyHolder(ctx, db, c.Key)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return e, nil
+		}
+		e.KeyHolder = (*Call)(&holder)
 		return e, err
 	}
 	if e.Receipt, err = Receipt(ctx, db, id); err != nil {
 		return nil, err
 	}
 	if e.Receipt.ReplayOf != "" {
-		e.RepeatedCall, err = callOfReceipt(ctx, db, e.Receipt.ReplayOf)
+		e.RepeatedCall, err = store.CallOfReceipt(ctx, db, e.Receipt.ReplayOf)
 	}
 	return e, err
 }
@@ -100,20 +103,24 @@ func (e *Explanation) queued(ctx context.Context, db DB) error {
 	switch {
 	case e.Workers.Alive == 0:
 		e.WaitsFor = ForWorker
-	case e.Call.Losses >= suspectLosses:
+	case e.Call.Losses >= 2: // as gem.claim has it
 		e.WaitsFor = ForIdle
 	default:
 		e.WaitsFor = ForSlot
-		e.Ahead, err = ahead(ctx, db, &e.Call)
+		e.Ahead, err = store.CallsAhead(ctx, db, e.Call.Priority, e.Call.RunAt, e.Call.Seq, MaxAhead+1)
 	}
 	return err
 }
 
-func (e *Explanation) running(ctx context.Context, db DB) (err error) {
-	if e.Worker, e.Timeout, err = runningOn(ctx, db, &e.Call); err != nil {
+func (e *Explanation) running(ctx context.Context, db DB) error {
+	w, timeout, err := store.WorkerOf(ctx, db, e.Call.WorkerID, e.Call.Tool)
+	switch {
+	case err == nil:
+		e.Worker, e.Timeout = (*Worker)(&w), timeout
+	case !errors.Is(err, pgx.ErrNoRows):
 		return err
 	}
-	if e.Worker != nil && e.Worker.Alive {
+	if w.Alive {
 		e.WaitsFor = ForEnd
 		return nil
 	}

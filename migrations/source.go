@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/gemworker/gem/handlers"
 )
 
 // Source is a set of SQL files with one owner, such as a domain or a program, that are applied once each.
@@ -34,7 +36,7 @@ const (
 const functionsNumber = 1
 
 // functionFiles are applied in this order: the rights and the states first, since the others use them.
-var functionFiles = []string{"roles.sql", "states.sql", "guards.sql", "workers.sql", "frontends.sql", "prune.sql", "watch.sql"}
+var functionFiles = []string{"roles.sql", "earlier.sql", "states.sql", "guards.sql", "workers.sql", "frontends.sql", "prune.sql", "watch.sql"}
 
 //go:embed tables/*.sql functions/*.sql
 var embedded embed.FS
@@ -161,4 +163,15 @@ func allFunctions() (file, error) {
 		sql.WriteByte('\n')
 	}
 	return file{source: functions, version: functionsNumber, name: "functions", sql: sql.String()}, nil
+}
+
+// Sources returns the tables of the domains that a program lists.
+func Sources(domains ...any) []Source {
+	var all []Source
+	for _, d := range handlers.Domains(domains...) {
+		if d.Tables != nil {
+			all = append(all, Source{Name: d.Name(), Files: d.Tables, Grants: d.Grants})
+		}
+	}
+	return all
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/pgserver"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -145,21 +146,19 @@ func (d *demo) onDatabase(ctx context.Context, cfg *config.Config) (err error) {
 
 // refuseBusy keeps the demo's worker away from the calls of others: it has a registry of its own and no configuration.
 func (d *demo) refuseBusy(ctx context.Context) error {
-	for _, sign := range []struct{ sql, means string }{
-		{`select exists (select from public.core_workers where stopped_at is null and alive_until > clock_timestamp())`,
-			"has a worker, which would take the demo's calls"},
-		{`select exists (select from public.core_tool_calls where status = 'queued')
-		      or exists (select from public.core_tool_calls where status = 'running')
-		      or exists (select from public.core_tool_calls where status = 'waiting')`,
-			"has calls that have not ended, and the demo's worker would take them"},
-	} {
-		var busy bool
-		if err := d.frontend.QueryRow(ctx, sign.sql).Scan(&busy); err != nil && !lacksSchema(err) {
-			return refusal(err)
-		}
-		if busy {
-			return fmt.Errorf("the database of DATABASE_URL %s: unset DATABASE_URL, and the demo starts a Postgres of its own", sign.means)
-		}
+	workers, err := client.ReadWorkers(ctx, d.frontend)
+	open := false
+	if err == nil || lacksSchema(err) { // an earlier GEM has calls and no workers
+		open, err = store.AnyOpen(ctx, d.frontend)
+	}
+	const instead = "unset DATABASE_URL, and the demo starts a Postgres of its own"
+	switch {
+	case err != nil && !lacksSchema(err):
+		return refusal(err)
+	case workers.Alive > 0:
+		return fmt.Errorf("the database of DATABASE_URL has a worker, which would take the demo's calls: %s", instead)
+	case open:
+		return fmt.Errorf("the database of DATABASE_URL has calls that have not ended, and the demo's worker would take them: %s", instead)
 	}
 	return nil
 }

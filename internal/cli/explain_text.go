@@ -93,7 +93,7 @@ func explainRunning(e *client.Explanation) string {
 		said += "; its timeout is " + span(e.Timeout)
 	}
 	if e.WaitsFor == client.ForEnd {
-		if c.CancelAsked {
+		if c.CancelRequested {
 			return said + ". Someone asked to cancel it, and its worker is about to end it."
 		}
 		return said + "."

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -27,14 +28,20 @@ var builtIn Program
 
 func TestMain(m *testing.M) {
 	if registry := os.Getenv(playProgram); registry != "" {
-		Main(Program{Registry: []byte(registry)})
+		Main(Program{Domains: builtin.Domains(), Registry: []byte(registry)})
 	}
 	registry, err := os.ReadFile("../../tools.registry.json")
 	if err != nil {
 		panic(err)
 	}
-	builtIn.Registry = registry
+	builtIn = Program{Domains: builtin.Domains(), Registry: registry}
 	testdb.Main(m)
+}
+
+// newDatabase returns the URL of a database with the tables of the program.
+func newDatabase(t *testing.T) string {
+	t.Helper()
+	return testdb.New(t, builtIn.sources()...)
 }
 
 // patience bounds every wait of the tests. Nothing takes that long unless it is broken.

@@ -2,13 +2,15 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"reflect"
 
 	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/registry"
 )
@@ -26,21 +28,31 @@ type Program struct {
 // check reports mistakes in the program itself.
 func (p *Program) check() error {
 	if len(bytes.TrimSpace(p.Registry)) == 0 {
-		return errors.New("Program.Registry is empty: embed a tools.registry.json with //go:embed, and pass its bytes") //nolint:staticcheck // a name begins it
+		return errors.New("its Registry is empty: embed a tools.registry.json with //go:embed, and pass its bytes")
 	}
-	_, err := p.bind(nil)
-	return err
+	named := map[string]bool{}
+	for i, d := range handlers.Domains(p.Domains...) {
+		switch {
+		case d.Tools == nil || reflect.TypeOf(d.Tools).NumMethod() == 0:
+			return fmt.Errorf("Domains[%d], a %T, has no tools: a tool is an exported method, and one with a pointer receiver needs a pointer", i, cmp.Or(d.Tools, p.Domains[i]))
+		case named[d.Name()]:
+			return fmt.Errorf("two of its Domains are named %s, after the types of their tools: rename one", d.Name())
+		}
+		named[d.Name()] = true
+	}
+	if _, err := handlers.Bind(p.Domains...); err != nil {
+		return err
+	}
+	return migrations.Print(io.Discard, p.sources()...)
 }
 
-// bind finds the handlers of all domains.
-func (p *Program) bind(cfg *config.Config) (*handlers.Handlers, error) {
-	if p.Domains == nil {
-		if cfg == nil {
-			return handlers.Bind(handlers.BuiltIn(handlers.Deps{})...)
-		}
-		return handlers.Bind(handlers.BuiltIn(outside(cfg))...)
+// sources are the migrations of the domains and of the program itself.
+func (p *Program) sources() []migrations.Source {
+	all := migrations.Sources(p.Domains...)
+	if p.Migrations != nil {
+		all = append(all, migrations.Source{Name: "program", Files: p.Migrations})
 	}
-	return handlers.Bind(p.Domains...)
+	return all
 }
 
 // registryFile is looked for in the working directory when TOOLS_REGISTRY is not set.
@@ -68,13 +80,4 @@ func (p *Program) loadRegistry(chosen string) (r *registry.Registry, from string
 		err = fmt.Errorf("the registry (%s) is refused:\n%w", from, err)
 	}
 	return r, from, err
-}
-
-// sources are the migrations of the domains and of the program itself.
-func (p *Program) sources() []migrations.Source {
-	all := []migrations.Source{migrations.Domains()}
-	if p.Migrations != nil {
-		all = append(all, migrations.Source{Name: "program", Files: p.Migrations})
-	}
-	return all
 }
