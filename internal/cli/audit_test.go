@@ -12,7 +12,7 @@ import (
 
 func TestAuditExitsWith1OnAnyFault(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t)
+	url := testdb.New(t, builtIn.sources()...)
 	s := scene{t, testdb.Pool(t, url)}
 	env := []string{"DATABASE_URL=" + url}
 	s.ended("succeeded", `{"lead_id": "L-1"}`)
@@ -40,7 +40,7 @@ func TestAuditExitsWith1OnAnyFault(t *testing.T) {
 
 func TestAuditRemarksAreNoFaults(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t)
+	url := testdb.New(t, builtIn.sources()...)
 	s := scene{t, testdb.Pool(t, url)}
 	s.worker("w-1", 1)
 	s.insert()
@@ -60,7 +60,7 @@ func TestAuditOfWhatIsNoDatabaseOfGEM(t *testing.T) {
 
 func TestAuditByARoleThatSeesLessSaysWhoMay(t *testing.T) {
 	t.Parallel()
-	got := gemWith(t, []string{"DATABASE_URL=" + testdb.New(t) + "&options=-c%20role%3Dgem_worker"}, "audit")
+	got := gemWith(t, []string{"DATABASE_URL=" + testdb.New(t, builtIn.sources()...) + "&options=-c%20role%3Dgem_worker"}, "audit")
 	got.wantCode(t, exitFailed)
 	wants(t, got.stderr, "connect as the owner of the tables", "row-level security")
 }

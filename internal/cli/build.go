@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"io"
+	"os"
 	"time"
 
 	"github.com/gemworker/gem/handlers"
@@ -32,6 +33,13 @@ type parts struct {
 
 // build connects and makes the worker, without starting it. done closes the connections.
 func (p parts) build(ctx context.Context) (w *worker.Worker, done func(), err error) {
+	lookup := os.Getenv
+	if p.isolated {
+		lookup = func(string) string { return "" }
+	}
+	if err := handlers.Configure(lookup, p.program.Domains...); err != nil {
+		return nil, nil, usageError{err}
+	}
 	var pools []*pgxpool.Pool
 	defer func() {
 		if err != nil {
@@ -62,12 +70,10 @@ func (p parts) build(ctx context.Context) (w *worker.Worker, done func(), err er
 	if err := p.program.checkSchema(ctx, control); err != nil {
 		return nil, nil, err
 	}
-	deps := handlers.Deps{}
-	if !p.isolated {
-		deps = outside(p.config)
+	if err := handlers.Open(handlers.Env{Pool: calls, Log: p.log}, p.program.Domains...); err != nil {
+		return nil, nil, err
 	}
-	deps.DB = calls
-	bound, err := handlers.Bind(handlers.BuiltIn(deps)...)
+	bound, err := handlers.Bind(p.program.Domains...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -139,7 +145,7 @@ func loadDatabaseConfig() (*config.Config, error) {
 // withDatabase is cfg with the database of a private server, which no pooler stands before.
 func withDatabase(cfg *config.Config, url string) *config.Config {
 	own := *cfg
-	own.DatabaseURL, own.DirectURL, own.DatabasePooler = config.Secret(url), "", "none"
+	own.DatabaseURL, own.DirectURL, own.DatabasePooler = handlers.Secret(url), "", "none"
 	return &own
 }
 
@@ -148,18 +154,4 @@ func consoleLogger(cfg *config.Config) *zap.Logger {
 	own := *cfg
 	own.LogFormat = "console"
 	return own.Logger()
-}
-
-// outside is what the tools need that reach out of Postgres, as the environment sets it up.
-func outside(cfg *config.Config) handlers.Deps {
-	return handlers.Deps{
-		SMTP: handlers.SMTP{
-			Host: cfg.SMTPHost, Port: cfg.SMTPPort, Username: cfg.SMTPUsername.Reveal(), Password: cfg.SMTPPassword.Reveal(),
-			From: cfg.SMTPFrom, TLS: cfg.SMTPTLS,
-		},
-		Twilio: handlers.Twilio{
-			AccountSID: cfg.TwilioAccountSID, AuthToken: cfg.TwilioAuthToken.Reveal(), From: cfg.TwilioFrom, BaseURL: cfg.TwilioBaseURL,
-		},
-		HTTP: handlers.HTTPConfig{AllowedHosts: cfg.HTTPAllowedHosts},
-	}
 }

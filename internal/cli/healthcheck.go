@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
-	"github.com/gemworker/gem/internal/config"
+	"github.com/gemworker/gem/handlers"
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 )
@@ -47,7 +47,7 @@ WORKER_ID to its default, which is the container's own.`,
 }
 
 // livingWorker returns the id of a worker of that name that is alive, or why there is none.
-func livingWorker(ctx context.Context, database config.Secret, name string) (id string, err error) {
+func livingWorker(ctx context.Context, database handlers.Secret, name string) (id string, err error) {
 	late := fmt.Errorf("Postgres did not answer within %s", HealthDeadline) //nolint:staticcheck // a name begins it
 	ctx, cancel := context.WithTimeoutCause(ctx, HealthDeadline, late)
 	defer cancel()
@@ -77,7 +77,7 @@ func livingWorker(ctx context.Context, database config.Secret, name string) (id 
 }
 
 // healthConn is one connection that gives up as soon as its context ends, and whose statements need nothing of a pooler.
-func healthConn(ctx context.Context, database config.Secret) (*pgx.Conn, error) {
+func healthConn(ctx context.Context, database handlers.Secret) (*pgx.Conn, error) {
 	c, err := pgx.ParseConfig(database.Reveal())
 	if err != nil {
 		return nil, errors.New("DATABASE_URL is not a connection string") // pgx's own error may quote it

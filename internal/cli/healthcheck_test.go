@@ -11,7 +11,7 @@ import (
 
 func TestHealthcheckOfARunningWorker(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t)
+	url := testdb.New(t, builtIn.sources()...)
 	env := []string{"DATABASE_URL=" + url, "WORKER_ID=mine"}
 	worker := startWorker(t, url, "WORKER_ID=mine")
 	got := gemWith(t, env, "healthcheck")
@@ -50,7 +50,7 @@ func TestHealthcheckKnowsItsWorkerByNameAndHeartbeat(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			url := testdb.New(t)
+			url := testdb.New(t, builtIn.sources()...)
 			s := scene{t, testdb.Pool(t, url)}
 			for _, id := range test.workers {
 				s.worker(id, 1)

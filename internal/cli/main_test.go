@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -27,13 +28,13 @@ var builtIn Program
 
 func TestMain(m *testing.M) {
 	if registry := os.Getenv(playProgram); registry != "" {
-		Main(Program{Registry: []byte(registry)})
+		Main(Program{Domains: builtin.Domains(), Registry: []byte(registry)})
 	}
 	registry, err := os.ReadFile("../../tools.registry.json")
 	if err != nil {
 		panic(err)
 	}
-	builtIn.Registry = registry
+	builtIn = Program{Domains: builtin.Domains(), Registry: registry}
 	testdb.Main(m)
 }
 

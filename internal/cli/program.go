@@ -8,7 +8,6 @@ import (
 	"os"
 
 	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/registry"
 )
@@ -28,19 +27,8 @@ func (p *Program) check() error {
 	if len(bytes.TrimSpace(p.Registry)) == 0 {
 		return errors.New("Program.Registry is empty: embed a tools.registry.json with //go:embed, and pass its bytes") //nolint:staticcheck // a name begins it
 	}
-	_, err := p.bind(nil)
+	_, err := handlers.Bind(p.Domains...)
 	return err
-}
-
-// bind finds the handlers of all domains.
-func (p *Program) bind(cfg *config.Config) (*handlers.Handlers, error) {
-	if p.Domains == nil {
-		if cfg == nil {
-			return handlers.Bind(handlers.BuiltIn(handlers.Deps{})...)
-		}
-		return handlers.Bind(handlers.BuiltIn(outside(cfg))...)
-	}
-	return handlers.Bind(p.Domains...)
 }
 
 // registryFile is looked for in the working directory when TOOLS_REGISTRY is not set.
@@ -72,7 +60,7 @@ func (p *Program) loadRegistry(chosen string) (r *registry.Registry, from string
 
 // sources are the migrations of the domains and of the program itself.
 func (p *Program) sources() []migrations.Source {
-	all := []migrations.Source{migrations.Domains()}
+	all := migrations.Sources(p.Domains...)
 	if p.Migrations != nil {
 		all = append(all, migrations.Source{Name: "program", Files: p.Migrations})
 	}

@@ -12,7 +12,7 @@ import (
 
 func TestPruneArchivesWhatItRemoves(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t)
+	url := testdb.New(t, builtIn.sources()...)
 	s := scene{t, testdb.Pool(t, url)}
 	env := []string{"DATABASE_URL=" + url}
 	archive := filepath.Join(t.TempDir(), "calls.jsonl")
@@ -101,7 +101,7 @@ func TestAges(t *testing.T) {
 
 func TestPruneLeavesAFileAloneThatIsNoArchive(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t)
+	url := testdb.New(t, builtIn.sources()...)
 	path := filepath.Join(t.TempDir(), "letter.txt")
 	if err := os.WriteFile(path, []byte("Dear Jo,\n"), 0o600); err != nil {
 		t.Fatal(err)

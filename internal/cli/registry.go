@@ -82,7 +82,7 @@ which makes its calls end as not_configured.`,
 			if err != nil {
 				return err
 			}
-			bound, err := p.bind(nil)
+			bound, err := handlers.Bind(p.Domains...)
 			if err != nil {
 				return err
 			}

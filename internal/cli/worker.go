@@ -8,7 +8,9 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/config"
+	"github.com/gemworker/gem/internal/envvar"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 )
@@ -30,7 +32,7 @@ OTEL_EXPORTER_OTLP_ENDPOINT for one: see docs/observability.md. Without any
 OTEL_* it sends nothing.
 
 The environment:
-` + environment(),
+` + p.environment(),
 		Example: "  DATABASE_URL=postgres://user:password@host:5432/postgres gem worker",
 		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -79,11 +81,17 @@ func tuneMemory() {
 	}
 }
 
-// environment lists the variables that a worker reads.
-func environment() string {
+// environment lists the variables that a worker reads: its own and those of its domains.
+func (p *Program) environment() string {
+	variables := config.Describe()
+	for _, d := range handlers.Domains(p.Domains...) {
+		if d.Config != nil {
+			variables = append(variables, envvar.Describe(d.Config)...)
+		}
+	}
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	for _, v := range config.Describe() {
+	for _, v := range variables {
 		byDefault := ""
 		if v.Default != "" {
 			byDefault = " (default " + v.Default + ")"
