@@ -50,7 +50,7 @@ func everyKind(t *testing.T) *handlertest.Env {
 	execute(t, db, `select gem.hold_key($1, 1, 'a', 'leads.create:phone="waited"')`, holder)
 	execute(t, db, `select gem.hold_key($1, 1, 'a', 'leads.create:phone="waited"')`, before["waited"])
 	execute(t, db, "select gem.release($1, 1, 'a')", holder)
-	execute(t, db, "select gem.recover('a')")
+	execute(t, db, "select gem.recover('a', null)")
 
 	w := env.StartWorker()
 	for _, id := range before {

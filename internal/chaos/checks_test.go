@@ -59,7 +59,7 @@ func TestEachCheckFindsWhatBreaksIt(t *testing.T) {
 			"delete from core_tool_receipts where call_id = " + success + "'lab.ping' limit 1)"},
 		{"a call has no second receipt",
 			"drop index gem_receipts_one_per_call; " +
-				"insert into core_tool_receipts (call_id, tool_name, status, attempt, result) select call_id, tool_name, status, attempt, result from core_tool_receipts where tool_name = 'lab.send' limit 1"},
+				"insert into core_tool_receipts (id, created_at, call_id, tool_name, status, attempt, result) select gen_random_uuid(), created_at, call_id, tool_name, status, attempt, result from core_tool_receipts where tool_name = 'lab.send' limit 1"},
 		{"a transactional success has its row",
 			"delete from lab_rows where call_id = " + success + "'lab.write' limit 1)"},
 		{"a transactional success has no second row, and what did not succeed by running has none",

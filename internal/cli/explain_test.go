@@ -112,7 +112,7 @@ func TestExplain(t *testing.T) {
 			id := s.insert()
 			s.claim("w-dead")
 			s.silence("w-dead")
-			execute(s.T, s.db, "select gem.recover('w-1')")
+			execute(s.T, s.db, "select gem.recover('w-1', null)")
 			return id
 		}, []string{"Attempt 1 lost its worker, w-dead", "next in line"}, ""},
 		"lost twice": {func(s scene) string {
@@ -122,7 +122,7 @@ func TestExplain(t *testing.T) {
 				s.worker(dead, 1)
 				s.claim(dead)
 				s.silence(dead)
-				execute(s.T, s.db, "select gem.recover('w-1')")
+				execute(s.T, s.db, "select gem.recover('w-1', null)")
 			}
 			return id
 		}, []string{"Attempt 2 lost its worker, w-dead-2", "It has lost 2 workers", "no other such call"}, ""},

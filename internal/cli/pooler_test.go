@@ -86,13 +86,14 @@ func TestNothingListensBehindATransactionPooler(t *testing.T) {
 
 func TestMigrateThroughATransactionPooler(t *testing.T) {
 	t.Parallel()
-	for size, want := range map[int]string{1: "Let the pooler's pool hold at least two", 2: "the schema was created"} {
+	for _, size := range []int{1, 2} {
 		t.Run(fmt.Sprint("pool of ", size), func(t *testing.T) {
 			t.Parallel()
 			url := testdb.NewEmpty(t)
 			p := pgbouncer.Start(t, url, pgbouncer.Options{PoolSize: size})
 			got := gemWith(t, []string{"DATABASE_URL=" + p.URL(url)}, "migrate")
-			wants(t, got.stdout+got.stderr, want)
+			got.wantCode(t, 0)
+			wants(t, got.stdout, "the schema was created")
 		})
 	}
 }

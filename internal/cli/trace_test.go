@@ -27,7 +27,7 @@ func TestTraceTellsTheWholeStory(t *testing.T) {
 	execute(t, s.db, "select gem.release($1, 2, 'w-2')", id)
 	s.claim("w-3")
 	s.silence("w-3")
-	execute(t, s.db, "select gem.recover('w-1')")
+	execute(t, s.db, "select gem.recover('w-1', null)")
 	s.claim("w-1")
 	execute(t, s.db, `select gem.retry($1, 4, 'w-1', '{"error_code": "execution_error", "message": "the service answered 503"}', 9, '1 millisecond')`, id)
 	execute(t, s.db, "select pg_sleep(0.02)") // longer than the pause of the retry

@@ -243,7 +243,6 @@ $$;
 create or replace function gem.retry(p_call uuid, p_attempt integer, p_worker text, p_error jsonb, p_max_attempts integer, p_backoff interval)
 returns timestamptz language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  again timestamptz;
   spent integer;
 begin
   select c.retries + c.losses into spent from public.core_tool_calls c
@@ -251,9 +250,8 @@ begin
   if spent + 1 >= p_max_attempts then
     return null;
   end if;
-  again := gem.now() + least(p_backoff * 2 ^ spent, interval '15 minutes') * (0.5 + random() / 2);
-  perform gem.put_back(p_call, p_attempt, p_worker, 'retried', again, jsonb_build_object('run_at', again, 'error', p_error));
-  return again;
+  return gem.put_back(p_call, p_attempt, p_worker, 'retried',
+    least(p_backoff * 2 ^ spent, interval '15 minutes') * (0.5 + random() / 2), jsonb_build_object('error', p_error));
 end
 $$;
 
@@ -262,16 +260,18 @@ $$;
 create or replace function gem.release(p_call uuid, p_attempt integer, p_worker text)
 returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  perform gem.put_back(p_call, p_attempt, p_worker, 'released', null, null);
+  perform gem.put_back(p_call, p_attempt, p_worker, 'released');
   perform gem.wake_workers('again');
 end
 $$;
 
--- Puts a running call back into the queue, at p_run_at or, where that is null, at its place.
-create or replace function gem.put_back(p_call uuid, p_attempt integer, p_worker text, p_event text, p_run_at timestamptz, p_data jsonb)
-returns void language plpgsql as $$
+-- Puts a running call back into the queue: at its place, or after a pause. Returns when it may run again.
+create or replace function gem.put_back(p_call uuid, p_attempt integer, p_worker text, p_event text,
+  p_pause interval default null, p_data jsonb default null)
+returns timestamptz language plpgsql as $$
 declare
   at        timestamptz := gem.now();
+  again     timestamptz := at + p_pause;
   freed_key text;
 begin
   select c.computed_key into freed_key from public.core_tool_calls c
@@ -281,16 +281,17 @@ begin
   end if;
   with freed as (
     update public.core_tool_calls c
-    set status = 'queued', run_at = coalesce(p_run_at, c.run_at), retries = c.retries + (p_event = 'retried')::integer,
+    set status = 'queued', run_at = coalesce(again, c.run_at), retries = c.retries + (again is not null)::integer,
         computed_key = null, claimed_by = null, claimed_at = null, updated_at = at, events = c.events + 1
     where c.id = p_call
     returning c.events
   )
   insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
-  select p_call, events, at, p_event, p_attempt, p_worker, p_data from freed;
+  select p_call, events, at, p_event, p_attempt, p_worker, p_data || jsonb_build_object('run_at', again) from freed;
   if freed_key is not null then
     perform gem.wake_waiting(freed_key, false, p_worker);
   end if;
+  return again;
 end
 $$;
 
