@@ -17,7 +17,7 @@ import (
 func TestAHealthyDatabaseHasNoFault(t *testing.T) {
 	t.Parallel()
 	env := everyKind(t)
-	report, err := audit.Database(t.Context(), env.DB, 0, audit.Options{})
+	report, err := audit.Database(t.Context(), env.DB, audit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ var breaks = []struct {
 		[]string{`update core_tool_receipts set result = '{}' where replay_of is not null and tool_name = 'leads.create'`}},
 	{"hit-source", "a hit of a hit", "is a repetition itself",
 		[]string{`update core_tool_receipts h set replay_of = x.id from core_tool_receipts x where h.replay_of is not null and h.tool_name = 'os.list_tasks' and x.replay_of is not null and x.tool_name = 'leads.create'`}},
-	{"hit-source", "a source that is not there", "which does not exist",
+	{"hit-orphan", "a source that is not there", "which does not exist",
 		[]string{`update core_tool_receipts set replay_of = gen_random_uuid() where replay_of is not null and tool_name = 'leads.create'`}},
 	{"hit-source", "another key", "has the key leads.create:phone=",
 		[]string{`update core_tool_receipts h set replay_of = x.id from core_tool_receipts x where h.replay_of is not null and h.tool_name = 'leads.create' and x.idempotency_key = 'leads.create:phone="2"'`}},
@@ -185,6 +185,44 @@ var breaks = []struct {
 	{"registry-recorded", "it is not", "receipts are of the registry x", []string{"delete from core_registry_versions where version = 'x'"}},
 }
 
+// archived checks that an archive of the calls that have ended shows the same fault, if it has the call.
+func archived(t *testing.T, tx pgx.Tx, check string, findings []audit.Finding) {
+	t.Helper()
+	rows, err := tx.Query(t.Context(), `
+		select c.id::text, jsonb_build_object('gem_archive', 1, 'call', to_jsonb(c),
+			'receipt', (select to_jsonb(r) from core_tool_receipts r where r.call_id = c.id limit 1),
+			'events', (select jsonb_agg(to_jsonb(e) order by e.seq) from core_tool_events e where e.call_id = c.id))::text || e'\n'
+		from core_tool_calls c where status in ('succeeded', 'failed', 'not_configured')`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids, lines []string
+	var id, line string
+	if _, err := pgx.ForEachRow(rows, []any{&id, &line}, func() error {
+		ids, lines = append(ids, id), append(lines, line)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	report := auditLines(t, inside{tx}, lines...)
+	var want []string
+	if slices.ContainsFunc(report.Checks, func(r audit.Result) bool { return r.Check == check }) &&
+		slices.ContainsFunc(findings, func(f audit.Finding) bool { return slices.Contains(ids, f.ID) }) &&
+		check != "receipt-second" { // a line has one receipt
+		want = []string{check}
+	}
+	found := reported(report)
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(found))); diff != "" {
+		t.Errorf("in an archive: %s%v", diff, found)
+	} else if want != nil && !slices.Contains(findings, found[check][0]) {
+		t.Errorf("in an archive: got %v, want %v", found[check], findings)
+	}
+	archivable[check] = archivable[check] || want != nil
+}
+
+// archivable says of the checks whether a fault of theirs was found in an archive.
+var archivable = map[string]bool{}
+
 func TestEachCheckReportsWhatBreaksIt(t *testing.T) {
 	t.Parallel()
 	env := everyKind(t)
@@ -214,7 +252,7 @@ func TestEachCheckReportsWhatBreaksIt(t *testing.T) {
 			if changed == 0 {
 				t.Fatal("nothing was broken")
 			}
-			report, err := audit.Database(t.Context(), inside{tx}, 0, audit.Options{})
+			report, err := audit.Database(t.Context(), inside{tx}, audit.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -225,6 +263,7 @@ func TestEachCheckReportsWhatBreaksIt(t *testing.T) {
 			if said := found[b.check][0]; !strings.Contains(said.ID+": "+said.What, b.says) {
 				t.Errorf("got %q, want %q", said, b.says)
 			}
+			archived(t, tx, b.check, found[b.check])
 			remark := slices.Contains([]string{"recovery-due", "waiting-due", "cancel-due", "registry-recorded"}, b.check)
 			if (report.Faults == 0) != remark || (report.Remarks > 0) != remark {
 				t.Errorf("%d faults, %d remarks", report.Faults, report.Remarks)
@@ -271,7 +310,7 @@ func TestADatabaseOfTheEarlierGEMHasNoFault(t *testing.T) {
 
 	faults := func() map[string][]audit.Finding {
 		t.Helper()
-		report, err := audit.Database(t.Context(), db, 0, audit.Options{})
+		report, err := audit.Database(t.Context(), db, audit.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,5 +1,7 @@
 -- Idempotency: hits, the keys that they were found by, and the keys themselves.
-select 'hit-source' as name, h.call_id::text as id,
+--
+-- An archive may have a hit without its source, which another archive or a database has: so hit-orphan is a check of its own.
+select case when s.id is null then 'hit-orphan' else 'hit-source' end as name, h.call_id::text as id,
   format('its receipt repeats the receipt %s, which %s', h.replay_of, case
     when s.id is null then 'does not exist'
     when s.status <> 'succeeded' then 'is ' || s.status
