@@ -1,10 +1,13 @@
 -- The rows that receipts say were written, beside the rows that are there. tables.sql gives the list {{tables}} and the query
 -- {{rows}}.
 with wrote as (
-  select r.call_id, r.tool_name as tool, w ->> 'table' as tab, w ->> 'action' as action, w ->> 'id' as id,
-    (r.status <> 'succeeded' or r.effects -> 'messages_sent' <> '[]' or r.effects -> 'external_calls' <> '[]') is true as outside
-  from public.core_tool_receipts r,
-  jsonb_array_elements(case when jsonb_typeof(r.effects -> 'db_writes') = 'array' then r.effects -> 'db_writes' end) w
+  select call_id, tool, outside, w ->> 'table' as tab, w ->> 'action' as action, w ->> 'id' as id
+  from (
+    select call_id, tool_name as tool,
+      (status <> 'succeeded' or effects -> 'messages_sent' <> '[]' or effects -> 'external_calls' <> '[]') is true as outside,
+      jsonb_array_elements(case when jsonb_typeof(effects -> 'db_writes') = 'array' then effects -> 'db_writes' end) as w
+    from public.core_tool_receipts
+  ) write
 ), found as (
   {{rows}}
 ), imported as (

@@ -2,8 +2,8 @@
 -- order before it says who held the call, and all of that before it can be replayed: so each call is reported by the first
 -- rule that it breaks.
 --
--- A request to cancel changes no state: `cancel_requested` is left out of the walk from event to event, and looked at
--- beside it. An imported journal begins in the state in which the earlier GEM left the call.
+-- A request to cancel changes no state: `cancel_requested` is left out of the walk from event to event, and checked
+-- separately. An imported journal begins in the state in which the earlier GEM left the call.
 with event as (
   select call_id, seq, at, event, attempt, worker_id, data,
     -- The state after the event: see the picture in migrations/functions/states.sql.
@@ -20,7 +20,7 @@ with event as (
       when 'retried' then 'queued'
       when 'released' then 'queued'
       when 'lost' then 'queued'
-      else '' -- no event that this version knows
+      else '' -- an unknown event
     end as state,
     -- Who has the call from here on.
     case event when 'claimed' then worker_id when 'imported' then data ->> 'claimed_by' end as taker
@@ -71,7 +71,7 @@ with event as (
       filter (where last) as claimed_at,
     max(data ->> 'run_at') filter (where seq = 1) as run_at,
     max(data ->> 'priority') filter (where seq = 1) as priority,
-    -- What ends a call that nobody runs is a request to cancel too.
+    -- An end of a call that nobody runs is a request to cancel too.
     max(at) filter (where last and event = 'failed' and before <> 'running') as ended_unrun_at,
     max(data ->> 'key') filter (where last and event = 'waiting') as key,
     max(data ->> 'receipt_id') filter (where last) as receipt,
@@ -100,7 +100,7 @@ with event as (
   select c.id as call, w.*, c.events as counted, s.cancels, n.seq as cancel_of_none, r.id as receipt_id, r.created_at as receipt_at,
     case
       when c.id is null then 'journal-orphan'
-      when w.call_id is null or (w.lowest, w.highest, w.events) is distinct from (1, w.events, c.events::bigint) then 'journal-gaps'
+      when (w.lowest = 1 and w.highest = w.events and w.events = c.events) is not true then 'journal-gaps'
       when w.disorder is not null or s.cancels > 1 or n.seq is not null then 'journal-order'
       when w.stranger is not null then 'journal-holder'
     end as broken,

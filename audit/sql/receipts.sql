@@ -1,5 +1,5 @@
--- Every call beside its receipt. A call that ended in an earlier GEM has the one event `imported`: of its receipt only what
--- any receipt must be is checked, since the earlier GEM kept it by rules of its own. A value is compared by `is distinct from`,
+-- Every call beside its receipt. A call that ended in an earlier GEM has `imported` as its only event: its receipt followed the
+-- rules of that GEM, and is checked only for what must hold for any receipt. A value is compared by `is distinct from`,
 -- since a row of an archive may have null where the tables cannot.
 with pair as (
   select coalesce(c.id, r.call_id) as id, c.status, c.attempt, c.claimed_by, coalesce(c.tool_name, '') as tool, c.error,

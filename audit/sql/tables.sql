@@ -5,8 +5,10 @@ select coalesce(string_agg(quote_literal(tab), ', '), 'null'), concat_ws(' union
   string_agg(format('select %L, id::text, %s from %I.%I', tab, case when owned then 'true, call_id' else 'false, null' end, nspname, relname), ' union all '))
 from (
   select distinct w ->> 'table' as tab
-  from public.core_tool_receipts r,
-  jsonb_array_elements(case when jsonb_typeof(r.effects -> 'db_writes') = 'array' then r.effects -> 'db_writes' end) w
+  from (
+    select jsonb_array_elements(case when jsonb_typeof(effects -> 'db_writes') = 'array' then effects -> 'db_writes' end) as w
+    from public.core_tool_receipts
+  ) write
 ) wrote
 join (
   select n.nspname, c.relname, case n.nspname when 'public' then '' else n.nspname || '.' end || c.relname as tab,

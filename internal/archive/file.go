@@ -1,5 +1,5 @@
-// Package archive moves finished calls out of the database and back into sight: [Prune] removes old calls after writing them
-// to a file, and [Load] reads such files into temporary tables, where the statements of an audit can check them.
+// Package archive has the files that old calls are moved to: [Prune] removes calls from the database after writing them to a
+// [File], and a [Loader] reads such files into temporary tables, where an audit checks them.
 //
 // An archive is a JSONL file that only grows. Each line is a call as gem.prune returns it, with every column of its rows in
 // core_tool_calls, core_tool_receipts and core_tool_events:

@@ -22,8 +22,8 @@ const (
 //go:embed load.sql
 var loadSQL string
 
-// Loader loads archives into the temporary tables core_tool_calls, core_tool_receipts and core_tool_events, which have the
-// columns of the tables in public, and archive_lines, which has a row for each line. They last until the transaction ends.
+// Loader loads archives into temporary tables, which last until the transaction ends: core_tool_calls, core_tool_receipts and
+// core_tool_events have the columns of the tables in public, and archive_lines has a row for each line.
 type Loader struct {
 	tx    pgx.Tx
 	lines int64 // of all files so far
@@ -31,7 +31,7 @@ type Loader struct {
 	bytes int
 }
 
-// NewLoader creates the temporary tables. The role needs the right TEMP, and none on GEM's tables, which must exist.
+// NewLoader creates the temporary tables. The database must have GEM's tables; the role needs no right on them, only TEMP.
 func NewLoader(ctx context.Context, tx pgx.Tx) (*Loader, error) {
 	if _, err := tx.Exec(ctx, loadSQL, pgx.QueryExecModeSimpleProtocol); err != nil {
 		return nil, fmt.Errorf("create temporary tables: %w", err)
