@@ -50,8 +50,8 @@ func serverAccount() (account, error) {
 func (a account) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(name, args...) //nolint:noctx // the keeper outlives every context, and ends when its input closes
 	cmd.Dir = "/"                      // the user may have no access to the current folder
-	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "PG") })
-	cmd.Env = append(env, "LC_ALL=C", "TZ=UTC")
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "PG") })
+	cmd.Env = append(cmd.Env, "LC_ALL=C", "TZ=UTC")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: a.credential}
 	return cmd
 }
