@@ -72,8 +72,8 @@ func TestRegistryListShowsWhereEachToolIsWritten(t *testing.T) {
 	got.wantCode(t, 0)
 	for _, line := range []string{
 		`(?m)^TOOL +IDEMPOTENCY +TIMEOUT +PERMISSIONS +HANDLER$`,
-		`(?m)^leads\.create +keyed by phone +15 s +.*write:db.* +handlers/leads\.go Leads\.Create$`,
-		`(?m)^comms\.send_sms +safe-retry +20 s +send:sms write:db +handlers/.+\.go Comms\.SendSMS$`,
+		`(?m)^leads\.create +keyed by phone +15 s +.*write:db.* +leads/leads\.go Leads\.Create$`,
+		`(?m)^comms\.send_sms +safe-retry +20 s +send:sms write:db +comms/.+\.go Comms\.SendSMS$`,
 		`(?m)^quote\.generate_pdf .* no handler$`,
 	} {
 		if !regexp.MustCompile(line).MatchString(got.stdout) {
