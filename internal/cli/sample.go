@@ -1,0 +1,102 @@
+package cli
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/registry"
+)
+
+// sample is a call that shows a tool.
+type sample struct {
+	tool  string
+	input map[string]any
+
+	// For gem demo: how it must end, and how it ended.
+	want    receipts.Status
+	code    receipts.Code
+	receipt *receipts.Receipt
+}
+
+func (c *sample) json() string {
+	encoded, err := json.Marshal(c.input)
+	if err != nil || c.input == nil {
+		return "{}"
+	}
+	return string(encoded)
+}
+
+// insert is the statement of a frontend, as a person would write it.
+func (c *sample) insert() string {
+	return fmt.Sprintf("insert into core_tool_calls (tool_name, input) values ('%s', '%s')", c.tool, strings.ReplaceAll(c.json(), "'", "''"))
+}
+
+// command is the same for a shell.
+func (c *sample) command() string {
+	return fmt.Sprintf(`gem call %s '%s' --wait`, c.tool, strings.ReplaceAll(c.json(), "'", `'\''`))
+}
+
+// bestSample is a call to try first.
+func bestSample(r *registry.Registry) (best *sample) {
+	if _, has := r.Tool("os.create_note"); has {
+		return &sample{tool: "os.create_note", input: map[string]any{"domain": "business", "title": "Roof", "content": "Two broken tiles."}}
+	}
+	for _, t := range r.Tools() {
+		c, known := sampleOf(r, t.Name)
+		if known {
+			return c
+		}
+		if best == nil {
+			best = c
+		}
+	}
+	return cmp.Or(best, &sample{tool: "domain.method"}) // of a registry without tools
+}
+
+// sampleSchema is the part of a schema that names values.
+type sampleSchema struct {
+	Required   []string                   `json:"required"`
+	Properties map[string]json.RawMessage `json:"properties"`
+	Examples   []any                      `json:"examples"`
+	Default    any                        `json:"default"`
+	Const      any                        `json:"const"`
+	Enum       []any                      `json:"enum"`
+}
+
+// sampleOf is a call of a tool with the first example of its input_schema, or with the required fields. known is false if the
+// schema does not name a value for one of these, which then is "…".
+func sampleOf(r *registry.Registry, tool string) (c *sample, known bool) {
+	var file struct {
+		Tools []struct {
+			Name  string       `json:"name"`
+			Input sampleSchema `json:"input_schema"`
+		} `json:"tools"`
+	}
+	_ = json.Unmarshal(r.JSON(), &file) // what is written in another way is not known
+	c, known = &sample{tool: tool, input: map[string]any{}}, true
+	for _, t := range file.Tools {
+		if t.Name != tool {
+			continue
+		}
+		if len(t.Input.Examples) > 0 {
+			c.input, known = t.Input.Examples[0].(map[string]any)
+			return c, known
+		}
+		for _, name := range t.Input.Required {
+			var p sampleSchema
+			_ = json.Unmarshal(t.Input.Properties[name], &p)
+			values := slices.Concat(p.Examples, []any{p.Default, p.Const}, p.Enum)
+			i := slices.IndexFunc(values, func(v any) bool { return v != nil })
+			if i < 0 {
+				c.input[name], known = "…", false
+				continue
+			}
+			c.input[name] = values[i]
+		}
+	}
+	return c, known
+}
