@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/audit"
+	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/migrations"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -26,7 +28,7 @@ func TestADatabaseAndAnArchiveAreJudgedAlike(t *testing.T) {
 		all = append(all, walk.call())
 	}
 
-	db := testdb.Pool(t, testdb.New(t))
+	db := testdb.Pool(t, testdb.New(t, migrations.Sources(builtin.Domains()...)...))
 	for _, sql := range []string{
 		"alter table core_tool_calls disable trigger user", "alter table core_tool_receipts disable trigger user",
 		"drop index gem_calls_one_running_per_key, gem_receipts_one_success_per_key",

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/audit"
+	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/google/go-cmp/cmp"
@@ -264,7 +265,7 @@ func TestADatabaseOfTheEarlierGEMHasNoFault(t *testing.T) {
 			('00000000-0000-4000-8000-000000000002', 'leads.create', 'succeeded', '{"lead_id": "L1"}', '{"idempotency": {"mode": "keyed", "hit": true}, "db_writes": 1}'),
 			('00000000-0000-4000-8000-000000000002', 'leads.create', 'failed', null, null);
 		insert into tasks (title, call_id) values ('y, by a worker that died', '00000000-0000-4000-8000-000000000005');`)
-	if err := migrations.Up(t.Context(), url, migrations.Domains()); err != nil {
+	if err := migrations.Up(t.Context(), url, migrations.Sources(builtin.Domains()...)...); err != nil {
 		t.Fatal(err)
 	}
 	execute(t, db, "insert into leads (name) values ('unrelated')")

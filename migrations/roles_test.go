@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/internal/pgserver"
+	"github.com/gemworker/gem/handlers/leads"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/jackc/pgx/v5"
@@ -49,7 +50,7 @@ func dropAtEnd(t *testing.T, databaseURL, sql string) {
 
 func TestTheWorkersRoleCanDoWhatAWorkerDoes(t *testing.T) {
 	t.Parallel()
-	u := testdb.New(t)
+	u := testdb.New(t, migrations.Sources(leads.Domain())...)
 	owner := testdb.Pool(t, u)
 	db := as(t, owner, u)
 	insert(t, owner, "insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 4)")
@@ -83,7 +84,7 @@ func TestTheWorkersRoleCanDoWhatAWorkerDoes(t *testing.T) {
 
 func TestTheWorkersRoleCanDoNoMore(t *testing.T) {
 	t.Parallel()
-	u := testdb.New(t)
+	u := testdb.New(t, migrations.Sources(leads.Domain())...)
 	owner := testdb.Pool(t, u)
 	finished(t, owner)
 	insert(t, owner, "insert into core_tool_calls (tool_name) values ('a.b')")

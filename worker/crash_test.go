@@ -181,15 +181,15 @@ func TestAWorkerThatDiesAtAnyPointCostsNoCallAndDoublesNone(t *testing.T) {
 				}))
 				defer sink.Close()
 				defer http.DefaultClient.CloseIdleConnections()
-				env := handlertest.Start(t, handlertest.Setup{
+				env := handlertest.Start(t, handlertest.Options{
 					Registry: crashRegistry(mode), NoWorker: true,
-					Domains: func(handlers.DB) []any { return []any{Crash{sink: sink.URL}} },
+					Domains: []any{Crash{sink: sink.URL}},
 				})
 				if _, err := env.DB.Exec(t.Context(), "create table lab_rows (text text)"); err != nil {
 					t.Fatal(err)
 				}
 				id := env.Insert(handlertest.Call{Tool: s.tool, Input: task(Task{Text: "x", Then: s.then, Key: "k"}), Key: "client"})
-				dieAt(t, s.point, env.Route, mode, sink.URL)
+				dieAt(t, s.point, testdb.RouteTo(t, env.URL), mode, sink.URL)
 
 				env.StartWorker(func(o *worker.Options) { o.HeartbeatInterval = 50 * time.Millisecond })
 				r := env.Await(id)

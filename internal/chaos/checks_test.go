@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
 )
 
@@ -22,9 +21,9 @@ func TestEachCheckFindsWhatBreaksIt(t *testing.T) {
 	}
 	defer outside.close()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	env := handlertest.Start(t, handlertest.Setup{
+	env := handlertest.Start(t, handlertest.Options{
 		Registry: labRegistry(),
-		Domains:  func(handlers.DB) []any { return []any{Lab{outside: outside.url, client: client}} },
+		Domains:  []any{Lab{outside: outside.url, client: client}},
 	})
 	if _, err := env.DB.Exec(t.Context(), labTables); err != nil {
 		t.Fatal(err)

@@ -68,7 +68,7 @@ func startServer(ctx context.Context, folder string) (_ *server, err error) {
 	if s.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return nil, err
 	}
-	if err := migrations.Up(ctx, s.address().String(), migrations.Domains()); err != nil {
+	if err := migrations.Up(ctx, s.address().String()); err != nil {
 		return nil, err
 	}
 	_, err = s.pool.Exec(ctx, labTables)

@@ -97,7 +97,7 @@ func readField(config reflect.Value, i int, value string) error {
 func (v Variable) problem(value, reason string) string {
 	is := "is " + shorten(value)
 	if v.Secret {
-		is = "has a value that cannot be used (it is not shown)"
+		is = "is not valid (its value is not shown)"
 	}
 	if reason != "" {
 		is += ": " + reason

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gemworker/gem"
+	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/supabase"
 	"github.com/gemworker/gem/migrations"
@@ -28,7 +30,7 @@ func code(t *testing.T, file, language string) (blocks []string) {
 func TestTheCodeOfTheDocumentsRuns(t *testing.T) {
 	t.Parallel()
 	p := supabase.Start(t, supabase.Options{})
-	handlertest.Start(t, handlertest.Setup{Database: p.DatabaseURL})
+	handlertest.Start(t, handlertest.Options{Database: p.DatabaseURL, Domains: builtin.Domains(), Registry: gem.BuiltInRegistry})
 	c, ada := p.Client(), p.User("ada")
 
 	var script []string
@@ -86,7 +88,7 @@ func TestThePrintedFileMayBeAppliedByOthersAndAgain(t *testing.T) {
 	t.Parallel()
 	d := desk{supabase.Start(t, supabase.Options{NotMigrated: true}), t}
 	var sql strings.Builder
-	if err := migrations.Print(&sql, migrations.Domains()); err != nil {
+	if err := migrations.Print(&sql, migrations.Sources(builtin.Domains()...)...); err != nil {
 		t.Fatal(err)
 	}
 	apply := func() {
