@@ -118,7 +118,7 @@ func (d *demo) ownTools(ctx context.Context) error {
 	var calls []*sample
 	var left []string
 	for _, t := range d.registry.Tools() {
-		c, known := sampleOf(d.registry, t.Name)
+		c, known := sampleOf(t)
 		if !known || slices.ContainsFunc(t.Permissions, func(p string) bool { return p != "read:db" && p != "write:db" }) {
 			left = append(left, "  "+c.command())
 			continue

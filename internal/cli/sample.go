@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -41,20 +40,21 @@ func (c *sample) command() string {
 }
 
 // bestSample is a call to try first.
-func bestSample(r *registry.Registry) (best *sample) {
+func bestSample(r *registry.Registry) *sample {
 	if _, has := r.Tool("os.create_note"); has {
 		return &sample{tool: "os.create_note", input: map[string]any{"domain": "business", "title": "Roof", "content": "Two broken tiles."}}
 	}
-	for _, t := range r.Tools() {
-		c, known := sampleOf(r, t.Name)
+	best := &sample{tool: "domain.method"} // of a registry without tools
+	for i, t := range r.Tools() {
+		c, known := sampleOf(t)
 		if known {
 			return c
 		}
-		if best == nil {
+		if i == 0 {
 			best = c
 		}
 	}
-	return cmp.Or(best, &sample{tool: "domain.method"}) // of a registry without tools
+	return best
 }
 
 // sampleSchema is the part of a schema that names values.
@@ -69,34 +69,24 @@ type sampleSchema struct {
 
 // sampleOf is a call of a tool with the first example of its input_schema, or with the required fields. known is false if the
 // schema does not name a value for one of these, which then is "…".
-func sampleOf(r *registry.Registry, tool string) (c *sample, known bool) {
-	var file struct {
-		Tools []struct {
-			Name  string       `json:"name"`
-			Input sampleSchema `json:"input_schema"`
-		} `json:"tools"`
+func sampleOf(t *registry.Tool) (c *sample, known bool) {
+	var schema sampleSchema
+	_ = json.Unmarshal(t.InputSchema, &schema) // what has another form is not known, like what is missing
+	c, known = &sample{tool: t.Name, input: map[string]any{}}, true
+	if len(schema.Examples) > 0 {
+		c.input, known = schema.Examples[0].(map[string]any)
+		return c, known
 	}
-	_ = json.Unmarshal(r.JSON(), &file) // what is written in another way is not known
-	c, known = &sample{tool: tool, input: map[string]any{}}, true
-	for _, t := range file.Tools {
-		if t.Name != tool {
+	for _, name := range schema.Required {
+		var p sampleSchema
+		_ = json.Unmarshal(schema.Properties[name], &p)
+		values := slices.Concat(p.Examples, []any{p.Default, p.Const}, p.Enum)
+		i := slices.IndexFunc(values, func(v any) bool { return v != nil })
+		if i < 0 {
+			c.input[name], known = "…", false
 			continue
 		}
-		if len(t.Input.Examples) > 0 {
-			c.input, known = t.Input.Examples[0].(map[string]any)
-			return c, known
-		}
-		for _, name := range t.Input.Required {
-			var p sampleSchema
-			_ = json.Unmarshal(t.Input.Properties[name], &p)
-			values := slices.Concat(p.Examples, []any{p.Default, p.Const}, p.Enum)
-			i := slices.IndexFunc(values, func(v any) bool { return v != nil })
-			if i < 0 {
-				c.input[name], known = "…", false
-				continue
-			}
-			c.input[name] = values[i]
-		}
+		c.input[name] = values[i]
 	}
 	return c, known
 }
