@@ -102,7 +102,7 @@ var refusals = []struct {
 	{"retry of nothing", file(entry(fields{"retry": `{"max_attempts": 0, "backoff_ms": 0}`})), []string{
 		"leads.create: retry.backoff_ms: must be at least 1; it is 0", "leads.create: retry.max_attempts: must be at least 1; it is 0"}, true},
 	{"retry of another type", file(entry(fields{"retry": `3`})), []string{"leads.create: retry: must be an object and is a number"}, true},
-	{"mistyped retry", file(entry(fields{"retry": `{"attempts": 3}`})), []string{"leads.create: retry.attempts: unknown field: remove it"}, true},
+	{"mistyped retry", file(entry(fields{"retry": `{"attempts": 3}`})), []string{"leads.create: retry.attempts: unknown field: did you mean max_attempts?"}, true},
 
 	{"duplicate keys", `{"version": "1", "version": "2", "tools": [` + strings.Replace(entry(nil), `"phone":`, `"phone": {}, "phone":`, 1) + `]}`, []string{
 		"leads.create: input_schema/properties/phone: the key appears twice",

@@ -20,7 +20,7 @@ func (s *schema) message(doc any, f finding) string {
 		case "propertyNames":
 			subject = "the property name " + subject
 		case "anyOf", "oneOf":
-			if i, ok := index(step.name); ok {
+			if i := index(step.index); i >= 0 {
 				suffix = fmt.Sprintf(" (alternative %d of %s)", i+1, step.keyword)
 			}
 		}

@@ -16,8 +16,8 @@ import (
 // Parse reads a registry file, checks all of it and compiles its schemas. Its error is an [*InvalidError] with every
 // defect.
 func Parse(data []byte) (*Registry, error) {
-	d := decoder{noun: "the registry", data: bytes.TrimPrefix(data, []byte("\ufeff")), limit: maxRegistryBytes, registry: true}
-	doc := d.decode()
+	d := decoder{noun: "the registry", registry: true}
+	doc := d.decode(bytes.TrimPrefix(data, []byte("\ufeff")))
 	p := &parser{}
 	for _, f := range d.faults {
 		p.add(f.Path, f.Message)

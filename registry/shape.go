@@ -16,7 +16,7 @@ var fileSchemaText []byte
 
 // fileSchema is registry.schema.json without the grammar of the tools' schemas, each of which is checked by its own draft.
 var fileSchema = sync.OnceValue(func() *schema {
-	doc := (&decoder{data: fileSchemaText, limit: maxRegistryBytes, registry: true}).decode()
+	doc := (&decoder{registry: true}).decode(fileSchemaText)
 	for _, name := range []string{"input", "schema"} {
 		defs, _ := child(doc, "$defs")
 		defs.(map[string]any)[name] = map[string]any{"type": []any{"object", "boolean"}}
