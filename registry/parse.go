@@ -63,7 +63,7 @@ func defect(doc any, steps []string, problem string) Defect {
 	if len(steps) > 0 && strings.HasSuffix(steps[0], "_schema") {
 		d.Field = cut(strings.Join(steps, "/"), 200)
 	} else {
-		d.Field = cut(fieldName(doc, steps), 200)
+		d.Field = cut(fieldName(steps), 200)
 	}
 	return d
 }
