@@ -153,7 +153,7 @@ func (p *parser) input(schema any, at string, idempotency Idempotency) {
 		required = required || slices.Contains(asList(part["required"]), any(idempotency.KeyField))
 	}
 	if idempotency.Mode == Keyed && idempotency.KeyField != "" && !(described && required) {
-		p.add(at+"/idempotency/key_field", quote(idempotency.KeyField)+" is not a required property of input_schema, and a call without it would "+
+		p.add(at+"/idempotency/key_field", show(idempotency.KeyField)+" is not a required property of input_schema, and a call without it would "+
 			`have no key: describe it under "properties", and add it to "required"`)
 	}
 }

@@ -31,13 +31,10 @@ const (
 	maxPath    = 500 // characters
 )
 
-// newFault bounds a fault and makes sure that the database can store it: the keys on its path come from the document.
+// newFault bounds a fault and makes sure that the database can store its path, whose keys come from the document.
 func newFault(path, keyword, message string) Fault {
-	return Fault{Path: cut(clean(path), maxPath), Keyword: keyword, Message: cut(clean(message), maxMessage)}
-}
-
-func clean(s string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
+	path = strings.ReplaceAll(strings.ToValidUTF8(path, "\ufffd"), "\x00", "\ufffd")
+	return Fault{Path: cut(path, maxPath), Keyword: keyword, Message: cut(message, maxMessage)}
 }
 
 // bounded returns the first faults. If there are others, one more fault tells how many: those of the list, and more.
