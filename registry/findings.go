@@ -37,8 +37,8 @@ func eachLeaf(err *jsonschema.ValidationError, visit func(*jsonschema.Validation
 	}
 }
 
-// findings splits an error of the library into one finding a property, where it speaks of several.
-func (s *schema) findings(doc any, e *jsonschema.ValidationError) []finding {
+// findings visits what an error of the library says: one finding a property, where it speaks of several.
+func (s *schema) findings(doc any, e *jsonschema.ValidationError, visit func(finding)) {
 	_, at, _ := strings.Cut(e.AbsoluteKeywordLocation, "#")
 	steps := route(e.KeywordLocation)
 	f := finding{
@@ -69,14 +69,13 @@ func (s *schema) findings(doc any, e *jsonschema.ValidationError) []finding {
 		}
 	}
 	if len(names) == 0 {
-		return []finding{f}
+		visit(f)
 	}
-	all := make([]finding, len(names))
-	for i, name := range names {
-		all[i] = f
-		all[i].path = joinPointer(f.path, name)
+	around := f.path
+	for _, name := range names {
+		f.path = joinPointer(around, name)
+		visit(f)
 	}
-	return all
 }
 
 // value is what the schema states at a pointer.
@@ -130,24 +129,4 @@ func route(location string) []step {
 		all = append(all, s)
 	}
 	return all
-}
-
-// first keeps the first findings of a document and counts the others, of which there may be hundreds of thousands.
-type first struct {
-	sorted []finding
-	more   int
-}
-
-func (l *first) add(f finding) {
-	// Some of those kept may come out as the same fault, so they are more than will be shown.
-	const keep = 2 * maxFaults
-	if len(l.sorted) == keep {
-		l.more++
-		if f.compare(l.sorted[keep-1]) >= 0 {
-			return
-		}
-		l.sorted = l.sorted[:keep-1]
-	}
-	i, _ := slices.BinarySearchFunc(l.sorted, f, finding.compare)
-	l.sorted = slices.Insert(l.sorted, i, f)
 }

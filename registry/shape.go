@@ -35,9 +35,7 @@ func (p *parser) shape(doc any) {
 	var invalid *jsonschema.ValidationError
 	if errors.As(s.compiled.Validate(doc), &invalid) {
 		eachLeaf(invalid, func(leaf *jsonschema.ValidationError) {
-			for _, f := range s.findings(doc, leaf) {
-				p.add(f.path, s.advice(doc, f))
-			}
+			s.findings(doc, leaf, func(f finding) { p.add(f.path, s.advice(doc, f)) })
 		})
 	}
 }

@@ -116,20 +116,29 @@ func (s *schema) check(doc any, levels int) (faults []Fault) {
 	}
 }
 
-// explain turns the library's errors into faults, in an order that does not depend on that of a Go map.
+// explain turns the library's errors into faults, in an order that does not depend on that of a Go map. There may be hundreds
+// of thousands; the first are kept, and more than are shown, since some of them may come out as the same fault.
 func (s *schema) explain(doc any, err *jsonschema.ValidationError) []Fault {
-	var found first
+	const keep = 2 * maxFaults
+	var found []finding
+	total := 0
 	eachLeaf(err, func(leaf *jsonschema.ValidationError) {
-		for _, f := range s.findings(doc, leaf) {
-			found.add(f)
-		}
+		s.findings(doc, leaf, func(f finding) {
+			total++
+			if len(found) == keep && f.compare(found[keep-1]) >= 0 {
+				return
+			}
+			i, _ := slices.BinarySearchFunc(found, f, finding.compare)
+			found = slices.Insert(found, i, f)
+			found = found[:min(len(found), keep)]
+		})
 	})
 	var faults []Fault
-	for _, f := range found.sorted {
+	for _, f := range found {
 		fault := newFault(f.path, f.keyword, s.message(doc, f))
 		if !slices.Contains(faults, fault) {
 			faults = append(faults, fault)
 		}
 	}
-	return bounded(faults, found.more)
+	return bounded(faults, total-len(found))
 }
