@@ -26,8 +26,7 @@ func (s *schema) message(doc any, f finding) string {
 			}
 		}
 	}
-	got, _ := lookup(doc, f.path)
-	return cut(subject+" "+s.verdict(f, got), maxMessage-len(suffix)) + suffix
+	return cut(subject+" "+s.verdict(doc, f), maxMessage-len(suffix)) + suffix
 }
 
 // verdicts are sentences without their subject, by keyword. VALUE is the keyword's value in the schema, SIZE the
@@ -56,8 +55,8 @@ var verdicts = map[string]string{
 }
 
 // verdict is the sentence without its subject.
-func (s *schema) verdict(f finding, got any) string {
-	want := s.value(f.at)
+func (s *schema) verdict(doc any, f finding) string {
+	want, got := valueAt(s.doc, f.at), valueAt(doc, f.path)
 	around, _ := splitPointer(f.at)
 	switch f.keyword {
 	case "additionalProperties", "unevaluatedProperties":
@@ -74,7 +73,7 @@ func (s *schema) verdict(f finding, got any) string {
 		return "is required when " + show(other) + " is present"
 	case "exclusiveMinimum", "exclusiveMaximum":
 		if want == true { // draft 4: a flag beside the limit
-			want = s.value(around + "/" + strings.ToLower(strings.TrimPrefix(f.keyword, "exclusive")))
+			want = valueAt(s.doc, around+"/"+strings.ToLower(strings.TrimPrefix(f.keyword, "exclusive")))
 		}
 	}
 	if f.never {

@@ -51,11 +51,11 @@ func (s *schema) findings(doc any, e *jsonschema.ValidationError, visit func(fin
 	var names []string
 	switch f.keyword {
 	case "minContains":
-		if s.value(f.at) == nil {
+		if valueAt(s.doc, f.at) == nil {
 			f.keyword = "contains"
 		}
 	case "required":
-		names = slices.DeleteFunc(texts(s.value(f.at)), func(name string) bool {
+		names = slices.DeleteFunc(texts(valueAt(s.doc, f.at)), func(name string) bool {
 			_, ok := lookup(doc, joinPointer(f.path, name))
 			return ok
 		})
@@ -64,7 +64,7 @@ func (s *schema) findings(doc any, e *jsonschema.ValidationError, visit func(fin
 			names = s.additional(doc, f)
 		}
 	case "dependencies", "dependentRequired":
-		if name, ok := s.value(f.at).(string); ok {
+		if name, ok := valueAt(s.doc, f.at).(string); ok {
 			names = []string{name}
 		}
 	}
@@ -78,16 +78,10 @@ func (s *schema) findings(doc any, e *jsonschema.ValidationError, visit func(fin
 	}
 }
 
-// value is what the schema states at a pointer.
-func (s *schema) value(at string) any {
-	v, _ := lookup(s.doc, at)
-	return v
-}
-
 // beside returns the object that the schema states under another keyword of the same subschema.
 func (s *schema) beside(at, keyword string) map[string]any {
 	around, _ := splitPointer(at)
-	v, _ := s.value(around + "/" + keyword).(map[string]any)
+	v, _ := valueAt(s.doc, around+"/"+keyword).(map[string]any)
 	return v
 }
 
@@ -100,8 +94,7 @@ func (s *schema) additional(doc any, f finding) []string {
 			patterns = append(patterns, p)
 		}
 	}
-	v, _ := lookup(doc, f.path)
-	object, _ := v.(map[string]any)
+	object, _ := valueAt(doc, f.path).(map[string]any)
 	return slices.DeleteFunc(slices.Collect(maps.Keys(object)), func(name string) bool {
 		_, ok := known[name]
 		return ok || slices.ContainsFunc(patterns, func(p *regexp.Regexp) bool { return p.MatchString(name) })

@@ -53,11 +53,9 @@ var printable = regexp.MustCompile(`^\PC{1,200}$`)
 func defect(doc any, steps []string, problem string) Defect {
 	d := Defect{Problem: cut(problem, 500)}
 	if len(steps) > 1 && steps[0] == "tools" {
-		list, _ := child(doc, "tools")
-		doc, _ = child(list, steps[1])
+		name := text(valueAt(doc, "/tools/"+steps[1]+"/name"))
 		d.Tool, steps = "tools["+steps[1]+"]", steps[2:]
-		v, _ := child(doc, "name")
-		if name := text(v); printable.MatchString(name) {
+		if printable.MatchString(name) {
 			d.Tool = name
 		}
 	}
@@ -70,10 +68,9 @@ func defect(doc any, steps []string, problem string) Defect {
 }
 
 func (p *parser) tools(doc any) []*Tool {
-	list, _ := child(doc, "tools")
 	var tools []*Tool
 	first := map[string]int{}
-	for i, v := range asList(list) {
+	for i, v := range asList(valueAt(doc, "/tools")) {
 		entry, ok := v.(map[string]any)
 		if !ok {
 			continue
@@ -168,8 +165,7 @@ func conjuncts(all []map[string]any, root, v any) []map[string]any {
 	}
 	all = append(all, schema)
 	if ref := text(schema["$ref"]); strings.HasPrefix(ref, "#/") {
-		target, _ := lookup(root, libraryPointer(ref[1:]))
-		all = conjuncts(all, root, target)
+		all = conjuncts(all, root, valueAt(root, libraryPointer(ref[1:])))
 	}
 	for _, part := range asList(schema["allOf"]) {
 		all = conjuncts(all, root, part)
