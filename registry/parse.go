@@ -138,7 +138,7 @@ func (p *parser) input(schema any, at string, idempotency Idempotency) {
 		described = described || ok
 		required = required || slices.Contains(asList(part["required"]), any(idempotency.KeyField))
 	}
-	if idempotency.Mode == Keyed && idempotency.KeyField != "" && !(described && required) {
+	if idempotency.Mode == Keyed && idempotency.KeyField != "" && (!described || !required) {
 		p.add(at+"/idempotency/key_field", show(idempotency.KeyField)+" is not a required property of input_schema, and a call without it would "+
 			`have no key: describe it under "properties", and add it to "required"`)
 	}
