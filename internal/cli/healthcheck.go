@@ -23,8 +23,8 @@ func healthcheckCommand() *cobra.Command {
 		Long: `
 For the health check of a container that runs gem worker, with the same
 environment. The worker is looked for by its name, WORKER_ID or what stands for
-it, and is alive when its last heartbeat says so by Postgres's clock. The exit
-code is 0 then, else 1, within 3 s and with one line that says why.
+it, and is alive if its last heartbeat says so by Postgres's clock. The exit
+code is 0 then, otherwise 1, within 3 s and with one line that says why.
 
 Workers that share a name answer for each other: where several run, leave
 WORKER_ID to its default, which is the container's own.`,

@@ -32,7 +32,7 @@ func TestAProgramOfAnotherModuleHasEveryCommandForItsOwnTools(t *testing.T) {
 		wants(t, got.stdout, texts...)
 	}
 
-	wantDone(own("version"), "gem ", "\nregistry 1.0.0, 1 tool (built in)\n")
+	wantDone(own("version"), "gem ", "built from example.com/shop with github.com/gemworker/gem ", "\nregistry 1.0.0, 1 tool (built in)\n")
 	wantDone(own("registry", "list"), "shop.order ", "own-tools/main.go Shop.Order")
 	wantDone(own("demo"), "shop.order  succeeded", "Each call has one receipt.")
 	wantDone(own("migrate"), "the schema is up to date")
