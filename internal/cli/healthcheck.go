@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 )
@@ -62,12 +62,12 @@ func livingWorker(ctx context.Context, database handlers.Secret, name string) (i
 	}
 	defer func() { _ = conn.Close(ctx) }()
 
-	w, err := client.FindWorker(ctx, conn, name)
+	w, err := store.WorkerNamed(ctx, conn, name)
 	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return "", fmt.Errorf("no worker named %q is known to this database: it has not started yet, or has another WORKER_ID", name)
 	case err != nil:
 		return "", refusal(err)
-	case w == nil:
-		return "", fmt.Errorf("no worker named %q is known to this database: it has not started yet, or has another WORKER_ID", name)
 	case w.Alive:
 		return w.ID, nil
 	case !w.StoppedAt.IsZero():
