@@ -1,4 +1,4 @@
--- What makes the database itself refuse to break a promise: each guard is there, and is switched on.
+-- The guards by which the database itself refuses to break a promise: each exists and is enabled.
 select 'guards' as name, guard.rel || '.' || guard.guard as id, format('the %s %s', guard.kind, guard.fault) as what
 from (
   select 'trigger' as kind, e.rel, e.guard, case when t.oid is null then 'is missing' when t.tgenabled not in ('O', 'A') then 'is disabled' end as fault

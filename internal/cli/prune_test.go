@@ -58,7 +58,7 @@ func TestPruneArchivesWhatItRemoves(t *testing.T) {
 		t.Errorf("%v: %s", err, content)
 	}
 	gemWith(t, env, "audit").wantCode(t, exitDone)
-	audited := gemWith(t, nil, "audit", "--archive", archive)
+	audited := gemWith(t, env, "audit", "--archive", archive)
 	audited.wantCode(t, exitDone)
 	wants(t, audited.stdout, "archive-line                3 lines           ok", "journal-replay              3 calls           ok")
 }
@@ -108,5 +108,5 @@ func TestPruneLeavesAFileAloneThatIsNoArchive(t *testing.T) {
 	}
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "prune", "--older-than", "1d", "--archive", path)
 	got.wantCode(t, exitFailed)
-	wants(t, got.stderr, "letter.txt", "is no archive of pruned calls")
+	wants(t, got.stderr, "letter.txt", "is not an archive of pruned calls")
 }

@@ -1,4 +1,4 @@
-package receipts_test
+package archive_test
 
 import (
 	"os"
@@ -6,7 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/internal/archive"
+	"github.com/gemworker/gem/internal/testdb"
 )
 
 const (
@@ -14,11 +15,13 @@ const (
 	second = `{"call": {"id": "2"}, "gem_archive": 1}`
 )
 
+func TestMain(m *testing.M) { testdb.Main(m) }
+
 func TestAnArchiveGrows(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "calls.jsonl")
 	for _, line := range []string{first, second} {
-		a, err := receipts.OpenArchive(path)
+		a, err := archive.Open(path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +46,7 @@ func TestAnArchiveGrows(t *testing.T) {
 func TestWhatWasNotSyncedIsNotHalfThere(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "calls.jsonl")
-	a, err := receipts.OpenArchive(path)
+	a, err := archive.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +76,7 @@ func TestTheRestOfALineIsCutOff(t *testing.T) {
 		if err := os.WriteFile(path, []byte(c.before), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		a, err := receipts.OpenArchive(path)
+		a, err := archive.Open(path)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -99,14 +102,14 @@ func TestAFileThatIsNoArchiveIsLeftAlone(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := receipts.OpenArchive(path); err == nil || !strings.Contains(err.Error(), path) {
+		if _, err := archive.Open(path); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: got %v", name, err)
 		}
 		if got := read(t, path); got != content {
 			t.Errorf("%s: it was changed to %q", name, got)
 		}
 	}
-	if _, err := receipts.OpenArchive(os.DevNull); err == nil {
+	if _, err := archive.Open(os.DevNull); err == nil {
 		t.Errorf("%s keeps nothing", os.DevNull)
 	}
 }

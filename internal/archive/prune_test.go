@@ -1,4 +1,4 @@
-package receipts_test
+package archive_test
 
 import (
 	"context"
@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers/builtin"
+	"github.com/gemworker/gem/internal/archive"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/migrations"
-	"github.com/gemworker/gem/receipts"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -142,10 +142,10 @@ func (l *lines) calls(t *testing.T) (ids []string) {
 }
 
 // prune removes what ended over an hour ago.
-func (q queue) prune(p receipts.Pruning) receipts.Pruned {
+func (q queue) prune(p archive.PruneOptions) archive.Pruned {
 	q.Helper()
 	p.OlderThan = time.Hour
-	done, err := p.Run(q.Context(), q.db)
+	done, err := archive.Prune(q.Context(), q.db, p)
 	if err != nil {
 		q.Fatal(err)
 	}
@@ -173,8 +173,8 @@ func TestPruningRemovesOldCallsWhole(t *testing.T) {
 	waiting := q.insert("")
 	q.run("insert into tasks (title, call_id) values ('made by the call', $1)", old)
 
-	archive := &lines{}
-	if done := q.prune(receipts.Pruning{Archive: archive}); done.Removed != 2 || done.Kept != 0 {
+	out := &lines{}
+	if done := q.prune(archive.PruneOptions{Archive: out}); done.Removed != 2 || done.Kept != 0 {
 		t.Errorf("%+v", done)
 	}
 	if diff := cmp.Diff([]string{young, waiting}, q.there(old, cancelled, young, waiting)); diff != "" {
@@ -186,14 +186,14 @@ func TestPruningRemovesOldCallsWhole(t *testing.T) {
 	if q.count("core_tool_receipts") != 1 || q.count("tasks") != 1 {
 		t.Error("a receipt or a handler's row too many or too few")
 	}
-	archived := archive.calls(t)
+	archived := out.calls(t)
 	slices.Sort(archived)
 	want := []string{old, cancelled}
 	slices.Sort(want)
-	if diff := cmp.Diff(want, archived); diff != "" || archive.synced != 2 {
-		t.Error(diff, archive.synced)
+	if diff := cmp.Diff(want, archived); diff != "" || out.synced != 2 {
+		t.Error(diff, out.synced)
 	}
-	for _, text := range archive.all {
+	for _, text := range out.all {
 		var line struct {
 			Version int `json:"gem_archive"`
 			Call    map[string]any
@@ -207,7 +207,7 @@ func TestPruningRemovesOldCallsWhole(t *testing.T) {
 			t.Errorf("not whole: %s", text)
 		}
 	}
-	if done := q.prune(receipts.Pruning{Archive: archive}); done.Removed != 0 {
+	if done := q.prune(archive.PruneOptions{Archive: out}); done.Removed != 0 {
 		t.Errorf("the second time: %+v", done)
 	}
 }
@@ -218,7 +218,7 @@ func TestADryRunOnlyCounts(t *testing.T) {
 	a, b, source := q.ended(""), q.ended(""), q.ended("k")
 	q.age(2, a, b, source)
 	q.ended("k") // repeats it
-	if done := q.prune(receipts.Pruning{DryRun: true}); done.Removed != 2 || done.Kept != 1 {
+	if done := q.prune(archive.PruneOptions{DryRun: true}); done.Removed != 2 || done.Kept != 1 {
 		t.Errorf("%+v", done)
 	}
 	if q.count("core_tool_calls") != 4 {
@@ -235,18 +235,18 @@ func TestABatchIsSyncedBeforeItIsGone(t *testing.T) {
 		ids = append(ids, q.ended(""))
 	}
 	q.age(2, ids...)
-	archive := &lines{}
+	out := &lines{}
 	var there []int
-	archive.sync = func() error {
+	out.sync = func() error {
 		there = append(there, len(q.there(ids...)))
-		for _, id := range archive.calls(t) {
+		for _, id := range out.calls(t) {
 			if !slices.Contains(ids, id) {
 				t.Errorf("%s was archived", id)
 			}
 		}
 		return nil
 	}
-	if done := q.prune(receipts.Pruning{Archive: archive, Batch: 3}); done.Removed != 7 {
+	if done := q.prune(archive.PruneOptions{Archive: out, Batch: 3}); done.Removed != 7 {
 		t.Errorf("%+v", done)
 	}
 	if diff := cmp.Diff([]int{7, 4, 1}, there); diff != "" {
@@ -268,9 +268,9 @@ func TestAnInterruptedRunLosesNothing(t *testing.T) {
 			q.age(2, ids...)
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
-			archive := &lines{}
+			out := &lines{}
 			syncs := 0
-			archive.sync = func() error {
+			out.sync = func() error {
 				if syncs++; syncs != 2 {
 					return nil
 				}
@@ -284,8 +284,8 @@ func TestAnInterruptedRunLosesNothing(t *testing.T) {
 				}
 				return nil
 			}
-			p := receipts.Pruning{OlderThan: time.Hour, Batch: 2, Archive: archive}
-			if _, err := p.Run(ctx, q.db); err == nil {
+			p := archive.PruneOptions{OlderThan: time.Hour, Batch: 2, Archive: out}
+			if _, err := archive.Prune(ctx, q.db, p); err == nil {
 				t.Fatal("nothing was interrupted")
 			}
 			if n := len(q.there(ids...)); n != 3 {
@@ -298,10 +298,10 @@ func TestAnInterruptedRunLosesNothing(t *testing.T) {
 					t.Fatal("the interrupted transaction does not end")
 				}
 			}
-			if done := q.prune(receipts.Pruning{Batch: 2, Archive: archive}); done.Removed != 3 {
+			if done := q.prune(archive.PruneOptions{Batch: 2, Archive: out}); done.Removed != 3 {
 				t.Errorf("%+v", done)
 			}
-			archived := archive.calls(t)
+			archived := out.calls(t)
 			slices.Sort(archived)
 			slices.Sort(ids)
 			if diff := cmp.Diff(ids, slices.Compact(archived)); diff != "" {
@@ -369,7 +369,7 @@ func TestWhatIsStillNeededStays(t *testing.T) {
 				q := newQueue(t)
 				old := c.set(q)
 				q.age(2, old...)
-				done := q.prune(receipts.Pruning{Batch: batch})
+				done := q.prune(archive.PruneOptions{Batch: batch})
 				if diff := cmp.Diff(old[:c.kept], q.there(old...), cmp.Transformer("nil", func(s []string) []string { return append([]string{}, s...) })); diff != "" {
 					t.Error(diff)
 				}
@@ -396,7 +396,7 @@ func TestPruningWaitsForNobody(t *testing.T) {
 	if _, err := other.Exec(t.Context(), "select from core_tool_calls where id = $1 for key share", a); err != nil {
 		t.Fatal(err)
 	}
-	if done := q.prune(receipts.Pruning{}); done.Removed != 1 || done.Kept != 1 {
+	if done := q.prune(archive.PruneOptions{}); done.Removed != 1 || done.Kept != 1 {
 		t.Errorf("%+v", done)
 	}
 	if diff := cmp.Diff([]string{a}, q.there(a, b)); diff != "" {
@@ -408,7 +408,7 @@ func TestAPrunedKeyIsForgotten(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
 	q.age(2, q.ended("k"))
-	q.prune(receipts.Pruning{})
+	q.prune(archive.PruneOptions{})
 	next := q.insert("")
 	q.claim()
 	var verdict string
@@ -432,15 +432,15 @@ func TestImportedCallsArePrunedByWhenTheyEnded(t *testing.T) {
 	if err := migrations.Up(t.Context(), url, migrations.Sources(builtin.Domains()...)...); err != nil {
 		t.Fatal(err)
 	}
-	archive := &lines{}
-	if done := q.prune(receipts.Pruning{Archive: archive, Batch: 20}); done.Removed != 50 {
+	out := &lines{}
+	if done := q.prune(archive.PruneOptions{Archive: out, Batch: 20}); done.Removed != 50 {
 		t.Errorf("%+v", done)
 	}
 	if q.count("core_tool_calls where tool_name = 'old'") != 0 || q.count("core_tool_calls where tool_name = 'young'") != 50 {
 		t.Error("not the old ones")
 	}
-	if n := q.count("gem.imported_second_receipts"); n != 50 || !strings.Contains(archive.all[0], `"second_receipts": [{`) {
-		t.Errorf("%d second receipts are left, want 50; and the archive has: %s", n, archive.all[0])
+	if n := q.count("gem.imported_second_receipts"); n != 50 || !strings.Contains(out.all[0], `"second_receipts": [{`) {
+		t.Errorf("%d second receipts are left, want 50; and the archive has: %s", n, out.all[0])
 	}
 }
 
