@@ -22,7 +22,7 @@ from (
   union all
   select 'constraint', e.rel, e.guard, case when c.oid is null then 'is missing' end
   from (values
-    ('core_tool_calls', 'gem_calls_parent'), ('core_tool_receipts', 'gem_receipts_replay_of')
+    ('core_tool_calls', 'gem_calls_parent')
   ) e (rel, guard)
   left join pg_constraint c on c.conrelid = ('public.' || e.rel)::regclass and c.conname = e.guard
 
