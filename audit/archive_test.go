@@ -298,7 +298,7 @@ func TestArchivesAreCheckedThroughATransactionPooler(t *testing.T) {
 	direct, lines := pruned(t)
 	url := direct.Config().ConnString()
 	pooler := pgbouncer.Start(t, url, pgbouncer.Options{Mode: pgbouncer.Transaction, PoolSize: 2})
-	db, err := pgpool.Open(t.Context(), pooler.URL(url), pgpool.Options{Pooled: true})
+	db, err := pgpool.Open(t.Context(), pooler.URL(url), pgpool.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/audit"
+	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/google/go-cmp/cmp"
@@ -65,12 +66,12 @@ var breaks = []struct {
 	{"receipt-missing", "a receipt was deleted", "the call is failed, and has no receipt",
 		[]string{"delete from core_tool_receipts where tool_name = 'no.such_tool'"}},
 	{"receipt-second", "there are two", "the call has 2 receipts: ", unready("gem_receipts_one_per_call",
-		`insert into core_tool_receipts (call_id, tool_name, status, result, effects, created_at, attempt, worker_id)
-		select call_id, tool_name, status, result, effects, created_at + interval '1 s', attempt, worker_id from core_tool_receipts where tool_name = 'no.such_tool'`)},
+		`insert into core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt, worker_id)
+		select gen_random_uuid(), call_id, tool_name, status, result, effects, created_at + interval '1 s', attempt, worker_id from core_tool_receipts where tool_name = 'no.such_tool'`)},
 	{"receipt-early", "a queued call has one", "the call is queued, and has the receipt ",
-		[]string{"insert into core_tool_receipts (call_id, tool_name, status, result, effects, attempt) select id, 'a.b', 'succeeded', '{}', '{}', 1 from core_tool_calls where status = 'queued'"}},
+		[]string{"insert into core_tool_receipts (id, created_at, call_id, tool_name, status, result, effects, attempt) select gen_random_uuid(), now(), id, 'a.b', 'succeeded', '{}', '{}', 1 from core_tool_calls where status = 'queued'"}},
 	{"receipt-orphan", "its call is gone", "is of a call that does not exist",
-		[]string{"insert into core_tool_receipts (call_id, tool_name, status, result, effects, attempt) values (gen_random_uuid(), 'a.b', 'succeeded', '{}', '{}', 1)"}},
+		[]string{"insert into core_tool_receipts (id, created_at, call_id, tool_name, status, result, effects, attempt) values (gen_random_uuid(), now(), gen_random_uuid(), 'a.b', 'succeeded', '{}', '{}', 1)"}},
 	{"receipt-status", "another status", "the call is failed, and its receipt is succeeded",
 		[]string{"update core_tool_receipts set status = 'succeeded' where tool_name = 'no.such_tool'"}},
 	{"receipt-error", "another error", `the call's error is {"error_code": "x"}`,
@@ -299,7 +300,7 @@ func TestADatabaseOfTheEarlierGEMHasNoFault(t *testing.T) {
 			('00000000-0000-4000-8000-000000000002', 'leads.create', 'succeeded', '{"lead_id": "L1"}', '{"idempotency": {"mode": "keyed", "hit": true}, "db_writes": 1}'),
 			('00000000-0000-4000-8000-000000000002', 'leads.create', 'failed', null, null);
 		insert into tasks (title, call_id) values ('y, by a worker that died', '00000000-0000-4000-8000-000000000005');`)
-	if err := migrations.Up(t.Context(), url); err != nil {
+	if err := migrations.Up(t.Context(), url, migrations.Sources(builtin.Domains()...)...); err != nil {
 		t.Fatal(err)
 	}
 	execute(t, db, "insert into leads (name) values ('unrelated')")
@@ -317,7 +318,7 @@ func TestADatabaseOfTheEarlierGEMHasNoFault(t *testing.T) {
 	if found := faults(); len(found) > 0 {
 		t.Error(found)
 	}
-	execute(t, db, "select gem.start_worker('w', 9, '', '', '1 hour'), gem.recover('w')")
+	execute(t, db, "select gem.start_worker('w', 9, '', '', '1 hour'), gem.recover('w', null)")
 	execute(t, db, `select gem.finish(c.id, c.attempt, 'w', 'succeeded', '{}', '{}', null) from gem.claim('w', 9, true) c`)
 	if found := faults(); len(found) > 0 {
 		t.Error(found)

@@ -10,9 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/audit"
+	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/migrations"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -21,7 +24,7 @@ import (
 // While workers run, frontends insert and others cancel, an audit sees one moment, in which everything is as it should be.
 func TestALiveDatabaseHasNoFault(t *testing.T) {
 	t.Parallel()
-	env := handlertest.Start(t, handlertest.Setup{})
+	env := handlertest.Start(t, handlertest.Options{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry})
 	env.StartWorker()
 	ctx, stop := context.WithCancel(t.Context())
 	var frontends sync.WaitGroup
@@ -57,7 +60,7 @@ func TestALiveDatabaseHasNoFault(t *testing.T) {
 
 func TestAnAuditSeesEveryRowOrFails(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t)
+	url := testdb.New(t, migrations.Sources(builtin.Domains()...)...)
 	db := testdb.Pool(t, url)
 	role := "reader_" + strings.ToLower(url[strings.LastIndex(url, "_")+1:][:20])
 	execute(t, db, "create role "+role)
@@ -154,7 +157,7 @@ func TestEveryTableThatAReceiptNamesIsLookedAt(t *testing.T) {
 
 func TestAnAuditLeavesNoSettingBehind(t *testing.T) {
 	t.Parallel()
-	db, err := pgx.Connect(t.Context(), testdb.New(t))
+	db, err := pgx.Connect(t.Context(), testdb.New(t, migrations.Sources(builtin.Domains()...)...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +181,7 @@ func TestAnAuditLeavesNoSettingBehind(t *testing.T) {
 
 func TestAValueThatIsNotWhatItShouldBeLeavesItsChecksUndecided(t *testing.T) {
 	t.Parallel()
-	env := handlertest.Start(t, handlertest.Setup{})
+	env := handlertest.Start(t, handlertest.Options{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry})
 	env.Run(handlertest.Call{Tool: "no.such_tool"})
 	tx, err := env.DB.Begin(t.Context())
 	if err != nil {
@@ -206,7 +209,7 @@ func TestAValueThatIsNotWhatItShouldBeLeavesItsChecksUndecided(t *testing.T) {
 
 func TestAStatementThatTakesTooLongIsGivenUp(t *testing.T) {
 	t.Parallel()
-	env := handlertest.Start(t, handlertest.Setup{})
+	env := handlertest.Start(t, handlertest.Options{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry})
 	env.Run(handlertest.Call{Tool: "os.create_task", Input: `{"title": "Call", "domain": "both"}`})
 	lock, err := env.DB.Begin(t.Context())
 	if err != nil {
@@ -229,7 +232,7 @@ func TestAStatementThatTakesTooLongIsGivenUp(t *testing.T) {
 
 func TestChecksAreLeftOutOnRequest(t *testing.T) {
 	t.Parallel()
-	db := testdb.Pool(t, testdb.New(t))
+	db := testdb.Pool(t, testdb.New(t, migrations.Sources(builtin.Domains()...)...))
 	var seen []string
 	report, err := audit.Database(t.Context(), db, audit.Options{Skip: []string{"effects-missing", "guards"},
 		Each: func(r audit.Result) { seen = append(seen, r.Check) }})

@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/audit"
+	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/internal/archive"
 	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/migrations"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -29,7 +31,7 @@ var makeCalls string
 func manyCalls(b *testing.B) *pgxpool.Pool {
 	b.Helper()
 	ctx := context.Background()
-	db := testdb.Pool(b, testdb.New(b))
+	db := testdb.Pool(b, testdb.New(b, migrations.Sources(builtin.Domains()...)...))
 	tx, err := db.Begin(ctx)
 	if err != nil {
 		b.Fatal(err)

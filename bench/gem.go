@@ -106,11 +106,11 @@ func (gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	calls, err := pgpool.Open(ctx, w.URL, pgpool.Options{MaxConns: int32(w.Conns)})
+	calls, err := pgpool.Open(ctx, w.URL, pgpool.Options{MaxConns: int32(w.Conns), Mode: pgpool.Direct})
 	if err != nil {
 		return nil, err
 	}
-	control, err := pgpool.Open(ctx, w.URL, pgpool.Options{MaxConns: 2, Unasked: true})
+	control, err := pgpool.Open(ctx, w.URL, pgpool.Options{MaxConns: 2, Mode: pgpool.Direct, NoPing: true})
 	if err != nil {
 		return nil, err
 	}

@@ -2,13 +2,10 @@ package receipts
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"strconv"
-
-	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // maxReadable is the length in bytes up to which a key's value stands in it readably; a longer one stands as its hash.
@@ -52,33 +49,4 @@ func keyed(before, value, after string) string {
 	}
 	sum := sha256.Sum256([]byte(value))
 	return " sha256 " + hex.EncodeToString(sum[:])
-}
-
-// Verdict is what an attempt is to do with its key.
-type Verdict string
-
-// The verdicts of [HoldKey].
-const (
-	Run  Verdict = "run"  // the attempt holds the key: no other call runs with it until this one ends
-	Hit  Verdict = "hit"  // the key succeeded before: repeat that receipt
-	Wait Verdict = "wait" // another call holds the key: this one was parked, and is no longer the attempt's
-)
-
-// Held is the answer of [HoldKey]; ReceiptID and Result are set when Verdict is [Hit].
-type Held struct {
-	Verdict   Verdict
-	ReceiptID string
-	Result    json.RawMessage
-}
-
-// HoldKey asks for the key on behalf of an attempt. The error is [IsNotHeld] when the attempt no longer holds its call.
-func HoldKey(ctx context.Context, db Querier, a Attempt, key string) (Held, error) {
-	var (
-		held    Held
-		receipt pgtype.Text
-	)
-	err := db.QueryRow(ctx, "select verdict, receipt_id::text, result::text from gem.hold_key($1, $2, $3, $4)", a.CallID, a.Number, a.WorkerID, key).
-		Scan(&held.Verdict, &receipt, &held.Result)
-	held.ReceiptID = receipt.String
-	return held, err
 }

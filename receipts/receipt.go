@@ -1,18 +1,11 @@
-// Package receipts is the record of what calls did: the one receipt each, the journal, and the idempotency keys that let a
-// call repeat an earlier receipt instead of running. It is the only writer of receipts; the rules are in the SQL functions
-// of migrations/00002_state_machine.sql and 00007_hot_path.sql, which it calls.
+// Package receipts has the values that record what calls did: the one receipt each, the journal, and the idempotency keys
+// that let a call repeat an earlier receipt instead of running. It reads and writes nothing.
 package receipts
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // Status is the outcome of a call.
@@ -76,43 +69,5 @@ func (r *Receipt) Error() (Error, bool) {
 	return result.Error, true
 }
 
-// Querier reads: a pool, a connection or a transaction.
-type Querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
-
 // ErrNone says that the call has no receipt yet.
 var ErrNone = errors.New("no receipt yet")
-
-// Of returns the receipt of a call, or [ErrNone].
-func Of(ctx context.Context, db Querier, callID string) (*Receipt, error) {
-	var (
-		r        Receipt
-		optional [4]pgtype.Text
-	)
-	err := db.QueryRow(ctx, `
-		select id::text, call_id::text, tool_name, status, coalesce(result, 'null')::text, coalesce(effects, '{}')::text, created_at, attempt,
-		       worker_id, registry_version, idempotency_key, replay_of::text,
-		       coalesce(extract(epoch from duration) * 1000, 0)::float8
-		from public.core_tool_receipts where call_id = $1`, callID).
-		Scan(&r.ID, &r.CallID, &r.ToolName, &r.Status, &r.Result, &r.Effects, &r.CreatedAt, &r.Attempt,
-			&optional[0], &optional[1], &optional[2], &optional[3], &r.DurationMS)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, ErrNone
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the receipt of call %s: %w", callID, err)
-	}
-	r.WorkerID, r.RegistryVersion, r.IdempotencyKey, r.ReplayOf = optional[0].String, optional[1].String, optional[2].String, optional[3].String
-	return &r, nil
-}
-
-// notHeld is the SQLSTATE of the state machine's functions when an attempt no longer holds its call.
-const notHeld = "GM001"
-
-// IsNotHeld reports whether err says that the attempt no longer holds its call: another has it, or it has ended.
-func IsNotHeld(err error) bool {
-	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && pgErr.Code == notHeld
-}

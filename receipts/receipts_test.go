@@ -2,7 +2,6 @@ package receipts_test
 
 import (
 	"encoding/json"
-	"errors"
 	"math"
 	"strings"
 	"testing"
@@ -91,13 +90,5 @@ func TestCleaningLeavesGoodJSONAlone(t *testing.T) {
 		if got := string(receipts.CleanJSON(json.RawMessage(in))); got != want {
 			t.Errorf("%s: got %s, want %s", in, got, want)
 		}
-	}
-}
-
-func TestACallWithoutReceiptSaysSo(t *testing.T) {
-	t.Parallel()
-	db := testdb.Pool(t, testdb.New(t))
-	if _, err := receipts.Of(t.Context(), db, "00000000-0000-4000-8000-000000000000"); !errors.Is(err, receipts.ErrNone) {
-		t.Errorf("got %v", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	"go.uber.org/zap"
@@ -47,10 +48,10 @@ func (w *Worker) run(ctx context.Context, c claimed, hands *hands) {
 	case err != nil:
 		a.settle(err, context.Cause(ctx), nil)
 		return
-	case held.Verdict == receipts.Wait:
+	case held.Verdict == store.KeyBusy:
 		a.ended(waiting, zap.String("key", a.key))
 		return
-	case held.Verdict == receipts.Hit:
+	case held.Verdict == store.KeyHit:
 		a.finish(receipts.Replay(held.ReceiptID, held.Result))
 		return
 	}
@@ -167,15 +168,15 @@ func (a *attempt) keyValue() json.RawMessage {
 }
 
 // holdKey asks the database for the call's key. A call without one may run.
-func (a *attempt) holdKey(ctx context.Context) (receipts.Held, error) {
-	held := receipts.Held{Verdict: receipts.Run}
+func (a *attempt) holdKey(ctx context.Context) (store.Key, error) {
+	held := store.Key{Verdict: store.KeyTaken}
 	if a.key == "" {
 		return held, nil
 	}
 	a.at(BeforeKey)
 	defer a.at(AfterKey)
 	err := a.persist(ctx, "hold the idempotency key", func(ctx context.Context) (err error) {
-		held, err = receipts.HoldKey(ctx, a.calls, a.Attempt, a.key)
+		held, err = store.HoldKey(ctx, a.calls, a.Attempt, a.key)
 		return err
 	})
 	return held, err
@@ -290,7 +291,7 @@ func (a *attempt) commit(tx *callTx, outcome receipts.Outcome) error {
 		return fmt.Errorf("%s went on after a statement had failed: %w", a.handler.Func, tx.broken())
 	case !committing && isRefusal(err):
 		return &refused{err: err}
-	case !committing && !receipts.IsNotHeld(err):
+	case !committing && !store.IsNotHeld(err):
 		return handlers.Transient(err) // Postgres has reasons of its own, and the receipt is not the handler's statement
 	}
 	return err

@@ -6,13 +6,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // claimed is a call that this worker holds.
 type claimed struct {
-	receipts.Attempt
+	store.Attempt
 	Tool      string
 	Input     json.RawMessage
 	ClientKey string
@@ -110,7 +110,7 @@ func (w *Worker) claim(ctx context.Context, limit int) (calls []claimed, err err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		c := claimed{Attempt: receipts.Attempt{WorkerID: w.id}}
+		c := claimed{Attempt: store.Attempt{WorkerID: w.id}}
 		var key, session, creator pgtype.Text
 		into := []any{&c.CallID, &c.Number, &c.Tool, &c.Input, &key, &session, &creator, &c.Priority, &c.RunAt, &c.seq,
 			&c.Retries, &c.Losses, &c.Cancelled}

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 )
@@ -53,7 +53,7 @@ type sweep struct {
 	last  time.Time
 	// unknown are calls that this worker holds and does not know, since when. The answer to their claim was lost on the way,
 	// or is still under way.
-	unknown map[receipts.Attempt]time.Time
+	unknown map[store.Attempt]time.Time
 }
 
 const (
@@ -92,8 +92,8 @@ func (w *Worker) heartbeat(ctx context.Context) error {
 		w.sweep.soon()
 		return ignoreEnd(ctx, err)
 	}
-	unknown := map[receipts.Attempt]time.Time{}
-	a, verdict := receipts.Attempt{WorkerID: w.id}, ""
+	unknown := map[store.Attempt]time.Time{}
+	a, verdict := store.Attempt{WorkerID: w.id}, ""
 	_, err = pgx.ForEachRow(rows, []any{&a.CallID, &a.Number, &verdict}, func() error {
 		switch h := held[a]; verdict {
 		case "cancel":
@@ -129,7 +129,7 @@ func (w *Worker) releaseUnknown(ctx context.Context, now time.Time) {
 	if len(w.sweep.unknown) > 0 {
 		w.sweep.soon()
 	}
-	var lost []receipts.Attempt
+	var lost []store.Attempt
 	for a, since := range w.sweep.unknown {
 		w.mu.Lock()
 		_, known := w.held[a]

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -50,7 +50,7 @@ func keepsStatements(config *pgx.ConnConfig) bool {
 
 func (s *speech) reset(ctx context.Context) error {
 	s.known = map[string]phrase{}
-	for _, sql := range []string{receipts.FinishSQL, "begin", "commit"} {
+	for _, sql := range []string{store.FinishSQL, "begin", "commit"} {
 		if err := s.learn(ctx, sql); err != nil {
 			return err
 		}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -60,7 +60,7 @@ func (l *lanes) turn(conn *pgxpool.Conn, lead []any) (taken, committing bool, er
 	}
 	pipeline := conn.Conn().PgConn().StartPipeline(ctx)
 	if lead != nil {
-		if err := speech.say(pipeline, "", receipts.FinishSQL, lead); err != nil {
+		if err := speech.say(pipeline, "", store.FinishSQL, lead); err != nil {
 			l.putBack(batch, next)
 			return false, false, errors.Join(err, pipeline.Close())
 		}
@@ -114,7 +114,7 @@ func (l *lanes) sendReceipts(ctx context.Context, conn *pgxpool.Conn, speech *sp
 // sayReceipts returns those that were sent; the others are told.
 func sayReceipts(pipeline *pgconn.Pipeline, speech *speech, batch []*receiptJob) []*receiptJob {
 	return slices.DeleteFunc(batch, func(job *receiptJob) bool {
-		err := speech.say(pipeline, "", receipts.FinishSQL, job.args)
+		err := speech.say(pipeline, "", store.FinishSQL, job.args)
 		if err != nil {
 			job.ended <- err
 			return true

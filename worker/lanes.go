@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -76,7 +76,7 @@ type held struct {
 }
 
 // receipt ends a call whose handler has no transaction.
-func (l *lanes) receipt(ctx context.Context, final receipts.Final) error {
+func (l *lanes) receipt(ctx context.Context, final store.Final) error {
 	job := &receiptJob{args: final.Args(), ended: make(chan error, 1)}
 	l.mu.Lock()
 	l.receipts = append(l.receipts, job)
@@ -129,7 +129,7 @@ func (l *lanes) begin(ctx context.Context, sql string, args []any) (held, error)
 
 // finish ends the transaction that holds the lane with its receipt, and leaves the lane to who waits. committing says that
 // an error comes from the commit, after which the transaction is over; after any other it is to be rolled back.
-func (l *lanes) finish(conn *pgxpool.Conn, final receipts.Final) (committing bool, err error) {
+func (l *lanes) finish(conn *pgxpool.Conn, final store.Final) (committing bool, err error) {
 	taken, committing, err := l.turn(conn, final.Args())
 	if (err == nil || committing) && !taken {
 		l.leave(conn)

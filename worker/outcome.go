@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -21,7 +22,7 @@ import (
 // ended by then, if it had; doomed is the error that broke the handler's transaction, if one did.
 func (a *attempt) settle(err, cause, doomed error) {
 	switch {
-	case receipts.IsNotHeld(err) || errors.Is(cause, errNotHeld):
+	case store.IsNotHeld(err) || errors.Is(cause, errNotHeld):
 		a.lost()
 	case errors.Is(cause, errCancelled):
 		a.finish(receipts.Failure(receipts.Cancelled, "The call was cancelled while it ran. "+a.whatIsKnown(), nil))
@@ -151,7 +152,7 @@ type effects struct {
 	Idempotency receipts.Idempotency `json:"idempotency"`
 }
 
-func (a *attempt) final(outcome receipts.Outcome, did handlers.Effects) receipts.Final {
+func (a *attempt) final(outcome receipts.Outcome, did handlers.Effects) store.Final {
 	on := effects{Effects: did}
 	if a.tool != nil {
 		on.Idempotency = receipts.Idempotency{Mode: string(a.tool.Idempotency.Mode), Hit: outcome.ReplayOf != "", KeyField: a.tool.Idempotency.KeyField}
@@ -165,7 +166,7 @@ func (a *attempt) final(outcome receipts.Outcome, did handlers.Effects) receipts
 	if err != nil { // strings, numbers, and JSON from the input: can not happen, and must not cost the receipt
 		encoded = []byte("{}")
 	}
-	return receipts.Final{Attempt: a.Attempt, Outcome: outcome, Effects: receipts.CleanJSON(encoded), RegistryVersion: a.Registry.Version}
+	return store.Final{Attempt: a.Attempt, Outcome: outcome, Effects: receipts.CleanJSON(encoded), RegistryVersion: a.Registry.Version}
 }
 
 // finish writes the receipt in a transaction of its own. What a transactional handler wrote is gone by now, and what it
@@ -193,7 +194,7 @@ func (a *attempt) finish(outcome receipts.Outcome) {
 	case err == nil:
 		a.at(AfterReceipt)
 		a.endedWith(outcome)
-	case receipts.IsNotHeld(err):
+	case store.IsNotHeld(err):
 		a.lost()
 	default:
 		a.giveUp(err)
@@ -210,7 +211,7 @@ func (a *attempt) retry(err error) {
 			a.CallID, a.Number, a.WorkerID, string(reason.Result), a.tool.Retry.MaxAttempts, a.tool.Retry.Backoff.Seconds()).Scan(&again)
 	})
 	switch {
-	case receipts.IsNotHeld(persistErr):
+	case store.IsNotHeld(persistErr):
 		a.lost()
 	case persistErr != nil:
 		a.giveUp(persistErr)
@@ -231,7 +232,7 @@ func (a *attempt) release() {
 		return release(ctx, a.calls, a.Attempt)
 	})
 	switch {
-	case receipts.IsNotHeld(err):
+	case store.IsNotHeld(err):
 		a.lost()
 	case err != nil:
 		a.giveUp(err)
@@ -241,7 +242,7 @@ func (a *attempt) release() {
 	}
 }
 
-func release(ctx context.Context, pool *pgxpool.Pool, a receipts.Attempt) error {
+func release(ctx context.Context, pool *pgxpool.Pool, a store.Attempt) error {
 	_, err := pool.Exec(ctx, "select gem.release($1, $2, $3)", a.CallID, a.Number, a.WorkerID)
 	return err
 }
@@ -255,7 +256,7 @@ func (a *attempt) persist(ctx context.Context, doing string, statement func(cont
 		try, cancel := context.WithTimeout(ctx, a.tryTime())
 		err := statement(try)
 		cancel()
-		answered := err == nil || isRefusal(err) || receipts.IsNotHeld(err)
+		answered := err == nil || isRefusal(err) || store.IsNotHeld(err)
 		if answered || ctx.Err() != nil || a.givingUp() {
 			return err
 		}
@@ -302,7 +303,7 @@ func (a *attempt) logEnd(outcome string, fields ...zap.Field) {
 func (a *attempt) lost() {
 	ctx, cancel := context.WithTimeout(context.Background(), a.tryTime())
 	defer cancel()
-	if r, err := receipts.Of(ctx, a.calls, a.CallID); err == nil && r.Attempt == a.Number && r.WorkerID == a.WorkerID {
+	if r, err := store.Receipt(ctx, a.calls, a.CallID); err == nil && r.Attempt == a.Number && r.WorkerID == a.WorkerID {
 		e, _ := r.Error()
 		a.endedWith(receipts.Outcome{Status: r.Status, Code: e.Code, ReplayOf: r.ReplayOf})
 		return

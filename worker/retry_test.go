@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/google/go-cmp/cmp"
 )
@@ -106,7 +107,7 @@ func TestTheJournalSaysWhyACallIsTriedAgain(t *testing.T) {
 	env.StartWorker()
 	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x", Then: "transient"})})
 	env.Await(id)
-	events, err := receipts.Journal(t.Context(), env.DB, id)
+	events, err := store.Journal(t.Context(), env.DB, id)
 	if err != nil {
 		t.Fatal(err)
 	}

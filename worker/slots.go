@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/internal/store"
 )
 
 // pace measures how many calls end a second, so that as many are claimed ahead of the free slots as are begun within
@@ -136,7 +136,7 @@ func (w *Worker) handOverReady() int {
 	if len(ready) == 0 {
 		return 0
 	}
-	attempts := make([]receipts.Attempt, len(ready))
+	attempts := make([]store.Attempt, len(ready))
 	for i, h := range ready {
 		attempts[i] = h.Attempt
 	}
@@ -163,15 +163,15 @@ func (w *Worker) handOverReady() int {
 }
 
 // release gives back calls that this worker holds, all at once; where one is not held any more, one by one.
-func (w *Worker) release(ctx context.Context, attempts []receipts.Attempt) error {
+func (w *Worker) release(ctx context.Context, attempts []store.Attempt) error {
 	ids, numbers := split(attempts)
 	_, err := w.control.Exec(ctx, `select gem.release(a.call_id, a.attempt, $1) from unnest($2::uuid[], $3::integer[]) as a (call_id, attempt)`,
 		w.id, ids, numbers)
-	if !receipts.IsNotHeld(err) {
+	if !store.IsNotHeld(err) {
 		return err
 	}
 	for _, a := range attempts {
-		if err := release(ctx, w.control, a); err != nil && !receipts.IsNotHeld(err) {
+		if err := release(ctx, w.control, a); err != nil && !store.IsNotHeld(err) {
 			return err
 		}
 	}
@@ -179,7 +179,7 @@ func (w *Worker) release(ctx context.Context, attempts []receipts.Attempt) error
 }
 
 // split returns the ids and the numbers of attempts, as the arrays that Postgres gets.
-func split(attempts []receipts.Attempt) (ids []string, numbers []int) {
+func split(attempts []store.Attempt) (ids []string, numbers []int) {
 	ids, numbers = make([]string, len(attempts)), make([]int, len(attempts))
 	for i, a := range attempts {
 		ids[i], numbers[i] = a.CallID, a.Number

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -163,7 +163,7 @@ func (t *callTx) broken() error {
 // finish writes the receipt and commits, in one round trip. committing says which of the two an error comes from. After
 // an error nothing of the transaction stays once it is rolled back, unless the connection broke while committing: then
 // only the database knows. A transaction in which a statement failed is not finished, whatever the handler made of that.
-func (t *callTx) finish(final receipts.Final) (committing bool, err error) {
+func (t *callTx) finish(final store.Final) (committing bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ended {

@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/metric"
@@ -109,13 +109,13 @@ type Worker struct {
 	sweep     sweep
 
 	mu       sync.Mutex
-	held     map[receipts.Attempt]*holding // every call that this worker has claimed and that has not ended
-	left     map[receipts.Attempt]struct{} // attempts that ran here, and whose end could not be written
-	ready    []*holding                    // those of them that wait for a slot, in the order in which they are to run
-	busy     int                           // slots that run a call
-	refillAt int                           // as few ready calls as this are a reason to claim more
-	freed    chan struct{}                 // there is room for calls
-	done     sync.WaitGroup                // the slots that run a call
+	held     map[store.Attempt]*holding // every call that this worker has claimed and that has not ended
+	left     map[store.Attempt]struct{} // attempts that ran here, and whose end could not be written
+	ready    []*holding                 // those of them that wait for a slot, in the order in which they are to run
+	busy     int                        // slots that run a call
+	refillAt int                        // as few ready calls as this are a reason to claim more
+	freed    chan struct{}              // there is room for calls
+	done     sync.WaitGroup             // the slots that run a call
 }
 
 // holding is a call that this worker has claimed.
@@ -160,8 +160,8 @@ func New(o Options) (*Worker, error) {
 		beatNow: make(chan struct{}, 1),
 		wake:    make(chan struct{}, 1),
 		freed:   make(chan struct{}, 1),
-		held:    map[receipts.Attempt]*holding{},
-		left:    map[receipts.Attempt]struct{}{},
+		held:    map[store.Attempt]*holding{},
+		left:    map[store.Attempt]struct{}{},
 	}
 	var err error
 	if w.telemetry, err = newTelemetry(w); err != nil {

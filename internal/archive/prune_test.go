@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/internal/archive"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/migrations"
@@ -26,7 +27,7 @@ type queue struct {
 
 func newQueue(t *testing.T) queue {
 	t.Helper()
-	q := queue{t, testdb.Pool(t, testdb.New(t))}
+	q := queue{t, testdb.Pool(t, testdb.New(t, migrations.Sources(builtin.Domains()...)...))}
 	q.run("select gem.start_worker('w', 100, '', '', '1 hour')")
 	return q
 }
@@ -428,7 +429,7 @@ func TestImportedCallsArePrunedByWhenTheyEnded(t *testing.T) {
 		insert into core_tool_calls (tool_name, status, created_at, updated_at) select 'old', 'succeeded', now() - interval '2 years', now() - interval '1 year' from generate_series(1, 50);
 		insert into core_tool_calls (tool_name, status, created_at, updated_at) select 'young', 'succeeded', now(), now() from generate_series(1, 50);
 		insert into core_tool_receipts (call_id, tool_name, status, result, created_at) select id, tool_name, n, '{}', updated_at from core_tool_calls, unnest(array['succeeded', 'failed']) n;`)
-	if err := migrations.Up(t.Context(), url); err != nil {
+	if err := migrations.Up(t.Context(), url, migrations.Sources(builtin.Domains()...)...); err != nil {
 		t.Fatal(err)
 	}
 	out := &lines{}

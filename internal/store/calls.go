@@ -1,0 +1,112 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/gemworker/gem/receipts"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+)
+
+// Call is a call that a worker has claimed.
+type Call struct {
+	Attempt
+	Tool        string
+	Input       json.RawMessage
+	ClientKey   string // the client's idempotency key; empty for none, like the three texts below
+	SessionID   string
+	CreatedBy   string
+	Traceparent string // the W3C trace context in which the frontend made the call
+	Priority    int
+	RunAt       time.Time
+	Waited      time.Duration // how long the call had been due when it was claimed, by Postgres's clock
+	Retries     int           // attempts that ended with a transient error
+	Losses      int           // attempts whose worker died
+	Cancelled   bool          // someone asked to cancel it
+	seq         int64
+}
+
+// Spent counts the attempts that are gone, of the tool's retry.max_attempts.
+func (c *Call) Spent() int { return c.Retries + c.Losses }
+
+// Suspect reports whether the call may be what killed its workers: it has lost two.
+func (c *Call) Suspect() bool { return c.Losses >= 2 }
+
+// Claim takes up to limit calls from the queue and returns them in the order in which they are to run. It takes a suspect
+// call, and then only one, if suspect is true. from says where the queue begins, for each priority that it names: calls with an
+// earlier run_at are not found. The worker must have sent a heartbeat.
+func Claim(ctx context.Context, db DB, workerID string, limit int, suspect bool, from map[int]time.Time) ([]Call, error) {
+	cursor, err := json.Marshal(from)
+	if err != nil || from == nil {
+		cursor = []byte("{}")
+	}
+	rows, err := db.Query(ctx, `
+		select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, traceparent, priority, run_at, waited, retries,
+		       losses, cancel_requested, seq
+		from gem.claim($1, $2, $3, $4)`, workerID, limit, suspect, string(cursor))
+	if err != nil {
+		return nil, err
+	}
+	// None is the worker's before the statement has ended without an error: the rows stream before that.
+	calls, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Call, err error) {
+		c.WorkerID = workerID
+		return c, row.Scan(&c.CallID, &c.Number, &c.Tool, &c.Input, (*zeronull.Text)(&c.ClientKey), (*zeronull.Text)(&c.SessionID),
+			(*zeronull.Text)(&c.CreatedBy), (*zeronull.Text)(&c.Traceparent), &c.Priority, &c.RunAt, &c.Waited, &c.Retries, &c.Losses,
+			&c.Cancelled, &c.seq)
+	})
+	slices.SortFunc(calls, func(a, b Call) int {
+		return cmp.Or(b.Priority-a.Priority, a.RunAt.Compare(b.RunAt), cmp.Compare(a.seq, b.seq))
+	})
+	return calls, err
+}
+
+// Final is all that a receipt needs.
+type Final struct {
+	Attempt
+	receipts.Outcome
+	Effects         json.RawMessage
+	RegistryVersion string
+}
+
+// FinishSQL ends a call: its status, its receipt and its last event in one statement, which returns the receipt's id. Where
+// the handler has a transaction, it is that transaction's last statement.
+const FinishSQL = "select gem.finish($1, $2, $3, $4, $5, $6, $7, $8)::text"
+
+// Args are the arguments of [FinishSQL]. JSON goes as text: through a pooler Postgres must not have to guess.
+func (f Final) Args() []any {
+	return []any{f.CallID, f.Number, f.WorkerID, string(f.Status), string(f.Result), string(f.Effects), f.RegistryVersion, zeronull.Text(f.ReplayOf)}
+}
+
+// Retry puts a call back after a transient error, of which reason is the failure, and returns when it may run again. It returns the zero time, and changes
+// nothing, if this was the last of the attempts that the tool allows.
+func Retry(ctx context.Context, db DB, a Attempt, reason receipts.Outcome, maxAttempts int, backoff time.Duration) (again time.Time, err error) {
+	err = db.QueryRow(ctx, "select gem.retry($1, $2, $3, ($4::jsonb) -> 'error', $5, make_interval(secs => $6))",
+		a.CallID, a.Number, a.WorkerID, string(reason.Result), maxAttempts, backoff.Seconds()).Scan((*zeronull.Timestamptz)(&again))
+	return again, err
+}
+
+// Release hands a call over to another worker. The attempt does not count as lost.
+func Release(ctx context.Context, db DB, a Attempt) error {
+	_, err := db.Exec(ctx, "select gem.release($1, $2, $3)", a.CallID, a.Number, a.WorkerID)
+	return err
+}
+
+// ReleaseAll hands over calls of one worker in one statement. Those that the worker no longer has are passed over.
+func ReleaseAll(ctx context.Context, db DB, workerID string, attempts []Attempt) error {
+	ids, numbers := split(attempts)
+	_, err := db.Exec(ctx, `select gem.release(a.call_id, a.attempt, $1) from unnest($2::uuid[], $3::integer[]) as a (call_id, attempt)`,
+		workerID, ids, numbers)
+	if !IsNotHeld(err) {
+		return err
+	}
+	for _, a := range attempts {
+		if err := Release(ctx, db, a); err != nil && !IsNotHeld(err) {
+			return err
+		}
+	}
+	return nil
+}

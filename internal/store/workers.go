@@ -1,0 +1,97 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+)
+
+// Worker is what a worker says of itself when it starts.
+type Worker struct {
+	ID              string
+	Concurrency     int
+	Version         string
+	RegistryVersion string
+	DeadAfter       time.Duration // the silence after which others take its calls
+}
+
+// StartWorker registers a worker. Calls that it claims before count as a dead worker's.
+func StartWorker(ctx context.Context, db DB, w Worker) error {
+	_, err := db.Exec(ctx, "select gem.start_worker($1, $2, $3, $4, $5)", w.ID, w.Concurrency, w.Version, w.RegistryVersion, w.DeadAfter)
+	return err
+}
+
+// StopWorker records that a worker has stopped. What it still runs is taken over at once.
+func StopWorker(ctx context.Context, db DB, workerID string) error {
+	_, err := db.Exec(ctx, "select gem.stop_worker($1)", workerID)
+	return err
+}
+
+// Notice is something that a heartbeat tells the worker about an attempt.
+type Notice struct {
+	Attempt
+	Verdict NoticeVerdict
+}
+
+// NoticeVerdict is what a [Notice] says.
+type NoticeVerdict string
+
+// The verdicts of [Heartbeat].
+const (
+	NoticeCancel  NoticeVerdict = "cancel"  // someone asked to cancel the call
+	NoticeLost    NoticeVerdict = "lost"    // the attempt no longer has the call
+	NoticeUnknown NoticeVerdict = "unknown" // by a full sweep: the worker has the call, and did not name it
+	NoticeLate    NoticeVerdict = "late"    // of no attempt: the worker's own heartbeats are late, and the full sweep was left out
+)
+
+// Heartbeat records that a worker is alive, and will be for deadAfter, and puts the calls of dead workers back into the queue:
+// with full of all of them, otherwise of those that died in the last minutes. running are the attempts that the worker runs.
+func Heartbeat(ctx context.Context, db DB, workerID string, deadAfter time.Duration, running []Attempt, full bool) ([]Notice, error) {
+	ids, numbers := split(running)
+	rows, err := db.Query(ctx, "select call_id::text, attempt, verdict from gem.heartbeat($1, $2, $3, $4, $5)",
+		workerID, deadAfter, ids, numbers, full)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (n Notice, err error) {
+		n.WorkerID = workerID
+		return n, row.Scan(&n.CallID, &n.Number, &n.Verdict)
+	})
+}
+
+// Channel is where gem.wake_workers notifies, with one of the payloads below or another text, which means that a call may be ready.
+const Channel = "gem_calls"
+
+const (
+	PayloadCancel = "cancel" // someone asked to cancel a running call
+	PayloadAgain  = "again"  // a call came back to its earlier place in the queue
+)
+
+// Notify sends a notification to all who listen on [Channel].
+func Notify(ctx context.Context, db DB, payload string) error {
+	_, err := db.Exec(ctx, "select pg_notify($1, $2)", Channel, payload)
+	return err
+}
+
+// WantWake says whether inserts are to notify this worker.
+func WantWake(ctx context.Context, db DB, workerID string, wanted bool) error {
+	_, err := db.Exec(ctx, "select gem.want_wake($1, $2)", workerID, wanted)
+	return err
+}
+
+// RecordRegistry records the contents of a registry version, and returns what is recorded under that version: something
+// else if that was recorded first.
+func RecordRegistry(ctx context.Context, db DB, version, sha256 string, contents []byte) (recordedSHA256 string, recorded []byte, err error) {
+	err = db.QueryRow(ctx, "select sha256, registry::text from gem.record_registry($1, $2, $3)", version, sha256, string(contents)).
+		Scan(&recordedSHA256, &recorded)
+	return recordedSHA256, recorded, err
+}
+
+// CountOutcomes adds up to limit receipts to the totals behind gem.outcomes, and returns how many: 0 while another worker counts.
+func CountOutcomes(ctx context.Context, db DB, limit int) (counted int, err error) {
+	var n zeronull.Int4
+	err = db.QueryRow(ctx, "select gem.count_outcomes($1)", limit).Scan(&n)
+	return int(n), err
+}
