@@ -52,11 +52,12 @@ type NewCall struct {
 
 // Enqueue inserts a call and returns its id. A worker runs it once the insert is committed.
 func Enqueue(ctx context.Context, db DB, c NewCall) (id string, err error) {
-	input := []byte("{}")
-	if c.Input != nil {
-		if input, err = json.Marshal(c.Input); err != nil {
-			return "", fmt.Errorf("encode the input of %s: %w", c.Tool, err)
-		}
+	input, err := json.Marshal(c.Input)
+	if err != nil {
+		return "", fmt.Errorf("encode the input of %s: %w", c.Tool, err)
+	}
+	if string(input) == "null" {
+		input = []byte("{}")
 	}
 	columns := []store.Column{{Name: "tool_name", Value: c.Tool}, {Name: "input", Value: string(input)}}
 	set := func(given bool, name string, value any, sql string) {

@@ -63,7 +63,8 @@ with event as (
       coalesce(nullif(before, ''), 'not there')))
       filter (where legal is not true) as disorder,
     min(lpad(seq::text, 10, '0') || format('event %s is %s of attempt %s by %s, and the call was with attempt %s of %s', seq, event,
-      attempt, coalesce(worker_id, 'nobody'), coalesce(attempt_before, 0), coalesce(holder, 'nobody'))) filter (where held is not true) as stranger,
+      attempt, coalesce(worker_id, 'nobody'), coalesce(attempt_before, 0), coalesce(holder, 'nobody')))
+      filter (where held is not true) as stranger,
     max(state) filter (where last) as state,
     max(attempt) filter (where last) as attempt,
     max(case when event in ('claimed', 'imported') then taker

@@ -48,7 +48,8 @@ union all
 -- The key of a receipt is its call's, and follows from the call's input, or from the client's key and the caller: see Key and
 -- ClientKey in receipts/key.go. A caller whose name Go would quote with a backslash is left out.
 select 'key-computed', call_id::text,
-  format('its receipt has the key %s, and the call %s', coalesce(k.idempotency_key, 'null'), coalesce(k.computed, 'has ' || k.held, 'has none'))
+  format('its receipt has the key %s, and the call %s', coalesce(k.idempotency_key, 'null'),
+    coalesce(k.computed, 'has ' || k.held, 'has none'))
 from (
   select r.call_id, r.idempotency_key, c.computed_key as held, r.status, r.effects #>> '{idempotency,mode}' as mode,
     case r.effects #>> '{idempotency,mode}'

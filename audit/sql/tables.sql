@@ -3,8 +3,8 @@
 -- column call_id, the call that inserted the row. A name without a schema is one of public. GEM's own tables are left out.
 select coalesce(string_agg(quote_literal(tab), ', '), 'null'), concat_ws(' union all ',
   'select null::text as tab, null::text as id, false as owned, null::uuid as call_id where false',
-  string_agg(format('select %L, id::text, %s from %I.%I', tab, case when owned then 'true, call_id' else 'false, null' end, nspname, relname),
-    ' union all '))
+  string_agg(format('select %L, id::text, %s from %I.%I', tab,
+    case when owned then 'true, call_id' else 'false, null' end, nspname, relname), ' union all '))
 from (
   select distinct w ->> 'table' as tab
   from (

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,8 +11,6 @@ import (
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/pgserver"
 	"github.com/gemworker/gem/internal/store"
-	"github.com/gemworker/gem/receipts"
-	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -30,21 +27,25 @@ DATABASE_URL is set, that database is used instead, and the demo's rows stay in
 it. A worker runs in this process, and calls are inserted as a frontend would
 insert them. The exit code is 0 if each ended as it should, with one receipt.
 
-Nothing is sent anywhere: the tools get none of the environment's configuration.
-A program with tools of its own shows those that only read and write Postgres
-and whose input is known: it needs none, or the tool's input_schema has examples.`,
+Nothing is sent anywhere: the tools get no configuration from the environment.
+A program without the built-in tools shows its own: those that have only the
+permissions read:db and write:db, and whose input is known, since it may be
+empty or its schema has examples, defaults or an enum.`,
 		Example: "  gem demo\n  gem demo --verbose",
 		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := loadConfig()
+			cfg, err := config.Load()
 			if err != nil {
 				return err
 			}
-			d := &demo{program: p, out: cmd.OutOrStdout(), progress: cmd.ErrOrStderr(), began: time.Now(), log: zap.NewNop()}
+			own := *cfg
+			own.WorkerID, own.WorkerConcurrency, own.ShutdownGrace = "demo", 4, time.Second
+			d := &demo{out: cmd.OutOrStdout(), progress: cmd.ErrOrStderr(), began: time.Now()}
+			d.setup = &setup{program: p, config: &own, log: zap.NewNop(), isolated: true}
 			if verbose {
 				d.log = consoleLogger(cfg)
 			}
-			return d.run(cmd.Context(), cfg)
+			return d.run(cmd.Context())
 		},
 	}
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "show the worker's log")
@@ -53,48 +54,32 @@ and whose input is known: it needs none, or the tool's input_schema has examples
 
 // demo is one run of gem demo.
 type demo struct {
-	program       *Program
+	*setup
 	out, progress io.Writer
-	log           *zap.Logger
 	began         time.Time
-	registry      *registry.Registry
 	frontend      *pgxpool.Pool
-	calls         []*demoCall
+	calls         []*sample // that have ended
 }
-
-// demoCall is a call of the demo.
-type demoCall struct {
-	tool  string
-	input map[string]any
-	want  receipts.Status // how it must end; empty: as it will
-	code  receipts.Code   // of a call that must fail
-
-	id      string
-	receipt *receipts.Receipt
-}
-
-// receiptsWithin is how long calls may take that take milliseconds.
-const receiptsWithin = 30 * time.Second
 
 // run sets everything up, shows it, and takes it down again, also when ctx ends in the middle.
-func (d *demo) run(ctx context.Context, cfg *config.Config) error {
+func (d *demo) run(ctx context.Context) error {
 	fmt.Fprint(d.progress, "A frontend inserts calls into a table, a worker runs them, and each ends with exactly one receipt.\n\n")
-	if cfg.DatabaseURL != "" {
+	if d.config.DatabaseURL != "" {
 		d.say("DATABASE_URL is set: the demo uses that database, and its rows stay there (unset it for a private one)")
-		return d.onDatabase(ctx, cfg)
+		return d.onDatabase(ctx)
 	}
 	server, err := pgserver.Start(ctx, pgserver.Options{Log: func(line string) { d.say("%s", line) }})
 	if err != nil {
 		return err
 	}
 	d.say("a private Postgres runs; nothing of it stays")
-	err = d.onDatabase(ctx, withDatabase(cfg, server.URL("postgres")))
-	return errors.Join(err, server.Stop())
+	d.config = withDatabase(d.config, server.URL("postgres"))
+	return errors.Join(d.onDatabase(ctx), server.Stop())
 }
 
 // onDatabase migrates, starts a worker, and shows what it does with some calls.
-func (d *demo) onDatabase(ctx context.Context, cfg *config.Config) (err error) {
-	if d.frontend, err = open(ctx, cfg.DatabaseURL.Reveal(), 0, nil); err != nil {
+func (d *demo) onDatabase(ctx context.Context) (err error) {
+	if d.frontend, err = open(ctx, d.config.DatabaseURL.Reveal(), 0, nil); err != nil {
 		return err
 	}
 	defer d.frontend.Close()
@@ -102,7 +87,7 @@ func (d *demo) onDatabase(ctx context.Context, cfg *config.Config) (err error) {
 	if err := d.refuseBusy(ctx); err != nil {
 		return err
 	}
-	url, _ := migrateThrough(cfg)
+	url, _ := migrateThrough(d.config)
 	done, err := d.program.migrate(ctx, url)
 	if err != nil {
 		return err
@@ -112,18 +97,15 @@ func (d *demo) onDatabase(ctx context.Context, cfg *config.Config) (err error) {
 		return err
 	}
 
-	if d.registry, err = registry.Parse(d.program.Registry); err != nil {
-		return fmt.Errorf("the program's registry is refused:\n%w", err)
+	if err := d.prepare(ctx); err != nil {
+		return err
 	}
-	own := *cfg
-	own.WorkerID, own.WorkerConcurrency, own.ShutdownGrace = "demo", 4, time.Second
-	w, closeConnections, err := parts{program: d.program, config: &own, registry: d.registry, log: d.log, isolated: true}.build(ctx)
+	defer d.close()
+	w, err := d.connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer closeConnections()
 	d.say("a worker runs, with the %s of the built-in registry %s", count(len(d.registry.Tools()), "tool"), d.registry.Version)
-
 	working, stop := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
 	go func() {
@@ -131,8 +113,8 @@ func (d *demo) onDatabase(ctx context.Context, cfg *config.Config) (err error) {
 		err := w.Run(working)
 		stop(fmt.Errorf("the demo's worker ended: %w", refusal(err))) // and with it the waiting
 	}()
-	if d.hasScriptsTools() {
-		err = d.script(working)
+	if d.hasBuiltInTools() {
+		err = d.builtInTools(working)
 	} else {
 		err = d.ownTools(working)
 	}
@@ -163,40 +145,36 @@ func (d *demo) refuseBusy(ctx context.Context) error {
 	return nil
 }
 
-// round inserts calls and waits for their receipts.
-func (d *demo) round(ctx context.Context, within time.Duration, calls []*demoCall) error {
+// round inserts calls and waits for their receipts, for 30 s longer than the tools may take.
+func (d *demo) round(ctx context.Context, calls ...*sample) error {
+	within := 30 * time.Second
+	for _, c := range calls {
+		if tool, ok := d.registry.Tool(c.tool); ok {
+			within = max(within, 30*time.Second+tool.Timeout)
+		}
+	}
 	waiting, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	for _, c := range calls {
-		new := client.NewCall{Tool: c.tool, Input: json.RawMessage(c.json())}
+	ids := make([]string, len(calls))
+	for i, c := range calls {
 		var err error
-		if c.id, err = client.Enqueue(waiting, d.frontend, new); err != nil {
+		if ids[i], err = client.Enqueue(waiting, d.frontend, client.NewCall{Tool: c.tool, Input: c.input}); err != nil {
 			return refusal(err)
 		}
 	}
 	for i, c := range calls {
 		var err error
-		if c.receipt, err = client.Await(waiting, d.frontend, c.id); err != nil {
-			if waiting.Err() != nil && ctx.Err() == nil {
-				return fmt.Errorf("not everything is as promised: %s without a receipt after %s", count(len(calls)-i, "call"), within)
-			}
+		c.receipt, err = client.Await(waiting, d.frontend, ids[i])
+		switch {
+		case err != nil && waiting.Err() != nil && ctx.Err() == nil:
+			return fmt.Errorf("not everything is as promised: %s without a receipt after %s", count(len(calls)-i, "call"), within)
+		case err != nil:
 			return refusal(err)
 		}
 		d.say("%-20s %s", c.tool, c.receipt.Status)
 	}
 	d.calls = append(d.calls, calls...)
 	return nil
-}
-
-func (c *demoCall) json() string {
-	if c.input == nil {
-		return "{}"
-	}
-	encoded, err := json.Marshal(c.input)
-	if err != nil {
-		panic(err) // texts in maps
-	}
-	return string(encoded)
 }
 
 // print prints the receipts as a table.

@@ -31,7 +31,7 @@ WORKER_ID to its default, which is the container's own.`,
 		Example: "  gem healthcheck",
 		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := loadDatabaseConfig()
+			cfg, err := databaseConfig()
 			if err != nil {
 				// Not the exit code of wrong usage: to a container's health check 2 has no meaning.
 				return errors.New(err.Error())

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/gemworker/gem/internal/config"
 )
 
 // Main runs the command that the arguments of the process name, and ends the process.
@@ -52,8 +54,9 @@ func run(ctx context.Context, p *Program, args []string, stdin io.Reader, stdout
 
 	command, err := root.ExecuteContextC(ctx)
 	var (
-		exit  exitError
-		wrong usageError
+		exit    exitError
+		wrong   usageError
+		invalid *config.InvalidError
 	)
 	signal, stopped := bySignal(ctx)
 	switch {
@@ -65,7 +68,7 @@ func run(ctx context.Context, p *Program, args []string, stdin io.Reader, stdout
 		return signal.exitCode()
 	}
 	fmt.Fprintf(stderr, "%s: %v\n", command.CommandPath(), err)
-	if errors.As(err, &wrong) {
+	if errors.As(err, &wrong) || errors.As(err, &invalid) {
 		fmt.Fprintf(stderr, "See `%s --help`.\n", command.CommandPath())
 		return exitUsage
 	}

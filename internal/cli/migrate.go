@@ -32,7 +32,7 @@ the database changes nothing, or refuses.`,
 			if print {
 				return migrations.Print(cmd.OutOrStdout(), p.sources()...)
 			}
-			cfg, err := loadDatabaseConfig()
+			cfg, err := databaseConfig()
 			if err != nil {
 				return err
 			}
@@ -81,14 +81,8 @@ func (p *Program) migrate(ctx context.Context, url string) (migrations.Result, e
 	switch {
 	case errors.As(err, &connectErr):
 		return done, refusal(err)
-	case errors.As(err, &pgErr):
-		// Here the file and the SQLSTATE help whoever looks into it.
-		for _, more := range []string{pgErr.Detail, pgErr.Hint} {
-			if more != "" {
-				err = fmt.Errorf("%w\n%s", err, sentence(more))
-			}
-		}
-		return done, fmt.Errorf("%w\nNothing of that file stays; the ones before it do", err)
+	case errors.As(err, &pgErr): // with the file and the SQLSTATE, which help whoever looks into it
+		return done, fmt.Errorf("%w%s\nNothing of that file stays; the ones before it do", err, advice(pgErr))
 	}
 	return done, err
 }

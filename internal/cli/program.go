@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"reflect"
+	"strings"
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/migrations"
@@ -61,8 +62,9 @@ const registryFile = "tools.registry.json"
 // loadRegistry reads the registry that chosen (TOOLS_REGISTRY) names or holds, the one in the working directory, or the
 // program's own, in this order. from says which it was.
 func (p *Program) loadRegistry(chosen string) (r *registry.Registry, from string, err error) {
+	chosen = strings.TrimSpace(chosen)
 	switch {
-	case chosen != "" && chosen[0] == '{':
+	case strings.HasPrefix(chosen, "{"):
 		r, err = registry.Parse([]byte(chosen))
 		from = "the JSON of TOOLS_REGISTRY"
 	case chosen != "":
@@ -70,8 +72,7 @@ func (p *Program) loadRegistry(chosen string) (r *registry.Registry, from string
 		return r, chosen, err
 	default:
 		if _, err := os.Stat(registryFile); !errors.Is(err, fs.ErrNotExist) {
-			r, err = registry.ReadFile(registryFile)
-			return r, registryFile, err
+			return p.loadRegistry(registryFile)
 		}
 		r, err = registry.Parse(p.Registry)
 		from = "built in"

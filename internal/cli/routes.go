@@ -21,23 +21,23 @@ type routes struct {
 const directPatience = 5 * time.Second
 
 // findRoutes waits for the database, finds out what it is reached through, and says so in one line.
-func findRoutes(ctx context.Context, p parts) (*routes, error) {
-	r := &routes{config: p.config}
-	url, said := p.config.DatabaseURL.Reveal(), stated(p.config)
+func findRoutes(ctx context.Context, s *setup) (*routes, error) {
+	r := &routes{config: s.config}
+	url, said := s.config.DatabaseURL.Reveal(), stated(s.config)
 	err := pgpool.Wait(ctx, func(ctx context.Context) (err error) {
 		r.database, err = pgpool.Probe(ctx, url, said)
 		return err
-	}, p.patience, func(reason string) {
-		p.log.Warn("Postgres can not be reached yet, trying again", zap.String("reason", reason), zap.Duration("for_at_most", p.patience))
+	}, s.patience, func(reason string) {
+		s.log.Warn("Postgres can not be reached yet, trying again", zap.String("reason", reason), zap.Duration("for_at_most", s.patience))
 	})
 	if err != nil {
 		return nil, err
 	}
-	if p.config.DirectURL != "" {
-		r.findDirect(ctx, p.log)
+	if s.config.DirectURL != "" {
+		r.findDirect(ctx, s.log)
 	}
-	_, migrateVia := migrateThrough(p.config)
-	p.log.Info(r.String(), zap.String("statements", r.statements()), zap.String("new_calls", r.newCalls()),
+	_, migrateVia := migrateThrough(s.config)
+	s.log.Info(r.String(), zap.String("statements", r.statements()), zap.String("new_calls", r.newCalls()),
 		zap.String("migrations", "through "+migrateVia), zap.String("override", "DATABASE_POOLER=none, session or transaction"))
 	return r, nil
 }

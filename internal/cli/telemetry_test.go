@@ -141,7 +141,7 @@ func TestWorkerRefusesWhatItCanNotSend(t *testing.T) {
 	t.Parallel()
 	got := gemWith(t, []string{"DATABASE_URL=postgres://nowhere.invalid/x", "OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4317", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc"}, "worker")
 	got.wantCode(t, exitUsage)
-	wants(t, got.stderr, `OTEL_EXPORTER_OTLP_PROTOCOL is "grpc"; it may be http/protobuf`)
+	wants(t, got.stderr, `OTEL_EXPORTER_OTLP_PROTOCOL is "grpc": use http/protobuf`)
 }
 
 func TestSpansOnTheConsole(t *testing.T) {

@@ -26,7 +26,7 @@ registry is the one that a worker would load here, with where it comes from.`,
 func printVersion(p *Program, cmd *cobra.Command) error {
 	version, commit := p.version()
 	fmt.Fprintf(cmd.OutOrStdout(), "gem %s (commit %s)\n", version, cmp.Or(commit, "unknown"))
-	reg, from, err := p.loadRegistry(strings.TrimSpace(os.Getenv("TOOLS_REGISTRY")))
+	reg, from, err := p.loadRegistry(os.Getenv("TOOLS_REGISTRY"))
 	if err != nil {
 		return usageError{err}
 	}

@@ -2,7 +2,6 @@
 package config
 
 import (
-	"errors"
 	"time"
 
 	"github.com/gemworker/gem/handlers"
@@ -20,7 +19,7 @@ type Config struct {
 	DatabasePooler string `envconfig:"DATABASE_POOLER" default:"auto" may:"auto, none, session or transaction" desc:"The mode of the pooler that DATABASE_URL leads to, or none. By default the worker finds out and logs what it found."`
 
 	// ToolsRegistry is empty when the file in the working directory is to be used, or else the one built in.
-	ToolsRegistry string `envconfig:"TOOLS_REGISTRY" may:"the path of a file" desc:"The registry. By default tools.registry.json in the working directory, else the one built into the program."`
+	ToolsRegistry string `envconfig:"TOOLS_REGISTRY" may:"the path of a file, or the registry itself" desc:"The registry: a path, or the JSON itself. By default tools.registry.json in the working directory, otherwise the one built into the program."`
 
 	// WorkerID names this process in the tables. Load fills it in.
 	WorkerID string `envconfig:"WORKER_ID" may:"1 to 100 printable characters" desc:"The name of this worker. By default RENDER_INSTANCE_ID, else the name of the host."`
@@ -53,8 +52,8 @@ func (c *Config) CallConnections() int {
 // RequireDatabase is for commands that need a database: its error says what to do when none is configured.
 func (c *Config) RequireDatabase() error {
 	if c.DatabaseURL == "" {
-		return errors.New("DATABASE_URL is not set: set it to the connection string of your Postgres, " +
-			"such as postgres://user:password@host:5432/database, or run `gem dev`, which starts a private one")
+		return &InvalidError{Problems: []string{"DATABASE_URL is not set: set it to the connection string of your Postgres, " +
+			"such as postgres://user:password@host:5432/database, or run `gem dev`, which starts a private one"}}
 	}
 	return nil
 }
