@@ -1,4 +1,5 @@
-package worker
+// Package lanes carries what calls write to Postgres over few connections.
+package lanes
 
 import (
 	"context"
@@ -23,7 +24,7 @@ import (
 //
 // Where a pooler may give each transaction another server connection, a lane sends one at a time: there are poolers that take
 // the connection back at the first answer, and lose what was sent behind it.
-type lanes struct {
+type Lanes struct {
 	pool     *pgxpool.Pool
 	count    int  // as many as the pool has connections
 	oneByOne bool // nothing is sent behind a transaction before it is answered
@@ -35,8 +36,8 @@ type lanes struct {
 	began    bool // what was sent last, one by one, was a begin
 }
 
-func newLanes(pool *pgxpool.Pool) *lanes {
-	return &lanes{pool: pool, count: int(pool.Config().MaxConns), oneByOne: !keepsStatements(pool.Config().ConnConfig)}
+func New(pool *pgxpool.Pool) *Lanes {
+	return &Lanes{pool: pool, count: int(pool.Config().MaxConns), oneByOne: !keepsStatements(pool.Config().ConnConfig)}
 }
 
 // maxReceipts is how many receipts a lane sends in one go. One that waits for a lock keeps those behind it waiting.
@@ -76,7 +77,7 @@ type held struct {
 }
 
 // receipt ends a call whose handler has no transaction.
-func (l *lanes) receipt(ctx context.Context, final store.Final) error {
+func (l *Lanes) Write(ctx context.Context, final store.Final) error {
 	job := &receiptJob{args: final.Args(), ended: make(chan error, 1)}
 	l.mu.Lock()
 	l.receipts = append(l.receipts, job)
@@ -93,11 +94,11 @@ func (l *lanes) receipt(ctx context.Context, final store.Final) error {
 	return ctx.Err() // it may be on its way: the next try is told
 }
 
-// errNoLane is the error of a transaction that its call's time was over for before any connection was free to begin it.
-var errNoLane = errors.New("no connection to Postgres came free in the call's time")
+// ErrNoConnection is the error of a transaction that its call's time was over for before any connection was free to begin it.
+var ErrNoConnection = errors.New("no connection to Postgres came free in the call's time")
 
 // begin begins a transaction with its first statement, and returns the lane that it holds from here on.
-func (l *lanes) begin(ctx context.Context, sql string, args []any) (held, error) {
+func (l *Lanes) first(ctx context.Context, sql string, args []any) (held, error) {
 	job := &beginJob{ctx: ctx, sql: sql, args: args, answer: make(chan held, 1)}
 	l.mu.Lock()
 	l.begins = append(l.begins, job)
@@ -124,12 +125,12 @@ func (l *lanes) begin(ctx context.Context, sql string, args []any) (held, error)
 		}()
 		return held{}, ctx.Err()
 	}
-	return held{}, errors.Join(errNoLane, ctx.Err())
+	return held{}, errors.Join(ErrNoConnection, ctx.Err())
 }
 
 // finish ends the transaction that holds the lane with its receipt, and leaves the lane to who waits. committing says that
 // an error comes from the commit, after which the transaction is over; after any other it is to be rolled back.
-func (l *lanes) finish(conn *pgxpool.Conn, final store.Final) (committing bool, err error) {
+func (l *Lanes) finish(conn *pgxpool.Conn, final store.Final) (committing bool, err error) {
 	taken, committing, err := l.turn(conn, final.Args())
 	if (err == nil || committing) && !taken {
 		l.leave(conn)
@@ -139,9 +140,9 @@ func (l *lanes) finish(conn *pgxpool.Conn, final store.Final) (committing bool, 
 
 // rollback ends the transaction that holds the lane without a trace, and leaves the lane to who waits. broken says that the
 // connection was lost with it.
-func (l *lanes) rollback(conn *pgxpool.Conn) (broken bool) {
+func (l *Lanes) rollback(conn *pgxpool.Conn) (broken bool) {
 	if !conn.Conn().IsClosed() && conn.Conn().PgConn().TxStatus() != 'I' {
-		ctx, cancel := context.WithTimeout(context.Background(), controlDeadline)
+		ctx, cancel := context.WithTimeout(context.Background(), ControlTimeout)
 		if _, err := conn.Conn().Exec(ctx, "rollback"); err != nil {
 			_ = conn.Conn().Close(ctx) // a transaction that can not be ended ends with its connection
 		}
@@ -153,7 +154,7 @@ func (l *lanes) rollback(conn *pgxpool.Conn) (broken bool) {
 }
 
 // leave gives up a lane that a transaction held.
-func (l *lanes) leave(conn *pgxpool.Conn) {
+func (l *Lanes) leave(conn *pgxpool.Conn) {
 	l.mu.Lock()
 	nobodyWaits := len(l.receipts) == 0 && len(l.begins) == 0
 	if nobodyWaits {
@@ -168,7 +169,7 @@ func (l *lanes) leave(conn *pgxpool.Conn) {
 }
 
 // abandon gives up a lane whose connection a handler still uses: it is cut.
-func (l *lanes) abandon(conn *pgxpool.Conn) {
+func (l *Lanes) abandon(conn *pgxpool.Conn) {
 	raw := conn.Hijack()
 	_ = raw.PgConn().Conn().Close()
 	l.mu.Lock()
@@ -180,7 +181,7 @@ func (l *lanes) abandon(conn *pgxpool.Conn) {
 }
 
 // employ puts one more lane to work, if there is one. It is called with the lock held.
-func (l *lanes) employ() {
+func (l *Lanes) employ() {
 	if l.busy < l.count {
 		l.busy++
 		go l.work(nil)
@@ -188,7 +189,7 @@ func (l *lanes) employ() {
 }
 
 // work serves who waits, until nobody does or a transaction holds the lane.
-func (l *lanes) work(conn *pgxpool.Conn) {
+func (l *Lanes) work(conn *pgxpool.Conn) {
 	for {
 		l.mu.Lock()
 		if len(l.receipts) == 0 && len(l.begins) == 0 {
@@ -220,14 +221,14 @@ func (l *lanes) work(conn *pgxpool.Conn) {
 	}
 }
 
-func (l *lanes) connect() (*pgxpool.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), statementDeadline)
+func (l *Lanes) connect() (*pgxpool.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), StatementTimeout)
 	defer cancel()
 	return l.pool.Acquire(ctx)
 }
 
 // retire gives up a lane that has no connection, if there are others at work: who waits is theirs to serve.
-func (l *lanes) retire() bool {
+func (l *Lanes) retire() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.busy == 1 {
@@ -238,7 +239,7 @@ func (l *lanes) retire() bool {
 }
 
 // fail tells all who wait that there is no connection to be had.
-func (l *lanes) fail(err error) {
+func (l *Lanes) fail(err error) {
 	err = nothingRan(err)
 	l.mu.Lock()
 	waiting, begins := l.receipts, l.begins
@@ -258,12 +259,12 @@ func nothingRan(err error) error {
 	if errors.As(err, &said) {
 		return err
 	}
-	return fmt.Errorf("%w: %v", errConnectionLost, err) //nolint:errorlint // it is to count as nothing else
+	return fmt.Errorf("%w: %v", ErrConnectionLost, err) //nolint:errorlint // it is to count as nothing else
 }
 
 // take takes what is to be sent next: receipts, and the first begin that fits. lead says that it goes behind the end of a
 // transaction.
-func (l *lanes) take(lead bool, fits func(sql string) bool) (batch []*receiptJob, next *beginJob) {
+func (l *Lanes) take(lead bool, fits func(sql string) bool) (batch []*receiptJob, next *beginJob) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := min(len(l.receipts), maxReceipts)
@@ -292,7 +293,7 @@ func (l *lanes) take(lead bool, fits func(sql string) bool) (batch []*receiptJob
 }
 
 // putBack puts what was not run back to where it was.
-func (l *lanes) putBack(batch []*receiptJob, next *beginJob) {
+func (l *Lanes) putBack(batch []*receiptJob, next *beginJob) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.receipts = append(slices.Clone(batch), l.receipts...)

@@ -1,4 +1,4 @@
-package worker
+package lanes
 
 import (
 	"context"
@@ -12,25 +12,25 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// errBlocked is the error of a receipt that Postgres did not take in time: a lock on one of the tables, or a server that is
+// ErrBlocked is the error of a receipt that Postgres did not take in time: a lock on one of the tables, or a server that is
 // far too slow.
-var errBlocked = fmt.Errorf("the receipt could not be committed within %s: the database was blocked", statementDeadline)
+var ErrBlocked = fmt.Errorf("the receipt could not be committed within %s: the database was blocked", StatementTimeout)
 
 // turn sends what waits and reads the answers, up to those of a next transaction, which has then taken the lane. lead are
 // the arguments of the receipt of the transaction that held it until now, if one did; committing and err are its.
-func (l *lanes) turn(conn *pgxpool.Conn, lead []any) (taken, committing bool, err error) {
+func (l *Lanes) turn(conn *pgxpool.Conn, lead []any) (taken, committing bool, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	deadline := time.AfterFunc(statementDeadline, cancel)
+	deadline := time.AfterFunc(StatementTimeout, cancel)
 	defer func() {
 		if taken {
 			return // it is another's, all of it
 		}
 		deadline.Stop()
 		if err != nil && conn.Conn().IsClosed() {
-			err = errors.Join(errConnectionLost, err)
+			err = errors.Join(ErrConnectionLost, err)
 		}
 		if err != nil && ctx.Err() != nil {
-			err = errors.Join(errBlocked, err)
+			err = errors.Join(ErrBlocked, err)
 		}
 		cancel()
 	}()
@@ -48,7 +48,7 @@ func (l *lanes) turn(conn *pgxpool.Conn, lead []any) (taken, committing bool, er
 		batch = nil
 		deadline.Stop()
 		err := speech.learn(next.ctx, next.sql)
-		deadline.Reset(statementDeadline)
+		deadline.Reset(StatementTimeout)
 		if err != nil {
 			next.answer <- held{err: nothingRan(err)}
 			next = nil
@@ -56,7 +56,7 @@ func (l *lanes) turn(conn *pgxpool.Conn, lead []any) (taken, committing bool, er
 	}
 	if lead == nil && conn.Conn().IsClosed() {
 		l.putBack(batch, next)
-		return false, false, errConnectionLost
+		return false, false, ErrConnectionLost
 	}
 	pipeline := conn.Conn().PgConn().StartPipeline(ctx)
 	if lead != nil {
@@ -100,7 +100,7 @@ func (l *lanes) turn(conn *pgxpool.Conn, lead []any) (taken, committing bool, er
 }
 
 // sendReceipts sends receipts alone and reads the answers.
-func (l *lanes) sendReceipts(ctx context.Context, conn *pgxpool.Conn, speech *speech, batch []*receiptJob) {
+func (l *Lanes) sendReceipts(ctx context.Context, conn *pgxpool.Conn, speech *speech, batch []*receiptJob) {
 	if len(batch) == 0 {
 		return
 	}
@@ -182,7 +182,7 @@ func readOne(pipeline *pgconn.Pipeline) error {
 	}
 	rows, ok := answer.(*pgconn.ResultReader)
 	if !ok {
-		return errConnectionLost
+		return ErrConnectionLost
 	}
 	_, err = rows.Close()
 	return err
@@ -194,7 +194,14 @@ func readSync(pipeline *pgconn.Pipeline) error {
 		return err
 	}
 	if _, ok := answer.(*pgconn.PipelineSync); !ok {
-		return errConnectionLost
+		return ErrConnectionLost
 	}
 	return nil
 }
+
+const (
+	// StatementTimeout limits a statement that ends a call.
+	StatementTimeout = 10 * time.Second
+	// ControlTimeout limits a rollback.
+	ControlTimeout = 3 * time.Second
+)

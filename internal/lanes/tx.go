@@ -1,4 +1,4 @@
-package worker
+package lanes
 
 import (
 	"context"
@@ -12,13 +12,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// callTx is the transaction that a handler and its receipt share. It begins with the handler's first statement and
+// Tx is the transaction that a handler and its receipt share. It begins with the handler's first statement and
 // commits with the finish, each in one round trip, and so costs a call that writes one row two round trips.
 //
 // It outlives no call: when a handler ignores its context and goes on, its statements are refused, and the connection
 // goes back to the pool only after the transaction is gone from it.
-type callTx struct {
-	lanes  *lanes
+type Tx struct {
+	lanes  *Lanes
 	ctx    context.Context // the handler's: every statement ends with it, whatever context the handler passes
 	cancel context.CancelFunc
 
@@ -30,15 +30,15 @@ type callTx struct {
 }
 
 var (
-	// errEnded is what a handler gets that goes on after its call has ended.
-	errEnded = errors.New("the call has ended, and its transaction with it")
-	// errOpen is what a handler gets that leaves rows open, or uses the transaction from two goroutines at once.
-	errOpen           = errors.New("a statement of this transaction is still under way: read its rows to the end, or close them, before the next")
-	errConnectionLost = errors.New("the connection to Postgres was lost")
+	// ErrEnded is what a handler gets that goes on after its call has ended.
+	ErrEnded = errors.New("the call has ended, and its transaction with it")
+	// ErrStatementOpen is what a handler gets that leaves rows open, or uses the transaction from two goroutines at once.
+	ErrStatementOpen  = errors.New("a statement of this transaction is still under way: read its rows to the end, or close them, before the next")
+	ErrConnectionLost = errors.New("the connection to Postgres was lost")
 )
 
 // Exec runs a statement.
-func (t *callTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+func (t *Tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	rows, err := t.Query(ctx, sql, args...)
 	if err != nil {
 		return pgconn.CommandTag{}, err
@@ -48,13 +48,13 @@ func (t *callTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comm
 }
 
 // QueryRow runs a statement that gives one row.
-func (t *callTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+func (t *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	rows, err := t.Query(ctx, sql, args...)
 	return &callRow{rows: rows, err: err}
 }
 
 // Query runs a statement. The rows must be read to their end or closed before the next one.
-func (t *callTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	rows := &callRows{tx: t, release: func() {}}
 	if ctx != t.ctx {
 		joined, cancel := context.WithCancel(ctx)
@@ -67,11 +67,11 @@ func (t *callTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 	case t.ended:
 		t.mu.Unlock()
 		rows.release()
-		return nil, errEnded
+		return nil, ErrEnded
 	case t.open != nil:
 		t.mu.Unlock()
 		rows.release()
-		return nil, errOpen
+		return nil, ErrStatementOpen
 	}
 	t.open = make(chan struct{})
 	t.mu.Unlock()
@@ -91,7 +91,7 @@ func (t *callTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 }
 
 // begin takes a lane, on which the begin and the first statement were sent together.
-func (t *callTx) begin(ctx context.Context, rows *callRows, sql string, args []any) (err error) {
+func (t *Tx) begin(ctx context.Context, rows *callRows, sql string, args []any) (err error) {
 	if len(args) > 0 {
 		if rewriter, ok := args[0].(pgx.QueryRewriter); ok { // such as pgx.NamedArgs
 			if sql, args, err = rewriter.RewriteQuery(ctx, nil, sql, args[1:]); err != nil {
@@ -99,7 +99,7 @@ func (t *callTx) begin(ctx context.Context, rows *callRows, sql string, args []a
 			}
 		}
 	}
-	lane, err := t.lanes.begin(ctx, sql, args)
+	lane, err := t.lanes.first(ctx, sql, args)
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (t *callTx) begin(ctx context.Context, rows *callRows, sql string, args []a
 		lane.cancel()
 		_ = lane.pipeline.Close()
 		t.lanes.rollback(lane.conn)
-		return errEnded
+		return ErrEnded
 	}
 	rows.first, rows.unwatch = lane.pipeline, context.AfterFunc(ctx, lane.cancel)
 	if err := readOne(lane.pipeline); err != nil { // begin's
@@ -127,65 +127,78 @@ func (t *callTx) begin(ctx context.Context, rows *callRows, sql string, args []a
 	}
 	reader, ok := answer.(*pgconn.ResultReader)
 	if !ok {
-		return errors.Join(errConnectionLost, lane.pipeline.Close())
+		return errors.Join(ErrConnectionLost, lane.pipeline.Close())
 	}
 	rows.Rows = pgx.RowsFromResultReader(lane.conn.Conn().TypeMap(), reader)
 	return nil
 }
 
-func (t *callTx) statementEnded(err error) {
+func (t *Tx) statementEnded(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.failed == nil && err != nil {
 		t.failed = err
 		if t.conn != nil && t.conn.Conn().IsClosed() { // whatever the error says: it comes from the way to Postgres
-			t.failed = errConnectionLost
+			t.failed = ErrConnectionLost
 		}
 	}
 	close(t.open)
 	t.open = nil
 }
 
-// used says whether the handler sent any statement.
-func (t *callTx) used() bool {
+// Begin returns a transaction for a handler that may take so long, and the context that ends with it.
+func (l *Lanes) Begin(ctx context.Context, timeout time.Duration) (context.Context, *Tx) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	return ctx, &Tx{lanes: l, ctx: ctx, cancel: cancel}
+}
+
+// Open reports whether the transaction has begun and not ended.
+func (t *Tx) Open() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.conn != nil || t.failed != nil
+	return !t.ended && (t.conn != nil || t.failed != nil)
 }
 
 // broken returns the error that doomed the transaction: the first that Postgres gave, or that the connection was lost.
-func (t *callTx) broken() error {
+func (t *Tx) Err() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.failed
 }
 
-// finish writes the receipt and commits, in one round trip. committing says which of the two an error comes from. After
-// an error nothing of the transaction stays once it is rolled back, unless the connection broke while committing: then
-// only the database knows. A transaction in which a statement failed is not finished, whatever the handler made of that.
-func (t *callTx) finish(final store.Final) (committing bool, err error) {
+// ReceiptError is the error of a receipt that was refused before the commit.
+type ReceiptError struct{ Err error }
+
+func (e *ReceiptError) Error() string { return e.Err.Error() }
+func (e *ReceiptError) Unwrap() error { return e.Err }
+
+// Finish writes the receipt and commits, in one round trip.
+func (t *Tx) Finish(final store.Final) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ended {
-		return false, errEnded
+		return ErrEnded
 	}
 	if t.open != nil {
-		return false, errOpen
+		return ErrStatementOpen
 	}
 	if t.failed != nil {
-		return false, t.failed
+		return t.failed
 	}
-	committing, err = t.lanes.finish(t.conn, final)
+	committing, err := t.lanes.finish(t.conn, final)
 	if err == nil || committing {
 		t.ended = true
 		t.cancel()
 	}
-	return committing, err
+	if err != nil && !committing {
+		return &ReceiptError{err}
+	}
+	return err
 }
 
 // rollback ends the transaction without a trace. A statement under way is told to stop; one that does not stop within
 // two seconds loses its connection.
-func (t *callTx) rollback() {
+func (t *Tx) Rollback() {
 	t.cancel()
 	t.mu.Lock()
 	if t.ended {
@@ -214,7 +227,7 @@ func (t *callTx) rollback() {
 	if broken := t.lanes.rollback(t.conn); broken {
 		t.mu.Lock()
 		if t.failed == nil {
-			t.failed = errConnectionLost
+			t.failed = ErrConnectionLost
 		}
 		t.mu.Unlock()
 	}
@@ -223,7 +236,7 @@ func (t *callTx) rollback() {
 // callRows ends the pipeline that began the transaction, and the joined context, when the rows are read.
 type callRows struct {
 	pgx.Rows
-	tx      *callTx
+	tx      *Tx
 	first   *pgconn.Pipeline // nil but for the first statement
 	unwatch func() bool      // the same
 	release func()
