@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/internal/pgserver"
 	"github.com/gemworker/gem/handlers/leads"
+	"github.com/gemworker/gem/internal/pgserver"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/jackc/pgx/v5"
