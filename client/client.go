@@ -22,7 +22,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// DB is a pool, a connection or a transaction of pgx.
+// DB is a pool, a connection or a transaction of pgx. A call that was inserted in a transaction runs after the commit, so
+// await it only then.
 type DB interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
@@ -46,23 +47,35 @@ type NewCall struct {
 	Priority int
 	// RunAt is the earliest time to run, at most 366 days ahead; zero means at once.
 	RunAt time.Time
-	// Delay is the shortest time until the call runs, by Postgres's clock, at most 366 days; 0 means at once. Set RunAt or
-	// Delay, not both.
+	// Delay is the shortest time until the call runs, by Postgres's clock, at most 366 days; 0 means that RunAt counts.
 	Delay time.Duration
 }
 
 // Enqueue inserts a call and returns its id. A worker runs it once the insert is committed.
 func Enqueue(ctx context.Context, db DB, c NewCall) (id string, err error) {
-	input := []byte("{}")
-	if c.Input != nil {
-		if input, err = json.Marshal(c.Input); err != nil {
-			return "", fmt.Errorf("encode the input of %s: %w", c.Tool, err)
+	input, err := json.Marshal(c.Input)
+	if err != nil {
+		return "", fmt.Errorf("encode the input of %s: %w", c.Tool, err)
+	}
+	if string(input) == "null" {
+		input = []byte("{}")
+	}
+	columns := []store.Column{{Name: "tool_name", Value: c.Tool}, {Name: "input", Value: string(input)}}
+	set := func(given bool, name string, value any, sql string) {
+		if given {
+			columns = append(columns, store.Column{Name: name, Value: value, SQL: sql})
 		}
 	}
-	if c.Delay != 0 && !c.RunAt.IsZero() {
-		return "", errors.New("a call has either RunAt or Delay, not both")
+	set(c.SessionID != "", "session_id", c.SessionID, "")
+	set(c.IdempotencyKey != "", "idempotency_key", c.IdempotencyKey, "")
+	set(c.CreatedBy != "", "created_by", c.CreatedBy, "")
+	set(c.Priority != 0, "priority", c.Priority, "")
+	if c.Delay != 0 {
+		set(true, "run_at", c.Delay.Seconds(), "clock_timestamp() + make_interval(secs => %s)")
+	} else {
+		set(!c.RunAt.IsZero(), "run_at", c.RunAt, "")
 	}
-	if id, err = insert(ctx, db, c, string(input)); err != nil {
+	if id, err = store.Insert(ctx, db, columns...); err != nil {
 		return "", fmt.Errorf("insert a call of %s: %w", c.Tool, err)
 	}
 	return id, nil
@@ -74,8 +87,8 @@ const (
 	lastPause  = 250 * time.Millisecond
 )
 
-// Await returns the receipt of a call as soon as there is one. It reads in intervals that grow from 20 ms to 250 ms, until
-// ctx ends; the call itself goes on after that.
+// Await returns the receipt of a call as soon as there is one. It reads at intervals that grow from 20 ms to 250 ms. When ctx
+// ends, it returns the error of ctx; the call itself goes on.
 func Await(ctx context.Context, db DB, id string) (*receipts.Receipt, error) {
 	r, err := Receipt(ctx, db, id)
 	for pause := firstPause; errors.Is(err, ErrNoReceipt); pause = min(pause*5/4, lastPause) {
@@ -85,35 +98,8 @@ func Await(ctx context.Context, db DB, id string) (*receipts.Receipt, error) {
 		case <-time.After(pause):
 		}
 		r, err = store.Receipt(ctx, db, id)
-		if errors.Is(err, receipts.ErrNone) {
-			err = ErrNoReceipt
-		}
 	}
 	return r, err
-}
-
-// ErrNoReceipt says that the call has not ended.
-var ErrNoReceipt = errors.New("no receipt yet")
-
-// Receipt returns the receipt of a call, or [ErrNoReceipt].
-func Receipt(ctx context.Context, db DB, id string) (*receipts.Receipt, error) {
-	r, err := store.Receipt(ctx, db, id)
-	if errors.Is(err, receipts.ErrNone) {
-		if _, err := Get(ctx, db, id); err != nil {
-			return nil, err
-		}
-		return nil, ErrNoReceipt
-	}
-	return r, err
-}
-
-// Journal returns what happened to a call, in order.
-func Journal(ctx context.Context, db DB, id string) ([]receipts.Event, error) {
-	events, err := store.Journal(ctx, db, id)
-	if err == nil && len(events) == 0 {
-		return nil, notFound(ctx, db, id) // a call has at least the event of its insert
-	}
-	return events, err
 }
 
 // Cancellation is the answer of [Cancel]: one of the constants, or the status of a call that had ended before.
@@ -128,36 +114,12 @@ const (
 
 // Cancel ends a call, or asks its worker to.
 func Cancel(ctx context.Context, db DB, id string) (Cancellation, error) {
-	var answer Cancellation
-	err := db.QueryRow(ctx, "select public.cancel_tool_call($1)", id).Scan(&answer)
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == "PT404" {
+	answer, err := store.Cancel(ctx, db, id)
+	if store.IsNoCall(err) {
 		return "", notFound(ctx, db, id)
 	}
 	if err != nil {
 		return "", fmt.Errorf("cancel call %s: %w", id, err)
 	}
-	return answer, nil
-}
-
-// NotFoundError says that the database has no call of that id, or none that this role may see.
-type NotFoundError struct {
-	ID string
-	// ReceiptOf is the call whose receipt has this id; empty if none has. The two are easily confused.
-	ReceiptOf string
-}
-
-func (e *NotFoundError) Error() string {
-	if e.ReceiptOf != "" {
-		return fmt.Sprintf("there is no call %s: it is the id of a receipt, and the receipt's call is %s", e.ID, e.ReceiptOf)
-	}
-	return fmt.Sprintf("there is no call %s in this database", e.ID)
-}
-
-func notFound(ctx context.Context, db DB, id string) error {
-	call, err := callOfReceipt(ctx, db, id)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return err
-	}
-	return &NotFoundError{ID: id, ReceiptOf: call}
+	return Cancellation(answer), nil
 }

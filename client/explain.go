@@ -2,25 +2,35 @@ package client
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
+	"github.com/jackc/pgx/v5"
 )
 
 // WaitsFor names the one thing that a call needs next.
 type WaitsFor string
 
-// A call that has ended waits for nothing.
 const (
-	Nothing   WaitsFor = ""
-	ForTime   WaitsFor = "time"     // queued until its RunAt
-	ForWorker WaitsFor = "worker"   // no worker is alive that could run it, or take it over from the dead one that runs it
-	ForSlot   WaitsFor = "slot"     // queued: a worker takes it as soon as it is its turn and a slot is free
-	ForIdle   WaitsFor = "idle"     // queued, and lost two workers or more: a worker takes it only while it runs no other such call
-	ForEnd    WaitsFor = "end"      // running on a living worker
-	ForRescue WaitsFor = "recovery" // running on a dead worker: another one takes it over within seconds
-	ForKey    WaitsFor = "key"      // waiting until no other call runs with its key
+	// ForNothing is said of a call that has ended.
+	ForNothing WaitsFor = ""
+	// ForTime is said of a queued call before its RunAt.
+	ForTime WaitsFor = "time"
+	// ForWorker says that no worker is alive that could run the call, or take it over from the dead worker that runs it.
+	ForWorker WaitsFor = "worker"
+	// ForSlot is said of a queued call that a worker claims when it is next in line and a slot is free.
+	ForSlot WaitsFor = "slot"
+	// ForIdleWorker is said of a queued call that lost two workers or more, and may have killed them: a worker claims it only
+	// while it runs no other such call.
+	ForIdleWorker WaitsFor = "idle worker"
+	// ForHandler is said of a call that runs on a living worker.
+	ForHandler WaitsFor = "handler"
+	// ForRecovery is said of a call that runs on a dead worker while others are alive: one takes it over within seconds.
+	ForRecovery WaitsFor = "recovery"
+	// ForKey is said of a waiting call: another one runs with its key.
+	ForKey WaitsFor = "key"
 )
 
 // Explanation says where a call stands, and why.
@@ -53,12 +63,9 @@ type Explanation struct {
 // MaxAhead bounds [Explanation.Ahead].
 const MaxAhead = 1000
 
-// suspectLosses is the number of lost workers from which on a call is claimed only by an idle worker, as gem.claim has it.
-const suspectLosses = 2
-
 // Explain finds out what a call waits for, or how it ended.
 func Explain(ctx context.Context, db DB, id string) (*Explanation, error) {
-	c, at, err := readCall(ctx, db, id)
+	c, at, err := getAt(ctx, db, id)
 	if err != nil {
 		return nil, err
 	}
@@ -70,14 +77,18 @@ func Explain(ctx context.Context, db DB, id string) (*Explanation, error) {
 		return e, e.running(ctx, db)
 	case "waiting":
 		e.WaitsFor = ForKey
-		e.KeyHolder, err = keyHolder(ctx, db, c.Key)
+		holder, err := store.KeyHolder(ctx, db, c.Key)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return e, nil
+		}
+		e.KeyHolder = (*Call)(&holder)
 		return e, err
 	}
 	if e.Receipt, err = Receipt(ctx, db, id); err != nil {
 		return nil, err
 	}
 	if e.Receipt.ReplayOf != "" {
-		e.RepeatedCall, err = callOfReceipt(ctx, db, e.Receipt.ReplayOf)
+		e.RepeatedCall, err = store.CallOfReceipt(ctx, db, e.Receipt.ReplayOf)
 	}
 	return e, err
 }
@@ -100,27 +111,31 @@ func (e *Explanation) queued(ctx context.Context, db DB) error {
 	switch {
 	case e.Workers.Alive == 0:
 		e.WaitsFor = ForWorker
-	case e.Call.Losses >= suspectLosses:
-		e.WaitsFor = ForIdle
+	case e.Call.Losses >= 2: // as gem.claim has it
+		e.WaitsFor = ForIdleWorker
 	default:
 		e.WaitsFor = ForSlot
-		e.Ahead, err = ahead(ctx, db, &e.Call)
+		e.Ahead, err = store.CallsAhead(ctx, db, e.Call.Priority, e.Call.RunAt, e.Call.Seq, MaxAhead+1)
 	}
 	return err
 }
 
-func (e *Explanation) running(ctx context.Context, db DB) (err error) {
-	if e.Worker, e.Timeout, err = runningOn(ctx, db, &e.Call); err != nil {
+func (e *Explanation) running(ctx context.Context, db DB) error {
+	w, timeout, err := store.WorkerOf(ctx, db, e.Call.WorkerID, e.Call.Tool)
+	switch {
+	case err == nil:
+		e.Worker, e.Timeout = (*Worker)(&w), timeout
+	case !errors.Is(err, pgx.ErrNoRows):
 		return err
 	}
-	if e.Worker != nil && e.Worker.Alive {
-		e.WaitsFor = ForEnd
+	if w.Alive {
+		e.WaitsFor = ForHandler
 		return nil
 	}
 	if e.Workers, err = ReadWorkers(ctx, db); err != nil {
 		return err
 	}
-	e.WaitsFor = ForRescue
+	e.WaitsFor = ForRecovery
 	if e.Workers.Alive == 0 {
 		e.WaitsFor = ForWorker
 	}

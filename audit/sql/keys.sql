@@ -1,5 +1,7 @@
--- Idempotency: hits, the keys that they were found by, and the keys themselves.
-select 'hit-source' as name, h.call_id::text as id,
+-- Idempotency: hits, their keys, and the keys of all receipts.
+--
+-- hit-orphan is a check of its own, since it does not hold in an archive: the source may be in another one, or in a database.
+select case when s.id is null then 'hit-orphan' else 'hit-source' end as name, h.call_id::text as id,
   format('its receipt repeats the receipt %s, which %s', h.replay_of, case
     when s.id is null then 'does not exist'
     when s.status <> 'succeeded' then 'is ' || s.status
@@ -15,9 +17,10 @@ where h.replay_of is not null and (s.status = 'succeeded' and s.replay_of is nul
 
 union all
 
--- A hit says so, and did nothing else; and what says so is one. Receipts of an earlier GEM may say what they like.
+-- A hit says so and did nothing else, and no other receipt says so. Receipts of an earlier GEM may say anything.
 select 'hit-effects', r.call_id::text,
-  format('its receipt %s, and its effects are %s', case when r.replay_of is null then 'repeats none' else 'repeats ' || r.replay_of end, left(r.effects::text, 150))
+  format('its receipt %s, and its effects are %s',
+    case when r.replay_of is null then 'repeats none' else 'repeats ' || r.replay_of end, left(r.effects::text, 150))
 from public.core_tool_receipts r
 join public.core_tool_calls c on c.id = r.call_id and not (c.events = 1 and c.status in ('succeeded', 'failed', 'not_configured'))
 where case
@@ -26,23 +29,27 @@ where case
 
 union all
 
-select 'key-once', min(call_id::text), format('the key %s succeeded %s times: in the receipts %s', idempotency_key, count(*), string_agg(id::text, ', ' order by created_at, id))
+select 'key-once', min(call_id::text),
+  format('the key %s succeeded %s times: in the receipts %s', idempotency_key, count(*), string_agg(id::text, ', ' order by created_at, id))
 from public.core_tool_receipts
 where status = 'succeeded' and replay_of is null and idempotency_key is not null
 group by idempotency_key having count(*) > 1
 
 union all
 
-select 'key-running', min(id::text), format('the key %s is held by %s running calls: %s', computed_key, count(*), string_agg(id::text, ', ' order by claimed_at, id))
+select 'key-running', min(id::text),
+  format('the key %s is held by %s running calls: %s', computed_key, count(*), string_agg(id::text, ', ' order by claimed_at, id))
 from public.core_tool_calls
 where status = 'running' and computed_key is not null
 group by computed_key having count(*) > 1
 
 union all
 
--- The key of a receipt is the one that its call had, and the one that the call's input, or its client's key and its caller,
--- give: see Key and ClientKey in receipts/key.go. A caller whose name Go would write with a backslash is left out.
-select 'key-computed', call_id::text, format('its receipt has the key %s, and the call %s', coalesce(k.idempotency_key, 'null'), coalesce(k.computed, 'has ' || k.held, 'has none'))
+-- The key of a receipt is its call's, and follows from the call's input, or from the client's key and the caller: see Key and
+-- ClientKey in receipts/key.go. A caller whose name Go would quote with a backslash is left out.
+select 'key-computed', call_id::text,
+  format('its receipt has the key %s, and the call %s', coalesce(k.idempotency_key, 'null'),
+    coalesce(k.computed, 'has ' || k.held, 'has none'))
 from (
   select r.call_id, r.idempotency_key, c.computed_key as held, r.status, r.effects #>> '{idempotency,mode}' as mode,
     case r.effects #>> '{idempotency,mode}'

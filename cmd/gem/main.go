@@ -1,4 +1,4 @@
-// Command gem is GEM with its built-in domains. `gem --help` lists its commands.
+// Command gem is GEM with the domains that come with it. `gem --help` lists its commands.
 package main
 
 import (
@@ -6,4 +6,6 @@ import (
 	"github.com/gemworker/gem/handlers/builtin"
 )
 
-func main() { gem.Main(gem.Program{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry}) }
+func main() {
+	gem.Main(gem.Program{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry})
+}

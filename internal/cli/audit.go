@@ -14,33 +14,34 @@ import (
 func auditCommand(p *Program) *cobra.Command {
 	var (
 		options audit.Options
-		timeout time.Duration
-		archive string
+		paths   []string
 		asJSON  bool
 	)
 	cmd := &cobra.Command{
 		Use:   "audit",
-		Short: "Check that every promise holds, over the whole database or an archive",
+		Short: "Check that every promise holds, over the whole database or archives",
 		Long: `
-Everything is looked at in one read-only snapshot, while workers go on: that
-each finished call has its one receipt, that its journal has no gaps and gives
-its row when it is replayed, that a hit repeats a real receipt, and that the
-rows are there that receipts name. A line a check says what was looked at and
-what is wrong, with up to five examples. The exit code is 1 when there is any
-fault. A remark is worth knowing and no fault.
+Everything is checked in one read-only snapshot, while workers go on: each
+finished call has its one receipt; its journal has no gaps and gives its row
+when it is replayed; a hit repeats a real receipt; the rows that receipts name
+exist. A line for each check says how much was checked and what is wrong, with
+up to five examples. The exit code is 1 if there is any fault. A remark is worth
+knowing, but not a fault.
 
 Connect as the owner of the tables, who sees every row. A million calls take
-about half a minute, and vacuum can not remove dead rows meanwhile.
+about half a minute, and vacuum cannot remove dead rows meanwhile.
 
-Rows that people deleted by hand are reported by effects-missing, since nothing
-tells them from rows that were lost: --skip effects-missing, where that is so.
+The check effects-missing also reports rows that people deleted by hand, which
+look like rows that were lost. Use --skip effects-missing if there are such.
 
---archive FILE checks what gem prune wrote instead, call by call, and needs no
-database.
+--archive FILE checks an archive that gem prune wrote instead, by the same
+statements. It needs a database too: it loads the archive into temporary tables
+of DATABASE_URL, which any database with GEM's tables can be, and leaves nothing
+there. Name several archives to check them together.
 
 The checks, and what each proves:
 ` + checks(),
-		Example: "  gem audit\n  gem audit --json --skip effects-missing\n  gem audit --archive calls.jsonl",
+		Example: "  gem audit\n  gem audit --json --skip effects-missing\n  gem audit --archive 2025.jsonl --archive 2026.jsonl",
 		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			out := cmd.OutOrStdout()
@@ -54,10 +55,10 @@ The checks, and what each proves:
 			}
 			for _, name := range options.Skip {
 				if !audit.Known(name) {
-					return usage("--skip: there is no check %q; --help lists them", name)
+					return usage("--skip: unknown check %q; --help lists them", name)
 				}
 			}
-			report, err := p.runAudit(cmd.Context(), archive, timeout, options)
+			report, err := p.runAudit(cmd.Context(), paths, options)
 			if err != nil {
 				return refusal(err)
 			}
@@ -77,30 +78,37 @@ The checks, and what each proves:
 	}
 	f := cmd.Flags()
 	f.BoolVar(&asJSON, "json", false, "print the report as JSON")
-	f.StringVar(&archive, "archive", "", "check this archive of pruned calls, and no database")
+	f.StringArrayVar(&paths, "archive", nil, "check this archive of pruned calls instead, in temporary tables; may be repeated")
 	f.StringSliceVar(&options.Skip, "skip", nil, "leave these checks out, by commas")
-	f.DurationVar(&timeout, "timeout", 15*time.Minute, "how long a statement may take")
+	f.DurationVar(&options.Timeout, "timeout", 15*time.Minute, "how long a statement may take")
 	return cmd
 }
 
-func (p *Program) runAudit(ctx context.Context, archive string, timeout time.Duration, o audit.Options) (*audit.Report, error) {
-	if archive != "" {
-		file, err := os.Open(archive)
+func (p *Program) runAudit(ctx context.Context, paths []string, o audit.Options) (*audit.Report, error) {
+	var files []audit.File
+	for _, path := range paths {
+		file, err := os.Open(path)
 		if err != nil {
 			return nil, err
 		}
 		defer file.Close()
-		return audit.Archive(ctx, file, o)
+		files = append(files, file)
 	}
 	db, err := connect(ctx)
 	if err != nil {
+		if files != nil {
+			return nil, fmt.Errorf("an archive is checked in temporary tables of a database: %w", err)
+		}
 		return nil, err
 	}
 	defer db.Close()
+	if files != nil {
+		return audit.Archives(ctx, db, files, o)
+	}
 	if err := p.checkSchema(ctx, db); err != nil {
 		return nil, err
 	}
-	return audit.Database(ctx, db, timeout, o)
+	return audit.Database(ctx, db, o)
 }
 
 // checks lists what is checked, in lines that fit a terminal.

@@ -12,10 +12,15 @@ import (
 
 func TestAuditExitsWith1OnAnyFault(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	s := scene{t, testdb.Pool(t, url)}
 	env := []string{"DATABASE_URL=" + url}
-	s.ended("succeeded", `{"lead_id": "L-1"}`)
+	s.worker("w-1", 1)
+	call := s.insert()
+	s.claim("w-1")
+	note := query[string](t, s.db, "insert into notes (title, call_id) values ('x', $1) returning id::text", call)
+	execute(t, s.db, `select gem.finish($1, 1, 'w-1', 'succeeded', '{}', $2, '7')`, call,
+		`{"db_writes": [{"table": "notes", "action": "insert", "id": "`+note+`"}]}`)
 
 	sound := gemWith(t, env, "audit")
 	sound.wantCode(t, exitDone)
@@ -40,7 +45,7 @@ func TestAuditExitsWith1OnAnyFault(t *testing.T) {
 
 func TestAuditRemarksAreNoFaults(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	s := scene{t, testdb.Pool(t, url)}
 	s.worker("w-1", 1)
 	s.insert()
@@ -60,7 +65,7 @@ func TestAuditOfWhatIsNoDatabaseOfGEM(t *testing.T) {
 
 func TestAuditByARoleThatSeesLessSaysWhoMay(t *testing.T) {
 	t.Parallel()
-	got := gemWith(t, []string{"DATABASE_URL=" + testdb.New(t, builtIn.sources()...) + "&options=-c%20role%3Dgem_worker"}, "audit")
+	got := gemWith(t, []string{"DATABASE_URL=" + newDatabase(t) + "&options=-c%20role%3Dgem_worker"}, "audit")
 	got.wantCode(t, exitFailed)
 	wants(t, got.stderr, "connect as the owner of the tables", "row-level security")
 }
@@ -69,19 +74,33 @@ func TestAuditUsage(t *testing.T) {
 	t.Parallel()
 	got := inProcess(t.Context(), "audit", "--skip", "effects")
 	got.wantCode(t, exitUsage)
-	wants(t, got.stderr, `there is no check "effects"`)
+	wants(t, got.stderr, `unknown check "effects"`)
 	got = inProcess(t.Context(), "audit", "--archive", filepath.Join(t.TempDir(), "none.jsonl"))
 	got.wantCode(t, exitFailed)
 	wants(t, got.stderr, "none.jsonl")
 }
 
-func TestAuditOfAnArchiveNeedsNoDatabase(t *testing.T) {
+func TestAuditOfArchivesNeedsADatabase(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "calls.jsonl")
-	if err := os.WriteFile(path, []byte("{}\n"), 0o600); err != nil {
-		t.Fatal(err)
+	var args []string
+	for _, name := range []string{"a.jsonl", "b.jsonl"} {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, []byte("{}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, "--archive", path)
 	}
-	got := gemWith(t, nil, "audit", "--archive", path)
+	args = append([]string{"audit"}, args...)
+
+	none := gemWith(t, nil, args...)
+	none.wantCode(t, exitUsage)
+	wants(t, none.stderr, "an archive is checked in temporary tables of a database: DATABASE_URL is not set")
+	empty := gemWith(t, []string{"DATABASE_URL=" + testdb.NewEmpty(t)}, args...)
+	empty.wantCode(t, exitFailed)
+	wants(t, empty.stderr, "which this database lacks", "run `gem migrate`")
+
+	got := gemWith(t, []string{"DATABASE_URL=" + testdb.New(t)}, args...)
 	got.wantCode(t, exitFailed)
-	wants(t, got.stdout, "archive-line                1 lines           1 fault\n    line 1: it is no line of an archive\n")
+	wants(t, got.stdout, "archive-line                2 lines           2 faults\n    ",
+		"a.jsonl:1: it is not a line of an archive\n", "b.jsonl:1: it is not a line of an archive\n")
 }

@@ -20,88 +20,106 @@ import (
 // worker opens WORKER_CONNECTIONS + 3.
 const controlConns = 2
 
-// parts says how the worker of gem worker, gem dev or gem demo is put together.
-type parts struct {
-	program   *Program
-	config    *config.Config
-	registry  *registry.Registry
-	log       *zap.Logger
-	patience  time.Duration        // with a database that cannot be reached
-	telemetry *telemetry.Telemetry // nil: nothing is traced or measured
-	isolated  bool                 // the domains get no configuration, so that no tool reaches anything outside
+// setup puts together the worker of gem worker, gem dev and gem demo, in two steps: prepare and connect.
+type setup struct {
+	program  *Program
+	config   *config.Config
+	log      *zap.Logger
+	console  io.Writer     // where OpenTelemetry's exporter `console` writes
+	patience time.Duration // with a database that cannot be reached
+	// isolated takes nothing from the environment but the database: the registry is the program's own, the domains have no
+	// configuration, so that no tool reaches anything outside, and nothing is traced or measured.
+	isolated bool
+
+	registry  *registry.Registry // filled in by prepare, like the two below
+	from      string             // where the registry comes from
+	telemetry *telemetry.Telemetry
+	pools     []*pgxpool.Pool // filled in by connect
 }
 
-// build connects and makes the worker, without starting it. done closes the connections.
-func (p parts) build(ctx context.Context) (w *worker.Worker, done func(), err error) {
+// prepare does what needs no database.
+func (s *setup) prepare(ctx context.Context) (err error) {
 	lookup := os.Getenv
-	if p.isolated {
+	if s.isolated {
 		lookup = func(string) string { return "" }
 	}
-	if err := handlers.Configure(lookup, p.program.Domains...); err != nil {
-		return nil, nil, usageError{err}
+	if s.registry, s.from, err = s.program.loadRegistry(lookup("TOOLS_REGISTRY")); err != nil {
+		return usageError{err}
 	}
-	var pools []*pgxpool.Pool
-	defer func() {
-		if err != nil {
-			closeAll(pools)
-		}
-	}()
-	routes, err := findRoutes(ctx, p)
+	s.log.Info("registry loaded", zap.String("from", s.from), zap.String("version", s.registry.Version),
+		zap.Int("tools", len(s.registry.Tools())), zap.String("sha256", s.registry.SHA256()))
+	if err := handlers.Configure(lookup, s.program.Domains...); err != nil {
+		return err
+	}
+	if !s.isolated {
+		version, _ := s.program.version()
+		s.telemetry, err = telemetry.Start(ctx, telemetry.Options{Worker: s.config.WorkerID, Version: version, Console: s.console, Log: s.log})
+	}
 	if err != nil {
-		return nil, nil, err
+		return usageError{err}
+	}
+	return nil
+}
+
+// connect opens the connections and makes the worker, without starting it.
+func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
+	routes, err := findRoutes(ctx, s)
+	if err != nil {
+		return nil, err
 	}
 	open := func(o pgpool.Options) (*pgxpool.Pool, error) {
 		o.Mode = routes.database
-		pool, err := pgpool.Open(ctx, p.config.DatabaseURL.Reveal(), o)
+		pool, err := pgpool.Open(ctx, s.config.DatabaseURL.Reveal(), o)
 		if err != nil {
 			return nil, usage("DATABASE_URL: %w", err)
 		}
-		pools = append(pools, pool)
+		s.pools = append(s.pools, pool)
 		return pool, nil
 	}
 	control, err := open(pgpool.Options{MaxConns: controlConns, NoPing: true, Name: "gem control"})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	calls, err := open(pgpool.Options{MaxConns: int32(p.config.CallConnections()), Name: "gem calls"})
+	calls, err := open(pgpool.Options{MaxConns: int32(s.config.CallConnections()), Name: "gem calls"})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if err := p.program.checkSchema(ctx, control); err != nil {
-		return nil, nil, err
+	if err := s.program.checkSchema(ctx, control); err != nil {
+		return nil, err
 	}
-	if err := handlers.Open(handlers.Env{Pool: calls, Log: p.log}, p.program.Domains...); err != nil {
-		return nil, nil, err
+	if err := handlers.Open(handlers.Env{Pool: calls, Log: s.log}, s.program.Domains...); err != nil {
+		return nil, err
 	}
-	bound, err := handlers.Bind(p.program.Domains...)
+	bound, err := handlers.Bind(s.program.Domains...)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	version, _ := p.program.version()
-	w, err = worker.New(worker.Options{
+	version, _ := s.program.version()
+	listenURL, _ := routes.listen()
+	return worker.New(worker.Options{
 		Calls:         calls,
 		Control:       control,
-		ListenURL:     routes.listenURL(),
-		Registry:      p.registry,
+		ListenURL:     listenURL,
+		Registry:      s.registry,
 		Handlers:      bound,
-		Name:          p.config.WorkerID,
+		Name:          s.config.WorkerID,
 		Version:       version,
-		Concurrency:   p.config.WorkerConcurrency,
-		PollInterval:  p.config.PollInterval(),
-		ShutdownGrace: p.config.ShutdownGrace,
-		Tracer:        p.telemetry.Tracer(),
-		Meter:         p.telemetry.Meter(),
-		Log:           p.log,
+		Concurrency:   s.config.WorkerConcurrency,
+		PollInterval:  s.config.PollInterval(),
+		ShutdownGrace: s.config.ShutdownGrace,
+		Tracer:        s.telemetry.Tracer(),
+		Meter:         s.telemetry.Meter(),
+		Log:           s.log,
 	})
-	return w, func() { closeAll(pools) }, err
 }
 
-// closeAll closes pools. A handler that ignores the end of its context may keep a connection for ever: it is not waited for.
-func closeAll(pools []*pgxpool.Pool) {
+// close gives back everything. A handler that ignores the end of its context may keep a connection for ever: it is not
+// waited for.
+func (s *setup) close() {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
-		for _, pool := range pools {
+		for _, pool := range s.pools {
 			pool.Close()
 		}
 	}()
@@ -109,40 +127,19 @@ func closeAll(pools []*pgxpool.Pool) {
 	case <-closed:
 	case <-time.After(time.Second):
 	}
+	s.telemetry.Stop()
 }
 
-// startTelemetry sends traces and metrics if the variables of OpenTelemetry ask for it; otherwise it returns nil.
-func (p *Program) startTelemetry(ctx context.Context, cfg *config.Config, console io.Writer, log *zap.Logger) (*telemetry.Telemetry, error) {
-	version, _ := p.version()
-	t, err := telemetry.Start(ctx, telemetry.Options{Worker: cfg.WorkerID, Version: version, Console: console, Log: log})
-	if err != nil {
-		return nil, usageError{err}
-	}
-	return t, nil
-}
-
-// loadConfig reads the environment.
-func loadConfig() (*config.Config, error) {
+// databaseConfig reads the environment of a command that needs a database.
+func databaseConfig() (*config.Config, error) {
 	cfg, err := config.Load()
-	if err != nil {
-		return nil, usageError{err}
+	if err == nil {
+		err = cfg.RequireDatabase()
 	}
-	return cfg, nil
+	return cfg, err
 }
 
-// loadDatabaseConfig reads the environment of a command that needs a database.
-func loadDatabaseConfig() (*config.Config, error) {
-	cfg, err := loadConfig()
-	if err != nil {
-		return nil, err
-	}
-	if err := cfg.RequireDatabase(); err != nil {
-		return nil, usageError{err}
-	}
-	return cfg, nil
-}
-
-// withDatabase is cfg with the database of a private server, which no pooler stands before.
+// withDatabase is cfg with the database of a private server, which has no pooler.
 func withDatabase(cfg *config.Config, url string) *config.Config {
 	own := *cfg
 	own.DatabaseURL, own.DirectURL, own.DatabasePooler = handlers.Secret(url), "", "none"

@@ -14,7 +14,7 @@ import (
 
 func TestCallInsertsARowAndPrintsItsID(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	db := testdb.Pool(t, url)
 	type row struct {
 		Tool, Input, Status string
@@ -89,7 +89,7 @@ func TestCallSaysWhereJSONIsWrong(t *testing.T) {
 
 func TestCallShowsWhatTheDatabaseRefuses(t *testing.T) {
 	t.Parallel()
-	env := []string{"DATABASE_URL=" + testdb.New(t, builtIn.sources()...)}
+	env := []string{"DATABASE_URL=" + newDatabase(t)}
 	for name, test := range map[string]struct {
 		args []string
 		want []string
@@ -130,7 +130,7 @@ func TestCommandsWithoutASchemaSayToMigrate(t *testing.T) {
 
 func TestCallWaitsForTheReceipt(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	startWorker(t, url)
 	for name, test := range map[string]struct {
 		args   []string
@@ -170,7 +170,7 @@ func TestCallWaitsForTheReceipt(t *testing.T) {
 
 func TestCallThatDoesNotEndInTimeGoesOn(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "os.health_check", "--wait", "--timeout", "400ms")
 	got.wantCode(t, exitTimeout)
 	id := query[string](t, testdb.Pool(t, url), "select id::text from core_tool_calls where status = 'queued'")
@@ -185,7 +185,7 @@ func TestCallThatDoesNotEndInTimeGoesOn(t *testing.T) {
 
 func TestCallThatIsNoLongerWaitedForGoesOn(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	p := startGem(t, []string{"DATABASE_URL=" + url}, "call", "os.health_check", "--wait")
 	p.stderr.waitFor(t, "No worker is running")
 	p.signal(t, syscall.SIGINT)
@@ -198,7 +198,7 @@ func TestCallThatIsNoLongerWaitedForGoesOn(t *testing.T) {
 
 func TestCallWithAKeyThatSucceededIsAHit(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	startWorker(t, url)
 	var first, second receipts.Receipt
 	for _, r := range []*receipts.Receipt{&first, &second} {
@@ -215,7 +215,7 @@ func TestCallWithAKeyThatSucceededIsAHit(t *testing.T) {
 
 func TestReceiptThatIsNotThere(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	db, env := testdb.Pool(t, url), []string{"DATABASE_URL=" + url}
 	id := query[string](t, db, "insert into core_tool_calls (tool_name) values ('os.health_check') returning id::text")
 

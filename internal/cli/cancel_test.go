@@ -8,7 +8,7 @@ import (
 
 func TestCancelSaysWhatItCameTo(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	s := scene{t, testdb.Pool(t, url)}
 	env := []string{"DATABASE_URL=" + url}
 	ended := s.ended("succeeded", `{"lead_id": "L-1"}`)
@@ -43,7 +43,7 @@ func TestCancelSaysWhatItCameTo(t *testing.T) {
 
 func TestCancelEndsARunningCall(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	startWorker(t, url)
 	env := []string{"DATABASE_URL=" + url}
 	db := testdb.Pool(t, url)

@@ -16,7 +16,7 @@ import (
 // connect opens the database of DATABASE_URL for a command that a person waits for: it fails at once if Postgres cannot be
 // reached.
 func connect(ctx context.Context) (*pgxpool.Pool, error) {
-	cfg, err := loadDatabaseConfig()
+	cfg, err := databaseConfig()
 	if err != nil {
 		return nil, err
 	}
@@ -48,19 +48,23 @@ func refusal(err error) error {
 	case err == nil || errors.Is(err, context.Canceled):
 		return err
 	case errors.As(err, &connectErr):
-		return fmt.Errorf("Postgres can not be reached: %s", pgpool.Reason(err)) //nolint:staticcheck // a name begins it
+		return fmt.Errorf("Postgres cannot be reached: %s", pgpool.Reason(err)) //nolint:staticcheck // a name begins it
 	case !errors.As(err, &pgErr):
 		return err
 	case lacksSchema(err):
 		return fmt.Errorf("the database lacks GEM's tables, or has those of an older version (%s): run `gem migrate`", pgErr.Message)
 	}
-	said := sentence(pgErr.Message)
-	for _, more := range []string{pgErr.Detail, pgErr.Hint} {
-		if more != "" {
-			said += "\n" + sentence(more)
+	return errors.New(strings.TrimSuffix(sentence(pgErr.Message)+advice(pgErr), "."))
+}
+
+// advice is the detail and the hint of an error, a line each.
+func advice(e *pgconn.PgError) (lines string) {
+	for _, line := range []string{e.Detail, e.Hint} {
+		if line != "" {
+			lines += "\n" + sentence(line)
 		}
 	}
-	return errors.New(strings.TrimSuffix(said, "."))
+	return lines
 }
 
 // lacksSchema reports whether a table, column, function or schema is missing.

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,8 +10,7 @@ import (
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/pgserver"
-	"github.com/gemworker/gem/receipts"
-	"github.com/gemworker/gem/registry"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -29,21 +27,25 @@ DATABASE_URL is set, that database is used instead, and the demo's rows stay in
 it. A worker runs in this process, and calls are inserted as a frontend would
 insert them. The exit code is 0 if each ended as it should, with one receipt.
 
-Nothing is sent anywhere: the tools get none of the environment's configuration.
-A program with tools of its own shows those that only read and write Postgres
-and whose input is known: it needs none, or the tool's input_schema has examples.`,
+Nothing is sent anywhere: the tools get no configuration from the environment.
+A program without the built-in tools shows its own: those that have only the
+permissions read:db and write:db, and whose input is known, since it may be
+empty or its schema has examples, defaults or an enum.`,
 		Example: "  gem demo\n  gem demo --verbose",
 		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := loadConfig()
+			cfg, err := config.Load()
 			if err != nil {
 				return err
 			}
-			d := &demo{program: p, out: cmd.OutOrStdout(), progress: cmd.ErrOrStderr(), began: time.Now(), log: zap.NewNop()}
+			own := *cfg
+			own.WorkerID, own.WorkerConcurrency, own.ShutdownGrace = "demo", 4, time.Second
+			d := &demo{out: cmd.OutOrStdout(), progress: cmd.ErrOrStderr(), began: time.Now()}
+			d.setup = &setup{program: p, config: &own, log: zap.NewNop(), isolated: true}
 			if verbose {
 				d.log = consoleLogger(cfg)
 			}
-			return d.run(cmd.Context(), cfg)
+			return d.run(cmd.Context())
 		},
 	}
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "show the worker's log")
@@ -52,48 +54,32 @@ and whose input is known: it needs none, or the tool's input_schema has examples
 
 // demo is one run of gem demo.
 type demo struct {
-	program       *Program
+	*setup
 	out, progress io.Writer
-	log           *zap.Logger
 	began         time.Time
-	registry      *registry.Registry
 	frontend      *pgxpool.Pool
-	calls         []*demoCall
+	calls         []*sample // that have ended
 }
-
-// demoCall is a call of the demo.
-type demoCall struct {
-	tool  string
-	input map[string]any
-	want  receipts.Status // how it must end; empty: as it will
-	code  receipts.Code   // of a call that must fail
-
-	id      string
-	receipt *receipts.Receipt
-}
-
-// receiptsWithin is how long calls may take that take milliseconds.
-const receiptsWithin = 30 * time.Second
 
 // run sets everything up, shows it, and takes it down again, also when ctx ends in the middle.
-func (d *demo) run(ctx context.Context, cfg *config.Config) error {
+func (d *demo) run(ctx context.Context) error {
 	fmt.Fprint(d.progress, "A frontend inserts calls into a table, a worker runs them, and each ends with exactly one receipt.\n\n")
-	if cfg.DatabaseURL != "" {
+	if d.config.DatabaseURL != "" {
 		d.say("DATABASE_URL is set: the demo uses that database, and its rows stay there (unset it for a private one)")
-		return d.onDatabase(ctx, cfg)
+		return d.onDatabase(ctx)
 	}
 	server, err := pgserver.Start(ctx, pgserver.Options{Log: func(line string) { d.say("%s", line) }})
 	if err != nil {
 		return err
 	}
 	d.say("a private Postgres runs; nothing of it stays")
-	err = d.onDatabase(ctx, withDatabase(cfg, server.URL("postgres")))
-	return errors.Join(err, server.Stop())
+	d.config = withDatabase(d.config, server.URL("postgres"))
+	return errors.Join(d.onDatabase(ctx), server.Stop())
 }
 
 // onDatabase migrates, starts a worker, and shows what it does with some calls.
-func (d *demo) onDatabase(ctx context.Context, cfg *config.Config) (err error) {
-	if d.frontend, err = open(ctx, cfg.DatabaseURL.Reveal(), 0, nil); err != nil {
+func (d *demo) onDatabase(ctx context.Context) (err error) {
+	if d.frontend, err = open(ctx, d.config.DatabaseURL.Reveal(), 0, nil); err != nil {
 		return err
 	}
 	defer d.frontend.Close()
@@ -101,7 +87,7 @@ func (d *demo) onDatabase(ctx context.Context, cfg *config.Config) (err error) {
 	if err := d.refuseBusy(ctx); err != nil {
 		return err
 	}
-	url, _ := migrateThrough(cfg)
+	url, _ := migrateThrough(d.config)
 	done, err := d.program.migrate(ctx, url)
 	if err != nil {
 		return err
@@ -111,18 +97,15 @@ func (d *demo) onDatabase(ctx context.Context, cfg *config.Config) (err error) {
 		return err
 	}
 
-	if d.registry, err = registry.Parse(d.program.Registry); err != nil {
-		return fmt.Errorf("the program's registry is refused:\n%w", err)
+	if err := d.prepare(ctx); err != nil {
+		return err
 	}
-	own := *cfg
-	own.WorkerID, own.WorkerConcurrency, own.ShutdownGrace = "demo", 4, time.Second
-	w, closeConnections, err := parts{program: d.program, config: &own, registry: d.registry, log: d.log, isolated: true}.build(ctx)
+	defer d.close()
+	w, err := d.connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer closeConnections()
 	d.say("a worker runs, with the %s of the built-in registry %s", count(len(d.registry.Tools()), "tool"), d.registry.Version)
-
 	working, stop := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
 	go func() {
@@ -130,8 +113,8 @@ func (d *demo) onDatabase(ctx context.Context, cfg *config.Config) (err error) {
 		err := w.Run(working)
 		stop(fmt.Errorf("the demo's worker ended: %w", refusal(err))) // and with it the waiting
 	}()
-	if d.hasScriptsTools() {
-		err = d.script(working)
+	if d.hasBuiltInTools() {
+		err = d.builtInTools(working)
 	} else {
 		err = d.ownTools(working)
 	}
@@ -145,59 +128,53 @@ func (d *demo) onDatabase(ctx context.Context, cfg *config.Config) (err error) {
 
 // refuseBusy keeps the demo's worker away from the calls of others: it has a registry of its own and no configuration.
 func (d *demo) refuseBusy(ctx context.Context) error {
-	for _, sign := range []struct{ sql, means string }{
-		{`select exists (select from public.core_workers where stopped_at is null and alive_until > clock_timestamp())`,
-			"has a worker, which would take the demo's calls"},
-		{`select exists (select from public.core_tool_calls where status = 'queued')
-		      or exists (select from public.core_tool_calls where status = 'running')
-		      or exists (select from public.core_tool_calls where status = 'waiting')`,
-			"has calls that have not ended, and the demo's worker would take them"},
-	} {
-		var busy bool
-		if err := d.frontend.QueryRow(ctx, sign.sql).Scan(&busy); err != nil && !lacksSchema(err) {
-			return refusal(err)
-		}
-		if busy {
-			return fmt.Errorf("the database of DATABASE_URL %s: unset DATABASE_URL, and the demo starts a Postgres of its own", sign.means)
-		}
+	workers, err := client.ReadWorkers(ctx, d.frontend)
+	open := false
+	if err == nil || lacksSchema(err) { // an earlier GEM has calls and no workers
+		open, err = store.AnyOpen(ctx, d.frontend)
+	}
+	const instead = "unset DATABASE_URL, and the demo starts a Postgres of its own"
+	switch {
+	case err != nil && !lacksSchema(err):
+		return refusal(err)
+	case workers.Alive > 0:
+		return fmt.Errorf("the database of DATABASE_URL has a worker, which would take the demo's calls: %s", instead)
+	case open:
+		return fmt.Errorf("the database of DATABASE_URL has calls that have not ended, and the demo's worker would take them: %s", instead)
 	}
 	return nil
 }
 
-// round inserts calls and waits for their receipts.
-func (d *demo) round(ctx context.Context, within time.Duration, calls []*demoCall) error {
+// round inserts calls and waits for their receipts, for 30 s longer than the tools may take.
+func (d *demo) round(ctx context.Context, calls ...*sample) error {
+	within := 30 * time.Second
+	for _, c := range calls {
+		if tool, ok := d.registry.Tool(c.tool); ok {
+			within = max(within, 30*time.Second+tool.Timeout)
+		}
+	}
 	waiting, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	for _, c := range calls {
-		new := client.NewCall{Tool: c.tool, Input: json.RawMessage(c.json())}
+	ids := make([]string, len(calls))
+	for i, c := range calls {
 		var err error
-		if c.id, err = client.Enqueue(waiting, d.frontend, new); err != nil {
+		if ids[i], err = client.Enqueue(waiting, d.frontend, client.NewCall{Tool: c.tool, Input: c.input}); err != nil {
 			return refusal(err)
 		}
 	}
 	for i, c := range calls {
 		var err error
-		if c.receipt, err = client.Await(waiting, d.frontend, c.id); err != nil {
-			if waiting.Err() != nil && ctx.Err() == nil {
-				return fmt.Errorf("not everything is as promised: %s without a receipt after %s", count(len(calls)-i, "call"), within)
-			}
+		c.receipt, err = client.Await(waiting, d.frontend, ids[i])
+		switch {
+		case err != nil && waiting.Err() != nil && ctx.Err() == nil:
+			return fmt.Errorf("not everything is as promised: %s without a receipt after %s", count(len(calls)-i, "call"), within)
+		case err != nil:
 			return refusal(err)
 		}
 		d.say("%-20s %s", c.tool, c.receipt.Status)
 	}
 	d.calls = append(d.calls, calls...)
 	return nil
-}
-
-func (c *demoCall) json() string {
-	if c.input == nil {
-		return "{}"
-	}
-	encoded, err := json.Marshal(c.input)
-	if err != nil {
-		panic(err) // texts in maps
-	}
-	return string(encoded)
 }
 
 // print prints the receipts as a table.

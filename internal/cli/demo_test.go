@@ -62,7 +62,7 @@ func TestDemoOnADatabaseThatHasData(t *testing.T) {
 
 func TestDemoLeavesTheCallsOfOthersAlone(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	db := testdb.Pool(t, url)
 	for _, test := range []struct{ sql, want string }{
 		{"insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + '1 hour')", "has calls that have not ended"},
@@ -80,7 +80,7 @@ func TestDemoLeavesTheCallsOfOthersAlone(t *testing.T) {
 
 func TestDemoSaysWhenSomethingIsNotAsPromised(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	execute(t, testdb.Pool(t, url), `
 		create function refuse() returns trigger language plpgsql as $$ begin raise 'no leads today'; end $$;
 		create trigger refuse before insert on leads for each row execute function refuse();`)

@@ -30,7 +30,7 @@ are gone unless --keep or --dir says otherwise.`,
 		Example: "  gem dev\n  gem dev --keep                    go on with the same data next time",
 		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := loadConfig()
+			cfg, err := config.Load()
 			if err != nil {
 				return err
 			}
@@ -67,15 +67,10 @@ func (p *Program) dev(ctx context.Context, cfg *config.Config, dir string, out, 
 	}
 	log := consoleLogger(cfg)
 	defer func() { _ = log.Sync() }()
-	reg, from, err := p.loadRegistry(cfg.ToolsRegistry)
-	if err != nil {
-		return usageError{err}
-	}
-	telemetry, err := p.startTelemetry(ctx, cfg, out, log)
-	if err != nil {
+	s := &setup{program: p, config: cfg, log: log, console: out, patience: time.Minute}
+	if err := s.prepare(ctx); err != nil {
 		return err
 	}
-	defer telemetry.Stop()
 	server, err := pgserver.Start(ctx, pgserver.Options{
 		DataDir: dir, Durable: dir != "",
 		Log: func(line string) { fmt.Fprintln(progress, line) },
@@ -88,16 +83,18 @@ func (p *Program) dev(ctx context.Context, cfg *config.Config, dir string, out, 
 	if _, err := p.migrate(ctx, url); err != nil {
 		return err
 	}
-	w, done, err := parts{program: p, config: withDatabase(cfg, url), registry: reg, log: log, patience: time.Minute, telemetry: telemetry}.build(ctx)
+	defer s.close()
+	s.config = withDatabase(cfg, url)
+	w, err := s.connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer done()
 
 	data := "Its data are gone at the end; --keep keeps them."
 	if dir != "" {
 		data = "Its data stay in " + dir + "."
 	}
+	sample := bestSample(s.registry)
 	fmt.Fprintf(out, `A private Postgres and a worker run until Ctrl-C. %s
 The tools: registry %s (%s); gem registry list shows them.
 
@@ -105,13 +102,12 @@ For other terminals:
   export DATABASE_URL='%s'
 
 A call, in SQL:
-  insert into core_tool_calls (tool_name, input) values
-    ('os.create_note', '{"domain": "business", "title": "Roof", "content": "Two broken tiles."}');
+  %s;
   select tool_name, status, result from core_tool_receipts order by created_at desc limit 10;
 
 Or:
-  gem call os.create_note '{"domain": "business", "title": "Roof", "content": "Two broken tiles."}' --wait
+  %s
 
-`, data, reg.Version, from, url)
+`, data, s.registry.Version, s.from, url, sample.insert(), sample.command())
 	return refusal(w.Run(ctx))
 }

@@ -227,7 +227,7 @@ func TestExplain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := testdb.New(t, builtIn.sources()...)
+			url := newDatabase(t)
 			id := test.set(scene{t, testdb.Pool(t, url)})
 			got := gemWith(t, []string{"DATABASE_URL=" + url}, "explain", id)
 			got.wantCode(t, 0)

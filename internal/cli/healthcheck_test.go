@@ -11,7 +11,7 @@ import (
 
 func TestHealthcheckOfARunningWorker(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	env := []string{"DATABASE_URL=" + url, "WORKER_ID=mine"}
 	worker := startWorker(t, url, "WORKER_ID=mine")
 	got := gemWith(t, env, "healthcheck")
@@ -50,7 +50,7 @@ func TestHealthcheckKnowsItsWorkerByNameAndHeartbeat(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			url := testdb.New(t, builtIn.sources()...)
+			url := newDatabase(t)
 			s := scene{t, testdb.Pool(t, url)}
 			for _, id := range test.workers {
 				s.worker(id, 1)
@@ -75,7 +75,7 @@ func TestHealthcheckFailsWith1WhateverIsWrong(t *testing.T) {
 	}{
 		"no variable":           {nil, "DATABASE_URL is not set"},
 		"no connection string":  {[]string{"DATABASE_URL=postgres://u:s3cret@h:port/d"}, "DATABASE_URL"},
-		"nobody listens":        {[]string{"DATABASE_URL=postgres://u:s3cret@" + closedAddress(t) + "/d?sslmode=disable"}, "Postgres can not be reached: "},
+		"nobody listens":        {[]string{"DATABASE_URL=postgres://u:s3cret@" + closedAddress(t) + "/d?sslmode=disable"}, "Postgres cannot be reached: "},
 		"nobody answers":        {[]string{"DATABASE_URL=postgres://u:s3cret@" + silentAddress(t) + "/d?sslmode=disable"}, "Postgres did not answer within 3s"},
 		"a database without us": {[]string{"DATABASE_URL=" + testdb.NewEmpty(t)}, "run `gem migrate`"},
 	} {

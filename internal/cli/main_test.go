@@ -38,6 +38,12 @@ func TestMain(m *testing.M) {
 	testdb.Main(m)
 }
 
+// newDatabase returns the URL of a database with the tables of the program.
+func newDatabase(t *testing.T) string {
+	t.Helper()
+	return testdb.New(t, builtIn.sources()...)
+}
+
 // patience bounds every wait of the tests. Nothing takes that long unless it is broken.
 const patience = time.Minute
 

@@ -23,6 +23,16 @@ func TestMigrateSaysWhatItDid(t *testing.T) {
 	}
 }
 
+func TestMigratePrintsWhatItWouldDo(t *testing.T) {
+	t.Parallel()
+	printed := gemWith(t, nil, "migrate", "--print")
+	printed.wantCode(t, exitDone)
+	url := testdb.NewEmpty(t)
+	execute(t, testdb.Pool(t, url), printed.stdout)
+	migrated := gemWith(t, []string{"DATABASE_URL=" + url}, "migrate")
+	wants(t, migrated.stdout, "the schema is up to date\n")
+}
+
 func TestMigrateSaysWhatFailed(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)

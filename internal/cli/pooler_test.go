@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/internal/pgbouncer"
 	"github.com/gemworker/gem/internal/pgserver"
 	"github.com/gemworker/gem/internal/testdb"
@@ -23,7 +22,7 @@ import (
 
 func TestWorkerSaysWhatItIsConnectedThrough(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	session := pgbouncer.Start(t, url, pgbouncer.Options{Mode: pgbouncer.Session}).URL(url)
 	transaction := pgbouncer.Start(t, url, pgbouncer.Options{Mode: pgbouncer.Transaction, PoolSize: 2}).URL(url)
 	const (
@@ -73,7 +72,7 @@ func TestWorkerSaysWhatItIsConnectedThrough(t *testing.T) {
 // The connections that a pooler keeps are shared: one that listens would do so for whoever has it next.
 func TestNothingListensBehindATransactionPooler(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	p := pgbouncer.Start(t, url, pgbouncer.Options{})
 	w := startWorker(t, p.URL(url), "DIRECT_URL="+p.URL(url))
 	got := gemWith(t, []string{"DATABASE_URL=" + p.URL(url)}, "call", "os.health_check", "--wait", "--timeout", "1m")
@@ -182,7 +181,7 @@ func startBehind(t *testing.T, o pgbouncer.Options) *behind {
 	}
 	t.Cleanup(func() { _ = server.Stop() })
 	b := &behind{url: server.URL("postgres")}
-	if err := migrations.Up(t.Context(), b.url, migrations.Sources(builtin.Domains()...)...); err != nil {
+	if err := migrations.Up(t.Context(), b.url, builtIn.sources()...); err != nil {
 		t.Fatal(err)
 	}
 	b.pooler, b.db = pgbouncer.Start(t, b.url, o), testdb.Pool(t, b.url)

@@ -7,16 +7,16 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/internal/archive"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 )
 
-func pruneCommand(program *Program) *cobra.Command {
+func pruneCommand(p *Program) *cobra.Command {
 	var (
-		pruning   receipts.Pruning
+		options   archive.PruneOptions
 		olderThan string
-		archive   string
+		file      string
 		noArchive bool
 	)
 	cmd := &cobra.Command{
@@ -27,14 +27,14 @@ Calls that ended longer ago than --older-than are removed with their receipts
 and journals, in small steps that disturb no worker. Before a step commits, its
 calls are written to the archive and synced: a run that is interrupted loses
 nothing, and the next one goes on. It may write a few lines twice. The archive
-is a JSONL file, a line a call, that grows with each run; gem audit --archive
+is a JSONL file, a line for each call, that grows with each run; gem audit --archive
 checks it. It holds all that the calls held: keep it as safe as the database.
 
-What a call is still needed for keeps it: another call that stays was made on
-its behalf, or repeats its receipt. What handlers wrote to other tables stays.
+A call stays as long as another one that stays needs it: one that was made on
+its behalf, or that repeats its receipt. Rows of other tables stay, too.
 
-A key is remembered by the receipt that succeeded with it: when that is
-removed, the next call with the key runs again. Choose --older-than longer than
+The receipt that succeeded with a key remembers the key: once it is removed, the
+next call with the key runs again. Choose an --older-than that is longer than
 any client may repeat itself.
 
 Connect as the owner of the tables: no other role may prune.`,
@@ -42,56 +42,56 @@ Connect as the owner of the tables: no other role may prune.`,
 		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
-			if pruning.OlderThan, err = age(olderThan); err != nil {
+			if options.OlderThan, err = age(olderThan); err != nil {
 				return err
 			}
 			switch {
-			case pruning.Batch < 1 || pruning.Batch > 10_000:
-				return usage("--batch is %d, and must be from 1 to 10000", pruning.Batch)
-			case archive != "" && noArchive:
+			case options.Batch < 1 || options.Batch > 10_000:
+				return usage("--batch is %d, and must be from 1 to 10000", options.Batch)
+			case file != "" && noArchive:
 				return usage("--archive and --no-archive contradict each other")
-			case archive == "" && !noArchive && !pruning.DryRun:
+			case file == "" && !noArchive && !options.DryRun:
 				return usage("name the file that removed calls are written to with --archive, or say --no-archive to keep nothing of them")
 			}
-			return program.prune(cmd, pruning, archive)
+			return p.prune(cmd, options, file)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&olderThan, "older-than", "", "how long ago a call must have ended, such as 90d, 12h or 1d12h (w, d, h, m, s)")
-	f.StringVar(&archive, "archive", "", "the file to append removed calls to")
+	f.StringVar(&file, "archive", "", "the file to append removed calls to")
 	f.BoolVar(&noArchive, "no-archive", false, "keep nothing of removed calls")
-	f.IntVar(&pruning.Batch, "batch", 1000, "how many calls are removed in a step, 1 to 10000")
-	f.BoolVar(&pruning.DryRun, "dry-run", false, "only count what would be removed")
+	f.IntVar(&options.Batch, "batch", 1000, "how many calls are removed in a step, 1 to 10000")
+	f.BoolVar(&options.DryRun, "dry-run", false, "only count what would be removed")
 	return cmd
 }
 
-func (program *Program) prune(cmd *cobra.Command, p receipts.Pruning, archive string) error {
+func (p *Program) prune(cmd *cobra.Command, o archive.PruneOptions, path string) error {
 	ctx := cmd.Context()
 	db, err := connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	if err := program.checkSchema(ctx, db); err != nil {
+	if err := p.checkSchema(ctx, db); err != nil {
 		return err
 	}
-	if archive != "" && !p.DryRun {
-		file, err := receipts.OpenArchive(archive)
+	if path != "" && !o.DryRun {
+		file, err := archive.Open(path)
 		if err != nil {
 			return fmt.Errorf("open the archive: %w", err)
 		}
 		defer file.Close()
-		p.Archive = file
+		o.Archive = file
 	}
 
 	said := time.Now()
-	p.Each = func(done receipts.Pruned) {
+	o.Each = func(done archive.Pruned) {
 		if time.Since(said) > 10*time.Second {
 			said = time.Now()
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s removed so far\n", count(int(done.Removed), "call"))
 		}
 	}
-	done, err := p.Run(ctx, db)
+	done, err := archive.Prune(ctx, db, o)
 	if err != nil {
 		if done.Removed > 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s removed before this; run it again to go on\n", count(int(done.Removed), "call"))
@@ -103,7 +103,7 @@ func (program *Program) prune(cmd *cobra.Command, p receipts.Pruning, archive st
 		return refusal(err)
 	}
 	what := "removed"
-	if p.DryRun {
+	if o.DryRun {
 		what = "to be removed"
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s that ended before %s; %d as old stay, since others need them\n",

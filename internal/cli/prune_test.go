@@ -12,7 +12,7 @@ import (
 
 func TestPruneArchivesWhatItRemoves(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	s := scene{t, testdb.Pool(t, url)}
 	env := []string{"DATABASE_URL=" + url}
 	archive := filepath.Join(t.TempDir(), "calls.jsonl")
@@ -58,7 +58,7 @@ func TestPruneArchivesWhatItRemoves(t *testing.T) {
 		t.Errorf("%v: %s", err, content)
 	}
 	gemWith(t, env, "audit").wantCode(t, exitDone)
-	audited := gemWith(t, nil, "audit", "--archive", archive)
+	audited := gemWith(t, env, "audit", "--archive", archive)
 	audited.wantCode(t, exitDone)
 	wants(t, audited.stdout, "archive-line                3 lines           ok", "journal-replay              3 calls           ok")
 }
@@ -101,12 +101,12 @@ func TestAges(t *testing.T) {
 
 func TestPruneLeavesAFileAloneThatIsNoArchive(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	path := filepath.Join(t.TempDir(), "letter.txt")
 	if err := os.WriteFile(path, []byte("Dear Jo,\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "prune", "--older-than", "1d", "--archive", path)
 	got.wantCode(t, exitFailed)
-	wants(t, got.stderr, "letter.txt", "is no archive of pruned calls")
+	wants(t, got.stderr, "letter.txt", "is not an archive of pruned calls")
 }

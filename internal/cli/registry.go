@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/gemworker/gem/handlers"
@@ -14,8 +16,8 @@ func registryCommand(p *Program) *cobra.Command {
 		Use:   "registry",
 		Short: "Check the tool registry, or list its tools",
 		Long: `
-Both commands read FILE, else the file that TOOLS_REGISTRY names, else
-tools.registry.json in the working directory, else the registry that is built
+Both commands read FILE; without it what TOOLS_REGISTRY names or holds, then
+tools.registry.json in the working directory, then the registry that is built
 into this program. Neither needs a database.`,
 		Example: "  gem registry list\n  gem registry check tools.registry.json",
 	}
@@ -30,7 +32,7 @@ func registryCheckCommand(p *Program) *cobra.Command {
 		Use:   "check [FILE]",
 		Short: "Check a registry, and print every fault",
 		Long: `
-The exit code is 0 for a registry that a worker would take, else 1. With
+The exit code is 0 for a registry that a worker would take, otherwise 1. With
 --against its tools are compared with those of an earlier file: what was added,
 removed and changed is printed, and other contents under the same version are
 refused, as a worker refuses them.`,
@@ -72,9 +74,9 @@ func registryListCommand(p *Program) *cobra.Command {
 		Use:   "list [FILE]",
 		Short: "List the tools, and the function that each dispatches to",
 		Long: `
-A line a tool: its idempotency (with the key field of a keyed one), its
-timeout, its permissions, and the handler's file and function, or "no handler",
-which makes its calls end as not_configured.`,
+A line for each tool: its idempotency (with the key field of a keyed one), its
+timeout, its permissions, and the handler's file and function, or "no handler":
+calls of such a tool end as not_configured.`,
 		Example: "  gem registry list",
 		Args:    takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -88,7 +90,14 @@ which makes its calls end as not_configured.`,
 			}
 			rows := [][]string{{"TOOL", "IDEMPOTENCY", "TIMEOUT", "PERMISSIONS", "HANDLER"}}
 			for _, t := range r.Tools() {
-				rows = append(rows, []string{t.Name, idempotency(t), span(t.Timeout), orDash(strings.Join(t.Permissions, " ")), handlerOf(bound, t.Name)})
+				idempotency, handler := string(t.Idempotency.Mode), "no handler"
+				if field := t.Idempotency.KeyField; field != "" {
+					idempotency = "keyed by " + field
+				}
+				if h, ok := bound.For(t.Name); ok {
+					handler = h.File + " " + h.Func
+				}
+				rows = append(rows, []string{t.Name, idempotency, span(t.Timeout), cmp.Or(strings.Join(t.Permissions, " "), "-"), handler})
 			}
 			return table(cmd.OutOrStdout(), rows)
 		},
@@ -97,35 +106,5 @@ which makes its calls end as not_configured.`,
 
 // chosenRegistry loads the file of the arguments, or the one that a worker would load here.
 func (p *Program) chosenRegistry(args []string) (*registry.Registry, string, error) {
-	cfg, err := loadConfig()
-	if err != nil {
-		return nil, "", err
-	}
-	path := cfg.ToolsRegistry
-	if len(args) == 1 {
-		path = args[0]
-	}
-	return p.loadRegistry(path)
-}
-
-func idempotency(t *registry.Tool) string {
-	if t.Idempotency.Mode == registry.Keyed {
-		return "keyed by " + t.Idempotency.KeyField
-	}
-	return string(t.Idempotency.Mode)
-}
-
-func handlerOf(bound *handlers.Handlers, tool string) string {
-	h, ok := bound.For(tool)
-	if !ok {
-		return "no handler"
-	}
-	return h.File + " " + h.Func
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
+	return p.loadRegistry(cmp.Or(strings.Join(args, ""), os.Getenv("TOOLS_REGISTRY")))
 }

@@ -75,7 +75,7 @@ const never = "3600000"
 
 func TestWorkerSendsTracesAndMetricsBeforeItEnds(t *testing.T) {
 	t.Parallel()
-	url, c := testdb.New(t, builtIn.sources()...), newCollector(t)
+	url, c := newDatabase(t), newCollector(t)
 	p := startWorker(t, url, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.URL, "OTEL_BSP_SCHEDULE_DELAY="+never, "OTEL_METRIC_EXPORT_INTERVAL="+never)
 	execute(t, testdb.Pool(t, url), `insert into core_tool_calls (tool_name, traceparent)
 		values ('os.health_check', '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01')`)
@@ -96,7 +96,7 @@ func TestWorkerSendsNothingUnasked(t *testing.T) {
 		"the SDK disabled": {"OTEL_EXPORTER_OTLP_ENDPOINT=" + c.URL, "OTEL_SDK_DISABLED=true"},
 		"none of either":   {"OTEL_EXPORTER_OTLP_ENDPOINT=" + c.URL, "OTEL_TRACES_EXPORTER=none", "OTEL_METRICS_EXPORTER=none"},
 	} {
-		url := testdb.New(t, builtIn.sources()...)
+		url := newDatabase(t)
 		p := startWorker(t, url, env...)
 		insertNote(t, url)
 		p.stop(t)
@@ -123,7 +123,7 @@ func TestACollectorThatCanNotBeReachedCostsNothing(t *testing.T) {
 	for name, address := range map[string]string{"refuses": closedAddress(t), "says nothing": mute.Addr().String()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := testdb.New(t, builtIn.sources()...)
+			url := newDatabase(t)
 			p := startWorker(t, url, "OTEL_EXPORTER_OTLP_ENDPOINT=http://"+address, "OTEL_BSP_SCHEDULE_DELAY=1", "OTEL_METRIC_EXPORT_INTERVAL=5",
 				"OTEL_BSP_EXPORT_TIMEOUT="+never, "OTEL_METRIC_EXPORT_TIMEOUT="+never, "OTEL_EXPORTER_OTLP_TIMEOUT="+never)
 			for range 3 {
@@ -141,12 +141,12 @@ func TestWorkerRefusesWhatItCanNotSend(t *testing.T) {
 	t.Parallel()
 	got := gemWith(t, []string{"DATABASE_URL=postgres://nowhere.invalid/x", "OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4317", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc"}, "worker")
 	got.wantCode(t, exitUsage)
-	wants(t, got.stderr, `OTEL_EXPORTER_OTLP_PROTOCOL is "grpc"; it may be http/protobuf`)
+	wants(t, got.stderr, `OTEL_EXPORTER_OTLP_PROTOCOL is "grpc": use http/protobuf`)
 }
 
 func TestSpansOnTheConsole(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	p := startWorker(t, url, "OTEL_TRACES_EXPORTER=console")
 	insertNote(t, url)
 	p.stop(t)

@@ -94,15 +94,15 @@ func upshot(r *receipts.Receipt) string {
 	return brief(r.Result)
 }
 
-// setup is the result of a not_configured receipt.
-type setup struct {
+// notConfigured is the result of a not_configured receipt.
+type notConfigured struct {
 	Reason      string   `json:"reason"`
 	RequiredEnv []string `json:"required_env"`
 	NextSteps   []string `json:"next_steps"`
 }
 
-func missingSetup(r *receipts.Receipt) setup {
-	var s setup
+func missingSetup(r *receipts.Receipt) notConfigured {
+	var s notConfigured
 	_ = json.Unmarshal(r.Result, &s) // what is not there stays empty
 	return s
 }

@@ -11,7 +11,7 @@ import (
 
 func TestTraceTellsTheWholeStory(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	s := scene{t, testdb.Pool(t, url)}
 	for _, w := range []string{"w-1", "w-2", "w-3"} {
 		s.worker(w, 4)
@@ -78,7 +78,7 @@ func TestTraceTellsTheWholeStory(t *testing.T) {
 
 func TestTraceOfACallThatHasNotEnded(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	id := query[string](t, testdb.Pool(t, url), "insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + '1 hour') returning id::text")
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "trace", id)
 	got.wantCode(t, 0)

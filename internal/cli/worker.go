@@ -36,7 +36,7 @@ The environment:
 		Example: "  DATABASE_URL=postgres://user:password@host:5432/postgres gem worker",
 		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := loadDatabaseConfig()
+			cfg, err := databaseConfig()
 			if err != nil {
 				return err
 			}
@@ -45,24 +45,15 @@ The environment:
 			defer func() { _ = log.Sync() }()
 			version, commit := p.version()
 			log.Info("gem worker", zap.String("version", version), zap.String("commit", commit))
-			reg, from, err := p.loadRegistry(cfg.ToolsRegistry)
-			if err != nil {
-				return usageError{err}
+			s := &setup{program: p, config: cfg, log: log, console: cmd.OutOrStdout(), patience: patience}
+			if err := s.prepare(cmd.Context()); err != nil {
+				return err
 			}
-			log.Info("registry loaded", zap.String("from", from), zap.String("version", reg.Version),
-				zap.Int("tools", len(reg.Tools())), zap.String("sha256", reg.SHA256()))
-
-			telemetry, err := p.startTelemetry(cmd.Context(), cfg, cmd.OutOrStdout(), log)
+			defer s.close()
+			w, err := s.connect(cmd.Context())
 			if err != nil {
 				return err
 			}
-			defer telemetry.Stop()
-
-			w, done, err := parts{program: p, config: cfg, registry: reg, log: log, patience: patience, telemetry: telemetry}.build(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer done()
 			return refusal(w.Run(cmd.Context()))
 		},
 	}

@@ -25,7 +25,7 @@ func TestWorkerStopsInOrder(t *testing.T) {
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(s.String(), func(t *testing.T) {
 			t.Parallel()
-			url := testdb.New(t, builtIn.sources()...)
+			url := newDatabase(t)
 			p := startWorker(t, url, "WORKER_ID=mine")
 			p.signal(t, s)
 			if code := p.wait(t); code != 0 {
@@ -45,7 +45,7 @@ func TestWorkerStopsInOrder(t *testing.T) {
 
 func TestWorkerOpensNoMoreConnectionsThanItSays(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	db := testdb.Pool(t, url)
 	startWorker(t, url, "WORKER_CONCURRENCY=50", "WORKER_CONNECTIONS=2")
 	execute(t, db, `insert into core_tool_calls (tool_name, input) select 'os.create_note', '{"domain": "both", "title": "a", "content": "b"}' from generate_series(1, 200)`)
@@ -69,7 +69,7 @@ func TestSecondSignalEndsTheWorkerAtOnce(t *testing.T) {
 	}))
 	defer service.Close()
 	defer close(answer)
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	p := startWorker(t, url, "HTTP_ALLOWED_HOSTS="+strings.TrimPrefix(service.URL, "http://"), "WORKER_SHUTDOWN_GRACE=60s")
 	execute(t, testdb.Pool(t, url), "insert into core_tool_calls (tool_name, input) values ('http.request', jsonb_build_object('method', 'GET', 'url', $1::text))", service.URL)
 	select {
@@ -89,7 +89,7 @@ func TestSecondSignalEndsTheWorkerAtOnce(t *testing.T) {
 
 func TestWorkerWantsItsSchemaAndTakesANewerOne(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	db := testdb.Pool(t, url)
 
 	execute(t, db, "update gem.migrations set version = 0 where source = 'functions'")
@@ -103,7 +103,7 @@ func TestWorkerWantsItsSchemaAndTakesANewerOne(t *testing.T) {
 
 func TestWorkerTakesTheRegistryOfItsFolder(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	p := prepare(t, []string{"DATABASE_URL=" + url}, "worker")
 	if err := os.WriteFile(filepath.Join(p.cmd.Dir, "tools.registry.json"), []byte(oneTool), 0o600); err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func TestWorkerTakesTheRegistryOfItsFolder(t *testing.T) {
 
 func TestWorkerBehindATransactionPooler(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	// A DIRECT_URL beside DATABASE_URL says that the latter is pooled; notifications come through the former.
 	startWorker(t, url+"&application_name=pooled", "DIRECT_URL="+url)
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "os.health_check", "--wait", "--timeout", "1m")
@@ -134,7 +134,7 @@ func TestWorkerBehindATransactionPooler(t *testing.T) {
 
 func TestNoSecretReachesTheLog(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t, builtIn.sources()...)
+	url := newDatabase(t)
 	p := startWorker(t, url, "LOG_LEVEL=debug", "SMTP_HOST=mail.invalid", "SMTP_FROM=a@example.com", "SMTP_USERNAME=me", "SMTP_PASSWORD=s3cret-1",
 		"TWILIO_ACCOUNT_SID=AC1", "TWILIO_AUTH_TOKEN=s3cret-2", "TWILIO_FROM=+15550001111", "TWILIO_BASE_URL=http://"+closedAddress(t))
 	sms := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "comms.send_sms", "--wait", "--timeout", "1m",

@@ -2,7 +2,6 @@
 package config
 
 import (
-	"errors"
 	"time"
 
 	"github.com/gemworker/gem/handlers"
@@ -54,8 +53,8 @@ func (c *Config) CallConnections() int {
 // RequireDatabase returns an error that says what to do if no database is configured.
 func (c *Config) RequireDatabase() error {
 	if c.DatabaseURL == "" {
-		return errors.New("DATABASE_URL is not set: set it to the connection string of your Postgres, " +
-			"such as postgres://user:password@host:5432/database, or run `gem dev`, which starts a private one")
+		return &InvalidError{Problems: []string{"DATABASE_URL is not set: set it to the connection string of your Postgres, " +
+			"such as postgres://user:password@host:5432/database, or run `gem dev`, which starts a private one"}}
 	}
 	return nil
 }
