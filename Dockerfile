@@ -13,7 +13,7 @@ COPY . .
 # What gem version prints. Left empty, the version is dev, and the commit unknown unless the platform tells it.
 ARG VERSION=
 ARG COMMIT=
-RUN CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=${VERSION} -X main.commit=${COMMIT}" -o /gem ./cmd/gem
+RUN CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X github.com/gemworker/gem.version=${VERSION} -X github.com/gemworker/gem.commit=${COMMIT}" -o /gem ./cmd/gem
 
 FROM ${RUN_IMAGE}
 COPY --from=build /gem /gem

@@ -19,7 +19,7 @@ lint: ## formatting, vet and the linters of .golangci.yml
 
 fuzz: ## random JSON into validation and dispatch, a minute each
 	go test ./registry -run '^$$' -fuzz FuzzValidate -fuzztime 60s
-	go test ./handlers -run '^$$' -fuzz FuzzDispatch -fuzztime 60s
+	go test ./handlers/builtin -run '^$$' -fuzz FuzzDispatch -fuzztime 60s
 
 chaos: ## workers killed and cut off, Postgres restarted, for CHAOS_DURATION (10m), and what became of CHAOS_CALLS (20000) calls
 	CHAOS_DURATION=$${CHAOS_DURATION:-10m} CHAOS_CALLS=$${CHAOS_CALLS:-20000} \

@@ -1,131 +1,143 @@
-// Package audit checks that what GEM promises holds: over a whole database, or over an archive of pruned calls.
+// Package audit checks that what GEM promises holds, in a whole database or in archives of pruned calls.
 //
-// A database is checked by the statements of the folder sql, one for each subject, all in one read-only snapshot, so that
-// workers may go on meanwhile. An archive is read line by line, and its calls are judged by the same rules, written in Go
-// (archive.go, journal.go); a test holds the two against each other.
+// The checks are SQL statements in the folder sql, one for each subject. [Database] runs them in one read-only snapshot while
+// workers go on. [Archives] runs them over temporary tables that it fills with the calls of archives.
 package audit
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"time"
 )
 
-// Check is one thing that is looked at.
+// Check is one rule that an audit checks.
 type Check struct {
 	Name   string
-	Proves string // what holds when nothing is found
-	// Remark says that what the check finds is worth knowing and no fault.
-	Remark bool
+	Proves string // what holds if nothing is found
+	Remark bool   // findings are worth knowing and not faults
 
-	of   string // what is looked at, a count of sizes.sql
-	file string // of the folder sql; empty for a check of archives alone
+	counts string // what it looks at, a name of sizes.sql
+	file   string // in the folder sql
+	only   source // empty: in every source
 }
 
-// Checks are all checks, in the order in which they are reported: those of a file together.
+// source is where calls are checked.
+type source string
+
+const (
+	databases source = "databases"
+	archives  source = "archives"
+)
+
+// Checks are all checks in the order in which they are reported. Those of one statement stand together.
 var Checks = []Check{
-	{Name: "guards", of: "guards", file: "guards.sql",
-		Proves: "The triggers, unique indexes and constraints are in place by which the database itself keeps the promises."},
+	{Name: "guards", counts: "guards", file: "guards.sql", only: databases,
+		Proves: "The triggers, unique indexes and constraints by which the database itself keeps the promises are in place."},
 
-	{Name: "receipt-missing", of: "finished calls", file: "receipts.sql",
+	{Name: "receipt-missing", counts: "finished calls", file: "receipts.sql",
 		Proves: "A call in a final status has a receipt."},
-	{Name: "receipt-second", of: "receipts", file: "receipts.sql",
+	{Name: "receipt-second", counts: "receipts", file: "receipts.sql",
 		Proves: "No call has two receipts."},
-	{Name: "receipt-early", of: "receipts", file: "receipts.sql",
-		Proves: "A call that has not ended has none."},
-	{Name: "receipt-orphan", of: "receipts", file: "receipts.sql",
+	{Name: "receipt-early", counts: "receipts", file: "receipts.sql",
+		Proves: "A call that has not ended has no receipt."},
+	{Name: "receipt-orphan", counts: "receipts", file: "receipts.sql",
 		Proves: "Every receipt is of a call that exists."},
-	{Name: "receipt-status", of: "finished calls", file: "receipts.sql",
+	{Name: "receipt-status", counts: "finished calls", file: "receipts.sql",
 		Proves: "A call and its receipt have the same status."},
-	{Name: "receipt-error", of: "finished calls", file: "receipts.sql",
+	{Name: "receipt-error", counts: "finished calls", file: "receipts.sql",
 		Proves: "A failed call has its receipt's error, and no other call has one."},
-	{Name: "receipt-attempt", of: "finished calls", file: "receipts.sql",
-		Proves: "A receipt was written by the last attempt of its call, by the worker that had it, and names the call's tool."},
-	{Name: "receipt-result", of: "receipts", file: "receipts.sql",
-		Proves: "A receipt's result has the form of its status: an output, an error with code and message, or what setup is missing."},
-	{Name: "effects-form", of: "receipts", file: "receipts.sql",
-		Proves: "A receipt's effects are lists of what was done, by kind."},
+	{Name: "receipt-attempt", counts: "finished calls", file: "receipts.sql",
+		Proves: "A receipt was written by the last attempt of its call and by that attempt's worker, and names the call's tool."},
+	{Name: "receipt-result", counts: "receipts", file: "receipts.sql",
+		Proves: "A receipt's result has the form of its status: an output, an error with code and message, or the missing setup."},
+	{Name: "effects-form", counts: "receipts", file: "receipts.sql",
+		Proves: "A receipt's effects are one list for each kind of effect."},
 
-	{Name: "journal-gaps", of: "calls", file: "journal.sql",
+	{Name: "journal-gaps", counts: "calls", file: "journal.sql",
 		Proves: "A journal is numbered 1, 2, 3 without gaps, up to the number that the call counts."},
-	{Name: "journal-order", of: "events", file: "journal.sql",
-		Proves: "Each event may follow the one before it, as the picture in migrations/00001_calls.sql has it."},
-	{Name: "journal-holder", of: "events", file: "journal.sql",
-		Proves: "What an attempt wrote was written while that attempt, by its number and its worker, held the call."},
-	{Name: "journal-replay", of: "calls", file: "journal.sql",
+	{Name: "journal-order", counts: "events", file: "journal.sql",
+		Proves: "Each event may follow the one before it, by the picture in migrations/functions/states.sql."},
+	{Name: "journal-holder", counts: "events", file: "journal.sql",
+		Proves: "An attempt wrote its events while it held the call, by its number and its worker."},
+	{Name: "journal-replay", counts: "calls", file: "journal.sql",
 		Proves: "Replaying a call's journal gives its row."},
-	{Name: "journal-receipt", of: "finished calls", file: "journal.sql",
-		Proves: "The last event of a finished call names its receipt, and was written in the same moment."},
-	{Name: "journal-orphan", of: "events", file: "journal.sql",
+	{Name: "journal-receipt", counts: "finished calls", file: "journal.sql",
+		Proves: "The last event of a finished call names its receipt and was written at the same moment."},
+	{Name: "journal-orphan", counts: "events", file: "journal.sql",
 		Proves: "Every event is of a call that exists."},
 
-	{Name: "hit-source", of: "hits", file: "keys.sql",
+	{Name: "hit-source", counts: "hits", file: "keys.sql",
 		Proves: "A hit repeats a receipt that succeeded by running, of the same tool and key, with the same result."},
-	{Name: "hit-effects", of: "receipts", file: "keys.sql",
-		Proves: "A hit says that it is one and lists nothing else that it did; and what says so is one."},
-	{Name: "key-once", of: "receipts", file: "keys.sql",
-		Proves: "A key succeeded by running once at most."},
-	{Name: "key-running", of: "running calls", file: "keys.sql",
+	{Name: "hit-orphan", counts: "hits", file: "keys.sql", only: databases,
+		Proves: "The receipt that a hit repeats exists."},
+	{Name: "hit-effects", counts: "receipts", file: "keys.sql",
+		Proves: "A hit says that it is one and lists no other effect. No other receipt says so."},
+	{Name: "key-once", counts: "receipts", file: "keys.sql", only: databases,
+		Proves: "A key succeeded by running at most once."},
+	{Name: "key-running", counts: "running calls", file: "keys.sql", only: databases,
 		Proves: "No two calls run with the same key."},
-	{Name: "key-computed", of: "receipts", file: "keys.sql",
-		Proves: "A receipt's key is its call's, and follows from the call's input, or from its client's key and its caller."},
+	{Name: "key-computed", counts: "receipts", file: "keys.sql",
+		Proves: "A receipt's key is its call's, and follows from the call's input, or from the client's key and the caller."},
 
-	{Name: "effects-missing", of: "receipts", file: "effects.sql",
-		Proves: "The rows that receipts say were written are there, in the tables of the built-in domains. " +
-			"Rows that people delete by themselves are found here too: leave the check out where they do."},
-	{Name: "effects-foreign", of: "receipts", file: "effects.sql",
+	{Name: "effects-missing", counts: "receipts", file: "effects.sql", only: databases,
+		Proves: "The rows that receipts say were written are there, in every table that exists and has a column id. " +
+			"Rows that people deleted are found too: skip this check if they do that."},
+	{Name: "effects-foreign", counts: "receipts", file: "effects.sql", only: databases,
 		Proves: "A row that a receipt says was inserted carries that call's id."},
-	{Name: "effects-unlisted", of: "receipts", file: "effects.sql",
-		Proves: "A row that carries a call's id stands on that call's receipt: what a handler wrote and the receipt appeared together."},
+	{Name: "effects-unlisted", counts: "receipts", file: "effects.sql", only: databases,
+		Proves: "A row with a call's id is listed on that call's receipt: the handler's rows and the receipt appeared together."},
 
-	{Name: "queue-priority", of: "queued calls", file: "queue.sql",
-		Proves: "The priority of every queued call is one that claims look at."},
-	{Name: "call-parent", of: "calls", file: "queue.sql",
+	{Name: "queue-priority", counts: "queued calls", file: "queue.sql", only: databases,
+		Proves: "Claims look at the priority of every queued call."},
+	{Name: "call-parent", counts: "calls", file: "queue.sql", only: databases,
 		Proves: "The parent of every call exists."},
-	{Name: "recovery-due", Remark: true, of: "running calls", file: "queue.sql",
-		Proves: "No call runs on a worker that was lost over a minute ago. One does while no worker is left that could take it in."},
-	{Name: "waiting-due", Remark: true, of: "waiting calls", file: "queue.sql",
-		Proves: "No call has waited for over a minute for a key with which no call runs."},
-	{Name: "cancel-due", Remark: true, of: "running calls", file: "queue.sql",
-		Proves: "No call runs on that someone asked to cancel over a minute ago."},
-	{Name: "registry-recorded", Remark: true, of: "receipts", file: "queue.sql",
-		Proves: "The registry that a receipt was validated against is recorded."},
+	{Name: "recovery-due", Remark: true, counts: "running calls", file: "queue.sql", only: databases,
+		Proves: "No call runs on a worker that was lost over a minute ago. One does if no other worker is left to recover it."},
+	{Name: "waiting-due", Remark: true, counts: "waiting calls", file: "queue.sql", only: databases,
+		Proves: "No call has waited for over a minute for a key that no running call holds."},
+	{Name: "cancel-due", Remark: true, counts: "running calls", file: "queue.sql", only: databases,
+		Proves: "No call still runs that someone asked to cancel over a minute ago."},
+	{Name: "registry-recorded", Remark: true, counts: "receipts", file: "queue.sql", only: databases,
+		Proves: "The registry that a receipt names is recorded."},
 
-	{Name: "archive-line", of: "lines",
+	{Name: "archive-line", counts: "lines", file: "archive.sql", only: archives,
 		Proves: "Every line of an archive can be read."},
-	{Name: "archive-differs", of: "lines",
-		Proves: "A call that stands in an archive twice, as after an interrupted run, is the same both times."},
-	{Name: "archive-repeated", Remark: true, of: "lines",
-		Proves: "No call stands in an archive twice."},
-	{Name: "archive-torn", Remark: true, of: "lines",
-		Proves: "The last line of an archive is whole. Where it is not, a run was interrupted before it removed that line's call, " +
-			"which is in the database still, and the next run cuts the rest of the line off."},
+	{Name: "archive-unfinished", counts: "calls", file: "archive.sql", only: archives,
+		Proves: "Every call in an archive has ended."},
+	{Name: "archive-differs", counts: "lines", file: "archive.sql", only: archives,
+		Proves: "A call that archives have twice, as after an interrupted run, is the same both times."},
+	{Name: "archive-repeated", Remark: true, counts: "lines", file: "archive.sql", only: archives,
+		Proves: "Archives have no call twice."},
+	{Name: "archive-torn", Remark: true, counts: "lines", file: "archive.sql", only: archives,
+		Proves: "The last line of an archive is complete. If it is not, a run was interrupted before it removed that line's call: " +
+			"the call is still in the database, and the next run removes the rest of the line."},
 }
 
-// Known reports whether there is a check of that name.
+// Known reports whether a check has that name.
 func Known(name string) bool {
 	return slices.ContainsFunc(Checks, func(c Check) bool { return c.Name == name })
 }
 
-// Options says what an audit does. The zero value is good.
+// Options of an audit. The zero value makes all checks.
 type Options struct {
 	// Skip names checks that are left out.
 	Skip []string
-	// Examples is how many findings of a check are told. Default: 5.
+	// Examples is how many findings of a check the report has. Default: 5.
 	Examples int
-	// Each, when set, is told the result of each check as soon as it is there.
+	// Timeout is how long a statement may take. Default: 15 minutes. A check that takes longer is undecided.
+	Timeout time.Duration
+	// Each, if set, gets the result of each check as soon as it is known.
 	Each func(Result)
 }
 
+// check fills in the defaults. Its error names a check that does not exist.
 func (o *Options) check() error {
-	if o.Examples == 0 {
-		o.Examples = 5
-	}
+	o.Examples, o.Timeout = cmp.Or(o.Examples, 5), cmp.Or(o.Timeout, 15*time.Minute)
 	for _, name := range o.Skip {
 		if !Known(name) {
-			return fmt.Errorf("there is no check %q", name)
+			return fmt.Errorf("unknown check %q", name)
 		}
 	}
 	return nil
 }
-
-func (o *Options) skips(name string) bool { return slices.Contains(o.Skip, name) }

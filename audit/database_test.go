@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/audit"
+	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/google/go-cmp/cmp"
@@ -17,7 +18,7 @@ import (
 func TestAHealthyDatabaseHasNoFault(t *testing.T) {
 	t.Parallel()
 	env := everyKind(t)
-	report, err := audit.Database(t.Context(), env.DB, 0, audit.Options{})
+	report, err := audit.Database(t.Context(), env.DB, audit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,12 +32,12 @@ func TestAHealthyDatabaseHasNoFault(t *testing.T) {
 	}
 }
 
-// inside makes an audit begin its transaction inside another one, and so see what that has not committed.
+// inside lets an audit begin its transaction inside another one, so that it sees what that has not committed.
 type inside struct{ pgx.Tx }
 
 func (i inside) BeginTx(ctx context.Context, _ pgx.TxOptions) (pgx.Tx, error) { return i.Begin(ctx) }
 
-// unready are statements between which a unique index is not kept, as a damaged one would not be.
+// unready makes Postgres ignore a unique index during statements, as if it were damaged.
 func unready(index string, statements ...string) []string {
 	set := func(to string) string {
 		return "update pg_index set indisready = " + to + " where indexrelid = 'public." + index + "'::regclass"
@@ -44,7 +45,7 @@ func unready(index string, statements ...string) []string {
 	return append(append([]string{set("false")}, statements...), set("true"))
 }
 
-// What breaks each check, and nothing else. The words are what the finding says.
+// breaks are statements that break one check and no other. says is part of the finding.
 var breaks = []struct {
 	check, what string
 	says        string
@@ -65,12 +66,12 @@ var breaks = []struct {
 	{"receipt-missing", "a receipt was deleted", "the call is failed, and has no receipt",
 		[]string{"delete from core_tool_receipts where tool_name = 'no.such_tool'"}},
 	{"receipt-second", "there are two", "the call has 2 receipts: ", unready("gem_receipts_one_per_call",
-		`insert into core_tool_receipts (call_id, tool_name, status, result, effects, created_at, attempt, worker_id)
-		select call_id, tool_name, status, result, effects, created_at + interval '1 s', attempt, worker_id from core_tool_receipts where tool_name = 'no.such_tool'`)},
+		`insert into core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt, worker_id)
+		select gen_random_uuid(), call_id, tool_name, status, result, effects, created_at + interval '1 s', attempt, worker_id from core_tool_receipts where tool_name = 'no.such_tool'`)},
 	{"receipt-early", "a queued call has one", "the call is queued, and has the receipt ",
-		[]string{"insert into core_tool_receipts (call_id, tool_name, status, result, effects, attempt) select id, 'a.b', 'succeeded', '{}', '{}', 1 from core_tool_calls where status = 'queued'"}},
+		[]string{"insert into core_tool_receipts (id, created_at, call_id, tool_name, status, result, effects, attempt) select gen_random_uuid(), now(), id, 'a.b', 'succeeded', '{}', '{}', 1 from core_tool_calls where status = 'queued'"}},
 	{"receipt-orphan", "its call is gone", "is of a call that does not exist",
-		[]string{"insert into core_tool_receipts (call_id, tool_name, status, result, effects, attempt) values (gen_random_uuid(), 'a.b', 'succeeded', '{}', '{}', 1)"}},
+		[]string{"insert into core_tool_receipts (id, created_at, call_id, tool_name, status, result, effects, attempt) values (gen_random_uuid(), now(), gen_random_uuid(), 'a.b', 'succeeded', '{}', '{}', 1)"}},
 	{"receipt-status", "another status", "the call is failed, and its receipt is succeeded",
 		[]string{"update core_tool_receipts set status = 'succeeded' where tool_name = 'no.such_tool'"}},
 	{"receipt-error", "another error", `the call's error is {"error_code": "x"}`,
@@ -137,7 +138,7 @@ var breaks = []struct {
 		[]string{`update core_tool_receipts set result = '{}' where replay_of is not null and tool_name = 'leads.create'`}},
 	{"hit-source", "a hit of a hit", "is a repetition itself",
 		[]string{`update core_tool_receipts h set replay_of = x.id from core_tool_receipts x where h.replay_of is not null and h.tool_name = 'os.list_tasks' and x.replay_of is not null and x.tool_name = 'leads.create'`}},
-	{"hit-source", "a source that is not there", "which does not exist",
+	{"hit-orphan", "a source that is not there", "which does not exist",
 		[]string{`update core_tool_receipts set replay_of = gen_random_uuid() where replay_of is not null and tool_name = 'leads.create'`}},
 	{"hit-source", "another key", "has the key leads.create:phone=",
 		[]string{`update core_tool_receipts h set replay_of = x.id from core_tool_receipts x where h.replay_of is not null and h.tool_name = 'leads.create' and x.idempotency_key = 'leads.create:phone="2"'`}},
@@ -172,7 +173,7 @@ var breaks = []struct {
 	{"effects-unlisted", "a row of a call that runs", "and the call is running",
 		[]string{"insert into notes (title, call_id) select 'x', id from core_tool_calls where status = 'running' and computed_key is not null"}},
 
-	{"queue-priority", "nobody looks there", "the call is queued with the priority -3", []string{"delete from gem.priorities where priority = -3"}},
+	{"queue-priority", "nobody looks there", "the call is queued with priority -3", []string{"delete from gem.priorities where priority = -3"}},
 	{"call-parent", "it is gone", "which does not exist", []string{"update core_tool_calls set parent_call_id = gen_random_uuid() where status = 'queued'"}},
 	{"recovery-due", "its worker died", "the call runs on a, which was alive until ",
 		[]string{"update core_workers set alive_until = now() - interval '2 minutes' where worker_id = 'a'"}},
@@ -183,6 +184,40 @@ var breaks = []struct {
 		[]string{"update core_tool_calls set cancel_requested_at = date_trunc('day', now() - interval '1 day') where status = 'running' and cancel_requested_at is not null",
 			"update core_tool_events e set at = c.cancel_requested_at from core_tool_calls c where c.id = e.call_id and c.status = 'running' and e.event = 'cancel_requested'"}},
 	{"registry-recorded", "it is not", "receipts are of the registry x", []string{"delete from core_registry_versions where version = 'x'"}},
+}
+
+// archived checks that an archive of the calls that have ended shows the same fault, if it has the call.
+func archived(t *testing.T, tx pgx.Tx, check string, findings []audit.Finding) {
+	t.Helper()
+	rows, err := tx.Query(t.Context(), `
+		select c.id::text, jsonb_build_object('gem_archive', 1, 'call', to_jsonb(c),
+			'receipt', (select to_jsonb(r) from core_tool_receipts r where r.call_id = c.id limit 1),
+			'events', (select jsonb_agg(to_jsonb(e) order by e.seq) from core_tool_events e where e.call_id = c.id))::text || e'\n'
+		from core_tool_calls c where status in ('succeeded', 'failed', 'not_configured')`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids, lines []string
+	var id, line string
+	if _, err := pgx.ForEachRow(rows, []any{&id, &line}, func() error {
+		ids, lines = append(ids, id), append(lines, line)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	report := auditLines(t, inside{tx}, lines...)
+	var want []string
+	if slices.ContainsFunc(report.Checks, func(r audit.Result) bool { return r.Check == check }) &&
+		slices.ContainsFunc(findings, func(f audit.Finding) bool { return slices.Contains(ids, f.ID) }) &&
+		check != "receipt-second" { // a line has one receipt
+		want = []string{check}
+	}
+	found := reported(report)
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(found))); diff != "" {
+		t.Errorf("in an archive: %s%v", diff, found)
+	} else if want != nil && !slices.Contains(findings, found[check][0]) {
+		t.Errorf("in an archive: got %v, want %v", found[check], findings)
+	}
 }
 
 func TestEachCheckReportsWhatBreaksIt(t *testing.T) {
@@ -214,7 +249,7 @@ func TestEachCheckReportsWhatBreaksIt(t *testing.T) {
 			if changed == 0 {
 				t.Fatal("nothing was broken")
 			}
-			report, err := audit.Database(t.Context(), inside{tx}, 0, audit.Options{})
+			report, err := audit.Database(t.Context(), inside{tx}, audit.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -225,6 +260,7 @@ func TestEachCheckReportsWhatBreaksIt(t *testing.T) {
 			if said := found[b.check][0]; !strings.Contains(said.ID+": "+said.What, b.says) {
 				t.Errorf("got %q, want %q", said, b.says)
 			}
+			archived(t, tx, b.check, found[b.check])
 			remark := slices.Contains([]string{"recovery-due", "waiting-due", "cancel-due", "registry-recorded"}, b.check)
 			if (report.Faults == 0) != remark || (report.Remarks > 0) != remark {
 				t.Errorf("%d faults, %d remarks", report.Faults, report.Remarks)
@@ -238,7 +274,7 @@ func TestEachCheckReportsWhatBreaksIt(t *testing.T) {
 	}
 }
 
-// What the earlier GEM left, whatever it left, is no fault of this one's.
+// Whatever an earlier GEM left is not a fault of this one.
 func TestADatabaseOfTheEarlierGEMHasNoFault(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
@@ -264,14 +300,14 @@ func TestADatabaseOfTheEarlierGEMHasNoFault(t *testing.T) {
 			('00000000-0000-4000-8000-000000000002', 'leads.create', 'succeeded', '{"lead_id": "L1"}', '{"idempotency": {"mode": "keyed", "hit": true}, "db_writes": 1}'),
 			('00000000-0000-4000-8000-000000000002', 'leads.create', 'failed', null, null);
 		insert into tasks (title, call_id) values ('y, by a worker that died', '00000000-0000-4000-8000-000000000005');`)
-	if err := migrations.Up(t.Context(), url); err != nil {
+	if err := migrations.Up(t.Context(), url, migrations.Sources(builtin.Domains()...)...); err != nil {
 		t.Fatal(err)
 	}
 	execute(t, db, "insert into leads (name) values ('unrelated')")
 
 	faults := func() map[string][]audit.Finding {
 		t.Helper()
-		report, err := audit.Database(t.Context(), db, 0, audit.Options{})
+		report, err := audit.Database(t.Context(), db, audit.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -282,9 +318,15 @@ func TestADatabaseOfTheEarlierGEMHasNoFault(t *testing.T) {
 	if found := faults(); len(found) > 0 {
 		t.Error(found)
 	}
-	execute(t, db, "select gem.start_worker('w', 9, '', '', '1 hour'), gem.recover('w')")
+	execute(t, db, "select gem.start_worker('w', 9, '', '', '1 hour'), gem.recover('w', null)")
 	execute(t, db, `select gem.finish(c.id, c.attempt, 'w', 'succeeded', '{}', '{}', null) from gem.claim('w', 9, true) c`)
 	if found := faults(); len(found) > 0 {
 		t.Error(found)
 	}
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	archived(t, tx, "", nil)
 }

@@ -6,33 +6,33 @@ import (
 	"time"
 )
 
-// Report is what an audit found.
+// Report is the result of an audit.
 type Report struct {
-	Faults  int64    `json:"faults"`  // of all checks, those that could not be decided included
-	Remarks int64    `json:"remarks"` // what is worth knowing and no fault
+	Faults  int64    `json:"faults"`  // of all checks; a check that could not be decided counts as one
+	Remarks int64    `json:"remarks"` // findings that are worth knowing and not faults
 	Seconds float64  `json:"seconds"`
 	Checks  []Result `json:"checks"`
 	took    time.Duration
 }
 
-// Result is what a check found.
+// Result is the result of one check.
 type Result struct {
 	Check    string    `json:"check"`
 	LookedAt int64     `json:"looked_at"`
-	Of       string    `json:"of"` // what was looked at: calls, receipts, …
+	Of       string    `json:"of"` // the things it looked at: calls, receipts, …
 	Found    int64     `json:"found"`
-	Remark   bool      `json:"remark"`              // what it finds is no fault
+	Remark   bool      `json:"remark"`              // its findings are not faults
 	Error    string    `json:"undecided,omitempty"` // why the check could not be decided
 	Examples []Finding `json:"examples,omitempty"`
 }
 
-// Finding is one thing that is wrong.
+// Finding is one thing that a check found.
 type Finding struct {
-	ID   string `json:"id"` // of the call, mostly
+	ID   string `json:"id"` // of the call in most checks; a guard, or a file and line, in others
 	What string `json:"what"`
 }
 
-// add takes in the result of a check.
+// add adds the result of a check and reports it.
 func (r *Report) add(o *Options, result Result) {
 	if result.Error != "" {
 		r.Faults++
@@ -54,7 +54,7 @@ func (r *Report) end(began time.Time) *Report {
 	return r
 }
 
-// Print writes the result as a line for people, with a line for each example below it.
+// Print writes the result as one line for people, and each example as a line below it.
 func (r Result) Print(w io.Writer) error {
 	said := "ok"
 	switch {
@@ -77,7 +77,7 @@ func (r Result) Print(w io.Writer) error {
 	return err
 }
 
-// Verdict says in a sentence what the audit came to.
+// Verdict summarizes the report in a sentence.
 func (r *Report) Verdict() string {
 	said := "No fault was found"
 	if r.Faults > 0 {

@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/audit"
+	"github.com/gemworker/gem/handlers/builtin"
+	"github.com/gemworker/gem/internal/archive"
 	"github.com/gemworker/gem/internal/testdb"
-	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/migrations"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -29,7 +31,7 @@ var makeCalls string
 func manyCalls(b *testing.B) *pgxpool.Pool {
 	b.Helper()
 	ctx := context.Background()
-	db := testdb.Pool(b, testdb.New(b))
+	db := testdb.Pool(b, testdb.New(b, migrations.Sources(builtin.Domains()...)...))
 	tx, err := db.Begin(ctx)
 	if err != nil {
 		b.Fatal(err)
@@ -58,7 +60,7 @@ func sound(b *testing.B, report *audit.Report, err error) {
 func BenchmarkDatabase(b *testing.B) {
 	db := manyCalls(b)
 	for b.Loop() {
-		report, err := audit.Database(context.Background(), db, 0, audit.Options{})
+		report, err := audit.Database(context.Background(), db, audit.Options{})
 		sound(b, report, err)
 	}
 	b.ReportMetric(float64(*callCount*b.N)/b.Elapsed().Seconds(), "calls/s")
@@ -69,13 +71,13 @@ func BenchmarkPruneAndArchive(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
 		db, path := manyCalls(b), filepath.Join(b.TempDir(), "calls.jsonl")
-		file, err := receipts.OpenArchive(path)
+		file, err := archive.Open(path)
 		if err != nil {
 			b.Fatal(err)
 		}
 		b.StartTimer()
 		began := time.Now()
-		done, err := receipts.Pruning{OlderThan: 90 * 24 * time.Hour, Archive: file}.Run(context.Background(), db)
+		done, err := archive.Prune(context.Background(), db, archive.PruneOptions{OlderThan: 90 * 24 * time.Hour, Archive: file})
 		if err != nil || done.Removed != int64(*callCount*96/100) {
 			b.Fatalf("%+v %v", done, err)
 		}
@@ -84,18 +86,18 @@ func BenchmarkPruneAndArchive(b *testing.B) {
 		if err := file.Close(); err != nil {
 			b.Fatal(err)
 		}
-		archive, err := os.Open(path)
+		kept, err := os.Open(path)
 		if err != nil {
 			b.Fatal(err)
 		}
 		began = time.Now()
-		report, err := audit.Archive(context.Background(), archive, audit.Options{})
+		report, err := audit.Archives(context.Background(), db, []audit.File{kept}, audit.Options{})
 		sound(b, report, err)
 		b.ReportMetric(float64(done.Removed)/time.Since(began).Seconds(), "audited/s")
-		if err := archive.Close(); err != nil {
+		if err := kept.Close(); err != nil {
 			b.Fatal(err)
 		}
-		report, err = audit.Database(context.Background(), db, 0, audit.Options{})
+		report, err = audit.Database(context.Background(), db, audit.Options{})
 		sound(b, report, err)
 		b.StartTimer()
 	}

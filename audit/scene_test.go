@@ -7,9 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/audit"
-	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/handlers/leads"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -24,9 +26,9 @@ func everyKind(t *testing.T) *handlertest.Env {
 		_, _ = w.Write([]byte(`{"sid": "SM1"}`))
 	}))
 	t.Cleanup(twilio.Close)
-	env := handlertest.Start(t, handlertest.Setup{NoWorker: true, Deps: handlers.Deps{
-		Twilio: handlers.Twilio{AccountSID: "AC1", AuthToken: "secret", From: "+15550000", BaseURL: twilio.URL},
-	}})
+	env := handlertest.Start(t, handlertest.Options{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry, NoWorker: true,
+		Environment: map[string]string{"TWILIO_ACCOUNT_SID": "AC1", "TWILIO_AUTH_TOKEN": "secret", "TWILIO_FROM": "+15550000", "TWILIO_BASE_URL": twilio.URL},
+	})
 	db := env.DB
 
 	// Calls that other workers had before, in every way in which an attempt can end without an end of the call.
@@ -48,7 +50,7 @@ func everyKind(t *testing.T) *handlertest.Env {
 	execute(t, db, `select gem.hold_key($1, 1, 'a', 'leads.create:phone="waited"')`, holder)
 	execute(t, db, `select gem.hold_key($1, 1, 'a', 'leads.create:phone="waited"')`, before["waited"])
 	execute(t, db, "select gem.release($1, 1, 'a')", holder)
-	execute(t, db, "select gem.recover('a')")
+	execute(t, db, "select gem.recover('a', null)")
 
 	w := env.StartWorker()
 	for _, id := range before {
@@ -56,7 +58,7 @@ func everyKind(t *testing.T) *handlertest.Env {
 	}
 	env.Await(holder)
 
-	lead := handlertest.Output[handlers.LeadCreated](t, env.Run(handlertest.Call{Tool: "leads.create", Input: `{"name": "Grace", "phone": "1", "suburb": "Soho"}`}))
+	lead := handlertest.Output[leads.Ref](t, env.Run(handlertest.Call{Tool: "leads.create", Input: `{"name": "Grace", "phone": "1", "suburb": "Soho"}`}))
 	for _, c := range []handlertest.Call{
 		{Tool: "leads.create", Input: `{"name": "Grace again", "phone": "1", "suburb": "Soho"}`},
 		{Tool: "leads.create", Input: `{"name": "Linus", "phone": "2", "suburb": "Soho"}`},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"sync/atomic"
 
@@ -72,6 +73,22 @@ func queueOne(db *pgxpool.Pool, table string, withRow bool) inserter {
 			tool(withRow), jsonOf(newPayload(0, withRow))).Scan(&id)
 		return id, err
 	}
+}
+
+// tool is the name of the tool that a call asks for.
+func tool(withRow bool) string {
+	if withRow {
+		return "bench.write"
+	}
+	return "bench.answer"
+}
+
+func jsonOf(v any) string {
+	encoded, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return string(encoded)
 }
 
 // result is the output of every call.

@@ -16,6 +16,8 @@
 //     figures of throughput with and without the row are one and the same.
 //   - floor: the fewest statements and round trips that any system with this promise must make, by hand, with as many
 //     connections and no checks. It survives nothing.
+//   - gem-sql: the floor's code with gem.claim and gem.finish in place of its own two statements, on GEM's tables: what
+//     GEM's SQL costs without its worker. A call has to itself the round trips that GEM's calls share.
 //
 // # Measures
 //
@@ -24,6 +26,12 @@
 //	throughput-norow       the same without the row
 //	throughput-rtt5        with 5 ms added to each round trip, 10 connections, 100 slots
 //	throughput-norow-rtt5  the same without the row
+//	cpu                    CPU time of a call in µs, in the runs of throughput: user and system time of the server and of the
+//	                       process that works, from before the worker starts until it has stopped, divided by the calls
+//	cpu-postgres           the server's part: that of all of its processes, those that ended meanwhile included
+//	cpu-worker             the part of the process that works and that, for all contestants, is the bench itself
+//	cpu-norow, cpu-postgres-norow, cpu-worker-norow
+//	                       the same in the runs of throughput-norow
 //	allocations            of the process that works and that, for all of them, is the bench itself, a call of throughput
 //	allocated-bytes        the same in bytes
 //	latency-1, -10, -100   ms from just before a client sends an insert to the commit of its receipt, at so many inserts a
@@ -48,9 +56,34 @@
 //	binary                 MB of the program, stripped
 //	memory                 MB that the worker's process held at most, after 10,000 calls of os.create_note
 //
-// The process measures are of the program itself, built from this tree. CPU and memory are read from /proc, and are left
-// out where there is none. The server counts what a session does some seconds late: with -quick, which does not wait for
+// The process measures are of the program itself, built from this tree. CPU and memory are read from /proc. Where there is
+// none, the bench says that they are not measured, and leaves them out. The server counts what a session does some seconds late: with -quick, which does not wait for
 // that, an idle worker's statements are partly its start's.
+//
+// # Two builds side by side
+//
+// go run . -beside PROGRAM runs the bench that was built in another checkout and this one by turns, a round of each on a
+// new server of its own, and prints for each measure both medians and the ratio: the median of the ratios of each round,
+// with the least and the greatest. By default it measures throughput and the CPU of a call, of gem alone.
+//
+//	git worktree add /tmp/base COMMIT
+//	cp *.go /tmp/base/bench/
+//	(cd /tmp/base/bench && go build -o /tmp/bench-base .)
+//	go run . -beside /tmp/bench-base -rounds 5
+//	git worktree remove --force /tmp/base
+//
+// Both are measured by the same code, which is why it is copied. gem.go is the one file that uses GEM's Go packages. Where
+// the other checkout has another API, take gem.go from the last commit whose gem.go fits it:
+//
+//	git show COMMIT:bench/gem.go > /tmp/base/bench/gem.go
+//
+// -after FILE runs SQL in GEM's databases once they are migrated, and only here. With the same program on both sides it
+// shows what a change to the SQL is worth, before any code is written:
+//
+//	go build -o /tmp/bench . && /tmp/bench -beside /tmp/bench -after change.sql -contestants gem-sql
+//
+// CPU time is less sensitive to other load than elapsed time is, but not free of it: caches are shared. Run the same
+// program on both sides first. What its ratios differ from 1 is noise.
 //
 // # The table
 //

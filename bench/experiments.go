@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -25,6 +26,7 @@ type experiment struct {
 
 // sizes are how much of everything there is.
 type sizes struct {
+	conns       int // of throughput; 0: what each measure says
 	backlog     int // calls of throughput
 	slowBacklog int // calls of throughput with a slow network
 
@@ -69,40 +71,23 @@ var (
 )
 
 var experiments = []experiment{
+	throughputOf("", throughputRun{withRow: true, conns: 20, slots: 100},
+		[]string{"throughput", "cpu", "cpu-postgres", "cpu-worker", "allocations", "allocated-bytes"}, gem, gemSQL, riverReceipt, bareFloor),
 	{
-		measures:    []string{"throughput", "allocations", "allocated-bytes"},
-		contestants: []contestant{gem, riverReceipt, floor{}},
-		run: func(ctx context.Context, b *bench, c contestant) ([]figure, error) {
-			r, err := throughput(ctx, b.lab, c, throughputRun{calls: b.sizes.backlog, withRow: true, conns: 20, slots: 100})
-			return []figure{
-				{measure: "throughput", unit: "calls/s", value: r.perSecond},
-				{measure: "allocations", unit: "allocs/call", value: r.allocations},
-				{measure: "allocated-bytes", unit: "B/call", value: r.allocatedBytes},
-			}, err
-		},
-	},
-	{
-		measures:    []string{"throughput-norow", "throughput", "allocations", "allocated-bytes"},
+		measures: []string{"throughput-norow", "cpu-norow", "cpu-postgres-norow", "cpu-worker-norow",
+			"throughput", "cpu", "cpu-postgres", "cpu-worker", "allocations", "allocated-bytes"},
 		contestants: []contestant{riverAsIs},
 		run: func(ctx context.Context, b *bench, c contestant) ([]figure, error) {
-			r, err := throughput(ctx, b.lab, c, throughputRun{calls: b.sizes.backlog, conns: 20, slots: 100})
-			return []figure{
-				{measure: "throughput", unit: "calls/s", value: r.perSecond}, // it writes no row in either
-				{measure: "throughput-norow", unit: "calls/s", value: r.perSecond},
-				{measure: "allocations", unit: "allocs/call", value: r.allocations},
-				{measure: "allocated-bytes", unit: "B/call", value: r.allocatedBytes},
-			}, err
+			r, err := throughput(ctx, b.lab, c, b.sized(throughputRun{conns: 20, slots: 100}))
+			return append(r.figures(""), r.figures("-norow")...), err // it writes no row in either
 		},
 	},
-	throughputOf("throughput-norow", func(s sizes) throughputRun {
-		return throughputRun{calls: s.backlog, conns: 20, slots: 100}
-	}),
-	throughputOf("throughput-rtt5", func(s sizes) throughputRun {
-		return throughputRun{calls: s.slowBacklog, withRow: true, roundTrip: 5 * time.Millisecond, conns: 10, slots: 100}
-	}),
-	throughputOf("throughput-norow-rtt5", func(s sizes) throughputRun {
-		return throughputRun{calls: s.slowBacklog, roundTrip: 5 * time.Millisecond, conns: 10, slots: 100}
-	}),
+	throughputOf("-norow", throughputRun{conns: 20, slots: 100},
+		[]string{"throughput-norow", "cpu-norow", "cpu-postgres-norow", "cpu-worker-norow"}, gem, gemSQL, riverReceipt, bareFloor),
+	throughputOf("-rtt5", throughputRun{withRow: true, roundTrip: 5 * time.Millisecond, conns: 10, slots: 100},
+		[]string{"throughput-rtt5"}, gem, riverReceipt, bareFloor),
+	throughputOf("-norow-rtt5", throughputRun{roundTrip: 5 * time.Millisecond, conns: 10, slots: 100},
+		[]string{"throughput-norow-rtt5"}, gem, riverReceipt, bareFloor),
 	latencyOf(false, []pace{{"latency-1", 1}, {"latency-10", 10}, {"latency-100", 100}}, gem, riverReceipt, riverAsIs),
 	latencyOf(true, []pace{{"latency-10-poll", 10}}, gem, riverReceipt),
 	claimOf("claim-1m", func(s sizes) filling { return filling{queued: s.queued} }),
@@ -144,15 +129,25 @@ var experiments = []experiment{
 	},
 }
 
-func throughputOf(measure string, how func(sizes) throughputRun) experiment {
+func throughputOf(suffix string, run throughputRun, measures []string, contestants ...contestant) experiment {
 	return experiment{
-		measures:    []string{measure},
-		contestants: []contestant{gem, riverReceipt, floor{}},
+		measures:    measures,
+		contestants: contestants,
 		run: func(ctx context.Context, b *bench, c contestant) ([]figure, error) {
-			r, err := throughput(ctx, b.lab, c, how(b.sizes))
-			return []figure{{measure: measure, unit: "calls/s", value: r.perSecond}}, err
+			r, err := throughput(ctx, b.lab, c, b.sized(run))
+			return r.figures(suffix), err
 		},
 	}
+}
+
+// sized gives a run its number of calls, and its connections where -conns says how many.
+func (b *bench) sized(run throughputRun) throughputRun {
+	run.calls = b.sizes.backlog
+	if run.roundTrip > 0 {
+		run.calls = b.sizes.slowBacklog
+	}
+	run.conns = cmp.Or(b.sizes.conns, run.conns)
+	return run
 }
 
 // measureNames are all measures, in the order of the table.
@@ -166,6 +161,9 @@ func measureNames() (names []string) {
 	}
 	return names
 }
+
+// contestantNames are all contestants, in the order of the table.
+var contestantNames = []string{gem.Name(), gemSQL.Name(), riverReceipt.Name(), riverAsIs.Name(), bareFloor.Name()}
 
 func (e experiment) gives(wanted map[string]bool) bool {
 	return slices.ContainsFunc(e.measures, func(m string) bool { return wanted[m] })
@@ -185,6 +183,19 @@ func choose(list string) (map[string]bool, error) {
 		if len(wanted) == before && !wanted[name] {
 			return nil, fmt.Errorf("-only: no measure is called %q, nor begins so; see -help", name)
 		}
+	}
+	return wanted, nil
+}
+
+// chooseContestants reads the list of -contestants. Empty: all.
+func chooseContestants(list string) (map[string]bool, error) {
+	wanted := map[string]bool{}
+	for name := range strings.SplitSeq(cmp.Or(list, strings.Join(contestantNames, ",")), ",") {
+		name = strings.TrimSpace(name)
+		if !slices.Contains(contestantNames, name) {
+			return nil, fmt.Errorf("-contestants: there is no %q, only %s", name, strings.Join(contestantNames, ", "))
+		}
+		wanted[name] = true
 	}
 	return wanted, nil
 }

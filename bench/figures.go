@@ -41,10 +41,9 @@ func summarise(figures []figure) (rows []row) {
 		of[k] = append(of[k], f)
 	}
 	names := measureNames()
-	order := []string{"gem", "river-receipt", "river", "floor"}
 	slices.SortStableFunc(keys, func(a, b key) int {
 		return cmp.Or(slices.Index(names, a.measure)-slices.Index(names, b.measure),
-			slices.Index(order, a.contestant)-slices.Index(order, b.contestant))
+			slices.Index(contestantNames, a.contestant)-slices.Index(contestantNames, b.contestant))
 	})
 	for _, k := range keys {
 		rows = append(rows, rowOf(of[k]))

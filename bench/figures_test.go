@@ -57,6 +57,7 @@ func TestOnlyTakesNamesAndBeginnings(t *testing.T) {
 	for list, want := range map[string]int{
 		"":                        len(measureNames()),
 		"throughput":              1, // and not throughput-norow
+		"cpu,cpu-":                6,
 		"latency, throughput":     5,
 		"inserts-wake,inserts-no": 3,
 	} {
@@ -66,5 +67,16 @@ func TestOnlyTakesNamesAndBeginnings(t *testing.T) {
 	}
 	if _, err := choose("throughput,speed"); err == nil {
 		t.Error("a name that no measure has was taken")
+	}
+}
+
+func TestContestantsAreChosenByName(t *testing.T) {
+	for list, want := range map[string]int{"": 5, "gem": 1, "gem, floor": 2} {
+		if wanted, err := chooseContestants(list); err != nil || len(wanted) != want {
+			t.Errorf("chooseContestants(%q): got %v, %v; want %d contestants", list, wanted, err, want)
+		}
+	}
+	if _, err := chooseContestants("gem,lake"); err == nil {
+		t.Error("a name that no contestant has was taken")
 	}
 }

@@ -13,11 +13,43 @@ import (
 // floor makes the fewest statements and round trips that any system must make that promises one receipt a call, in a
 // transaction of its own: claims in batches, one round trip for a call without a row, two for one with. It checks nothing,
 // keeps no journal and survives nothing. With 5 ms on the way it may not share a connection either.
-type floor struct{}
+//
+// Other tables and statements may take the place of its own: see gemSQL.
+type floor struct {
+	name      string
+	migrate   func(ctx context.Context, db *pgxpool.Pool) error
+	calls     string                  // the table of calls
+	ended     string                  // see contestant.Ended
+	claim     string                  // gets how many; returns id, tool, input and attempt
+	finish    string                  // ends a call
+	arguments func(c floorCall) []any // of finish
+}
 
-func (floor) Name() string { return "floor" }
+type floorCall struct {
+	id, tool, input string
+	attempt         int
+}
 
-func (floor) Migrate(ctx context.Context, db *pgxpool.Pool) error {
+var bareFloor = floor{
+	name:    "floor",
+	migrate: floorTables,
+	calls:   "floor_calls",
+	ended:   `select call_id::text, pg_xact_commit_timestamp(xmin) from floor_receipts`,
+	claim: `with picked as materialized (
+			select id from floor_calls where status = 'queued' order by seq limit $1 for update skip locked)
+		update floor_calls c set status = 'running', attempt = attempt + 1, claimed_by = 'floor', claimed_at = now(), updated_at = now()
+		from picked where c.id = picked.id returning c.id::text, c.tool_name, c.input::text, c.attempt`,
+	finish: `with ended as (update floor_calls set status = 'succeeded', updated_at = now() where id = $1 and status = 'running' returning id)
+		insert into floor_receipts (call_id, tool_name, status, result, effects) select id, $2, 'succeeded', $3, $4 from ended`,
+	arguments: func(c floorCall) []any { return []any{c.id, c.tool, floorResult, floorEffects} },
+}
+
+const (
+	floorResult  = `{"note_id": "none", "status": "answered"}`
+	floorEffects = `{"db_writes": [{"table": "bench_rows", "action": "insert", "id": "1"}]}`
+)
+
+func floorTables(ctx context.Context, db *pgxpool.Pool) error {
 	_, err := db.Exec(ctx, rowTable+`;
 		create table floor_calls (id uuid primary key default gen_random_uuid(), seq bigint generated always as identity,
 			tool_name text not null, input jsonb not null, status text not null default 'queued', attempt int not null default 0,
@@ -28,32 +60,21 @@ func (floor) Migrate(ctx context.Context, db *pgxpool.Pool) error {
 	return err
 }
 
-func (floor) Backlog(ctx context.Context, db *pgxpool.Pool, n int, withRow bool) error {
-	return queueMany(ctx, db, "floor_calls", n, withRow)
+func (f floor) Name() string { return f.name }
+
+func (f floor) Migrate(ctx context.Context, db *pgxpool.Pool) error { return f.migrate(ctx, db) }
+
+func (f floor) Backlog(ctx context.Context, db *pgxpool.Pool, n int, withRow bool) error {
+	return queueMany(ctx, db, f.calls, n, withRow)
 }
 
-func (floor) Inserter(db *pgxpool.Pool, withRow bool) (inserter, error) {
-	return queueOne(db, "floor_calls", withRow), nil
+func (f floor) Inserter(db *pgxpool.Pool, withRow bool) (inserter, error) {
+	return queueOne(db, f.calls, withRow), nil
 }
 
-func (floor) Ended() string {
-	return `select call_id::text, pg_xact_commit_timestamp(xmin) from floor_receipts`
-}
+func (f floor) Ended() string { return f.ended }
 
-const (
-	floorClaim = `with picked as materialized (
-			select id from floor_calls where status = 'queued' order by seq limit $1 for update skip locked)
-		update floor_calls c set status = 'running', attempt = attempt + 1, claimed_by = 'floor', claimed_at = now(), updated_at = now()
-		from picked where c.id = picked.id returning c.id::text, c.tool_name, c.input::text`
-	floorFinish = `with ended as (update floor_calls set status = 'succeeded', updated_at = now() where id = $1 and status = 'running' returning id)
-		insert into floor_receipts (call_id, tool_name, status, result, effects) select id, $2, 'succeeded', $3, $4 from ended`
-	floorResult  = `{"note_id": "none", "status": "answered"}`
-	floorEffects = `{"db_writes": [{"table": "bench_rows", "action": "insert", "id": "1"}]}`
-)
-
-type floorCall struct{ id, tool, input string }
-
-func (floor) Start(ctx context.Context, w work) (stop func(), err error) {
+func (f floor) Start(ctx context.Context, w work) (stop func(), err error) {
 	config, err := pgxpool.ParseConfig(w.URL)
 	if err != nil {
 		return nil, err
@@ -69,9 +90,9 @@ func (floor) Start(ctx context.Context, w work) (stop func(), err error) {
 	running.Go(func() {
 		defer close(queue)
 		for working.Err() == nil {
-			rows, _ := db.Query(working, floorClaim, w.Slots)
+			rows, _ := db.Query(working, f.claim, w.Slots)
 			calls, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c floorCall, err error) {
-				return c, row.Scan(&c.id, &c.tool, &c.input)
+				return c, row.Scan(&c.id, &c.tool, &c.input, &c.attempt)
 			})
 			if err != nil && working.Err() == nil {
 				w.Fail(fmt.Errorf("claim: %w", err))
@@ -87,7 +108,7 @@ func (floor) Start(ctx context.Context, w work) (stop func(), err error) {
 	for range w.Conns {
 		running.Go(func() {
 			for c := range queue {
-				if err := floorRun(ctx, db, c); err != nil {
+				if err := f.run(ctx, db, c); err != nil {
 					w.Fail(fmt.Errorf("run a call: %w", err))
 				}
 				w.Handled.Add(1)
@@ -97,9 +118,9 @@ func (floor) Start(ctx context.Context, w work) (stop func(), err error) {
 	return func() { cancel(); running.Wait(); db.Close() }, nil
 }
 
-func floorRun(ctx context.Context, db *pgxpool.Pool, c floorCall) error {
+func (f floor) run(ctx context.Context, db *pgxpool.Pool, c floorCall) error {
 	if c.tool == tool(false) {
-		_, err := db.Exec(ctx, floorFinish, c.id, c.tool, floorResult, floorEffects)
+		_, err := db.Exec(ctx, f.finish, f.arguments(c)...)
 		return err
 	}
 	conn, err := db.Acquire(ctx)
@@ -112,7 +133,7 @@ func floorRun(ctx context.Context, db *pgxpool.Pool, c floorCall) error {
 	begin.Queue("begin")
 	begin.Queue(rowSQL, c.id, "a note").QueryRow(func(row pgx.Row) error { return row.Scan(&id) })
 	err = conn.SendBatch(ctx, begin).Close()
-	end.Queue(floorFinish, c.id, c.tool, floorResult, floorEffects)
+	end.Queue(f.finish, f.arguments(c)...)
 	end.Queue("commit")
 	return errors.Join(err, conn.SendBatch(ctx, end).Close())
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"sync/atomic"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/pgserver"
 	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/worker"
@@ -17,6 +17,14 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
+
+// This file is the only one that uses GEM's Go packages, so that the bench of this checkout measures another one that has
+// another API: see "Two builds side by side" in the package's documentation.
+
+// startServer starts the private Postgres that all contestants share.
+func startServer(ctx context.Context, folder string, settings map[string]string) (postgres, error) {
+	return pgserver.Start(ctx, pgserver.Options{DataDir: folder, Durable: true, Settings: settings})
+}
 
 // gemWorker is GEM as it ships: validation of input and output, the journal, the receipt, and its log at the level info.
 type gemWorker struct{}
@@ -106,11 +114,11 @@ func (gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	calls, err := pgpool.Open(ctx, w.URL, pgpool.Options{MaxConns: int32(w.Conns)})
+	calls, err := pgpool.Open(ctx, w.URL, pgpool.Options{MaxConns: int32(w.Conns), Mode: pgpool.Direct})
 	if err != nil {
 		return nil, err
 	}
-	control, err := pgpool.Open(ctx, w.URL, pgpool.Options{MaxConns: 2, Unasked: true})
+	control, err := pgpool.Open(ctx, w.URL, pgpool.Options{MaxConns: 2, Mode: pgpool.Direct, NoPing: true})
 	if err != nil {
 		return nil, err
 	}
@@ -141,19 +149,23 @@ func (gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
 	}, nil
 }
 
-func tool(withRow bool) string {
-	if withRow {
-		return "bench.write"
-	}
-	return "bench.answer"
-}
-
-func jsonOf(v any) string {
-	encoded, err := json.Marshal(v)
-	if err != nil {
-		panic(err)
-	}
-	return string(encoded)
+// gemSQL is the floor with GEM's two statements in place of its own: the cost of the SQL without that of the worker.
+var gemSQL = floor{
+	name: "gem-sql",
+	migrate: func(ctx context.Context, db *pgxpool.Pool) error {
+		if err := gem.Migrate(ctx, db); err != nil {
+			return err
+		}
+		_, err := db.Exec(ctx, "select gem.start_worker('bench', 100, 'bench', '1.0.0', '1 day')")
+		return err
+	},
+	calls:  "core_tool_calls",
+	ended:  gem.Ended(),
+	claim:  "select id::text, tool_name, input, attempt from gem.claim('bench', $1, true, '{}')",
+	finish: "select gem.finish($1, $2, $3, $4, $5, $6, $7, $8)::text",
+	arguments: func(c floorCall) []any {
+		return []any{c.id, c.attempt, "bench", "succeeded", floorResult, floorEffects, "1.0.0", nil}
+	},
 }
 
 // Bench is the domain of the tools.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -22,11 +23,16 @@ func main() {
 
 // options are the flags.
 type options struct {
-	quick  bool
-	json   string
-	only   string
-	rounds int
-	folder string
+	quick       bool
+	json        string
+	only        string
+	contestants string
+	rounds      int
+	calls       int
+	conns       int
+	after       string
+	beside      string
+	folder      string
 }
 
 func parse(args []string) (o options, err error) {
@@ -35,6 +41,12 @@ func parse(args []string) (o options, err error) {
 	f.StringVar(&o.json, "json", "", "also write the figures to this `file`")
 	f.StringVar(&o.only, "only", "", "measure no more than these: a `list` of names such as throughput,latency,claim-1m.\n"+
 		"What is no measure's name stands for all that begin with it")
+	f.StringVar(&o.contestants, "contestants", "", "measure only these: a `list` of names such as gem,floor")
+	f.IntVar(&o.calls, "calls", 0, "how many calls a backlog of throughput has (0: 50,000, or 2,500 with -quick)")
+	f.IntVar(&o.conns, "conns", 0, "how many connections a throughput has (0: what the measure says)")
+	f.StringVar(&o.after, "after", "", "run the SQL in this `file` in GEM's databases after their migration, to see what a change costs")
+	f.StringVar(&o.beside, "beside", "", "compare with the bench of another checkout, the `program` that go build made there: one round of each\n"+
+		"by turns. -after then counts only here, and what is measured by default is the throughput and CPU of gem")
 	f.IntVar(&o.rounds, "rounds", 3, "how often each contestant has its turn (with -quick: 1)")
 	f.StringVar(&o.folder, "folder", os.TempDir(), "the `folder` in which the server makes one for its data while it runs; on a disk, since a\ncommit is to cost what it costs")
 	f.Usage = func() {
@@ -45,6 +57,7 @@ machine that does nothing else:
   go run .                                 everything: about an hour
   go run . -quick                          a look: a minute
   go run . -only throughput -json out.json
+  go run . -beside /tmp/base/bench/bench   GEM here beside GEM there: CPU of a call
 
 Figures compare only inside one run. What each measure and each contestant is:
 go doc
@@ -66,7 +79,13 @@ Measures:
 	if o.rounds < 1 {
 		return o, errors.New("-rounds must be at least 1")
 	}
-	if o.quick {
+	if o.calls < 0 || o.conns < 0 {
+		return o, errors.New("-calls and -conns must not be negative")
+	}
+	if o.beside != "" {
+		o.only = cmp.Or(o.only, "throughput,throughput-norow,cpu,cpu-")
+		o.contestants = cmp.Or(o.contestants, gem.Name())
+	} else if o.quick {
 		o.rounds = 1
 	}
 	return o, nil
@@ -87,9 +106,21 @@ func run(ctx context.Context, args []string) int {
 		say("%v", err)
 		return 2
 	}
+	contestants, err := chooseContestants(o.contestants)
+	if err != nil {
+		say("%v", err)
+		return 2
+	}
+	if o.beside != "" {
+		if err := measureBeside(ctx, o); err != nil {
+			say("failed: %v", err)
+			return 1
+		}
+		return 0
+	}
 	debug.SetGCPercent(300) // as `gem worker` does; for all that work in this process
 	failed := false
-	rows, err := measure(ctx, o, wanted)
+	rows, err := measure(ctx, o, wanted, contestants)
 	if err != nil {
 		failed = true
 		say("failed: %v", err)
@@ -112,16 +143,25 @@ func run(ctx context.Context, args []string) int {
 
 // measure runs the experiments that give what is wanted. What one of them fails at keeps no other from running; the error
 // is of all that failed, and the rows are those of the rest.
-func measure(ctx context.Context, o options, wanted map[string]bool) ([]row, error) {
+func measure(ctx context.Context, o options, wanted, contestants map[string]bool) ([]row, error) {
 	l, err := startLab(ctx, o.folder)
 	if err != nil {
 		return nil, err
 	}
 	defer l.stop()
+	if o.after != "" {
+		after, err := os.ReadFile(o.after)
+		if err != nil {
+			return nil, err
+		}
+		l.after = string(after)
+	}
 	sizes := fullSizes
 	if o.quick {
 		sizes = quickSizes
 	}
+	sizes.backlog = cmp.Or(o.calls, sizes.backlog)
+	sizes.conns = o.conns
 	b := &bench{lab: l, sizes: sizes}
 	var figures []figure
 	var failures []error
@@ -132,6 +172,9 @@ func measure(ctx context.Context, o options, wanted map[string]bool) ([]row, err
 			}
 			for i := range e.contestants {
 				c := e.contestants[(i+round)%len(e.contestants)] // none is always the first
+				if !contestants[c.Name()] {
+					continue
+				}
 				began := time.Now()
 				got, err := e.run(ctx, b, c)
 				if ctx.Err() != nil {

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -20,28 +21,89 @@ func readProc(pid int, file string) (string, error) {
 	return string(content), err
 }
 
-// cpuTime is what a process took of the processors, in its own code and in the kernel; in steps of 10 ms.
+// processStat is what /proc/PID/stat says of a process. Times are user and system time together, in steps of 10 ms.
+type processStat struct {
+	parent int
+	own    time.Duration
+	ended  time.Duration // of its children that have ended, and theirs
+}
+
+func readStat(pid int) (s processStat, err error) {
+	content, err := readProc(pid, "stat")
+	if err != nil {
+		return s, err
+	}
+	// The second field is a name in parentheses that may hold anything. Fields are numbered from 1.
+	fields := strings.Fields(content[strings.LastIndexByte(content, ')')+1:])
+	const afterName = 3
+	const ppid, utime, stime, cutime, cstime = 4 - afterName, 14 - afterName, 15 - afterName, 16 - afterName, 17 - afterName
+	if len(fields) <= cstime {
+		return s, fmt.Errorf("/proc/%d/stat has only %d fields", pid, len(fields))
+	}
+	var numbers [cstime + 1]int64
+	for _, i := range []int{ppid, utime, stime, cutime, cstime} {
+		if numbers[i], err = strconv.ParseInt(fields[i], 10, 64); err != nil {
+			return s, fmt.Errorf("/proc/%d/stat: %w", pid, err)
+		}
+	}
+	const tick = 10 * time.Millisecond // USER_HZ is 100 on every architecture that Go runs on
+	return processStat{
+		parent: int(numbers[ppid]),
+		own:    time.Duration(numbers[utime]+numbers[stime]) * tick,
+		ended:  time.Duration(numbers[cutime]+numbers[cstime]) * tick,
+	}, nil
+}
+
+// cpuTime is the CPU time of a process, user and system, in steps of 10 ms.
 func cpuTime(pid int) (time.Duration, error) {
-	stat, err := readProc(pid, "stat")
+	s, err := readStat(pid)
+	return s.own, err
+}
+
+// cpuTimeOfServer is the CPU time of a Postgres server since its start: of the postmaster, of its children (backends, WAL
+// writer, checkpointer, autovacuum and so on) and of those that have ended.
+func cpuTimeOfServer(postmaster int) (time.Duration, error) {
+	const tries = 20
+	for range tries {
+		before, err := readStat(postmaster)
+		if err != nil {
+			return 0, err
+		}
+		children, err := cpuTimeOfChildren(postmaster)
+		if err != nil {
+			return 0, err
+		}
+		after, err := readStat(postmaster)
+		if err != nil {
+			return 0, err
+		}
+		if after.ended == before.ended { // otherwise a child ended meanwhile, and counts twice or not at all
+			return after.own + after.ended + children, nil
+		}
+	}
+	return 0, errors.New("the server's processes end too often to add up their CPU time")
+}
+
+func cpuTimeOfChildren(parent int) (sum time.Duration, err error) {
+	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return 0, err
 	}
-	// The second field is a name in parentheses that may hold anything; utime and stime are fields 14 and 15.
-	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
-	const utime, stime = 14 - 3, 15 - 3
-	if len(fields) <= stime {
-		return 0, fmt.Errorf("/proc/%d/stat has only %d fields", pid, len(fields))
-	}
-	var ticks int64
-	for _, field := range []string{fields[utime], fields[stime]} {
-		n, err := strconv.ParseInt(field, 10, 64)
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
 		if err != nil {
-			return 0, fmt.Errorf("/proc/%d/stat: %w", pid, err)
+			continue // not a process
 		}
-		ticks += n
+		switch s, err := readStat(pid); {
+		case errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH):
+			continue // it ended since the folder was read
+		case err != nil:
+			return 0, err
+		case s.parent == parent:
+			sum += s.own
+		}
 	}
-	const tick = 10 * time.Millisecond // USER_HZ is 100 on every architecture that Go runs on
-	return time.Duration(ticks) * tick, nil
+	return sum, nil
 }
 
 // peakMemory is the most that a process had resident, in bytes.

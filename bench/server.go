@@ -5,19 +5,26 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/gemworker/gem/internal/pgserver"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // lab is a private Postgres with durability on, and a database for each run of a contestant.
 type lab struct {
-	server  *pgserver.Server
+	server  postgres
 	folder  string
 	scratch string // for what is no data
+	after   string // SQL to run in GEM's databases after their migration
 	made    atomic.Int64
+}
+
+// postgres is a private server.
+type postgres interface {
+	URL(database string) string
+	Stop() error
 }
 
 // startLab starts the server, with its data in a new folder in in, on a real disk: a commit is to cost what it costs.
@@ -30,12 +37,12 @@ func startLab(ctx context.Context, in string) (*lab, error) {
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(folder))
 	}
-	server, err := pgserver.Start(ctx, pgserver.Options{DataDir: folder, Durable: true, Settings: map[string]string{
+	server, err := startServer(ctx, folder, map[string]string{
 		"shared_buffers":         "4GB",
 		"max_wal_size":           "8GB",
 		"checkpoint_timeout":     "30min",
 		"track_commit_timestamp": "on", // says when a receipt was there to be seen
-	}})
+	})
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(folder), os.RemoveAll(scratch))
 	}
@@ -95,7 +102,23 @@ func (l *lab) stage(ctx context.Context, c contestant) (*stage, error) {
 		s.drop()
 		return nil, fmt.Errorf("make its tables: %w", err)
 	}
+	if strings.HasPrefix(c.Name(), gem.Name()) {
+		if _, err := db.Exec(ctx, l.after); err != nil {
+			s.drop()
+			return nil, fmt.Errorf("run the SQL of -after: %w", err)
+		}
+	}
 	return s, nil
+}
+
+// postmaster returns the id of the server's main process, the parent of all others.
+func (s *stage) postmaster(ctx context.Context) (pid int, err error) {
+	var backend int
+	if err := s.db.QueryRow(ctx, "select pg_backend_pid()").Scan(&backend); err != nil {
+		return 0, err
+	}
+	stat, err := readStat(backend)
+	return stat.parent, err
 }
 
 // connect opens connections as a client has them: none is asked whether it lives before it is used.

@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -21,6 +24,26 @@ type throughputResult struct {
 	perSecond      float64
 	allocations    float64 // a call, of the bench's own process, in which every contestant works
 	allocatedBytes float64
+	cpu            *callCPU // nil where it cannot be measured
+}
+
+// callCPU is the CPU time of a call in µs, user and system.
+type callCPU struct{ postgres, worker float64 }
+
+// figures are all that a run gives; suffix ends the name of each, which need not be one of the measures.
+func (r throughputResult) figures(suffix string) []figure {
+	figures := []figure{
+		{measure: "throughput" + suffix, unit: "calls/s", value: r.perSecond},
+		{measure: "allocations" + suffix, unit: "allocs/call", value: r.allocations},
+		{measure: "allocated-bytes" + suffix, unit: "B/call", value: r.allocatedBytes},
+	}
+	if r.cpu != nil {
+		figures = append(figures,
+			figure{measure: "cpu" + suffix, unit: "µs/call", value: r.cpu.postgres + r.cpu.worker},
+			figure{measure: "cpu-postgres" + suffix, unit: "µs/call", value: r.cpu.postgres},
+			figure{measure: "cpu-worker" + suffix, unit: "µs/call", value: r.cpu.worker})
+	}
+	return figures
 }
 
 // throughput measures from the start of the worker to the last commit, by the clock that the server and the bench share.
@@ -46,6 +69,10 @@ func throughput(ctx context.Context, l *lab, c contestant, run throughputRun) (r
 		url = through
 	}
 
+	measureCPU, err := s.startCPU(ctx)
+	if err != nil && !errors.Is(err, errNoProc) {
+		return r, err
+	}
 	var handled atomic.Int64
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -57,6 +84,7 @@ func throughput(ctx context.Context, l *lab, c contestant, run throughputRun) (r
 	if err != nil {
 		return r, fmt.Errorf("start: %w", err)
 	}
+	stop = sync.OnceFunc(stop)
 	defer stop()
 	limit := began.Add(throughputLimit)
 	for int(handled.Load()) < run.calls { // nothing is asked of the database meanwhile
@@ -71,15 +99,46 @@ func throughput(ctx context.Context, l *lab, c contestant, run throughputRun) (r
 		return r, err
 	}
 	runtime.ReadMemStats(&after)
+	if measureCPU == nil {
+		say("the CPU of a call is not measured: %v", errNoProc)
+	} else {
+		stop()
+		if r.cpu, err = measureCPU(run.calls); err != nil {
+			return r, err
+		}
+	}
 	var last time.Time
 	if err := s.db.QueryRow(ctx, "select max(at) from ("+c.Ended()+") e (id, at)").Scan(&last); err != nil {
 		return r, err
 	}
 	calls := float64(run.calls)
-	return throughputResult{
-		perSecond:      calls / last.Sub(began).Seconds(),
-		allocations:    float64(after.Mallocs-before.Mallocs) / calls,
-		allocatedBytes: float64(after.TotalAlloc-before.TotalAlloc) / calls,
+	r.perSecond = calls / last.Sub(began).Seconds()
+	r.allocations = float64(after.Mallocs-before.Mallocs) / calls
+	r.allocatedBytes = float64(after.TotalAlloc-before.TotalAlloc) / calls
+	return r, nil
+}
+
+// startCPU begins to measure CPU time. The function that it returns divides what was used since by a number of calls. The
+// worker's part is that of the bench's own process, in which every contestant works.
+func (s *stage) startCPU(ctx context.Context) (perCall func(calls int) (*callCPU, error), err error) {
+	postmaster, err := s.postmaster(ctx)
+	if err != nil {
+		return nil, err
+	}
+	used := func() (postgres, worker time.Duration, err error) {
+		if postgres, err = cpuTimeOfServer(postmaster); err == nil {
+			worker, err = cpuTime(os.Getpid())
+		}
+		return postgres, worker, err
+	}
+	postgresBefore, workerBefore, err := used()
+	if err != nil {
+		return nil, err
+	}
+	return func(calls int) (*callCPU, error) {
+		postgres, worker, err := used()
+		part := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(calls) }
+		return &callCPU{postgres: part(postgres - postgresBefore), worker: part(worker - workerBefore)}, err
 	}, nil
 }
 

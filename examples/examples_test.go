@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/gemworker/gem"
+	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/supabase"
 	"github.com/gemworker/gem/internal/testdb"
@@ -31,7 +33,7 @@ const (
 func start(t *testing.T) *supabase.Project {
 	t.Helper()
 	p := supabase.Start(t, supabase.Options{})
-	handlertest.Start(t, handlertest.Setup{Database: p.DatabaseURL})
+	handlertest.Start(t, handlertest.Options{Database: p.DatabaseURL, Domains: builtin.Domains(), Registry: gem.BuiltInRegistry})
 	return p
 }
 

@@ -18,9 +18,14 @@ type Lead struct {
 	Name, Phone, Suburb, Email, Source, Notes string
 }
 
+// Created is its output.
+type Created struct {
+	LeadID string `json:"lead_id"`
+}
+
 // Create is desk.create.
-func (Desk) Create(context.Context, *handlers.Call, Lead) (handlers.LeadCreated, error) {
-	return handlers.LeadCreated{LeadID: "5f0c7c0e-9d5e-4c39-9df0-4b8f2b0f3a11"}, nil
+func (Desk) Create(context.Context, *handlers.Call, Lead) (Created, error) {
+	return Created{LeadID: "5f0c7c0e-9d5e-4c39-9df0-4b8f2b0f3a11"}, nil
 }
 
 // BenchmarkValidateAndDispatch is what a call costs beside its statements: its input is checked, decoded and given to its

@@ -9,27 +9,28 @@ import (
 	"path"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 )
 
 // Handler is the function that a tool dispatches to.
 type Handler struct {
-	// Transactional tells the two signatures apart: true when the function takes the transaction of its receipt.
+	// Transactional reports whether the function takes the transaction of its receipt.
 	Transactional bool
-	// File and Func say where it is written, such as handlers/leads.go and Leads.Create.
+	// File and Func say where it is written, such as leads/leads.go and Leads.Create.
 	File, Func string
 
 	input reflect.Type
 	run   func(ctx context.Context, tx Tx, call *Call, in reflect.Value) (any, error)
 }
 
-// Run decodes the input, runs the function and encodes its output. tx is used by transactional handlers alone.
-// It does not recover a panic: that is the caller's part, who knows what to do with the transaction.
+// Run decodes the input, runs the function and encodes its output. Only transactional handlers use tx. Run does not recover
+// from a panic: the caller does, since it has the transaction.
 func (h *Handler) Run(ctx context.Context, tx Tx, call *Call) (json.RawMessage, error) {
 	in := reflect.New(h.input)
 	if err := json.Unmarshal(call.Input, in.Interface()); err != nil {
 		return nil, &Failure{
-			Message: fmt.Sprintf("The input passed the schema of %s and does not fit %s in %s: %v", call.Tool, h.Func, h.File, err),
+			Message: fmt.Sprintf("The input passed the schema of %s but does not fit %s in %s: %v", call.Tool, h.Func, h.File, err),
 			Details: map[string]string{"reason": "input_does_not_fit_handler"},
 		}
 	}
@@ -46,27 +47,15 @@ func (h *Handler) Run(ctx context.Context, tx Tx, call *Call) (json.RawMessage, 
 	return bytes.TrimSpace(encoded.Bytes()), nil
 }
 
-// OutputError is the error of an output that can not be written as JSON, such as a NaN.
-type OutputError struct{ Err error }
-
-func (e *OutputError) Error() string {
-	return "the output can not be written as JSON: " + e.Err.Error()
-}
-func (e *OutputError) Unwrap() error { return e.Err }
-
-// Handlers holds the functions of all domains, by tool.
+// Handlers holds the handlers of all domains, by tool.
 type Handlers struct{ byKey map[string]*Handler }
 
-// For returns the function of a tool. The tool is cut at its first dot into domain and method; both are compared without
-// case, dots and underscores, so that comms.send_sms finds Comms.SendSMS.
+// For returns the handler of a tool. The tool's name is cut at its first dot into domain and method; both are compared
+// without case, dots and underscores, so comms.send_sms finds Comms.SendSMS.
 func (h *Handlers) For(tool string) (*Handler, bool) {
-	found, ok := h.byKey[key(tool)]
-	return found, ok
-}
-
-func key(tool string) string {
 	domain, method, _ := strings.Cut(tool, ".")
-	return fold(domain) + "." + fold(method)
+	found, ok := h.byKey[fold(domain)+"."+fold(method)]
+	return found, ok
 }
 
 var separators = strings.NewReplacer("_", "", ".", "")
@@ -80,29 +69,29 @@ var (
 	errorType   = reflect.TypeFor[error]()
 )
 
-// Bind finds the handlers of the domains: each exported method of each value is one. A method with another signature
-// than the two of the package's comment, or two methods for one tool name, is an error that names every such method.
+// Bind finds the handlers of the domains, which are plain values or [Domain]s: each exported method is one. It opens
+// nothing, so a domain without configuration will do for a list of tools. A method with neither signature of the package
+// comment, and two methods for one tool, are errors; Bind returns all of them at once.
 func Bind(domains ...any) (*Handlers, error) {
 	bound := &Handlers{byKey: map[string]*Handler{}}
 	var faults []error
-	for _, domain := range domains {
-		t := reflect.TypeOf(domain)
-		name := t
-		if name.Kind() == reflect.Pointer {
-			name = name.Elem()
+	for i, d := range Domains(domains...) {
+		if d.Tools == nil {
+			faults = append(faults, fmt.Errorf("domain %d has no Tools", i+1))
+			continue
 		}
-		for method := range t.Methods() {
-			h, err := newHandler(reflect.ValueOf(domain), name.Name(), method)
+		for method := range reflect.TypeOf(d.Tools).Methods() {
+			h, err := newHandler(reflect.ValueOf(d.Tools), d.typeName(), method)
 			if err != nil {
 				faults = append(faults, err)
 				continue
 			}
-			k := fold(name.Name()) + "." + fold(method.Name)
-			if other, taken := bound.byKey[k]; taken {
-				faults = append(faults, fmt.Errorf("%s and %s answer to the same tool name: rename one", h.Func, other.Func))
+			key := fold(d.typeName()) + "." + fold(method.Name)
+			if other, taken := bound.byKey[key]; taken {
+				faults = append(faults, fmt.Errorf("%s and %s have the same tool name: rename one", h.Func, other.Func))
 				continue
 			}
-			bound.byKey[k] = h
+			bound.byKey[key] = h
 		}
 	}
 	return bound, errors.Join(faults...)
@@ -112,43 +101,39 @@ func newHandler(domain reflect.Value, typeName string, method reflect.Method) (*
 	h := &Handler{Func: typeName + "." + method.Name, File: fileOf(method)}
 	fn := domain.MethodByName(method.Name)
 	t := fn.Type()
-	fits := func(in ...reflect.Type) bool {
-		if t.IsVariadic() || t.NumIn() != len(in)+1 || t.NumOut() != 2 || t.Out(1) != errorType {
-			return false
-		}
-		for i, want := range in {
-			if t.In(i) != want {
-				return false
-			}
-		}
-		return t.In(len(in)).Kind() == reflect.Struct
-	}
-	switch {
-	case fits(contextType, txType, callType):
-		h.Transactional = true
-		h.input = t.In(3)
-		h.run = func(ctx context.Context, tx Tx, call *Call, in reflect.Value) (any, error) {
-			return results(fn.Call([]reflect.Value{reflect.ValueOf(&ctx).Elem(), reflect.ValueOf(&tx).Elem(), reflect.ValueOf(call), in}))
-		}
-	case fits(contextType, callType):
-		h.input = t.In(2)
-		h.run = func(ctx context.Context, _ Tx, call *Call, in reflect.Value) (any, error) {
-			return results(fn.Call([]reflect.Value{reflect.ValueOf(&ctx).Elem(), reflect.ValueOf(call), in}))
-		}
-	default:
-		return nil, fmt.Errorf("%s in %s is no handler: a domain's exported methods must have the form "+
-			"func(context.Context, handlers.Tx, *handlers.Call, In) (Out, error), or the same without the Tx, with a struct as In; it is %s",
+	h.Transactional = takes(t, contextType, txType, callType)
+	if !h.Transactional && !takes(t, contextType, callType) {
+		return nil, fmt.Errorf("%s in %s is not a handler: a domain's exported methods must have the form "+
+			"func(context.Context, handlers.Tx, *handlers.Call, In) (Out, error), or the same without the Tx, with a struct as In; this one is %s",
 			h.Func, h.File, t)
+	}
+	h.input = t.In(t.NumIn() - 1)
+	h.run = func(ctx context.Context, tx Tx, call *Call, in reflect.Value) (any, error) {
+		args := []reflect.Value{reflect.ValueOf(&ctx).Elem(), reflect.ValueOf(&tx).Elem(), reflect.ValueOf(call), in}
+		if !h.Transactional {
+			args = slices.Delete(args, 1, 2)
+		}
+		out := fn.Call(args)
+		err, _ := out[1].Interface().(error)
+		return out[0].Interface(), err
 	}
 	return h, nil
 }
 
-func results(out []reflect.Value) (any, error) {
-	err, _ := out[1].Interface().(error)
-	return out[0].Interface(), err
+// takes reports whether a function takes these arguments and a struct, and returns a value and an error.
+func takes(t reflect.Type, args ...reflect.Type) bool {
+	if t.IsVariadic() || t.NumIn() != len(args)+1 || t.NumOut() != 2 || t.Out(1) != errorType {
+		return false
+	}
+	for i, want := range args {
+		if t.In(i) != want {
+			return false
+		}
+	}
+	return t.In(len(args)).Kind() == reflect.Struct
 }
 
-// fileOf says where a method is written, from the repository's top, such as handlers/leads.go.
+// fileOf returns the file of a method with its folder, such as leads/leads.go.
 func fileOf(method reflect.Method) string {
 	file, _ := runtime.FuncForPC(method.Func.Pointer()).FileLine(method.Func.Pointer())
 	return path.Join(path.Base(path.Dir(file)), path.Base(file))

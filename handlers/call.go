@@ -1,17 +1,20 @@
-// Package handlers holds what a tool call does: one Go type a domain, one method a tool.
+// Package handlers is the contract between a worker and the Go code of tools.
 //
-// A domain lives in the file of its name, and `domain.method` is the method of that name: leads.create is Leads.Create in
-// leads.go, integrations.google_drive.search is Integrations.GoogleDriveSearch in integrations.go. See [Bind] for the rule.
+// A domain is a Go type, and each of its exported methods is a tool: leads.create is Leads.Create, comms.send_sms is
+// Comms.SendSMS. A program lists its domains: plain values, or a [Domain] where one needs configuration or tables. [Bind]
+// finds their methods. The domains that come with GEM are packages below this one; none is needed.
 //
-// A method has one of two signatures, and its choice tells the worker what it may do when a process dies:
+// A method has one of two signatures. The choice tells the worker what it may do when a process dies:
 //
 //	// All effects are rows in Postgres: they commit together with the receipt, once, or not at all.
-//	func (Leads) Create(ctx context.Context, tx Tx, call *Call, in CreateLead) (LeadCreated, error)
+//	func (Leads) Create(ctx context.Context, tx handlers.Tx, call *handlers.Call, in Create) (Created, error)
 //
-//	// Effects outside Postgres (a mail, an HTTP request): they can not be taken back.
-//	func (Comms) SendSMS(ctx context.Context, call *Call, in SendSMS) (SMSSent, error)
+//	// Effects outside Postgres, such as a mail or an HTTP request: they cannot be taken back.
+//	func (Comms) SendSMS(ctx context.Context, call *handlers.Call, in SendSMS) (SMSSent, error)
 //
-// The package knows neither the worker that runs it nor the receipts that record it.
+// In is a struct that the call's input is decoded into; Out is encoded as the receipt's result. An error ends the call as
+// failed, unless it is a [NotConfigured] or a [TransientError]; a [Failure] adds a code and details. A method must return
+// when its context ends.
 package handlers
 
 import (
@@ -29,23 +32,21 @@ type DB interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Tx is the transaction in which a call's rows and its receipt appear together. The worker begins it with the first
-// statement, and commits it with the receipt or rolls it back: a handler only runs statements on it. It ends with the
-// call: a statement after that is refused.
+// Tx is the transaction in which a call's rows and its receipt appear together. The worker begins it with the handler's
+// first statement, and commits it with the receipt or rolls it back. It ends with the call: a later statement is refused.
 type Tx interface{ DB }
 
-// Call is what a handler knows of the call that it serves, and where it records what it did.
-// A handler may use it from several goroutines.
+// Call describes the call that a handler serves, and records what the handler did. It is safe for concurrent use.
 type Call struct {
-	// ID is the call's id, the same in every attempt: the key to hand to services that take one.
+	// ID is the call's id, the same in every attempt: give it to services that take an idempotency key.
 	ID string
 	// Tool is the registered name, such as leads.create.
 	Tool string
 	// Attempt counts the claims of this call, from 1.
 	Attempt int
-	// SessionID groups the calls of one conversation; empty when the frontend set none.
+	// SessionID groups the calls of one conversation; empty if the frontend set none.
 	SessionID string
-	// CreatedBy is the user that the database took from the frontend's token; empty when there was none.
+	// CreatedBy is the user that the database took from the frontend's token; empty if there was none.
 	CreatedBy string
 	// Input is the validated input as it stands in the row.
 	Input json.RawMessage

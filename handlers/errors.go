@@ -1,8 +1,14 @@
 package handlers
 
-import "fmt"
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+)
 
-// NotConfigured says that the tool exists and its setup is missing: the call's outcome is not_configured.
+// NotConfigured says that the tool exists but is not set up: the call's outcome is not_configured.
 type NotConfigured struct {
 	Reason      string   `json:"reason"`
 	RequiredEnv []string `json:"required_env"` // the variables that are missing, by name
@@ -11,8 +17,8 @@ type NotConfigured struct {
 
 func (e *NotConfigured) Error() string { return "not configured: " + e.Reason }
 
-// Failure is an error with details for the receipt. Any other error becomes an execution_error with its message alone,
-// so wrap what a reader of the receipt may see, and nothing secret.
+// Failure is an error with details for the receipt. Any other error becomes an execution_error with only its message.
+// Either way a user reads the message: put no secret into it.
 type Failure struct {
 	Code    string // a receipt's error_code; empty means execution_error
 	Message string // a sentence for a person
@@ -29,12 +35,29 @@ func NotFound(table, id string) error {
 	}
 }
 
-// Transient marks an error that may be gone at the next attempt (a refused connection, a 503). Calls that may run again
-// are tried again, with backoff, up to the tool's retry.max_attempts; for the others it is a failure like any other.
+// Transient marks an error that may be gone at the next attempt, such as a refused connection or a 503. If the call may
+// run again, it is tried again with backoff, up to the tool's retry.max_attempts; otherwise it fails as with any error.
 func Transient(err error) error { return &TransientError{Err: err} }
 
-// TransientError is what [Transient] returns.
+// TransientError is the error that [Transient] returns.
 type TransientError struct{ Err error }
 
 func (e *TransientError) Error() string { return e.Err.Error() }
 func (e *TransientError) Unwrap() error { return e.Err }
+
+// OutputError is the error of an output that cannot be written as JSON, such as a NaN.
+type OutputError struct{ Err error }
+
+func (e *OutputError) Error() string { return "the output cannot be written as JSON: " + e.Err.Error() }
+func (e *OutputError) Unwrap() error { return e.Err }
+
+// IsNetworkError reports whether err says that a connection could not be made or broke, which is worth another attempt. A
+// certificate that is not trusted is not.
+func IsNetworkError(err error) bool {
+	var untrusted *tls.CertificateVerificationError
+	if errors.As(err, &untrusted) {
+		return false
+	}
+	var netErr net.Error
+	return errors.As(err, &netErr) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
+}

@@ -260,8 +260,7 @@ func TestReceiptsJoinRealtime(t *testing.T) {
 			if err := db.QueryRow(t.Context(), "select count(*)::text from pg_publication_tables where tablename = 'core_tool_receipts'").Scan(&joined); err != nil || joined != c.want {
 				t.Errorf("%s, want %s, %v", joined, c.want, err)
 			}
-			all := files(t)
-			insert(t, db, all[7]) // again
+			insert(t, db, printed(t)) // again
 		})
 	}
 }

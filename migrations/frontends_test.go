@@ -34,9 +34,8 @@ func supabaseWith(t *testing.T, before string) *pgxpool.Pool {
 		grant usage on schema public to anon, authenticated, service_role;
 		alter default privileges in schema public grant all on tables to anon, authenticated, service_role;
 		alter default privileges in schema public grant all on functions to anon, authenticated, service_role;`)
-	for _, sql := range append([]string{before}, files(t)...) {
-		insert(t, db, sql)
-	}
+	insert(t, db, before)
+	insert(t, db, printed(t))
 	return db
 }
 
@@ -136,8 +135,8 @@ func TestAnEstimateTellsNothingOfWhatOthersSent(t *testing.T) {
 		insert into core_tool_calls (tool_name, session_id, idempotency_key, created_by)
 		select 'a.b', 'conversation', '+61 400 000 ' || i, 'grace' from generate_series(100, 600) i;
 		set session_replication_role = replica; -- these receipts end nothing
-		insert into core_tool_receipts (call_id, tool_name, status, result, attempt, idempotency_key)
-		select id, 'a.b', 'succeeded', '{}', 1, idempotency_key from core_tool_calls;
+		insert into core_tool_receipts (id, created_at, call_id, tool_name, status, result, attempt, idempotency_key)
+		select gen_random_uuid(), now(), id, 'a.b', 'succeeded', '{}', 1, idempotency_key from core_tool_calls;
 		set session_replication_role = origin;
 		analyze core_tool_calls, core_tool_receipts`)
 	estimate := func(where string) string {

@@ -18,8 +18,8 @@ func TestWhatMovesACallReadsAFewRowsWhateverTheStatistics(t *testing.T) {
 			insert into core_tool_calls (tool_name, run_at) select 'a.b', now() + interval '1 day' from generate_series(1, 5000)`
 		// Not claimed: the index entries of calls that were queued before would have to be read once, and so would be counted.
 		running = `set session_replication_role = replica;
-			insert into core_tool_calls (tool_name, status, attempt, claimed_by, claimed_at, events)
-				select 'a.b', 'running', 1, 'w', now(), 1 from generate_series(1, 5000);
+			insert into core_tool_calls (id, tool_name, status, attempt, claimed_by, claimed_at, events, run_at, created_at, updated_at)
+				select gen_random_uuid(), 'a.b', 'running', 1, 'w', now(), 1, now(), now(), now() from generate_series(1, 5000);
 			set session_replication_role = origin`
 	)
 	for name, statistics := range map[string][]string{

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gemworker/gem/handlers/leads"
 	"github.com/gemworker/gem/internal/pgserver"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/migrations"
@@ -49,17 +50,17 @@ func dropAtEnd(t *testing.T, databaseURL, sql string) {
 
 func TestTheWorkersRoleCanDoWhatAWorkerDoes(t *testing.T) {
 	t.Parallel()
-	u := testdb.New(t)
+	u := testdb.New(t, migrations.Sources(leads.Domain())...)
 	owner := testdb.Pool(t, u)
 	db := as(t, owner, u)
 	insert(t, owner, "insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 4)")
 	for _, sql := range []string{
-		"select max(version_id) from gem.migrations",
+		"select max(version) from gem.migrations",
 		"select * from gem.record_registry('1', repeat('a', 64), '{}')",
 		"select gem.start_worker('w', 5, '', '1', '1 min')",
 		"select gem.want_wake('w', true)", "select gem.count_outcomes(10)",
 		"select * from gem.claim('w', 4, true)",
-		"select * from gem.heartbeat('w', '1 min')",
+		"select * from gem.heartbeat('w', '1 min', '{}', '{}', true)",
 		"select (gem.hold_key(id, 1, 'w', 'k')).verdict from (select id from core_tool_calls order by seq limit 1) c",
 		"select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from (select id from core_tool_calls order by seq limit 1) c",
 		"select gem.retry(id, 1, 'w', '{}', 3, '1 s') from (select id from core_tool_calls order by seq offset 1 limit 1) c",
@@ -83,14 +84,14 @@ func TestTheWorkersRoleCanDoWhatAWorkerDoes(t *testing.T) {
 
 func TestTheWorkersRoleCanDoNoMore(t *testing.T) {
 	t.Parallel()
-	u := testdb.New(t)
+	u := testdb.New(t, migrations.Sources(leads.Domain())...)
 	owner := testdb.Pool(t, u)
 	finished(t, owner)
 	insert(t, owner, "insert into core_tool_calls (tool_name) values ('a.b')")
 	insert(t, owner, "select gem.claim('w', 1, true)")
 	db := as(t, owner, u)
 	for what, sql := range map[string]string{
-		"a second receipt":                 "insert into core_tool_receipts (call_id, tool_name, status, result, attempt) select id, 'a.b', 'succeeded', '{}', 1 from core_tool_calls",
+		"a second receipt":                 "insert into core_tool_receipts (id, created_at, call_id, tool_name, status, result, attempt) select gen_random_uuid(), now(), id, 'a.b', 'succeeded', '{}', 1 from core_tool_calls",
 		"a final status without a receipt": "update core_tool_calls set status = 'succeeded'",
 		"a forged attempt":                 "update core_tool_calls set attempt = 7",
 		"another attempt's end":            "select gem.finish(id, 2, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls where status = 'running'",
@@ -104,7 +105,7 @@ func TestTheWorkersRoleCanDoNoMore(t *testing.T) {
 		"a new call":                       "insert into core_tool_calls (tool_name) values ('a.b')",
 		"a heartbeat by hand":              "update core_workers set alive_until = now() + interval '1 year'",
 		"a rewritten registry":             "update core_registry_versions set sha256 = repeat('b', 64)",
-		"recovery without a heartbeat":     "select gem.recover('w')",
+		"recovery without a heartbeat":     "select gem.recover('w', null)",
 		"a woken call":                     "select gem.wake_waiting('k', true, 'w')",
 		"a deleted lead":                   "delete from leads",
 		"a disabled guard":                 "alter table core_tool_receipts disable trigger all",
@@ -138,9 +139,7 @@ func TestMigrationsNeedNoRightToCreateRoles(t *testing.T) {
 	}
 	parsed.User = url.UserPassword("gem_test_owner", "owner")
 	mine := testdb.Pool(t, parsed.String())
-	for _, f := range files(t) {
-		insert(t, mine, f)
-	}
+	insert(t, mine, printed(t))
 	finished(t, mine)
 }
 
@@ -170,9 +169,7 @@ func TestRolesThatComeLaterGetTheirRights(t *testing.T) {
 	}
 	insert(t, admin, "create role gem_worker nologin; create role gem_monitor nologin; grant gem_worker, gem_monitor to migrator")
 	mine := testdb.Pool(t, u.String())
-	for _, f := range files(t) {
-		insert(t, mine, f)
-	}
+	insert(t, mine, printed(t))
 	for _, sql := range []string{
 		"set role gem_worker; select gem.start_worker('w', 1, '', '', '1 min'); select gem.claim('w', 1, true); select gem.heartbeat('w', '1 min', '{}', '{}', true)",
 		"set role gem_monitor; select * from gem.queue; select * from gem.workers",

@@ -101,17 +101,14 @@ func TestOneWorkerCountsAtATime(t *testing.T) {
 	}
 }
 
-func TestWhatEndedBeforeTheViewsIsThere(t *testing.T) {
+func TestReceiptsThatAreOlderThanTheViewsAreCounted(t *testing.T) {
 	t.Parallel()
-	db := testdb.Pool(t, testdb.NewEmpty(t))
-	all := files(t)
-	for _, sql := range all[:8] {
-		insert(t, db, sql)
-	}
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, "delete from gem.outcomes_counted")
 	insert(t, db, `insert into core_tool_receipts (id, call_id, tool_name, status, result, attempt, created_at, duration)
 		select gen_random_uuid(), gen_random_uuid(), 'a.b', 'succeeded', '{}', 1, now() - i * interval '7 days', '1 s' from generate_series(1, 10) i`)
 	for range 2 { // the second time it counts nothing
-		insert(t, db, all[8])
+		insert(t, db, printed(t))
 		if total, shown := number(t, db, "select sum(calls) from gem.outcome_counts"), number(t, db, "select sum(calls) from gem.outcomes"); total != 10 || shown != 4 {
 			t.Errorf("%v were counted, and %v are of the last 31 days", total, shown)
 		}
@@ -147,7 +144,7 @@ func TestTheQueueIsCountedByState(t *testing.T) {
 		}
 	}
 	insert(t, db, `set session_replication_role = replica;
-		insert into core_tool_calls (tool_name) select 'a.d' from generate_series(1, 10000) i; set session_replication_role = origin`)
+		insert into core_tool_calls (id, tool_name, run_at, created_at, updated_at) select gen_random_uuid(), 'a.d', now(), now(), now() from generate_series(1, 10000) i; set session_replication_role = origin`)
 	if got := number(t, db, "select count(*) from gem.queue where at_least"); got == 0 {
 		t.Error("the bound of what is counted is not told")
 	}

@@ -3,6 +3,7 @@ package registry_test
 import (
 	"bytes"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 
@@ -19,42 +20,42 @@ var refusals = []struct {
 	want   []string // "tool: field: part of the problem"
 	editor bool
 }{
-	{"no object", `[]`, []string{": : is a list"}, true},
+	{"no object", `[]`, []string{": : must be an object and is a list"}, true},
 	{"no version", `{"tools": []}`, []string{": version: is missing"}, true},
-	{"empty version", `{"version": "", "tools": []}`, []string{": version: is empty"}, true},
-	{"version in white space", `{"version": " 1", "tools": []}`, []string{": version: remove the white space"}, true},
-	{"version of another type", `{"version": 1, "tools": []}`, []string{": version: is a number and must be a string"}, true},
-	{"long version", `{"version": "` + strings.Repeat("1", 65) + `", "tools": []}`, []string{": version: has 65 characters"}, true},
+	{"empty version", `{"version": "", "tools": []}`, []string{": version: must not be empty"}, true},
+	{"version in white space", `{"version": " 1", "tools": []}`, []string{": version: without control characters or white space at its ends"}, true},
+	{"version of another type", `{"version": 1, "tools": []}`, []string{": version: must be a string and is a number"}, true},
+	{"long version", `{"version": "` + strings.Repeat("1", 65) + `", "tools": []}`, []string{": version: must have at most 64 characters and has 65"}, true},
 	{"no tools", `{"version": "1", "tool": []}`, []string{`: tools: is missing`}, true},
-	{"tools of another type", `{"version": "1", "tools": {}}`, []string{": tools: is an object and must be a list"}, true},
-	{"null", `{"version": null, "tools": null}`, []string{": version: is null", ": tools: is null"}, true},
-	{"tool of another type", file(`"leads.create"`), []string{"tools[0]: : is a string and must be an object"}, true},
+	{"tools of another type", `{"version": "1", "tools": {}}`, []string{": tools: must be a list and is an object"}, true},
+	{"null", `{"version": null, "tools": null}`, []string{": tools: must be a list and is null", ": version: must be a string and is null"}, true},
+	{"tool of another type", file(`"leads.create"`), []string{"tools[0]: : must be an object and is a string"}, true},
 	{"empty tool", file(`{}`), []string{
-		"tools[0]: name: is missing",
+		"tools[0]: idempotency: is missing. Whether a call repeats the result of an earlier one instead of running: {\"mode\": \"none\"}",
 		"tools[0]: input_schema: is missing",
+		"tools[0]: name: is missing",
 		"tools[0]: output_schema: is missing",
-		"tools[0]: idempotency: is missing: state {\"mode\": \"none\"}",
 		"tools[0]: timeout_ms: is missing",
 	}, true},
 
 	{"duplicate names", file(entry(nil), entry(fields{"name": `"os.x"`}), entry(nil)), []string{"leads.create: name: tools[0] and tools[2]"}, false},
-	{"name of another type", file(entry(fields{"name": `7`})), []string{"tools[0]: name: is a number"}, true},
-	{"one part", file(entry(fields{"name": `"create"`})), []string{"create: name: two or more parts"}, true},
-	{"capitals", file(entry(fields{"name": `"leads.Create"`})), []string{"leads.Create: name: small letter"}, true},
-	{"hyphen", file(entry(fields{"name": `"leads.re-open"`})), []string{"leads.re-open: name: small letters"}, true},
-	{"digit first", file(entry(fields{"name": `"leads.2nd"`})), []string{"leads.2nd: name: small letter"}, true},
+	{"name of another type", file(entry(fields{"name": `7`})), []string{"tools[0]: name: must be a string and is a number"}, true},
+	{"one part", file(entry(fields{"name": `"create"`})), []string{"create: name: Two or more parts joined by dots"}, true},
+	{"capitals", file(entry(fields{"name": `"leads.Create"`})), []string{"leads.Create: name: lower-case letters"}, true},
+	{"hyphen", file(entry(fields{"name": `"leads.re-open"`})), []string{"leads.re-open: name: lower-case letters"}, true},
+	{"digit first", file(entry(fields{"name": `"leads.2nd"`})), []string{"leads.2nd: name: lower-case letter"}, true},
 	{"empty part", file(entry(fields{"name": `"leads..create"`})), []string{"leads..create: name: joined by dots"}, true},
 	{"dot at the end", file(entry(fields{"name": `"leads.create."`})), []string{"leads.create.: name: joined by dots"}, true},
 	{"line break in a name", file(entry(fields{"name": `"leads.create\n"`})), []string{"tools[0]: name: joined by dots"}, true},
-	{"long name", file(entry(fields{"name": `"a.` + strings.Repeat("b", 199) + `"`})), []string{"tools[0]: name: has 201 characters"}, true},
-	{"description of another type", file(entry(fields{"description": `["a"]`})), []string{"leads.create: description: is a list"}, true},
+	{"long name", file(entry(fields{"name": `"a.` + strings.Repeat("b", 199) + `"`})), []string{"tools[0]: name: must have at most 200 characters and has 201"}, true},
+	{"description of another type", file(entry(fields{"description": `["a"]`})), []string{"leads.create: description: must be a string and is a list"}, true},
 
-	{"mistyped field", file(entry(fields{"timeout": `3`})), []string{"leads.create: timeout: did you mean timeout_ms?"}, true},
+	{"mistyped field", file(entry(fields{"timeout": `3`})), []string{"leads.create: timeout: unknown field: did you mean timeout_ms?"}, true},
 	{"field in another style", file(entry(fields{"inputSchema": `{}`})), []string{"leads.create: inputSchema: did you mean input_schema?"}, true},
 	{"field of another dialect", file(entry(fields{"parameters": `{}`})), []string{"leads.create: parameters: did you mean input_schema?"}, true},
-	{"unknown field", file(entry(fields{"colour": `1`})), []string{"leads.create: colour: begin its name with x-"}, true},
+	{"unknown field", file(entry(fields{"colour": `1`})), []string{"leads.create: colour: unknown field: remove it, or begin its name with x- to keep it as a note; known fields are description,"}, true},
 
-	{"input_schema of another type", file(entry(fields{"input_schema": `"object"`})), []string{"leads.create: input_schema: it is a string"}, true},
+	{"input_schema of another type", file(entry(fields{"input_schema": `"object"`})), []string{"leads.create: input_schema: must be an object or a boolean and is a string"}, true},
 	{"input that is no object", file(entry(fields{"input_schema": `{"type": "string"}`})), []string{`leads.create: input_schema/type: write "type": "object"`}, true},
 	{"input that is one of others", file(entry(fields{"input_schema": `{"type": ["string", "null"]}`})), []string{`leads.create: input_schema/type: always an object`}, true},
 	{"input that is no object by reference", file(entry(fields{"input_schema": `{"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"type": "array"}]}}}`})), []string{`leads.create: input_schema/type: always an object`}, false},
@@ -65,60 +66,61 @@ var refusals = []struct {
 
 	{"no mode", file(entry(fields{"idempotency": `{}`})), []string{"leads.create: idempotency.mode: is missing"}, true},
 	{"idempotency of another type", file(entry(fields{"idempotency": `"none"`})), []string{`leads.create: idempotency: {"mode": "none"}`}, true},
-	{"unknown mode", file(entry(fields{"idempotency": `{"mode": "safe_retry"}`})), []string{"leads.create: idempotency.mode: did you mean safe-retry?"}, true},
-	{"mode of another type", file(entry(fields{"idempotency": `{"mode": 1}`})), []string{"leads.create: idempotency.mode: is a number"}, true},
+	{"unknown mode", file(entry(fields{"idempotency": `{"mode": "safe_retry"}`})), []string{"leads.create: idempotency.mode: did you mean safe-retry? none: every call runs"}, true},
+	{"mode of another type", file(entry(fields{"idempotency": `{"mode": 1}`})), []string{"leads.create: idempotency.mode: must be one of none, safe-retry, keyed"}, true},
 	{"mistyped key_field", file(entry(fields{"idempotency": `{"mode": "keyed", "keyField": "phone"}`})), []string{
 		"leads.create: idempotency.keyField: did you mean key_field?",
-		"leads.create: idempotency.key_field: is missing",
+		"leads.create: idempotency.key_field: is missing. Mode keyed needs",
 	}, true},
 	{"keyed without key_field", file(entry(fields{"idempotency": `{"mode": "keyed"}`})), []string{"leads.create: idempotency.key_field: is missing"}, true},
-	{"keyed with an empty key_field", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": ""}`})), []string{"leads.create: idempotency.key_field: must be the name"}, true},
-	{"keyed with a null key_field", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": null}`})), []string{"leads.create: idempotency.key_field: is missing"}, true},
-	{"keyed by what is no property", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "mail"}`})), []string{`leads.create: idempotency.key_field: "mail" is no property`}, false},
+	{"keyed with an empty key_field", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": ""}`})), []string{"leads.create: idempotency.key_field: must not be empty"}, true},
+	{"keyed with a null key_field", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": null}`})), []string{"leads.create: idempotency.key_field: must be a string and is null. Mode keyed needs"}, true},
+	{"keyed by what is no property", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "mail"}`})), []string{`leads.create: idempotency.key_field: "mail" is not a property`}, false},
 	{"keyed by what may be absent", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "phone"}`, "input_schema": `{"properties": {"phone": {}}}`})), []string{`leads.create: idempotency.key_field: "phone" is not required`}, false},
 	{"keyed by an alternative's property", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "phone"}`, "input_schema": `{"properties": {"phone": {}}, "anyOf": [{"required": ["phone"]}, {}]}`})), []string{`leads.create: idempotency.key_field: "phone" is not required`}, false},
-	{"key_field without keyed", file(entry(fields{"idempotency": `{"mode": "safe-retry", "key_field": "phone"}`})), []string{"leads.create: idempotency.key_field: means nothing with mode safe-retry"}, true},
+	{"key_field without keyed", file(entry(fields{"idempotency": `{"mode": "safe-retry", "key_field": "phone"}`})), []string{"leads.create: idempotency.key_field: must be null and is a string. Only mode keyed has a key field: remove it"}, true},
 
-	{"timeout 0", file(entry(fields{"timeout_ms": `0`})), []string{"leads.create: timeout_ms: is 0 and must be a whole number of milliseconds from 1 to 86400000"}, true},
-	{"timeout over a day", file(entry(fields{"timeout_ms": `86400001`})), []string{"leads.create: timeout_ms: is 86400001"}, true},
-	{"timeout of half a millisecond", file(entry(fields{"timeout_ms": `1.5`})), []string{"leads.create: timeout_ms: is 1.5"}, true},
-	{"timeout as text", file(entry(fields{"timeout_ms": `"15s"`})), []string{"leads.create: timeout_ms: is a string"}, true},
-	{"timeout beyond all integers", file(entry(fields{"timeout_ms": `1e300`})), []string{"leads.create: timeout_ms: is 1e300"}, true},
+	{"timeout 0", file(entry(fields{"timeout_ms": `0`})), []string{"leads.create: timeout_ms: must be at least 1; it is 0. The number of milliseconds after which"}, true},
+	{"timeout over a day", file(entry(fields{"timeout_ms": `86400001`})), []string{"leads.create: timeout_ms: must be at most 86400000; it is 86400001"}, true},
+	{"timeout of half a millisecond", file(entry(fields{"timeout_ms": `1.5`})), []string{"leads.create: timeout_ms: must be a whole number"}, true},
+	{"timeout as text", file(entry(fields{"timeout_ms": `"15s"`})), []string{"leads.create: timeout_ms: must be a whole number and is a string"}, true},
+	{"timeout beyond all integers", file(entry(fields{"timeout_ms": `1e300`})), []string{"leads.create: timeout_ms: must be at most 86400000; it is 1000"}, true},
 
-	{"permissions of another type", file(entry(fields{"permissions": `"read:db"`})), []string{"leads.create: permissions: is a string and must be a list"}, true},
+	{"permissions of another type", file(entry(fields{"permissions": `"read:db"`})), []string{"leads.create: permissions: must be a list and is a string"}, true},
 	{"malformed permissions", file(entry(fields{"permissions": `["read:db", "read", 3, "a b:c", ":db"]`})), []string{
-		`leads.create: permissions[1]: "read"`, `leads.create: permissions[2]: is a number`,
-		`leads.create: permissions[3]: "a b:c"`, `leads.create: permissions[4]: ":db"`,
+		`leads.create: permissions[1]: has the wrong form: read. A permission has the form verb:object`, `leads.create: permissions[2]: must be a string and is a number`,
+		`leads.create: permissions[3]: has the wrong form: "a b:c"`, `leads.create: permissions[4]: has the wrong form: ":db"`,
 	}, true},
 	{"malformed receipt_fields", file(entry(fields{"receipt_fields": `["results.id", "effects.", "lead_id", null]`})), []string{
-		`leads.create: receipt_fields[0]: "results.id" must be a path that begins with result or effects`,
-		`leads.create: receipt_fields[1]: "effects."`, `leads.create: receipt_fields[2]: "lead_id"`, `leads.create: receipt_fields[3]: is null`,
+		`leads.create: receipt_fields[0]: has the wrong form: "results.id". A path begins with result or effects`,
+		`leads.create: receipt_fields[1]: "effects."`, `leads.create: receipt_fields[2]: lead_id`, `leads.create: receipt_fields[3]: must be a string and is null`,
 	}, true},
 	{"retry out of range", file(entry(fields{"retry": `{"max_attempts": 21, "backoff_ms": 3600001}`})), []string{
-		"leads.create: retry.max_attempts: is 21 and must be a whole number from 1 to 20",
-		"leads.create: retry.backoff_ms: is 3600001",
+		"leads.create: retry.backoff_ms: must be at most 3600000; it is 3600001",
+		"leads.create: retry.max_attempts: must be at most 20; it is 21. The number of attempts with the first: 1 to 20.",
 	}, true},
 	{"retry of nothing", file(entry(fields{"retry": `{"max_attempts": 0, "backoff_ms": 0}`})), []string{
-		"leads.create: retry.max_attempts: is 0", "leads.create: retry.backoff_ms: is 0"}, true},
-	{"retry of another type", file(entry(fields{"retry": `3`})), []string{"leads.create: retry: is a number"}, true},
-	{"mistyped retry", file(entry(fields{"retry": `{"attempts": 3}`})), []string{"leads.create: retry.attempts: is no field"}, true},
+		"leads.create: retry.backoff_ms: must be at least 1; it is 0", "leads.create: retry.max_attempts: must be at least 1; it is 0"}, true},
+	{"retry of another type", file(entry(fields{"retry": `3`})), []string{"leads.create: retry: must be an object and is a number"}, true},
+	{"mistyped retry", file(entry(fields{"retry": `{"attempts": 3}`})), []string{"leads.create: retry.attempts: unknown field: remove it"}, true},
 
 	{"duplicate keys", `{"version": "1", "version": "2", "tools": [` + strings.Replace(entry(nil), `"phone":`, `"phone": {}, "phone":`, 1) + `]}`, []string{
-		": version: the key appears twice",
 		"leads.create: input_schema/properties/phone: the key appears twice",
+		": version: the key appears twice",
 	}, false},
 	{"poison", file(entry(fields{"description": `"a\u0000b"`, "x-n": `1e10000000`, "x-s": `"\ud800"`, "timeout_ms": `1e10000000`,
 		"input_schema": `{"maximum": 1e10000000, "minLenght": 1}`})), []string{
-		`leads.create: description: NUL`, `leads.create: input_schema/maximum: exponent`, `leads.create: timeout_ms: exponent`,
+		`leads.create: description: NUL`, `leads.create: input_schema/maximum: exponent`,
+		`leads.create: input_schema/minLenght: did you mean minLength?`, `leads.create: timeout_ms: exponent`,
 		`leads.create: x-n: exponent`, `leads.create: x-s: Unicode`,
-		`leads.create: input_schema/minLenght: did you mean minLength?`, `leads.create: timeout_ms: is 1e10000000`,
 	}, false},
-	{"no JSON", "{\"version\": \"1\",\n\"tools\": [],\n}", []string{": : line 3, column 1: a key in double quotes is missing"}, false},
-	{"more than one value", file() + `{}`, []string{": : there is more after the end"}, false},
+	{"no JSON", "{\"version\": \"1\",\n\"tools\": [],\n}", []string{": : line 3, column 1: invalid character '}' looking for beginning of object key string"}, false},
+	{"more than one value", file() + `{}`, []string{": : invalid character '{' after top-level value"}, false},
 	{"too deep", `{"version": "1", "tools": [], "x": ` + strings.Repeat("[", 250) + strings.Repeat("]", 250) + `}`, []string{": : nested more than 200 levels"}, false},
 
 	{"everything at once", `{"version": 1, "tools": [` + entry(fields{"timeout_ms": `0`}) + `, 3, ` + entry(fields{"name": `"x"`, "permissions": `[1]`}) + `]}`, []string{
-		": version: is a number", "leads.create: timeout_ms: is 0", "tools[1]: : is a number", "x: name: must be two", "x: permissions[0]: is a number"}, true},
+		"leads.create: timeout_ms: it is 0", "tools[1]: : is a number", "x: name: has the wrong form: x", "x: permissions[0]: is a number",
+		": version: is a number"}, true},
 }
 
 func TestParseRefuses(t *testing.T) {
@@ -181,11 +183,20 @@ func TestParseAccepts(t *testing.T) {
 	}
 }
 
+func fileSchema(t *testing.T) []byte {
+	t.Helper()
+	text, err := os.ReadFile("registry.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
 // The schema for editors and the checks in Go must not drift apart.
 func TestEditorSchemaAgreesWithParse(t *testing.T) {
 	c := jsonschema.NewCompiler()
 	c.AssertFormat = true
-	if err := c.AddResource("registry.schema.json", bytes.NewReader(registry.FileSchema)); err != nil {
+	if err := c.AddResource("registry.schema.json", bytes.NewReader(fileSchema(t))); err != nil {
 		t.Fatal(err)
 	}
 	schema, err := c.Compile("registry.schema.json")
@@ -216,7 +227,7 @@ func TestEditorSchemaAgreesWithParse(t *testing.T) {
 			} `json:"tool"`
 		} `json:"$defs"`
 	}
-	unmarshal(t, registry.FileSchema, &doc)
+	unmarshal(t, fileSchema(t), &doc)
 	_, err = registry.Parse([]byte(file(`{"no": 1, "name": "a.b", "idempotency": {"no": 1}, "retry": {"no": 1}}`)))
 	for name, p := range doc.Defs.Tool.Properties {
 		if !strings.Contains(err.Error(), name) {

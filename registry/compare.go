@@ -3,27 +3,29 @@ package registry
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
 
-// ChangeKind says what became of a tool.
+// ChangeKind is the kind of a [Change].
 type ChangeKind string
 
-// The kinds of a change.
+// The kinds of changes.
 const (
 	Added   ChangeKind = "added"
 	Removed ChangeKind = "removed"
 	Changed ChangeKind = "changed"
 )
 
-// Change is what became of one tool between two registries.
+// Change is the difference of one tool between two registries.
 type Change struct {
 	Tool   string
 	Kind   ChangeKind
-	Fields []string // of a changed tool, those that differ, sorted
+	Fields []string // of a changed tool: the names of the fields that differ, sorted
 }
 
+// String returns a text such as "leads.create was changed (timeout_ms)".
 func (c Change) String() string {
 	if len(c.Fields) == 0 {
 		return fmt.Sprintf("%s was %s", c.Tool, c.Kind)
@@ -31,63 +33,62 @@ func (c Change) String() string {
 	return fmt.Sprintf("%s was %s (%s)", c.Tool, c.Kind, strings.Join(c.Fields, ", "))
 }
 
-// Compare returns what became of the tools, sorted by their names. Formatting and order are no change.
+// Compare returns the tools that were added, removed or changed, sorted by name. Formatting and order do not count.
 func Compare(old, new *Registry) []Change {
 	var changes []Change
-	for name, was := range old.byName {
-		now, ok := new.byName[name]
-		if !ok {
-			changes = append(changes, Change{Tool: name, Kind: Removed})
-		} else if fields := differing(was.entry, now.entry); len(fields) > 0 {
-			changes = append(changes, Change{name, Changed, fields})
-		}
-	}
-	for name := range new.byName {
-		if _, ok := old.byName[name]; !ok {
+	for _, name := range keysOf(old.byName, new.byName) {
+		was, now := old.byName[name], new.byName[name]
+		switch {
+		case was == nil:
 			changes = append(changes, Change{Tool: name, Kind: Added})
+		case now == nil:
+			changes = append(changes, Change{Tool: name, Kind: Removed})
+		default:
+			if fields := differing(was.entry, now.entry); len(fields) > 0 {
+				changes = append(changes, Change{name, Changed, fields})
+			}
 		}
 	}
-	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Tool, b.Tool) })
 	return changes
 }
 
 // differing returns the keys whose values differ, or that only one of the two has.
 func differing(a, b map[string]any) []string {
-	var keys []string
-	for key, v := range a {
-		if w, ok := b[key]; !ok || !bytes.Equal(canonical(v), canonical(w)) {
-			keys = append(keys, key)
-		}
-	}
-	for key := range b {
-		if _, ok := a[key]; !ok {
-			keys = append(keys, key)
-		}
-	}
-	slices.Sort(keys)
-	return keys
+	return slices.DeleteFunc(keysOf(a, b), func(key string) bool {
+		v, ok := a[key]
+		w, also := b[key]
+		return ok && also && bytes.Equal(canonical(v), canonical(w))
+	})
 }
 
-// CheckUpgrade refuses a registry that has the version of another and not its contents: receipts name the version, and
-// must mean one registry by it.
+// keysOf returns the keys of both, sorted.
+func keysOf[V any](a, b map[string]V) []string {
+	both := maps.Clone(a)
+	maps.Copy(both, b)
+	return slices.Sorted(maps.Keys(both))
+}
+
+// CheckUpgrade returns an error if new has the version of old and other contents: receipts name the version, which must
+// stand for one registry only.
 func CheckUpgrade(old, new *Registry) error {
-	if old.Version != new.Version || old.sha256 == new.sha256 {
+	if old.Version != new.Version || bytes.Equal(old.json, new.json) {
 		return nil
 	}
-	var what []string
+	var changes []string
 	for _, c := range Compare(old, new) {
-		what = append(what, c.String())
+		changes = append(changes, c.String())
 	}
-	const most = 20
-	if more := len(what) - most; more > 0 {
-		what = append(what[:most], fmt.Sprintf("and %d more", more))
-	}
-	if len(what) == 0 {
-		what = []string{"the order of the tools was changed"}
-		if fields := slices.DeleteFunc(differing(old.doc, new.doc), func(f string) bool { return f == "tools" }); len(fields) > 0 {
-			what = []string{strings.Join(fields, ", ") + " at the top was changed"}
+	for _, field := range differing(old.doc, new.doc) {
+		if field != "tools" {
+			changes = append(changes, field+" at the top was changed")
+		} else if len(changes) == 0 {
+			changes = append(changes, "the order of the tools was changed")
 		}
 	}
-	return fmt.Errorf("version %s of the registry has other contents than the version %[1]s that is recorded: %s; "+
-		"raise \"version\" in the registry file, or restore what it said", old.Version, strings.Join(what, "; "))
+	const most = 20
+	if more := len(changes) - most; more > 0 {
+		changes = append(changes[:most], fmt.Sprintf("and %d more", more))
+	}
+	return fmt.Errorf("version %s of the registry has other contents than the recorded version %[1]s: %s; "+
+		"raise \"version\" in the registry file, or undo the change", old.Version, strings.Join(changes, "; "))
 }

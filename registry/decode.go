@@ -1,429 +1,238 @@
 package registry
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
-	"unicode/utf16"
 	"unicode/utf8"
 )
 
-// What a document may be. The JSON Schema library would panic on some numbers, and would spend minutes or all memory on
-// others of these; Postgres refuses the rest when the document is stored. So they are refused before either sees them.
+// Limits of a document. Outside them the JSON Schema library would panic or need minutes or all memory.
 const (
 	maxDocumentBytes = 1 << 20  // of an input or an output
 	maxRegistryBytes = 16 << 20 // of a registry file
-	maxDepth         = 200      // objects and lists inside each other
-	maxDigits        = 400      // of a number, and the largest exponent; a float64 ends at 308
+	maxDepth         = 200      // levels of objects and lists
+	maxDigits        = 400      // of a number, and its largest exponent; a float64 ends at 308
 
-	// maxWork bounds what a validation may cost. The library builds the path of every value, and keeps it with every
-	// fault: a long key above many values costs their product. See [decoder.count].
+	// maxWork bounds the cost of a validation. The library builds the path of every value and keeps it with every fault, so
+	// that a long key above many values costs their product. See [decoder.count].
 	maxWork = 64 << 20
 )
 
-// Keywords of the faults that no schema states.
-const (
-	keywordJSON      = "json"      // not one JSON value
-	keywordSize      = "size"      // too large, or too costly to check
-	keywordDepth     = "depth"     // nested too deeply
-	keywordNumber    = "number"    // a number out of all proportion
-	keywordNUL       = "nul"       // U+0000, which jsonb and text can not hold
-	keywordUnicode   = "unicode"   // no valid UTF-8, or half of a surrogate pair, which jsonb refuses
-	keywordDuplicate = "duplicate" // a key that appears twice in one object of a registry file
-)
-
-// decoder reads one JSON value in one pass, as encoding/json with UseNumber would, and refuses poison on the way.
-// A document of which only a value is poisoned is read to its end, so that all such values are reported.
+// decoder builds the value of a JSON text and reports what the library or Postgres could not take. encoding/json has
+// checked the syntax. A value that is refused does not end the reading, so that all such values are reported.
 type decoder struct {
 	noun  string // what faults call the document
 	data  []byte
+	limit int // bytes
 	pos   int
-	path  []step
-	bytes int // of the path, as the library writes it
-	work  int
+	path  []byte // JSON pointer of the value that is being read
 
 	deepest int // level reached
+	work    int
 
-	// registry: the document is a registry file, which may be larger, and in which a duplicate key is a fault.
+	// registry: the document is a registry file, in which a duplicate key is a fault, and whose numbers become canonical.
 	registry bool
 
-	faults []Fault
-	more   int // faults that were only counted
+	faults  []Fault
+	more    int  // faults that were only counted
+	stopped bool // nothing after this can be read
 }
 
-// step is one step of the path from the document's top to a value: a key, or an index where index ≥ 0.
-type step struct {
-	key   string
-	index int
-}
-
-// stopped is what the decoder panics with when there is no use in reading on. It never leaves this file.
-type stopped struct{}
-
-// decodeDocument reads an input or an output, and says how many levels it has. The value is to be used only when there
-// are no faults.
-func decodeDocument(noun string, data []byte) (v any, levels int, faults []Fault) {
-	d := decoder{noun: noun, data: data}
-	v = d.document(maxDocumentBytes)
-	return v, d.deepest, withMore(d.faults, d.more)
-}
-
-// decodeRegistry reads a registry file. Unless a fault says that it is no JSON (or too deep), the value is whole: the
-// other faults are poison inside it.
-func decodeRegistry(data []byte) (v any, faults []Fault, whole bool) {
-	d := decoder{noun: "the registry", data: data, registry: true}
-	v = d.document(maxRegistryBytes)
-	for _, f := range d.faults {
-		switch f.Keyword {
-		case keywordJSON, keywordDepth, keywordSize:
-			return nil, d.faults, false
-		}
-	}
-	return v, d.faults, true
-}
-
-func (d *decoder) document(limit int) (v any) {
-	if len(d.data) > limit {
-		d.add(keywordSize, "%s has %d bytes and may have at most %d", d.noun, len(d.data), limit)
+// decode returns the value of the document. Of an input or an output it must only be used when there are no faults; of two
+// equal keys the last counts, as in jsonb. A registry file can be checked further unless the decoder stopped: numbers that
+// were refused are 1.
+func (d *decoder) decode() any {
+	switch {
+	case len(d.data) > d.limit:
+		d.stop("size", "%s has %d bytes and may have at most %d", d.noun, len(d.data), d.limit)
+		return nil
+	case !json.Valid(d.data):
+		d.syntax()
 		return nil
 	}
-	defer func() {
-		switch r := recover().(type) {
-		case nil:
-		case stopped:
-			v = nil
-		default:
-			panic(r)
-		}
-	}()
-	d.space()
-	v = d.value(0)
-	d.space()
-	if d.pos < len(d.data) {
-		d.syntax("there is more after the end of the value")
-	}
-	return v
+	d.skip()
+	return d.value(0)
 }
 
-// add records a fault at the value that is being read.
+// add records a fault of the value that is being read.
 func (d *decoder) add(keyword, format string, args ...any) {
-	if len(d.faults) == maxFaults && !d.registry {
+	switch {
+	case d.stopped:
+	case len(d.faults) == maxFaults && !d.registry:
 		d.more++
+	default:
+		d.faults = append(d.faults, newFault(string(d.path), keyword, fmt.Sprintf(format, args...)))
+	}
+}
+
+// stop records a fault of the whole document and ends the reading.
+func (d *decoder) stop(keyword, format string, args ...any) {
+	d.path = d.path[:0]
+	d.add(keyword, format, args...)
+	d.stopped = true
+}
+
+// syntax reports why the document is not JSON, and where.
+func (d *decoder) syntax() {
+	e := &json.SyntaxError{}
+	_ = errors.As(json.Unmarshal(d.data, new(any)), &e)
+	if strings.HasSuffix(e.Error(), "exceeded max depth") {
+		d.tooDeep()
 		return
 	}
-	d.faults = append(d.faults, newFault(pointer(d.path), keyword, fmt.Sprintf(format, args...)))
+	before := d.data[:max(0, e.Offset-1)]
+	line := 1 + bytes.Count(before, []byte("\n"))
+	column := 1 + utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:])
+	d.stop("json", "%s is not valid JSON: line %d, column %d: %v", d.noun, line, column, e)
 }
 
-// syntax reports that the document is no JSON, and where. Nothing after that point can be read.
-func (d *decoder) syntax(problem string) {
-	before := d.data[:min(d.pos, len(d.data))]
-	line := 1 + strings.Count(string(before), "\n")
-	column := 1 + utf8.RuneCount(before[strings.LastIndexByte(string(before), '\n')+1:])
-	if d.pos >= len(d.data) {
-		problem = "it ends in the middle of a value"
-		if len(strings.TrimSpace(string(d.data))) == 0 {
-			problem = "it is empty"
-		}
-	}
-	d.path = nil
-	d.add(keywordJSON, "%s is not valid JSON: line %d, column %d: %s", d.noun, line, column, problem)
-	panic(stopped{})
+func (d *decoder) tooDeep() {
+	d.stop("depth", "%s is nested more than %d levels deep", d.noun, maxDepth)
 }
 
-// count adds up what checking a value costs: the path that is built for it, and what is kept for a fault in it, of which
-// the library writes the way through the schema anew at each level.
+// count adds up the cost of checking a value: the path that is built for it, in which each byte of a key may take three,
+// and what is kept for a fault in it, for which the library writes the way through the schema anew at each level.
 func (d *decoder) count(depth int) {
 	d.deepest = max(d.deepest, depth)
-	d.work += 128 + 32*depth + depth*depth + d.bytes
+	d.work += 128 + 32*depth + depth*depth + 3*len(d.path)
+	if depth > maxDepth {
+		d.tooDeep()
+	}
 	if d.work > maxWork && !d.registry {
-		d.path = nil
-		d.add(keywordSize, "%s holds too many values under too long keys to be checked: send less, or in several calls", d.noun)
-		panic(stopped{})
+		d.stop("size", "%s has too many values under too long keys to be checked: send less, or split it into several calls", d.noun)
 	}
 }
 
-func (d *decoder) enter(depth int) {
-	d.pos++
-	if depth >= maxDepth {
-		d.path = nil
-		d.add(keywordDepth, "%s is nested more than %d levels deep", d.noun, maxDepth)
-		panic(stopped{})
+// skip passes over white space and the signs between values.
+func (d *decoder) skip() {
+	for d.pos < len(d.data) && (d.data[d.pos] <= ' ' || d.data[d.pos] == ',' || d.data[d.pos] == ':') {
+		d.pos++
 	}
 }
 
-func (d *decoder) push(s step, bytes int) {
-	d.path = append(d.path, s)
-	d.bytes += bytes
-}
-
-func (d *decoder) pop(bytes int) {
-	d.path = d.path[:len(d.path)-1]
-	d.bytes -= bytes
-}
-
-func (d *decoder) space() {
-	for d.pos < len(d.data) {
-		switch d.data[d.pos] {
-		case ' ', '\t', '\n', '\r':
-			d.pos++
-		default:
-			return
-		}
+// next goes to the next value in an object or a list, and reports whether there is one.
+func (d *decoder) next(closing byte) bool {
+	if d.skip(); d.stopped || d.data[d.pos] == closing {
+		d.pos++
+		return false
 	}
-}
-
-// peek returns the next byte, or 0 at the end, which no JSON token begins with.
-func (d *decoder) peek() byte {
-	if d.pos < len(d.data) {
-		return d.data[d.pos]
-	}
-	return 0
+	return true
 }
 
 func (d *decoder) value(depth int) any {
 	d.count(depth)
-	switch c := d.peek(); {
-	case c == '"':
-		return d.string("")
-	case c == '{':
+	switch d.data[d.pos] {
+	case '{':
 		return d.object(depth)
-	case c == '[':
-		return d.array(depth)
-	case c == '-' || c >= '0' && c <= '9':
-		return d.number()
-	case d.literal("true"):
+	case '[':
+		return d.list(depth)
+	case '"':
+		return d.text("")
+	case 't':
+		d.pos += len("true")
 		return true
-	case d.literal("false"):
+	case 'f':
+		d.pos += len("false")
 		return false
-	case d.literal("null"):
+	case 'n':
+		d.pos += len("null")
 		return nil
 	}
-	d.syntax("there is no value here: a value is an object, a list, a string, a number, true, false or null")
-	return nil
-}
-
-func (d *decoder) literal(word string) bool {
-	if len(d.data)-d.pos < len(word) || string(d.data[d.pos:d.pos+len(word)]) != word {
-		return false
-	}
-	d.pos += len(word)
-	return true
+	return d.number()
 }
 
 func (d *decoder) object(depth int) any {
-	d.enter(depth)
 	object := make(map[string]any)
-	d.space()
-	if d.peek() == '}' {
-		d.pos++
-		return object
-	}
-	for {
-		if d.peek() != '"' {
-			d.syntax(`a key in double quotes is missing`)
-		}
-		key := d.string("a key of ")
-		d.space()
-		if d.peek() != ':' {
-			d.syntax("a colon is missing after the key")
-		}
-		d.pos++
-		d.space()
-
-		// In the library's paths each byte of a key may take three.
-		bytes := 3*len(key) + 1
-		d.push(step{key: key, index: -1}, bytes)
+	d.pos++
+	for d.next('}') {
+		key := d.text("a key of ")
+		d.skip()
+		above := len(d.path)
+		d.path = append(append(d.path, '/'), pointerEscape.Replace(key)...)
 		if d.registry {
 			if _, twice := object[key]; twice {
-				d.add(keywordDuplicate, "the key appears twice in one object, so that one of the two would be lost: remove or rename one")
+				d.add("duplicate", "the key appears twice in one object, and one of its values would be lost: remove or rename one")
 			}
 		}
 		object[key] = d.value(depth + 1)
-		d.pop(bytes)
-
-		d.space()
-		switch d.peek() {
-		case ',':
-			d.pos++
-			d.space()
-		case '}':
-			d.pos++
-			return object
-		default:
-			d.syntax("a comma or } is missing")
-		}
+		d.path = d.path[:above]
 	}
+	return object
 }
 
-func (d *decoder) array(depth int) any {
-	d.enter(depth)
+func (d *decoder) list(depth int) any {
 	list := []any{}
-	d.space()
-	if d.peek() == ']' {
-		d.pos++
-		return list
-	}
-	for {
-		d.push(step{index: len(list)}, 8)
+	d.pos++
+	for d.next(']') {
+		above := len(d.path)
+		d.path = strconv.AppendInt(append(d.path, '/'), int64(len(list)), 10)
 		list = append(list, d.value(depth+1))
-		d.pop(8)
-
-		d.space()
-		switch d.peek() {
-		case ',':
-			d.pos++
-			d.space()
-		case ']':
-			d.pos++
-			return list
-		default:
-			d.syntax("a comma or ] is missing")
-		}
+		d.path = d.path[:above]
 	}
-}
-
-func (d *decoder) digits() int {
-	from := d.pos
-	for d.peek() >= '0' && d.peek() <= '9' {
-		d.pos++
-	}
-	if d.pos == from {
-		d.syntax("a digit is missing")
-	}
-	return d.pos - from
+	return list
 }
 
 func (d *decoder) number() any {
 	from := d.pos
-	if d.peek() == '-' {
+	for d.pos < len(d.data) && strings.IndexByte("0123456789.+-eE", d.data[d.pos]) >= 0 {
 		d.pos++
 	}
-	digits := 1
-	if d.peek() == '0' {
-		d.pos++
-	} else {
-		digits = d.digits()
+	n := json.Number(d.data[from:d.pos])
+	mantissa, power, _ := strings.Cut(strings.ToLower(string(n)), "e")
+	digits := len(mantissa) - strings.Count(mantissa, "-") - strings.Count(mantissa, ".")
+	exponent, _ := strconv.Atoi(power) // at the limits of int where it is out of range
+	if digits > maxDigits || exponent > maxDigits || exponent < -maxDigits {
+		d.add("number", "a number may have at most %d digits and an exponent between -%[1]d and %[1]d", maxDigits)
+		return json.Number("1")
 	}
-	if d.peek() == '.' {
-		d.pos++
-		digits += d.digits()
+	d.work += 4 * (digits + max(exponent, -exponent))
+	if d.registry {
+		return canonicalNumber(n)
 	}
-	exponent := 0
-	if c := d.peek(); c == 'e' || c == 'E' {
-		d.pos++
-		if c := d.peek(); c == '+' || c == '-' {
-			d.pos++
-		}
-		first := d.pos
-		d.digits()
-		var err error
-		if exponent, err = strconv.Atoi(string(d.data[first:d.pos])); err != nil {
-			exponent = maxDigits + 1
-		}
-	}
-	if digits > maxDigits || exponent > maxDigits {
-		d.add(keywordNumber, "a number may have at most %d digits and an exponent between -%[1]d and %[1]d", maxDigits)
-	} else {
-		d.work += 4 * (digits + exponent)
-	}
-	return json.Number(d.data[from:d.pos])
+	return n
 }
 
-// string reads a string. what says what it is, for a fault: nothing for a value, "a key of " for a key.
-func (d *decoder) string(what string) string {
-	d.pos++
+// text reads a string. part is what it is of the value that faults name: nothing for a value, "a key of " for a key.
+func (d *decoder) text(part string) string {
 	from := d.pos
-	ascii := true
-	for d.pos < len(d.data) {
-		switch c := d.data[d.pos]; {
-		case c == '"':
-			s := string(d.data[from:d.pos])
+	escaped := false
+	for d.pos++; d.data[d.pos] != '"'; d.pos++ {
+		if d.data[d.pos] == '\\' {
+			escaped = true
 			d.pos++
-			if !ascii && !utf8.ValidString(s) {
-				d.unicode(what)
-			}
-			return s
-		case c == '\\':
-			return d.escaped(what, from)
-		case c < ' ':
-			d.syntax("a string holds a control character, which must be written as an escape such as \\n")
-		case c >= utf8.RuneSelf:
-			ascii = false
 		}
-		d.pos++
 	}
-	d.syntax("")
-	return ""
-}
-
-func (d *decoder) unicode(what string) {
-	d.add(keywordUnicode, "%sthis value is no valid Unicode text, which the database can not hold: send UTF-8 and whole surrogate pairs", what)
-}
-
-// escaped reads the rest of a string that has an escape at pos.
-func (d *decoder) escaped(what string, from int) string {
-	s := append(make([]byte, 0, d.pos-from+32), d.data[from:d.pos]...)
-	nul, broken := false, false
-	for d.pos < len(d.data) {
-		c := d.data[d.pos]
-		if c != '\\' {
-			if c < ' ' {
-				d.syntax("a string holds a control character, which must be written as an escape such as \\n")
-			}
-			d.pos++
-			if c != '"' {
-				s = append(s, c)
-				continue
-			}
-			if nul {
-				d.add(keywordNUL, "%sthis value holds the character NUL (\\u0000), which the database can not hold: remove it", what)
-			}
-			if broken || !utf8.Valid(s) {
-				d.unicode(what)
-			}
-			return string(s)
-		}
-		d.pos++
-		escape := d.peek()
-		if i := strings.IndexByte(`"\/bfnrt`, escape); i >= 0 && escape != 0 {
-			s = append(s, "\"\\/\b\f\n\r\t"[i])
-			d.pos++
-			continue
-		}
-		if escape != 'u' {
-			d.syntax("a string holds a backslash that begins no escape: write \\\\ for a backslash")
-		}
-		r := d.hex()
-		if utf16.IsSurrogate(r) {
-			pair := rune(utf8.RuneError)
-			if d.pos+1 < len(d.data) && d.data[d.pos] == '\\' && d.data[d.pos+1] == 'u' {
-				back := d.pos
-				d.pos++
-				if pair = utf16.DecodeRune(r, d.hex()); pair == utf8.RuneError {
-					d.pos = back
-				}
-			}
-			broken = broken || pair == utf8.RuneError
-			r = pair
-		}
-		nul = nul || r == 0
-		s = utf8.AppendRune(s, r)
-	}
-	d.syntax("")
-	return ""
-}
-
-// hex reads the u and four digits of an escape.
-func (d *decoder) hex() rune {
 	d.pos++
-	if d.pos+4 <= len(d.data) {
-		if r, err := strconv.ParseUint(string(d.data[d.pos:d.pos+4]), 16, 16); err == nil {
-			d.pos += 4
-			return rune(r)
-		}
+	literal := d.data[from:d.pos]
+	s := string(literal[1 : len(literal)-1])
+	if escaped {
+		s = unescape(literal)
 	}
-	d.pos = min(d.pos, len(d.data))
-	d.syntax("a string holds \\u without four hexadecimal digits")
-	return 0
+	if escaped && strings.Contains(s, "\x00") {
+		d.add("nul", "%sthis value contains the character NUL (\\u0000), which the database cannot store: remove it", part)
+	}
+	if !utf8.Valid(literal) || escaped && halfPair(literal) {
+		d.add("unicode", "%sthis value is not valid Unicode text, which the database cannot store: send UTF-8 and whole surrogate pairs", part)
+	}
+	return s
+}
+
+func unescape(literal []byte) (s string) {
+	_ = json.Unmarshal(literal, &s) // which is valid
+	return s
+}
+
+var (
+	surrogate    = regexp.MustCompile(`\\u[dD][89a-fA-F]`)
+	wholeEscapes = regexp.MustCompile(`\\[^u]|\\u[dD][89abAB]..\\u[dD][c-fC-F]..`)
+)
+
+// halfPair reports whether a string literal has half of a surrogate pair, for which encoding/json puts U+FFFD.
+func halfPair(literal []byte) bool {
+	return surrogate.Match(literal) && surrogate.Match(wholeEscapes.ReplaceAll(literal, []byte(".")))
 }

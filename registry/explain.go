@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -10,148 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/santhosh-tekuri/jsonschema/v5"
 )
-
-// finding is one fault of a document before it is put into words.
-type finding struct {
-	path    string // of the value, or of the property that is missing
-	keyword string
-	at      string // pointer into the schema, to the keyword's value
-	route   string // how validation came there, $ref by $ref
-	other   string // for a dependency, the property that asks for this one
-	library string // the library's own words
-}
-
-func (f finding) compare(g finding) int {
-	return cmp.Or(comparePointers(f.path, g.path), cmp.Compare(f.keyword, g.keyword), cmp.Compare(f.at, g.at),
-		cmp.Compare(f.route, g.route), cmp.Compare(f.other, g.other))
-}
-
-// findings splits an error of the library into one finding a property, where it speaks of several.
-func (s *schema) findings(doc any, e *jsonschema.ValidationError) []finding {
-	_, at, _ := strings.Cut(e.AbsoluteKeywordLocation, "#")
-	f := finding{
-		path:    libraryPointer(e.InstanceLocation),
-		at:      libraryPointer(at),
-		route:   e.KeywordLocation,
-		library: e.Message,
-	}
-	f.keyword = lastKeyword(f.route)
-	switch f.keyword {
-	case "minContains":
-		if _, stated := lookup(s.doc, f.at); !stated {
-			f.keyword = "contains"
-		}
-	case "required":
-		names, _ := s.value(f.at).([]any)
-		return each(f, missing(doc, f.path, names))
-	case "additionalProperties":
-		if e.Message != falseSchema {
-			return each(f, s.additional(doc, f))
-		}
-	case "dependencies", "dependentRequired":
-		if name, ok := s.value(f.at).(string); ok {
-			steps := tokens(f.at)
-			f.other = steps[len(steps)-2]
-			return each(f, []string{name})
-		}
-	}
-	return []finding{f}
-}
-
-// falseSchema is what the library says of a value under the schema false.
-const falseSchema = "not allowed"
-
-// each returns the finding once for each property of the object it is about, or unchanged if there is none to name.
-func each(f finding, names []string) []finding {
-	if len(names) == 0 {
-		return []finding{f}
-	}
-	all := make([]finding, len(names))
-	for i, name := range names {
-		all[i] = f
-		all[i].path = joinPointer(f.path, name)
-	}
-	return all
-}
-
-// value is what the schema states at a pointer.
-func (s *schema) value(at string) any {
-	v, _ := lookup(s.doc, at)
-	return v
-}
-
-func missing(doc any, path string, names []any) []string {
-	var absent []string
-	for _, name := range names {
-		name, _ := name.(string)
-		if _, ok := lookup(doc, joinPointer(path, name)); !ok {
-			absent = append(absent, name)
-		}
-	}
-	return absent
-}
-
-// additional names the properties that neither properties nor patternProperties of the schema know.
-func (s *schema) additional(doc any, f finding) []string {
-	v, _ := lookup(doc, f.path)
-	object, _ := v.(map[string]any)
-	around := strings.TrimSuffix(f.at, "/additionalProperties")
-	known, _ := s.value(around + "/properties").(map[string]any)
-	stated, _ := s.value(around + "/patternProperties").(map[string]any)
-	var patterns []*regexp.Regexp
-	for pattern := range stated {
-		if p, err := regexp.Compile(pattern); err == nil {
-			patterns = append(patterns, p)
-		}
-	}
-	var names []string
-	for name := range object {
-		_, ok := known[name]
-		if !ok && !slices.ContainsFunc(patterns, func(p *regexp.Regexp) bool { return p.MatchString(name) }) {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// routeStep is a keyword that validation went through, with the name or the number that follows it, if one does.
-type routeStep struct{ keyword, name string }
-
-// route splits the library's keyword location, such as /properties/tags/items/anyOf/1/type.
-func route(location string) []routeStep {
-	var steps []routeStep
-	parts := tokens(location)
-	for i := 0; i < len(parts); i++ {
-		s := routeStep{keyword: parts[i]}
-		switch s.keyword {
-		case "properties", "patternProperties", "dependentSchemas", "dependencies", "dependentRequired":
-			if i+1 < len(parts) {
-				i++
-				s.name = parts[i]
-			}
-		}
-		// The index of a schema in a list. No keyword is a number.
-		if i+1 < len(parts) {
-			if _, ok := index(parts[i+1]); ok {
-				i++
-				s.name = parts[i]
-			}
-		}
-		steps = append(steps, s)
-	}
-	return steps
-}
-
-func lastKeyword(location string) string {
-	steps := route(location)
-	if len(steps) == 0 {
-		return keywordSchema
-	}
-	return steps[len(steps)-1].keyword
-}
 
 // message puts a finding into a sentence. It may quote the schema, which its author wrote, and not the document.
 func (s *schema) message(doc any, f finding) string {
@@ -171,101 +29,89 @@ func (s *schema) message(doc any, f finding) string {
 	return cut(subject+" "+s.verdict(f, got), maxMessage-len(suffix)) + suffix
 }
 
+// verdicts are sentences without their subject, by keyword. VALUE is the keyword's value in the schema, SIZE the
+// document's.
+var verdicts = map[string]string{
+	"required":         "is required",
+	"const":            "must be VALUE",
+	"pattern":          "does not match the pattern VALUE",
+	"minimum":          "must be at least VALUE",
+	"exclusiveMinimum": "must be greater than VALUE",
+	"maximum":          "must be at most VALUE",
+	"exclusiveMaximum": "must be less than VALUE",
+	"multipleOf":       "must be a multiple of VALUE",
+	"minLength":        "must have at least VALUE characters and has SIZE",
+	"maxLength":        "must have at most VALUE characters and has SIZE",
+	"minItems":         "must have at least VALUE items and has SIZE",
+	"maxItems":         "must have at most VALUE items and has SIZE",
+	"minContains":      "must have at least VALUE items that match contains",
+	"maxContains":      "must have at most VALUE items that match contains",
+	"minProperties":    "must have at least VALUE properties and has SIZE",
+	"maxProperties":    "must have at most VALUE properties and has SIZE",
+	"uniqueItems":      "must not contain the same item twice",
+	"contains":         "must contain an item that matches contains",
+	"additionalItems":  "has more items than its schema allows",
+	"not":              "must not match the schema under not",
+	"oneOf":            "matches more than one alternative of oneOf and must match exactly one",
+	"contentEncoding":  "is not encoded as VALUE",
+	"contentMediaType": "is not of the media type VALUE",
+}
+
+// singular mends the verdicts on one thing.
+var singular = strings.NewReplacer(
+	"have at least 1 characters and has 0", "not be empty", "have at least 1 items and has 0", "not be empty",
+	"have at least 1 properties and has 0", "not be empty",
+	" 1 characters", " 1 character", " 1 items that match", " 1 item that matches", " 1 items", " 1 item", " 1 properties", " 1 property")
+
 // verdict is the sentence without its subject.
 func (s *schema) verdict(f finding, got any) string {
 	want := s.value(f.at)
-	if f.library == falseSchema {
-		if f.keyword == "unevaluatedProperties" || f.keyword == "additionalProperties" {
-			return "is not a property that is known here: leave it out"
+	around, _ := splitPointer(f.at)
+	switch f.keyword {
+	case "additionalProperties", "unevaluatedProperties":
+		_, name := splitPointer(f.path)
+		if hint := didYouMean(name, slices.Sorted(maps.Keys(s.beside(f.at, "properties")))); hint != "" {
+			return "is an unknown property" + hint
 		}
+		return "is an unknown property: leave it out"
+	case "type":
+		return "must be " + kinds(want) + " and is " + kindOf(got)
+	case "enum":
+		return "must be one of " + list(want) + didYouMean(text(got), texts(want))
+	case "format":
+		return "is not a valid " + show(want) + examples[show(want)]
+	case "dependencies", "dependentRequired":
+		_, other := splitPointer(around)
+		return "is required when " + label(other) + " is present"
+	case "exclusiveMinimum", "exclusiveMaximum":
+		if want == true { // draft 4: a flag beside the limit
+			want = s.value(around + "/" + strings.ToLower(strings.TrimPrefix(f.keyword, "exclusive")))
+		}
+	}
+	if f.never {
 		return "is not allowed here: leave it out"
 	}
-	switch f.keyword {
-	case "type":
-		return "must be " + types(want) + " and is " + kindOf(got)
-	case "enum":
-		return "must be one of " + list(want)
-	case "const":
-		return "must be " + show(want)
-	case "format":
-		return "is not a valid " + show(want) + example(want)
-	case "required":
-		return "is required"
-	case "dependencies", "dependentRequired":
-		return "is required when " + label(f.other) + " is present"
-	case "additionalProperties":
-		known, _ := s.value(strings.TrimSuffix(f.at, "/additionalProperties") + "/properties").(map[string]any)
-		steps := tokens(f.path)
-		if len(steps) > 0 {
-			if hint := didYouMean(steps[len(steps)-1], slices.Sorted(maps.Keys(known))); hint != "" {
-				return "is not a property that is known here" + hint
-			}
-		}
-		return "is not a property that is known here: leave it out"
-	case "minLength":
-		if show(want) == "1" {
-			return "must not be empty"
-		}
-		return "must have at least " + count(want, "character") + length(got)
-	case "maxLength":
-		return "must have at most " + count(want, "character") + length(got)
-	case "pattern":
-		return "does not match the pattern " + show(want)
-	case "minimum", "exclusiveMinimum":
-		if want == true { // draft 4: a flag beside minimum
-			want = s.value(strings.TrimSuffix(f.at, "exclusiveMinimum") + "minimum")
-		}
-		if f.keyword == "minimum" {
-			return "must be at least " + show(want)
-		}
-		return "must be greater than " + show(want)
-	case "maximum", "exclusiveMaximum":
-		if want == true {
-			want = s.value(strings.TrimSuffix(f.at, "exclusiveMaximum") + "maximum")
-		}
-		if f.keyword == "maximum" {
-			return "must be at most " + show(want)
-		}
-		return "must be less than " + show(want)
-	case "multipleOf":
-		return "must be a multiple of " + show(want)
-	case "minItems":
-		return "must have at least " + count(want, "item") + length(got)
-	case "maxItems":
-		return "must have at most " + count(want, "item") + length(got)
-	case "additionalItems":
-		return "has more items than its schema knows" + length(got)
-	case "uniqueItems":
-		return "must not hold the same item twice"
-	case "contains":
-		return "must hold an item that matches contains"
-	case "minContains":
-		return "must hold at least " + count(want, "item") + " that match contains"
-	case "maxContains":
-		return "must hold at most " + count(want, "item") + " that match contains"
-	case "minProperties":
-		if length(got) == " and has 0" && show(want) == "1" {
-			return "must have a property"
-		}
-		return "must have at least " + count(want, "property") + length(got)
-	case "maxProperties":
-		return "must have at most " + count(want, "property") + length(got)
-	case "not":
-		return "must not match the schema under not"
-	case "oneOf":
-		return "matches more than one alternative of oneOf and must match exactly one"
-	case "contentEncoding", "contentMediaType", "contentSchema":
-		return "is not encoded as " + show(want)
+	if text, ok := verdicts[f.keyword]; ok {
+		text = strings.Replace(text, "SIZE", strconv.Itoa(length(got)), 1)
+		return singular.Replace(strings.Replace(text, "VALUE", show(want), 1))
 	}
 	return "does not match " + f.keyword + " of its schema"
 }
 
 // subject names the value at a pointer as people write it: context_ref.type, links[2], or the input itself.
 func (s *schema) subject(doc any, path string) string {
-	steps := tokens(path)
-	if len(steps) == 0 {
-		return s.noun
+	name := fieldName(doc, tokens(path))
+	if name == "" || name[0] == '[' {
+		name = s.noun + name
 	}
+	if n := utf8.RuneCountInString(name); n > 100 {
+		// The end tells more than the beginning.
+		name = "…" + string([]rune(name)[n-99:])
+	}
+	return name
+}
+
+func fieldName(doc any, steps []string) string {
 	var b strings.Builder
 	for _, token := range steps {
 		if _, ok := doc.([]any); ok {
@@ -278,15 +124,7 @@ func (s *schema) subject(doc any, path string) string {
 		}
 		doc, _ = child(doc, token)
 	}
-	name := b.String()
-	if strings.HasPrefix(name, "[") {
-		name = s.noun + name
-	}
-	if n := utf8.RuneCountInString(name); n > 100 {
-		// The end tells more than the beginning.
-		name = "…" + string([]rune(name)[n-99:])
-	}
-	return name
+	return b.String()
 }
 
 var plainLabel = regexp.MustCompile(`^[\p{L}_$][\p{L}\p{N}_$-]*$`)
@@ -315,20 +153,18 @@ func kindOf(v any) string {
 	return "an object"
 }
 
-// types words the value of the keyword type: a string, or a list of strings.
-func types(want any) string {
-	names := map[string]string{
-		"null": "null", "boolean": "a boolean", "number": "a number", "integer": "a whole number",
-		"string": "a string", "array": "a list", "object": "an object",
-	}
-	list, ok := want.([]any)
-	if !ok {
-		list = []any{want}
-	}
+var kindNames = map[string]string{
+	"null": "null", "boolean": "a boolean", "number": "a number", "integer": "a whole number",
+	"string": "a string", "array": "a list", "object": "an object",
+}
+
+// kinds words the value of the keyword type: a string, or a list of strings.
+func kinds(want any) string {
 	var words []string
-	for _, t := range list {
-		t, _ := t.(string)
-		words = append(words, names[t])
+	for _, t := range append(texts(want), text(want)) {
+		if t != "" {
+			words = append(words, kindNames[t])
+		}
 	}
 	return strings.Join(words, " or ")
 }
@@ -342,55 +178,49 @@ func show(want any) string {
 }
 
 func list(want any) string {
-	items, _ := want.([]any)
-	words := make([]string, len(items))
-	for i, item := range items {
-		words[i] = show(item)
+	var words []string
+	for _, item := range asList(want) {
+		words = append(words, show(item))
 	}
 	return strings.Join(words, ", ")
 }
 
-func count(want any, thing string) string {
-	n := show(want)
-	switch {
-	case n == "1":
-		return n + " " + thing
-	case thing == "property":
-		return n + " properties"
-	}
-	return n + " " + thing + "s"
+func asList(v any) []any {
+	list, _ := v.([]any)
+	return list
 }
 
-// length says how long the value is that has a wrong length.
-func length(got any) string {
-	switch got := got.(type) {
+// texts returns the strings of a list.
+func texts(v any) []string {
+	var all []string
+	for _, item := range asList(v) {
+		if text, ok := item.(string); ok {
+			all = append(all, text)
+		}
+	}
+	return all
+}
+
+// length is the size of a value that has a wrong one.
+func length(v any) int {
+	switch v := v.(type) {
 	case string:
-		return fmt.Sprintf(" and has %d", utf8.RuneCountInString(got))
+		return utf8.RuneCountInString(v)
 	case []any:
-		return fmt.Sprintf(" and has %d", len(got))
+		return len(v)
 	case map[string]any:
-		return fmt.Sprintf(" and has %d", len(got))
+		return len(v)
 	}
-	return ""
+	return 0
 }
 
-// example shows a value of a format whose name does not say it all.
-func example(format any) string {
-	switch format {
-	case "date-time":
-		return ", such as 2026-01-31T09:30:00Z"
-	case "date":
-		return ", such as 2026-01-31"
-	case "time":
-		return ", such as 09:30:00Z"
-	case "duration":
-		return ", such as PT30M"
-	case "email":
-		return " address, such as ann@example.com"
-	case "uri":
-		return ", such as https://example.com/page"
-	case "uuid":
-		return ", such as 123e4567-e89b-12d3-a456-426614174000"
-	}
-	return ""
+// examples show a value of a format whose name does not say it all.
+var examples = map[string]string{
+	"date-time": ", such as 2026-01-31T09:30:00Z",
+	"date":      ", such as 2026-01-31",
+	"time":      ", such as 09:30:00Z",
+	"duration":  ", such as PT30M",
+	"email":     " address, such as ann@example.com",
+	"uri":       ", such as https://example.com/page",
+	"uuid":      ", such as 123e4567-e89b-12d3-a456-426614174000",
 }

@@ -13,29 +13,24 @@ var (
 	pointerUnescape = strings.NewReplacer("~1", "/", "~0", "~")
 )
 
-func pointer(path []step) string {
-	var b strings.Builder
-	for _, s := range path {
-		b.WriteByte('/')
-		if s.index >= 0 {
-			b.WriteString(strconv.Itoa(s.index))
-		} else {
-			b.WriteString(pointerEscape.Replace(s.key))
-		}
-	}
-	return b.String()
-}
-
 func joinPointer(pointer, key string) string { return pointer + "/" + pointerEscape.Replace(key) }
+
+// splitPointer returns the pointer to the value around, and the last key or index.
+func splitPointer(pointer string) (around, last string) {
+	i := max(0, strings.LastIndexByte(pointer, '/'))
+	return pointer[:i], pointerUnescape.Replace(strings.TrimPrefix(pointer[i:], "/"))
+}
 
 // tokens splits a pointer into its unescaped keys and indexes.
 func tokens(pointer string) []string {
 	if pointer == "" {
 		return nil
 	}
-	parts := strings.Split(strings.TrimPrefix(pointer, "/"), "/")
-	for i, p := range parts {
-		parts[i] = pointerUnescape.Replace(p)
+	parts := strings.Split(pointer[1:], "/")
+	if strings.Contains(pointer, "~") {
+		for i, p := range parts {
+			parts[i] = pointerUnescape.Replace(p)
+		}
 	}
 	return parts
 }
@@ -82,34 +77,26 @@ func lookup(v any, pointer string) (any, bool) {
 	return v, true
 }
 
-// comparePointers orders pointers as a reader of the document meets them: by level, indexes by number.
+// comparePointers orders pointers by level: indexes by number, before keys by letter.
 func comparePointers(a, b string) int {
-	for a != "" && b != "" {
+	for a != b {
 		var left, right string
-		left, a = cutToken(a)
-		right, b = cutToken(b)
+		left, a, _ = strings.Cut(a, "/")
+		right, b, _ = strings.Cut(b, "/")
 		if left == right {
 			continue
 		}
-		i, isLeft := index(left)
-		j, isRight := index(right)
+		i, isIndex := index(left)
+		j, alsoIndex := index(right)
 		switch {
-		case isLeft && isRight && i != j:
+		case isIndex && alsoIndex && i != j:
 			return i - j
-		case isLeft && !isRight:
+		case isIndex != alsoIndex && isIndex:
 			return -1
-		case isRight && !isLeft:
+		case isIndex != alsoIndex:
 			return 1
 		}
 		return strings.Compare(left, right)
 	}
-	return len(a) - len(b)
-}
-
-func cutToken(pointer string) (token, rest string) {
-	pointer = pointer[1:]
-	if i := strings.IndexByte(pointer, '/'); i >= 0 {
-		return pointer[:i], pointer[i:]
-	}
-	return pointer, ""
+	return 0
 }

@@ -1,13 +1,12 @@
 // Package registry loads tools.registry.json, the only source of truth for the tools' names, schemas and idempotency.
 //
-// [Parse] refuses a registry with every fault at once. What it returns is compiled and never changes: a [Tool] checks
-// inputs and outputs from many goroutines. The package knows no database.
+// [Parse] reports every defect of a file at once. The [Registry] that it returns is compiled and never changes; many
+// goroutines can use its tools to validate inputs and outputs. The package uses no database.
 package registry
 
 import (
 	"crypto/sha256"
-	_ "embed"
-	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -16,31 +15,27 @@ import (
 	"time"
 )
 
-// FileSchema is the JSON Schema of a registry file, from which editors complete it and show what each field means. It
-// says less than [Parse] checks.
-//
-//go:embed registry.schema.json
-var FileSchema []byte
-
-// Registry is a registry file that was found right.
+// Registry is a valid registry file.
 type Registry struct {
-	// Version is the version of its contents: they are never changed without a new one. See [CheckUpgrade].
+	// Version names the contents: other contents need another version. See [CheckUpgrade].
 	Version string
 
 	doc    map[string]any
 	json   []byte
-	sha256 string
 	tools  []*Tool
 	byName map[string]*Tool
 }
 
-// Tool is an entry of the registry.
+// Tool is an entry of the registry. Callers must not change its fields.
 type Tool struct {
 	// Name has the form domain.method, such as leads.create.
 	Name string
 	// Description tells an agent what the tool is for; it may be empty.
 	Description string
-	// Permissions are such as read:db and send:sms; there may be none.
+	// InputSchema and OutputSchema are JSON Schemas in canonical form (sorted keys, no white space): an object, or true or
+	// false. Their draft is 2020-12 unless $schema names another: 2019-09, 07, 06 or 04.
+	InputSchema, OutputSchema json.RawMessage
+	// Permissions have the form verb:object, such as read:db and send:sms; there may be none.
 	Permissions []string
 	Idempotency Idempotency
 	// Timeout ends a run of the tool: 1 ms to 24 h.
@@ -64,52 +59,46 @@ type Idempotency struct {
 type Mode string
 
 const (
-	// None lets every call run.
+	// None runs every call. A call whose worker was lost does not run again.
 	None Mode = "none"
-	// SafeRetry gives a call the result of an earlier successful one of the same caller that has the same idempotency_key,
-	// and lets a call run again when nobody knows whether it has run.
+	// SafeRetry gives a call the result of an earlier successful call of the same caller with the same idempotency_key. A
+	// call whose worker was lost runs again.
 	SafeRetry Mode = "safe-retry"
-	// Keyed does the same by the tool's name and the value of the input's key field, whoever calls.
+	// Keyed does the same by the tool's name and the value of the input's key field, for all callers.
 	Keyed Mode = "keyed"
 )
 
-// Retry says how often a call may be tried that failed for a transient reason. Only those that may run again are.
+// Retry says how often a call is tried that fails for a transient reason, if it may run again at all.
 type Retry struct {
 	MaxAttempts int           // with the first; 1 to 20, 3 by default
-	Backoff     time.Duration // before the second attempt, and doubled for each further; 1 ms to 1 h, 500 ms by default
+	Backoff     time.Duration // before the second attempt, doubled for each further one; 1 ms to 1 h, 500 ms by default
 }
-
-// The defaults of [Retry].
-const (
-	DefaultMaxAttempts = 3
-	DefaultBackoff     = 500 * time.Millisecond
-)
 
 // ReadFile reads and parses a registry file. Its errors name the file and say what to do.
 func ReadFile(path string) (*Registry, error) {
 	data, err := os.ReadFile(path)
 	if os.IsNotExist(err) {
-		return nil, fmt.Errorf("there is no registry at %s: create it, or set TOOLS_REGISTRY to where it is", path)
+		return nil, fmt.Errorf("there is no registry at %s: create it, or set TOOLS_REGISTRY to its path", path)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the registry can not be read: %w", err)
+		return nil, fmt.Errorf("cannot read the registry: %w", err)
 	}
 	r, err := Parse(data)
 	if err != nil {
-		return nil, fmt.Errorf("the registry %s is refused:\n%w", path, err)
+		return nil, fmt.Errorf("the registry %s is invalid:\n%w", path, err)
 	}
 	return r, nil
 }
 
-// SHA256 is the hash of [Registry.JSON] in hexadecimal digits. Another format of the file does not change it; any other
+// SHA256 returns the hash of [Registry.JSON] in hexadecimal digits. Formatting the file does not change it; any other
 // change does.
-func (r *Registry) SHA256() string { return r.sha256 }
+func (r *Registry) SHA256() string { return fmt.Sprintf("%x", sha256.Sum256(r.json)) }
 
-// JSON returns the registry in canonical form: keys sorted, white space gone, and without $schema at the top, which only
-// editors use. It parses to the same registry.
+// JSON returns the registry in canonical form: keys sorted, no white space, numbers written in one way, and without the
+// $schema at the top, which only editors use. It parses to the same registry.
 func (r *Registry) JSON() []byte { return slices.Clone(r.json) }
 
-// Tool returns the tool of that exact name.
+// Tool returns the tool with exactly that name, and whether there is one.
 func (r *Registry) Tool(name string) (*Tool, bool) {
 	t, ok := r.byName[name]
 	return t, ok
@@ -118,36 +107,39 @@ func (r *Registry) Tool(name string) (*Tool, bool) {
 // Tools returns all tools in the order of the file.
 func (r *Registry) Tools() []*Tool { return slices.Clone(r.tools) }
 
-func newRegistry(doc map[string]any, version string, tools []*Tool) *Registry {
+func newRegistry(doc map[string]any, tools []*Tool) *Registry {
 	doc = maps.Clone(doc)
 	delete(doc, "$schema")
-	r := &Registry{Version: version, doc: doc, json: canonical(doc), tools: tools, byName: make(map[string]*Tool, len(tools))}
-	hash := sha256.Sum256(r.json)
-	r.sha256 = hex.EncodeToString(hash[:])
+	r := &Registry{doc: doc, json: canonical(doc), tools: tools, byName: make(map[string]*Tool, len(tools))}
+	r.Version, _ = doc["version"].(string)
 	for _, t := range tools {
 		r.byName[t.Name] = t
 	}
 	return r
 }
 
-// InvalidError is the error of a registry that is refused.
+// InvalidError is the error of a registry file that cannot be used.
 type InvalidError struct {
-	Defects []Defect // at least one, in the order of the file
+	Defects []Defect // at least one, ordered by their place in the file, fields by name
 }
 
-// Defect is one fault of a registry file.
+// Defect is one thing that is wrong with a registry file.
 type Defect struct {
-	Tool    string // the tool's name, tools[3] where it has none, and empty for what belongs to no tool
-	Field   string // such as timeout_ms or input_schema/properties/title, or empty for the whole
-	Problem string // what is wrong, and what to do
+	// Tool is the tool's name, tools[3] if it has no valid one, and empty for a defect outside the tools.
+	Tool string
+	// Field is, for example, timeout_ms, retry.backoff_ms or input_schema/properties/title, or empty for the whole tool or file.
+	Field string
+	// Problem says what is wrong and what to do, in at most 500 characters.
+	Problem string
 }
 
+// String returns the three parts in one line.
 func (d Defect) String() string {
 	parts := slices.DeleteFunc([]string{d.Tool, d.Field, d.Problem}, func(s string) bool { return s == "" })
 	return strings.Join(parts, ": ")
 }
 
-// Error prints one defect a line.
+// Error returns one defect a line.
 func (e *InvalidError) Error() string {
 	lines := make([]string, len(e.Defects))
 	for i, d := range e.Defects {

@@ -113,6 +113,23 @@ func TestParseFillsInDefaults(t *testing.T) {
 	}
 }
 
+func TestToolsGiveOutTheirSchemas(t *testing.T) {
+	const draft7 = `{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "properties": {"b": {"maximum": 1.50, "pattern": "^<&>$"}, "a": true}}`
+	tool, _ := parse(t, file(entry(fields{"input_schema": draft7, "output_schema": `false`}))).Tool("leads.create")
+	want := `{"$schema":"http://json-schema.org/draft-07/schema#","properties":{"a":true,"b":{"maximum":1.5,"pattern":"^<&>$"}},"type":"object"}`
+	if got := string(tool.InputSchema); got != want {
+		t.Errorf("InputSchema = %s, want %s", got, want)
+	}
+	if got := string(tool.OutputSchema); got != "false" {
+		t.Errorf("OutputSchema = %s, want false", got)
+	}
+	// They are the same after the registry was recorded and read again.
+	again, _ := parse(t, file(entry(fields{"input_schema": string(tool.InputSchema), "output_schema": "false"}))).Tool("leads.create")
+	if diff := cmp.Diff(tool.InputSchema, again.InputSchema); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestToolsAreInTheOrderOfTheFile(t *testing.T) {
 	r := parse(t, file(entry(fields{"name": `"z.last"`}), entry(fields{"name": `"a.first"`}), entry(fields{"name": `"m.middle"`})))
 	var got []string
@@ -249,11 +266,11 @@ func TestReadFile(t *testing.T) {
 		want []string
 	}{
 		"missing":     {filepath.Join(t.TempDir(), "none.json"), []string{"none.json", "there is no registry", "TOOLS_REGISTRY"}},
-		"a folder":    {t.TempDir(), []string{"can not be read"}},
-		"broken JSON": {write("{\n  \"version\": \"1\",\n  \"tools\": [}\n"), []string{"tools.registry.json is refused", "line 3, column 13"}},
-		"cut off":     {write("{\n  \"version\": \"1\""), []string{"line 2, column 17", "ends in the middle"}},
-		"empty":       {write(""), []string{"it is empty"}},
-		"wrong":       {write(`{"tools": []}`), []string{"tools.registry.json is refused", "version: is missing"}},
+		"a folder":    {t.TempDir(), []string{"cannot read the registry"}},
+		"broken JSON": {write("{\n  \"version\": \"1\",\n  \"tools\": [}\n"), []string{"tools.registry.json is invalid", "line 3, column 13"}},
+		"cut off":     {write("{\n  \"version\": \"1\""), []string{"line 2, column 16", "unexpected end of JSON input"}},
+		"empty":       {write(""), []string{"unexpected end of JSON input"}},
+		"wrong":       {write(`{"tools": []}`), []string{"tools.registry.json is invalid", "version: is missing"}},
 	} {
 		_, err := registry.ReadFile(c.path)
 		if err == nil {

@@ -1,14 +1,11 @@
 package registry
 
-import (
-	"fmt"
-	"strings"
-)
+import "strings"
 
 // didYouMean names the known word that is nearest to a mistyped one, as the end of a sentence, or nothing.
 func didYouMean(word string, known []string) string {
 	if nearest := nearest(word, known); nearest != "" {
-		return fmt.Sprintf(": did you mean %s?", nearest)
+		return ": did you mean " + nearest + "?"
 	}
 	return ""
 }
@@ -17,24 +14,21 @@ func nearest(word string, known []string) string {
 	if len(word) > 60 {
 		return ""
 	}
+	word = plain(word)
 	// A third of the letters may be wrong, and two at most.
-	best, distance := "", min(2, len(word)/3)+1
-	for _, k := range known {
-		a, b := plain(word), plain(k)
-		switch {
-		case a == b:
-			return k
-		case len(a) >= 4 && len(b) >= 4 && (strings.HasPrefix(a, b) || strings.HasPrefix(b, a)):
-			if distance > 1 {
-				best, distance = k, 1
-			}
-		default:
-			if d := editDistance(a, b); d < distance {
-				best, distance = k, d
+	for edits := range min(2, len(word)/3) + 1 {
+		for _, k := range known {
+			if within(edits, word, plain(k)) {
+				return k
 			}
 		}
 	}
-	return best
+	for _, k := range known {
+		if len(word) >= 4 && len(k) >= 4 && (strings.HasPrefix(word, plain(k)) || strings.HasPrefix(plain(k), word)) {
+			return k
+		}
+	}
+	return ""
 }
 
 // plain leaves out what people write differently: case and the signs between words.
@@ -42,25 +36,14 @@ func plain(s string) string { return strings.ToLower(signs.Replace(s)) }
 
 var signs = strings.NewReplacer("_", "", "-", "", "$", "", ".", "")
 
-// editDistance counts the letters to insert, remove, replace or swap with their neighbour to turn a into b.
-func editDistance(a, b string) int {
-	before, last, row := []int(nil), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
+// within reports whether a becomes b by inserting, removing, replacing or swapping so many letters at most.
+func within(edits int, a, b string) bool {
+	for a != "" && b != "" && a[0] == b[0] {
+		a, b = a[1:], b[1:]
 	}
-	for i := 1; i <= len(a); i++ {
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+cost)
-			if before != nil && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
-			}
-		}
-		before, last, row = last, row, make([]int, len(b)+1)
+	if a == "" || b == "" || edits == 0 {
+		return len(a)+len(b) <= edits
 	}
-	return last[len(b)]
+	swapped := len(a) > 1 && len(b) > 1 && a[0] == b[1] && a[1] == b[0]
+	return within(edits-1, a[1:], b) || within(edits-1, a, b[1:]) || within(edits-1, a[1:], b[1:]) || swapped && within(edits-1, a[2:], b[2:])
 }

@@ -6,21 +6,22 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/santhosh-tekuri/jsonschema/v5"
 )
 
-// Fault is one thing that is wrong with an input or an output. Receipts carry faults under these names.
+// Fault is one thing that is wrong with an input or an output. Receipts contain faults in this form.
 type Fault struct {
-	// Path is the JSON pointer of the value, "" for the whole document. Of a missing property it is the pointer that
-	// the property would have. A path of more than 500 characters is cut.
+	// Path is the JSON pointer of the value, "" for the whole document. For a missing property it is the pointer that the
+	// property would have. A path of more than 500 characters is cut.
 	Path string `json:"path"`
-	// Keyword is the word of the schema that refuses the value, or for what no schema states one of json (the document is
-	// not one JSON value), size, depth, number, nul and unicode; schema when the check itself failed, and more for the
-	// last of too many faults.
+	// Keyword is the keyword of the schema that refuses the value. Other faults have json (not one JSON value), size (too
+	// large, or too expensive to check), depth (nested too deeply), number (too many digits, or too large an exponent), nul or
+	// unicode (text that Postgres cannot store), schema (the check itself failed), or more (the last of too many faults).
 	Keyword string `json:"keyword"`
-	// Message is a sentence for a person, of at most 300 characters. It quotes the schema and never the value.
+	// Message is a sentence for a person, of at most 300 characters. It quotes the schema, and of the value one character at most.
 	Message string `json:"message"`
 }
 
@@ -28,12 +29,9 @@ const (
 	maxFaults  = 100 // of one document; one more says how many were left out
 	maxMessage = 300 // characters
 	maxPath    = 500 // characters
-
-	keywordSchema = "schema"
-	keywordMore   = "more"
 )
 
-// newFault bounds a fault, and makes sure that the database can hold it: the keys on its path come from the document.
+// newFault bounds a fault and makes sure that the database can store it: the keys on its path come from the document.
 func newFault(path, keyword, message string) Fault {
 	return Fault{Path: cut(clean(path), maxPath), Keyword: keyword, Message: cut(clean(message), maxMessage)}
 }
@@ -42,15 +40,12 @@ func clean(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
 }
 
-// withMore ends a list of faults with how many it lacks.
+// withMore ends a list of faults with the number of those left out.
 func withMore(faults []Fault, more int) []Fault {
-	switch more {
-	case 0:
+	if more == 0 {
 		return faults
-	case 1:
-		return append(faults, newFault("", keywordMore, "1 more fault was left out"))
 	}
-	return append(faults, newFault("", keywordMore, fmt.Sprintf("%d more faults were left out", more)))
+	return append(faults, newFault("", "more", fmt.Sprintf("more faults were left out: %d", more)))
 }
 
 // cut shortens a text to at most n characters, and marks that it did.
@@ -66,35 +61,35 @@ func cut(s string, n int) string {
 	return s
 }
 
-// ValidateInput checks an input against the tool's input_schema. It returns every fault, ordered by path, and none when
-// the input is right. An input is always an object, whatever the schema says.
+// ValidateInput checks an input against the tool's input_schema. It returns every fault, ordered by path, or nil for a
+// valid input. An input must be an object, whatever the schema says.
 //
-// It is made for hostile input: it neither panics nor changes anything, and its faults are bounded in number and length.
+// It is safe for hostile input and for use by many goroutines: it does not panic, takes at most a few seconds, and returns
+// at most 101 faults.
 func (t *Tool) ValidateInput(raw json.RawMessage) []Fault { return t.input.validate(raw) }
 
-// ValidateOutput checks an output against the tool's output_schema, as [Tool.ValidateInput] does. An output that passes
-// can be stored as jsonb.
+// ValidateOutput checks an output against the tool's output_schema, as [Tool.ValidateInput] does, except that an output may
+// be any value. A valid output can be stored as jsonb.
 func (t *Tool) ValidateOutput(raw json.RawMessage) []Fault { return t.output.validate(raw) }
 
-// large admits one large document at a time: the faults of one can take a hundred times its size, and a worker that
-// checks ten at once must not run out of memory.
-var large = make(chan struct{}, 1)
-
-const largeBytes = 64 << 10
+// large admits one document of more than 64 KiB at a time: the faults of one can take a hundred times its size, and a worker
+// that checks ten at once must not run out of memory.
+var large sync.Mutex
 
 func (s *schema) validate(raw []byte) []Fault {
-	if len(raw) > largeBytes {
-		large <- struct{}{}
-		defer func() { <-large }()
+	if len(raw) > 64<<10 {
+		large.Lock()
+		defer large.Unlock()
 	}
-	doc, levels, faults := decodeDocument(s.noun, raw)
-	if len(faults) > 0 {
-		return faults
+	d := decoder{noun: s.noun, data: raw, limit: maxDocumentBytes}
+	doc := d.decode()
+	if len(d.faults) > 0 {
+		return withMore(d.faults, d.more)
 	}
 	if _, ok := doc.(map[string]any); s.object && !ok {
 		return []Fault{newFault("", "type", fmt.Sprintf("%s must be an object and is %s", s.noun, kindOf(doc)))}
 	}
-	return s.check(doc, levels)
+	return s.check(doc, d.deepest)
 }
 
 func (s *schema) check(doc any, levels int) (faults []Fault) {
@@ -104,13 +99,9 @@ func (s *schema) check(doc any, levels int) (faults []Fault) {
 		s.budget.left = stepsFor(levels)
 	}
 	defer func() {
-		switch recover().(type) {
-		case nil:
-		case spent:
-			faults = []Fault{newFault("", keywordSize, s.noun+" is nested so that checking it would take too long: nest it less, or send less")}
-		default:
-			// Nothing is known that gets here. What the library panicked with may quote the document, so it is not passed on.
-			faults = []Fault{newFault("", keywordSchema, s.noun+" could not be checked: the JSON Schema library failed on it")}
+		if recover() != nil {
+			// No document is known that gets here. The panic's value may quote the document, so it is not passed on.
+			faults = []Fault{newFault("", "schema", s.noun+" could not be checked: the JSON Schema library failed on it")}
 		}
 	}()
 	err := s.compiled.Validate(doc)
@@ -120,37 +111,21 @@ func (s *schema) check(doc any, levels int) (faults []Fault) {
 		return nil
 	case errors.As(err, &invalid):
 		return s.explain(doc, invalid)
+	case errors.Is(err, budgetSpent):
+		return []Fault{newFault("", "size", s.noun+" is nested too deeply to be checked in time: nest it less, or send less")}
 	default:
-		return []Fault{newFault("", keywordSchema, s.noun+" could not be checked: the tool's schema refers to itself without end")}
+		return []Fault{newFault("", "schema", s.noun+" could not be checked: the tool's schema refers to itself without end")}
 	}
-}
-
-// leaves returns the errors that are the reason of all others. What merely wraps them (a $ref, a branch of anyOf) is left
-// out, and so is what is no fault by itself: the items that contains passed over.
-func leaves(err *jsonschema.ValidationError) []*jsonschema.ValidationError {
-	var found []*jsonschema.ValidationError
-	var collect func(*jsonschema.ValidationError)
-	collect = func(e *jsonschema.ValidationError) {
-		if len(e.Causes) == 0 || lastKeyword(e.KeywordLocation) == "minContains" {
-			found = append(found, e)
-			return
-		}
-		for _, cause := range e.Causes {
-			collect(cause)
-		}
-	}
-	collect(err)
-	return found
 }
 
 // explain turns the library's errors into faults, in an order that does not depend on that of a Go map.
 func (s *schema) explain(doc any, err *jsonschema.ValidationError) []Fault {
 	var found first
-	for _, leaf := range leaves(err) {
+	eachLeaf(err, func(leaf *jsonschema.ValidationError) {
 		for _, f := range s.findings(doc, leaf) {
 			found.add(f)
 		}
-	}
+	})
 	var faults []Fault
 	for i, f := range found.sorted {
 		if len(faults) == maxFaults {
@@ -162,24 +137,4 @@ func (s *schema) explain(doc any, err *jsonschema.ValidationError) []Fault {
 		}
 	}
 	return withMore(faults, found.more)
-}
-
-// first keeps the first findings of a document and counts the others, of which there may be hundreds of thousands.
-type first struct {
-	sorted []finding
-	more   int
-}
-
-func (l *first) add(f finding) {
-	// Some of those kept may come out as the same fault, so they are more than will be shown.
-	const keep = 2 * maxFaults
-	if len(l.sorted) == keep {
-		l.more++
-		if f.compare(l.sorted[keep-1]) >= 0 {
-			return
-		}
-		l.sorted = l.sorted[:keep-1]
-	}
-	i, _ := slices.BinarySearchFunc(l.sorted, f, finding.compare)
-	l.sorted = slices.Insert(l.sorted, i, f)
 }

@@ -61,13 +61,13 @@ func TestFaults(t *testing.T) {
 			{"/suburb", "required", "suburb is required"},
 		}},
 		{"each unexpected property", leadSchema, `{"name": "a", "phone": "1", "suburb": "", "Sourse": "gmb", "a/b ~'\"c": 1, "zzz": {}}`, []registry.Fault{
-			{"/Sourse", "additionalProperties", "Sourse is not a property that is known here: did you mean source?"},
-			{"/a~1b ~0'\"c", "additionalProperties", `"a/b ~'\"c" is not a property that is known here: leave it out`},
-			{"/zzz", "additionalProperties", "zzz is not a property that is known here: leave it out"},
+			{"/Sourse", "additionalProperties", "Sourse is an unknown property: did you mean source?"},
+			{"/a~1b ~0'\"c", "additionalProperties", `"a/b ~'\"c" is an unknown property: leave it out`},
+			{"/zzz", "additionalProperties", "zzz is an unknown property: leave it out"},
 		}},
 		{"all of one document", leadSchema, `{"name": "", "phone": 3, "email": "x", "source": "tv", "more": 1}`, []registry.Fault{
 			{"/email", "format", "email is not a valid email address, such as ann@example.com"},
-			{"/more", "additionalProperties", "more is not a property that is known here: leave it out"},
+			{"/more", "additionalProperties", "more is an unknown property: leave it out"},
 			{"/name", "minLength", "name must not be empty"},
 			{"/phone", "type", "phone must be a string and is a number"},
 			{"/source", "enum", "source must be one of gmb, google_ads, meta, referral, repeat, other"},
@@ -98,8 +98,8 @@ func TestFaults(t *testing.T) {
 		{"of sizes", `{"properties": {"a": {"minItems": 2}, "b": {"maxItems": 1}, "c": {"minProperties": 1}, "d": {"maxProperties": 1}, "e": {"uniqueItems": true}, "f": {"minLength": 2}}}`,
 			`{"a": [], "b": [1, 2], "c": {}, "d": {"x": 1, "y": 2}, "e": [1, 1.0], "f": "ä"}`, []registry.Fault{
 				{"/a", "minItems", "a must have at least 2 items and has 0"}, {"/b", "maxItems", "b must have at most 1 item and has 2"},
-				{"/c", "minProperties", "c must have a property"}, {"/d", "maxProperties", "d must have at most 1 property and has 2"},
-				{"/e", "uniqueItems", "e must not hold the same item twice"}, {"/f", "minLength", "f must have at least 2 characters and has 1"},
+				{"/c", "minProperties", "c must not be empty"}, {"/d", "maxProperties", "d must have at most 1 property and has 2"},
+				{"/e", "uniqueItems", "e must not contain the same item twice"}, {"/f", "minLength", "f must have at least 2 characters and has 1"},
 			}},
 		{"of constants", `{"properties": {"a": {"const": "x"}, "b": {"const": {"y": [1]}}, "c": {"enum": [null, 1, "a b"]}}}`, `{"a": 1, "b": 1, "c": 2}`, []registry.Fault{
 			{"/a", "const", "a must be x"}, {"/b", "const", `b must be {"y":[1]}`}, {"/c", "enum", `c must be one of null, 1, "a b"`}}},
@@ -117,16 +117,16 @@ func TestFaults(t *testing.T) {
 		}},
 		{"of contains", `{"properties": {"a": {"contains": {"const": 1}}, "b": {"contains": {"const": 1}, "minContains": 2}, "c": {"contains": {"const": 1}, "maxContains": 1}}}`,
 			`{"a": [2, 3], "b": [1, 2], "c": [1, 1]}`, []registry.Fault{
-				{"/a", "contains", "a must hold an item that matches contains"},
-				{"/b", "minContains", "b must hold at least 2 items that match contains"},
-				{"/c", "maxContains", "c must hold at most 1 item that match contains"},
+				{"/a", "contains", "a must contain an item that matches contains"},
+				{"/b", "minContains", "b must have at least 2 items that match contains"},
+				{"/c", "maxContains", "c must have at most 1 item that matches contains"},
 			}},
 		{"of property names", `{"propertyNames": {"pattern": "^[a-z]+$"}}`, `{"ok": 1, "Not": 2}`, []registry.Fault{
 			{"/Not", "pattern", `the property name Not does not match the pattern "^[a-z]+$"`}}},
 		{"of what is never allowed", `{"properties": {"a": false, "b": {"prefixItems": [true], "items": false}}, "unevaluatedProperties": false}`, `{"a": 1, "b": [1, 2], "c": 3}`, []registry.Fault{
 			{"/a", "properties", "a is not allowed here: leave it out"},
 			{"/b/1", "items", "b[1] is not allowed here: leave it out"},
-			{"/c", "unevaluatedProperties", "c is not a property that is known here: leave it out"},
+			{"/c", "unevaluatedProperties", "c is an unknown property: leave it out"},
 		}},
 		{"of properties called like keywords", `{"properties": {"minContains": {"minLength": 3, "pattern": "^x"}, "anyOf": {"properties": {"0": {"type": "string"}}}, "required": {"required": ["required"]}, "propertyNames": {"type": "null"}}}`,
 			`{"minContains": "a", "anyOf": {"0": 1}, "required": {}, "propertyNames": 1}`, []registry.Fault{
@@ -137,9 +137,14 @@ func TestFaults(t *testing.T) {
 				{"/required/required", "required", "required.required is required"},
 			}},
 		{"with patterns of names", `{"properties": {"a": {}}, "patternProperties": {"^x": {}}, "additionalProperties": false}`, `{"a": 1, "xyz": 1, "b": 1, "%41": 1}`, []registry.Fault{
-			{"/%41", "additionalProperties", `"%41" is not a property that is known here: leave it out`},
-			{"/b", "additionalProperties", "b is not a property that is known here: leave it out"},
+			{"/%41", "additionalProperties", `"%41" is an unknown property: leave it out`},
+			{"/b", "additionalProperties", "b is an unknown property: leave it out"},
 		}},
+		{"of draft 7's contents", `{"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"a": {"contentEncoding": "base64"}, "b": {"contentMediaType": "application/json"}}}`,
+			`{"a": "?", "b": "{"}`, []registry.Fault{
+				{"/a", "contentEncoding", "a is not encoded as base64"},
+				{"/b", "contentMediaType", `b is not of the media type "application/json"`},
+			}},
 		{"of the whole", `{"type": "array"}`, `{}`, []registry.Fault{{"", "type", "the output must be a list and is an object"}}},
 		{"of the whole, never allowed", `false`, `{}`, []registry.Fault{{"", "schema", "the output is not allowed here: leave it out"}}},
 		{"of the top's items", `{"items": {"type": "string"}}`, `[1]`, []registry.Fault{{"/0", "type", "the output[0] must be a string and is a number"}}},
@@ -162,20 +167,20 @@ func TestPoisonIsAFault(t *testing.T) {
 		path, keyword string
 		message       string
 	}{
-		{"nothing", ``, "", "json", "it is empty"},
-		{"white space", " \n", "", "json", "it is empty"},
-		{"no value", `nul`, "", "json", "line 1, column 1: there is no value"},
-		{"trailing comma", "{\n \"a\": 1,\n}", "", "json", "line 3, column 1: a key"},
-		{"trailing data", `{} {}`, "", "json", "line 1, column 4: there is more"},
-		{"cut off", `{"a": "b`, "", "json", "ends in the middle"},
+		{"nothing", ``, "", "json", "unexpected end of JSON input"},
+		{"white space", " \n", "", "json", "unexpected end of JSON input"},
+		{"no value", `nul`, "", "json", "line 1, column 3: invalid character ' ' in literal null"},
+		{"trailing comma", "{\n \"a\": 1,\n}", "", "json", "line 3, column 1: invalid character '}' looking for beginning of object key"},
+		{"trailing data", `{} {}`, "", "json", "line 1, column 4: invalid character '{' after top-level value"},
+		{"cut off", `{"a": "b`, "", "json", "unexpected end of JSON input"},
 		{"leading zero", `{"a": 01}`, "", "json", "column 8"},
-		{"no digits", `{"a": 1.}`, "", "json", "a digit is missing"},
-		{"control character", "{\"a\": \"\n\"}", "", "json", "control character"},
-		{"bare NUL", "{\"a\": \"\x00\"}", "", "json", "control character"},
-		{"wrong escape", `{"a": "\x"}`, "", "json", "backslash"},
+		{"no digits", `{"a": 1.}`, "", "json", "after decimal point in numeric literal"},
+		{"in string literal", "{\"a\": \"\n\"}", "", "json", "in string literal"},
+		{"bare NUL", "{\"a\": \"\x00\"}", "", "json", "in string literal"},
+		{"wrong escape", `{"a": "\x"}`, "", "json", "in string escape code"},
 		{"half an escape", `{"a": "\u12"}`, "", "json", "hexadecimal"},
-		{"byte order mark", "\ufeff{}", "", "json", "there is no value"},
-		{"NaN", `{"a": NaN}`, "", "json", "there is no value"},
+		{"byte order mark", "\ufeff{}", "", "json", "looking for beginning of value"},
+		{"NaN", `{"a": NaN}`, "", "json", "looking for beginning of value"},
 		{"deep", deep(201), "", "depth", "more than 200 levels"},
 		{"very deep", strings.Repeat("[", 100_000), "", "depth", "more than 200 levels"},
 		{"large exponent", `{"a": [1e10000000]}`, "/a/0", "number", "exponent"},
@@ -278,11 +283,11 @@ func TestFaultsAreBounded(t *testing.T) {
 		count int
 		last  string
 	}{
-		"101 faults":       {`{"list": [` + strings.Repeat("1,", 100) + `1]}`, 101, "1 more fault was left out"},
+		"101 faults":       {`{"list": [` + strings.Repeat("1,", 100) + `1]}`, 101, "more faults were left out: 1"},
 		"100 faults":       {`{"list": [` + strings.Repeat("1,", 99) + `1]}`, 100, ""},
-		"100,000 faults":   {`{"list": [` + strings.Repeat("1,", 99_999) + `1]}`, 101, "99900 more faults were left out"},
-		"unexpected names": {`{"o": {` + strings.Join(numbered(`"p%d": 1`, 5000), ",") + `}}`, 101, "4900 more faults were left out"},
-		"poisoned values":  {`{"list": [` + strings.Repeat(`"\u0000",`, 1000) + `1]}`, 101, "900 more faults were left out"},
+		"100,000 faults":   {`{"list": [` + strings.Repeat("1,", 99_999) + `1]}`, 101, "more faults were left out: 99900"},
+		"unexpected names": {`{"o": {` + strings.Join(numbered(`"p%d": 1`, 5000), ",") + `}}`, 101, "more faults were left out: 4900"},
+		"poisoned values":  {`{"list": [` + strings.Repeat(`"\u0000",`, 1000) + `1]}`, 101, "more faults were left out: 900"},
 		"long names":       {`{"o": {"` + strings.Repeat(secret, 3) + `": 1}, "` + long + `": "x"}`, 2, ""},
 		"long values":      {`{"e": "` + secret + `", "f": "` + secret + `", "list": [` + strings.Repeat("[", 50) + strings.Repeat("]", 50) + `]}`, 3, ""},
 	} {

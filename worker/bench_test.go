@@ -4,7 +4,6 @@ import (
 	"context"
 	"testing"
 
-	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/worker"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
@@ -36,9 +35,9 @@ func BenchmarkCall(b *testing.B) {
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			lab := NewLab()
-			env := handlertest.Start(b, handlertest.Setup{
+			env := handlertest.Start(b, handlertest.Options{
 				Registry: labRegistry("1.0.0", tool{name: bench.tool}),
-				Domains:  func(handlers.DB) []any { return []any{lab} },
+				Domains:  []any{lab},
 				NoWorker: true,
 				Worker:   bench.telemetry(b),
 			})

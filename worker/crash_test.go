@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -30,7 +29,7 @@ import (
 const (
 	doomedPoint = "GEM_TEST_DIE_AT"
 	doomedURL   = "GEM_TEST_DATABASE"
-	doomedPool  = "GEM_TEST_POOLED" // through a transaction pooler
+	doomedPool  = "GEM_TEST_POOL_MODE"
 	doomedMode  = "GEM_TEST_MODE"
 	doomedSink  = "GEM_TEST_SINK"
 )
@@ -103,7 +102,7 @@ func doomed() {
 	if err != nil {
 		die(err)
 	}
-	pool, err := pgpool.Open(ctx, url, pgpool.Options{Pooled: os.Getenv(doomedPool) == "true"})
+	pool, err := pgpool.Open(ctx, url, pgpool.Options{Mode: pgpool.PoolMode(os.Getenv(doomedPool))})
 	if err != nil {
 		die(err)
 	}
@@ -183,15 +182,15 @@ func TestAWorkerThatDiesAtAnyPointCostsNoCallAndDoublesNone(t *testing.T) {
 				}))
 				defer sink.Close()
 				defer http.DefaultClient.CloseIdleConnections()
-				env := handlertest.Start(t, handlertest.Setup{
+				env := handlertest.Start(t, handlertest.Options{
 					Registry: crashRegistry(mode), NoWorker: true,
-					Domains: func(handlers.DB) []any { return []any{Crash{sink: sink.URL}} },
+					Domains: []any{Crash{sink: sink.URL}},
 				})
 				if _, err := env.DB.Exec(t.Context(), "create table lab_rows (text text)"); err != nil {
 					t.Fatal(err)
 				}
 				id := env.Insert(handlertest.Call{Tool: s.tool, Input: task(Task{Text: "x", Then: s.then, Key: "k"}), Key: "client"})
-				dieAt(t, s.point, env.Route, mode, sink.URL)
+				dieAt(t, s.point, testdb.RouteTo(t, env.URL), mode, sink.URL)
 
 				env.StartWorker(func(o *worker.Options) { o.HeartbeatInterval = 50 * time.Millisecond })
 				r := env.Await(id)
@@ -239,7 +238,7 @@ func dieAt(t *testing.T, point string, route testdb.Route, mode, sink string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(os.Environ(), doomedPoint+"="+point, doomedURL+"="+route.URL, doomedPool+"="+strconv.FormatBool(route.Pooled),
+	cmd.Env = append(os.Environ(), doomedPoint+"="+point, doomedURL+"="+route.URL, doomedPool+"="+string(route.Mode),
 		doomedMode+"="+mode, doomedSink+"="+sink)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr

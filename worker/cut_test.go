@@ -68,7 +68,7 @@ func (w *wire) through(t *testing.T, route testdb.Route) *pgxpool.Pool {
 		}
 	}()
 	u.Host = l.Addr().String()
-	pool, err := pgpool.Open(t.Context(), u.String(), pgpool.Options{MaxConns: 8, Pooled: route.Pooled})
+	pool, err := pgpool.Open(t.Context(), u.String(), pgpool.Options{MaxConns: 8, Mode: route.Mode})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestAHandlerThatLosesItsConnectionRunsAgain(t *testing.T) {
 	t.Parallel()
 	env, lab := startLab(t, nil, tool{name: "lab.write"})
 	var w wire
-	pool := w.through(t, env.Route)
+	pool := w.through(t, testdb.RouteTo(t, env.URL))
 	env.StartWorker(func(o *worker.Options) { o.Calls, o.Control = pool, pool })
 	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x", Gate: "g", Then: "another statement"})})
 	lab.awaitBegin(t)

@@ -283,9 +283,9 @@ func labRegistry(version string, tools ...tool) []byte {
 func startLab(t *testing.T, change func(*worker.Options), tools ...tool) (*handlertest.Env, *Lab) {
 	t.Helper()
 	lab := NewLab()
-	env := handlertest.Start(t, handlertest.Setup{
+	env := handlertest.Start(t, handlertest.Options{
 		Registry: labRegistry("1.0.0", tools...),
-		Domains:  func(handlers.DB) []any { return []any{lab} },
+		Domains:  []any{lab},
 		Worker:   change,
 		NoWorker: true,
 	})

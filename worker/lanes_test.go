@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/worker"
 	"github.com/jackc/pgx/v5"
@@ -75,7 +76,7 @@ func TestAStatementThatWaitsToBePreparedHoldsUpNoReceipt(t *testing.T) {
 	t.Parallel()
 	env, lab := startLab(t, nil, tool{name: "lab.send"}, tool{name: "lab.star"})
 	connections := 1
-	if env.Route.Pooled {
+	if !testdb.RouteTo(t, env.URL).Mode.KeepsSession() {
 		connections = 2 // nothing is sent together there, and preparing has its connection to itself
 	}
 	env.StartWorker(sharing(t, env, connections, false))

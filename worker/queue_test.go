@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
@@ -159,7 +158,7 @@ func TestAHundredToolsWithoutHandlers(t *testing.T) {
 	for i := range 100 {
 		tools = append(tools, tool{name: fmt.Sprintf("domain%d.part_%d.method", i%10, i), mode: []string{"none", "safe-retry", "keyed"}[i%3], keyField: []string{"", "", "key"}[i%3]})
 	}
-	env := handlertest.Start(t, handlertest.Setup{Registry: labRegistry("9", tools...), Domains: func(handlers.DB) []any { return nil }})
+	env := handlertest.Start(t, handlertest.Options{Registry: labRegistry("9", tools...)})
 	valid, invalid := []string{}, []string{}
 	for _, tl := range tools {
 		valid = append(valid, env.Insert(handlertest.Call{Tool: tl.name, Input: `{"text": "x", "key": "k"}`}))

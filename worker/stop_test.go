@@ -127,7 +127,7 @@ func TestACallThatLosesItsWorkerEveryTimeEnds(t *testing.T) {
 	for i := range 3 { // a worker that claims and dies, three times
 		for _, sql := range []string{
 			fmt.Sprintf("select gem.start_worker('w%d', 1, '', '', '1 min')", i), fmt.Sprintf("select gem.claim('w%d', 1, true)", i),
-			"update core_workers set alive_until = now()", "select gem.recover('other')",
+			"update core_workers set alive_until = now()", "select gem.recover('other', null)",
 		} {
 			if _, err := env.DB.Exec(t.Context(), sql); err != nil {
 				t.Fatal(err)
@@ -158,11 +158,12 @@ func TestAWorkerThatWasSilentItselfJudgesNobody(t *testing.T) {
 	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
 	exec("select gem.claim('a', 1, true)")
 	exec("update core_workers set alive_until = now()")
-	exec("select gem.heartbeat('b', interval '6 s')")
+	exec("select gem.heartbeat('b', '6 s', '{}', '{}', true)")
 	if diff := cmp.Diff([]string{"queued", "claimed"}, env.Journal(id)); diff != "" {
 		t.Errorf("the first heartbeat after the outage took a call: %s", diff)
 	}
-	exec("select gem.heartbeat('b', interval '6 s')") // b has shown that it lives, and a has not
+	exec("update core_workers set steady_since = steady_since - interval '4 s' where worker_id = 'b'")
+	exec("select gem.heartbeat('b', '6 s', '{}', '{}', true)") // b has shown for long enough that it lives, and a has not
 	if diff := cmp.Diff([]string{"queued", "claimed", "lost"}, env.Journal(id)); diff != "" {
 		t.Error(diff)
 	}
@@ -220,7 +221,7 @@ func TestCallsThatLostTwoWorkersRunOneAtATime(t *testing.T) {
 	for i := range 2 {
 		for _, sql := range []string{
 			fmt.Sprintf("select gem.start_worker('w%d', 3, '', '', '1 min')", i), fmt.Sprintf("select gem.claim('w%d', 3, true)", i),
-			"update core_workers set alive_until = now()", "select gem.recover('other')",
+			"update core_workers set alive_until = now()", "select gem.recover('other', null)",
 		} {
 			if _, err := env.DB.Exec(t.Context(), sql); err != nil {
 				t.Fatal(err)

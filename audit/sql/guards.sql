@@ -1,4 +1,4 @@
--- What makes the database itself refuse to break a promise: each guard is there, and is switched on.
+-- The guards by which the database itself refuses to break a promise: each exists and is enabled.
 select 'guards' as name, guard.rel || '.' || guard.guard as id, format('the %s %s', guard.kind, guard.fault) as what
 from (
   select 'trigger' as kind, e.rel, e.guard, case when t.oid is null then 'is missing' when t.tgenabled not in ('O', 'A') then 'is disabled' end as fault
@@ -22,7 +22,7 @@ from (
   union all
   select 'constraint', e.rel, e.guard, case when c.oid is null then 'is missing' end
   from (values
-    ('core_tool_calls', 'gem_calls_parent'), ('core_tool_receipts', 'gem_receipts_replay_of')
+    ('core_tool_calls', 'gem_calls_parent')
   ) e (rel, guard)
   left join pg_constraint c on c.conrelid = ('public.' || e.rel)::regclass and c.conname = e.guard
 

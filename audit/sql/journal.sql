@@ -2,11 +2,11 @@
 -- order before it says who held the call, and all of that before it can be replayed: so each call is reported by the first
 -- rule that it breaks.
 --
--- A request to cancel changes no state: `cancel_requested` is left out of the walk from event to event, and looked at
--- beside it. An imported journal begins in the state in which the earlier GEM left the call.
+-- A request to cancel changes no state: `cancel_requested` is left out of the walk from event to event, and checked
+-- separately. An imported journal begins in the state in which the earlier GEM left the call.
 with event as (
   select call_id, seq, at, event, attempt, worker_id, data,
-    -- The state after the event: see the picture in migrations/00001_calls.sql.
+    -- The state after the event: see the picture in migrations/functions/states.sql.
     case event
       when 'queued' then 'queued'
       when 'claimed' then 'running'
@@ -20,7 +20,7 @@ with event as (
       when 'retried' then 'queued'
       when 'released' then 'queued'
       when 'lost' then 'queued'
-      else '' -- no event that this version knows
+      else '' -- an unknown event
     end as state,
     -- Who has the call from here on.
     case event when 'claimed' then worker_id when 'imported' then data ->> 'claimed_by' end as taker
@@ -71,7 +71,7 @@ with event as (
       filter (where last) as claimed_at,
     max(data ->> 'run_at') filter (where seq = 1) as run_at,
     max(data ->> 'priority') filter (where seq = 1) as priority,
-    -- What ends a call that nobody runs is a request to cancel too.
+    -- An end of a call that nobody runs is a request to cancel too.
     max(at) filter (where last and event = 'failed' and before <> 'running') as ended_unrun_at,
     max(data ->> 'key') filter (where last and event = 'waiting') as key,
     max(data ->> 'receipt_id') filter (where last) as receipt,
@@ -100,7 +100,7 @@ with event as (
   select c.id as call, w.*, c.events as counted, s.cancels, n.seq as cancel_of_none, r.id as receipt_id, r.created_at as receipt_at,
     case
       when c.id is null then 'journal-orphan'
-      when w.call_id is null or w.lowest <> 1 or w.highest <> w.events or w.events <> c.events then 'journal-gaps'
+      when (w.lowest = 1 and w.highest = w.events and w.events = c.events) is not true then 'journal-gaps'
       when w.disorder is not null or s.cancels > 1 or n.seq is not null then 'journal-order'
       when w.stranger is not null then 'journal-holder'
     end as broken,
@@ -112,8 +112,8 @@ with event as (
       -- When an imported attempt was claimed is not in the journal.
       case when c.claimed_at is distinct from w.claimed_at and not (w.imported and w.attempt = 1 and w.claimed_by is not null)
         then format('claimed_at is %s, and %s by the journal', coalesce(c.claimed_at::text, 'null'), coalesce(w.claimed_at::text, 'null')) end,
-      case when c.retries <> coalesce(s.retries, 0) then format('retries is %s, and %s by the journal', c.retries, coalesce(s.retries, 0)) end,
-      case when c.losses <> coalesce(s.losses, 0) then format('losses is %s, and %s by the journal', c.losses, coalesce(s.losses, 0)) end,
+      case when c.retries is distinct from coalesce(s.retries, 0) then format('retries is %s, and %s by the journal', c.retries, coalesce(s.retries, 0)) end,
+      case when c.losses is distinct from coalesce(s.losses, 0) then format('losses is %s, and %s by the journal', c.losses, coalesce(s.losses, 0)) end,
       case when c.run_at is distinct from coalesce(s.run_at, w.run_at)::timestamptz
         then format('run_at is %s, and %s by the journal', c.run_at, coalesce(s.run_at, w.run_at, 'null')) end,
       case when c.priority is distinct from w.priority::integer
@@ -147,7 +147,7 @@ select distinct name, coalesce(call, call_id)::text as id,
   end as what
 from replayed, unnest(case when broken is not null then array[broken] else array[
   case when differences <> '' then 'journal-replay' end,
-  -- Of two receipts one can not be named: that is receipt-second.
+  -- Of two receipts one cannot be named: that is receipt-second.
   case when misnamed and call not in (select call_id from public.core_tool_receipts group by call_id having count(*) > 1) then 'journal-receipt' end
 ] end) as name
 where (broken is not null or differences <> '' or misnamed) and name is not null

@@ -1,5 +1,7 @@
--- Idempotency: hits, the keys that they were found by, and the keys themselves.
-select 'hit-source' as name, h.call_id::text as id,
+-- Idempotency: hits, their keys, and the keys of all receipts.
+--
+-- hit-orphan is a check of its own, since it does not hold in an archive: the source may be in another one, or in a database.
+select case when s.id is null then 'hit-orphan' else 'hit-source' end as name, h.call_id::text as id,
   format('its receipt repeats the receipt %s, which %s', h.replay_of, case
     when s.id is null then 'does not exist'
     when s.status <> 'succeeded' then 'is ' || s.status
@@ -15,7 +17,7 @@ where h.replay_of is not null and (s.status = 'succeeded' and s.replay_of is nul
 
 union all
 
--- A hit says so, and did nothing else; and what says so is one. Receipts of an earlier GEM may say what they like.
+-- A hit says so and did nothing else, and no other receipt says so. Receipts of an earlier GEM may say anything.
 select 'hit-effects', r.call_id::text,
   format('its receipt %s, and its effects are %s', case when r.replay_of is null then 'repeats none' else 'repeats ' || r.replay_of end, left(r.effects::text, 150))
 from public.core_tool_receipts r
@@ -40,8 +42,8 @@ group by computed_key having count(*) > 1
 
 union all
 
--- The key of a receipt is the one that its call had, and the one that the call's input, or its client's key and its caller,
--- give: see Key and ClientKey in receipts/key.go. A caller whose name Go would write with a backslash is left out.
+-- The key of a receipt is its call's, and follows from the call's input, or from the client's key and the caller: see Key and
+-- ClientKey in receipts/key.go. A caller whose name Go would quote with a backslash is left out.
 select 'key-computed', call_id::text, format('its receipt has the key %s, and the call %s', coalesce(k.idempotency_key, 'null'), coalesce(k.computed, 'has ' || k.held, 'has none'))
 from (
   select r.call_id, r.idempotency_key, c.computed_key as held, r.status, r.effects #>> '{idempotency,mode}' as mode,

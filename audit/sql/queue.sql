@@ -1,11 +1,11 @@
--- Calls that have not ended, and what they depend on. What is only due says nothing is wrong: that no worker runs, perhaps.
-select 'queue-priority' as name, c.id::text, format('the call is queued with the priority %s, and no claim looks at that: it is not in gem.priorities', c.priority) as what
+-- Calls that have not ended, and what they depend on. Something that is due is not wrong: perhaps no worker runs.
+select 'queue-priority' as name, c.id::text, format('the call is queued with priority %s, and no claim looks there: gem.priorities lacks it', c.priority) as what
 from public.core_tool_calls c
 where c.status = 'queued' and c.priority not in (select priority from gem.priorities)
 
 union all
 
-select 'call-parent', c.id::text, format('the call was made on behalf of the call %s, which does not exist', c.parent_call_id)
+select 'call-parent', c.id::text, format('its parent is the call %s, which does not exist', c.parent_call_id)
 from public.core_tool_calls c
 left join public.core_tool_calls p on p.id = c.parent_call_id
 where c.parent_call_id is not null and p.id is null
@@ -13,7 +13,7 @@ where c.parent_call_id is not null and p.id is null
 union all
 
 select 'recovery-due', c.id::text, format('the call runs on %s, which %s', c.claimed_by, case
-  when w.worker_id is null then 'nobody knows'
+  when w.worker_id is null then 'is not in core_workers'
   when w.stopped_at is not null then 'stopped at ' || w.stopped_at
   else 'was alive until ' || w.alive_until end)
 from public.core_tool_calls c
@@ -29,7 +29,7 @@ where c.status = 'waiting' and c.updated_at < now() - interval '1 minute'
 
 union all
 
-select 'cancel-due', c.id::text, format('the call runs on %s, and someone asked to cancel it at %s', c.claimed_by, c.cancel_requested_at)
+select 'cancel-due', c.id::text, format('the call still runs on %s, and someone asked to cancel it at %s', c.claimed_by, c.cancel_requested_at)
 from public.core_tool_calls c
 where c.status = 'running' and c.cancel_requested_at < now() - interval '1 minute'
 

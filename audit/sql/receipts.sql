@@ -1,5 +1,6 @@
--- Every call beside its receipt. A call that ended in an earlier GEM has the one event `imported`: of its receipt only what
--- any receipt must be is checked, since the earlier GEM kept it by rules of its own.
+-- Every call beside its receipt. A call that ended in an earlier GEM has `imported` as its only event: its receipt followed the
+-- rules of that GEM, and is checked only for what must hold for any receipt. A value is compared by `is distinct from`,
+-- since a row of an archive may have null where the tables cannot.
 with pair as (
   select coalesce(c.id, r.call_id) as id, c.status, c.attempt, c.claimed_by, coalesce(c.tool_name, '') as tool, c.error,
     r.id as receipt, r.status as receipt_status, r.attempt as receipt_attempt, r.worker_id, r.tool_name as receipt_tool, r.result, r.effects,
@@ -14,10 +15,10 @@ with pair as (
     case when final and not has_receipt then 'receipt-missing' end,
     case when not has_call then 'receipt-orphan' end,
     case when has_call and has_receipt and not final then 'receipt-early' end,
-    case when final and status <> receipt_status then 'receipt-status' end,
+    case when final and has_receipt and status is distinct from receipt_status then 'receipt-status' end,
     case when final and ours and status = receipt_status
       and error is distinct from case when status = 'failed' then result -> 'error' end then 'receipt-error' end,
-    case when final and ours and (attempt <> receipt_attempt or tool <> receipt_tool or claimed_by is distinct from worker_id)
+    case when final and ours and (attempt, tool, claimed_by) is distinct from (receipt_attempt, receipt_tool, worker_id)
       then 'receipt-attempt' end,
     case when ours and (case receipt_status
         when 'succeeded' then result is not null

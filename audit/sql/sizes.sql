@@ -1,4 +1,4 @@
--- What there is to look at.
+-- How much there is to check.
 with c as (
   select count(*) as calls, count(*) filter (where status in ('succeeded', 'failed', 'not_configured')) as finished,
     count(*) filter (where status = 'queued') as queued, count(*) filter (where status = 'running') as running,
@@ -10,5 +10,6 @@ with c as (
   select count(*) as events from public.core_tool_events
 )
 select size.*
-from c, r, e, lateral (values ('calls', calls), ('finished calls', finished), ('queued calls', queued), ('running calls', running),
+from c, r, e, lateral (values ('guards', 26), -- those of guards.sql
+  ('calls', calls), ('finished calls', finished), ('queued calls', queued), ('running calls', running),
   ('waiting calls', waiting), ('receipts', receipts), ('hits', hits), ('events', events)) size (name, n)

@@ -1,8 +1,8 @@
-// Package handlertest runs a tool call through a real worker against a real Postgres, for the tests of handlers:
+// Package handlertest runs tool calls through a real worker against a real Postgres, for the tests of handlers:
 //
-//	func TestCreateKeepsThePhone(t *testing.T) {
-//		gem := handlertest.Start(t, handlertest.Setup{})
-//		receipt := gem.Run(handlertest.Call{Tool: "leads.create", Input: `{"name": "Ada", "phone": "1", "suburb": "Soho"}`})
+//	func TestANoteIsKept(t *testing.T) {
+//		gem := handlertest.Start(t, handlertest.Options{Domains: []any{shop.Domain()}, Registry: registry})
+//		receipt := gem.Run(handlertest.Call{Tool: "shop.add_note", Input: `{"text": "hello"}`})
 //		…
 //	}
 //
@@ -14,15 +14,18 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/worker"
@@ -31,56 +34,69 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// patience is how long a receipt is waited for before the test fails.
+// patience is how long a test waits for a receipt before it fails.
 const patience = 30 * time.Second
 
-// Setup says what the worker runs with. The zero value is GEM as it comes, with nothing configured.
-type Setup struct {
-	// Registry is a registry file's contents. Default: the built-in one.
+// Options describes the program under test, as gem.Program does.
+type Options struct {
+	// Domains are the domains of the program: plain values or handlers.Domain. They are configured and opened.
+	Domains []any
+	// Registry is the contents of the registry file. It is required.
 	Registry []byte
-	// Deps is what the built-in domains are given; DB is filled in.
-	Deps handlers.Deps
-	// Domains replaces the built-in domains; db is a pool on the test's database.
-	Domains func(db handlers.DB) []any
+	// Migrations are the program's own SQL files, besides those of its domains. Nil means none.
+	Migrations fs.FS
+	// Environment has the variables of the domains' configurations. The environment of the process is not read.
+	Environment map[string]string
 	// Worker changes the worker's options before it starts.
 	Worker func(*worker.Options)
-	// NoWorker starts none: the test starts its own with [Env.StartWorker].
+	// NoWorker starts no worker: the test starts its own with [Env.StartWorker].
 	NoWorker bool
-	// Database is the URL of a migrated database of the test's own. Default: a new one.
+	// Database is the URL of a migrated database of the test's own. Empty means a new one.
 	Database string
 }
 
 // Env is a database with a worker on it.
 type Env struct {
-	t     testing.TB
-	setup Setup
+	t       testing.TB
+	options Options
+	route   testdb.Route
+	log     *zap.Logger
 
 	// URL leads to the test's database; DB is a pool on it, with the rights of its owner.
 	URL string
 	DB  *pgxpool.Pool
-	// Route is the way of the workers.
-	Route testdb.Route
 	// Logs holds what the workers logged.
 	Logs *observer.ObservedLogs
-	log  *zap.Logger
 }
 
-// Start makes a database and starts a worker on it, which stops at the end of the test.
-func Start(t testing.TB, setup Setup) *Env {
+// Start makes a database with the tables of the program, opens its domains, and starts a worker, which stops at the end of
+// the test.
+func Start(t testing.TB, o Options) *Env {
 	t.Helper()
 	core, logs := observer.New(zap.DebugLevel)
-	if setup.Database == "" {
-		setup.Database = testdb.New(t)
+	if o.Database == "" {
+		sources := migrations.Sources(o.Domains...)
+		if o.Migrations != nil {
+			sources = append(sources, migrations.Source{Name: "program", Files: o.Migrations})
+		}
+		o.Database = testdb.New(t, sources...)
 	}
-	e := &Env{t: t, setup: setup, URL: setup.Database, Logs: logs, log: zap.New(core)}
-	e.DB, e.Route = testdb.Pool(t, e.URL), testdb.RouteTo(t, e.URL)
-	if !setup.NoWorker {
+	e := &Env{t: t, options: o, URL: o.Database, Logs: logs, log: zap.New(core)}
+	e.DB, e.route = testdb.Pool(t, e.URL), testdb.RouteTo(t, e.URL)
+	lookup := func(variable string) string { return o.Environment[variable] }
+	if err := handlers.Configure(lookup, o.Domains...); err != nil {
+		t.Fatal(err)
+	}
+	if err := handlers.Open(handlers.Env{Pool: e.Pool(4, false), Log: e.log}, o.Domains...); err != nil {
+		t.Fatal(err)
+	}
+	if !o.NoWorker {
 		e.StartWorker()
 	}
 	return e
 }
 
-// Running is a worker that was started; Stop stops it in order and waits until it has.
+// Running is a worker that was started. Stop stops it in order and waits for its end.
 type Running struct {
 	*worker.Worker
 	Stop func()
@@ -103,38 +119,27 @@ func (e *Env) StartWorker(change ...func(*worker.Options)) *Running {
 	return &Running{Worker: w, Stop: stop}
 }
 
-// NewWorker makes a worker on the database without starting it.
+// NewWorker makes a worker on the database without starting it. change may alter its options.
 func (e *Env) NewWorker(change ...func(*worker.Options)) *worker.Worker {
 	e.t.Helper()
-	data := e.setup.Registry
-	if data == nil {
-		data = gem.BuiltInRegistry
-	}
-	reg, err := registry.Parse(data)
+	reg, err := registry.Parse(e.options.Registry)
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	options := worker.Options{Registry: reg, ListenURL: e.Route.Listen, Name: "test", Concurrency: 4, Log: e.log, ShutdownGrace: 5 * time.Second}
-	if e.setup.Worker != nil {
-		change = append([]func(*worker.Options){e.setup.Worker}, change...)
+	bound, err := handlers.Bind(e.options.Domains...)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	options := worker.Options{Registry: reg, Handlers: bound, ListenURL: e.route.Listen, Name: "test", Concurrency: 4, Log: e.log,
+		ShutdownGrace: 5 * time.Second}
+	if e.options.Worker != nil {
+		change = append([]func(*worker.Options){e.options.Worker}, change...)
 	}
 	for _, c := range change {
 		c(&options)
 	}
 	if options.Calls == nil {
 		options.Calls, options.Control = e.Pool(options.Concurrency, false), e.Pool(2, false)
-	}
-
-	var domains []any
-	if e.setup.Domains != nil {
-		domains = e.setup.Domains(options.Calls)
-	} else {
-		deps := e.setup.Deps
-		deps.DB = options.Calls
-		domains = handlers.BuiltIn(deps)
-	}
-	if options.Handlers, err = handlers.Bind(domains...); err != nil {
-		e.t.Fatal(err)
 	}
 	w, err := worker.New(options)
 	if err != nil {
@@ -143,10 +148,14 @@ func (e *Env) NewWorker(change ...func(*worker.Options)) *worker.Worker {
 	return w
 }
 
-// Pool makes a pool as a worker has it. pooled says that it is to work through a transaction pooler, whatever there is.
+// Pool makes a pool as a worker has it. pooled makes it work as through a transaction pooler, even without one.
 func (e *Env) Pool(size int, pooled bool) *pgxpool.Pool {
 	e.t.Helper()
-	pool, err := pgpool.Open(context.Background(), e.Route.URL, pgpool.Options{MaxConns: int32(size), Pooled: pooled || e.Route.Pooled})
+	mode := e.route.Mode
+	if pooled {
+		mode = pgpool.TransactionPooler
+	}
+	pool, err := pgpool.Open(context.Background(), e.route.URL, pgpool.Options{MaxConns: int32(size), Mode: mode})
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -154,7 +163,7 @@ func (e *Env) Pool(size int, pooled bool) *pgxpool.Pool {
 	return pool
 }
 
-// Call is a row that a frontend inserts. Empty fields are left to their defaults.
+// Call is a row that a frontend inserts. Empty fields have their defaults.
 type Call struct {
 	Tool      string
 	Input     string // JSON
@@ -192,7 +201,7 @@ func (e *Env) Run(c Call) *receipts.Receipt {
 	return e.Await(e.Insert(c))
 }
 
-// Await returns the receipt of a call, as soon as it is there.
+// Await waits for the receipt of a call and returns it.
 func (e *Env) Await(callID string) *receipts.Receipt {
 	e.t.Helper()
 	var found *receipts.Receipt
@@ -207,12 +216,12 @@ func (e *Env) Await(callID string) *receipts.Receipt {
 	return found
 }
 
-// Until waits for a condition, and fails the test when it does not come.
+// Until waits until a condition holds, and fails the test after 30 seconds.
 func (e *Env) Until(what string, holds func() bool) {
 	e.t.Helper()
 	for deadline := time.Now().Add(patience); !holds(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			e.t.Fatalf("waited %s in vain for %s", patience, what)
+			e.t.Fatalf("after %s, still waiting for %s", patience, what)
 		}
 	}
 }
@@ -231,7 +240,7 @@ func (e *Env) Journal(callID string) []string {
 	return names
 }
 
-// Output decodes the result of a receipt that must have succeeded.
+// Output decodes the result of a receipt. The call must have succeeded.
 func Output[T any](t testing.TB, r *receipts.Receipt) T {
 	t.Helper()
 	var out T
@@ -244,7 +253,31 @@ func Output[T any](t testing.TB, r *receipts.Receipt) T {
 	return out
 }
 
-// ErrorOf returns the error of a receipt that must have failed.
+// Do makes a call, which must succeed, and returns its output and its receipt.
+func Do[T any](e *Env, tool, input string) (T, *receipts.Receipt) {
+	e.t.Helper()
+	r := e.Run(Call{Tool: tool, Input: input})
+	return Output[T](e.t, r), r
+}
+
+// Effects returns a receipt's effects in Postgres in words, such as "insert leads, read 2 notes".
+func Effects(t testing.TB, r *receipts.Receipt) string {
+	t.Helper()
+	var effects handlers.Effects
+	if err := json.Unmarshal(r.Effects, &effects); err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, w := range effects.DBWrites {
+		all = append(all, fmt.Sprintf("%s %s", w.Action, w.Table))
+	}
+	for _, r := range effects.DBReads {
+		all = append(all, fmt.Sprintf("read %d %s", r.Count, r.Table))
+	}
+	return strings.Join(all, ", ")
+}
+
+// ErrorOf returns the error of a receipt. The call must have failed.
 func ErrorOf(t testing.TB, r *receipts.Receipt) receipts.Error {
 	t.Helper()
 	e, failed := r.Error()

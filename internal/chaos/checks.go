@@ -136,7 +136,7 @@ func examine(ctx context.Context, db querier) (faults []string, found map[sort]i
 
 // audited is what `gem audit` finds: the journals, the receipts, the hits.
 func audited(ctx context.Context, db *pgxpool.Pool) (faults []string, err error) {
-	report, err := audit.Database(ctx, db, time.Minute, audit.Options{})
+	report, err := audit.Database(ctx, db, audit.Options{Timeout: time.Minute})
 	if err != nil {
 		return nil, fmt.Errorf("audit the database: %w", err)
 	}

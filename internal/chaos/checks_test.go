@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
 )
 
@@ -22,9 +21,9 @@ func TestEachCheckFindsWhatBreaksIt(t *testing.T) {
 	}
 	defer outside.close()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	env := handlertest.Start(t, handlertest.Setup{
+	env := handlertest.Start(t, handlertest.Options{
 		Registry: labRegistry(),
-		Domains:  func(handlers.DB) []any { return []any{Lab{outside: outside.url, client: client}} },
+		Domains:  []any{Lab{outside: outside.url, client: client}},
 	})
 	if _, err := env.DB.Exec(t.Context(), labTables); err != nil {
 		t.Fatal(err)
@@ -60,7 +59,7 @@ func TestEachCheckFindsWhatBreaksIt(t *testing.T) {
 			"delete from core_tool_receipts where call_id = " + success + "'lab.ping' limit 1)"},
 		{"a call has no second receipt",
 			"drop index gem_receipts_one_per_call; " +
-				"insert into core_tool_receipts (call_id, tool_name, status, attempt, result) select call_id, tool_name, status, attempt, result from core_tool_receipts where tool_name = 'lab.send' limit 1"},
+				"insert into core_tool_receipts (id, created_at, call_id, tool_name, status, attempt, result) select gen_random_uuid(), created_at, call_id, tool_name, status, attempt, result from core_tool_receipts where tool_name = 'lab.send' limit 1"},
 		{"a transactional success has its row",
 			"delete from lab_rows where call_id = " + success + "'lab.write' limit 1)"},
 		{"a transactional success has no second row, and what did not succeed by running has none",

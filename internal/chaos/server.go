@@ -64,7 +64,7 @@ func startServer(ctx context.Context, folder string) (_ *server, err error) {
 		c.Port = uint16(port)
 		return err
 	}
-	pgpool.Prepare(config.ConnConfig, pgpool.Options{Name: "chaos"})
+	pgpool.Configure(config.ConnConfig, pgpool.Options{Mode: pgpool.Direct, Name: "chaos"})
 	if s.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return nil, err
 	}

@@ -72,8 +72,8 @@ func runWorker(ctx context.Context) error {
 		return err
 	}
 	const concurrency = 6
-	calls, err1 := pgpool.Open(ctx, j.Database, pgpool.Options{MaxConns: concurrency, Name: "gem calls"})
-	control, err2 := pgpool.Open(ctx, j.Database, pgpool.Options{MaxConns: 2, Name: "gem control"})
+	calls, err1 := pgpool.Open(ctx, j.Database, pgpool.Options{MaxConns: concurrency, Mode: pgpool.Direct, Name: "gem calls"})
+	control, err2 := pgpool.Open(ctx, j.Database, pgpool.Options{MaxConns: 2, Mode: pgpool.Direct, Name: "gem control"})
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}

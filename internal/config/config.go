@@ -2,8 +2,9 @@
 package config
 
 import (
-	"errors"
 	"time"
+
+	"github.com/gemworker/gem/handlers"
 )
 
 // Config is the configuration of a GEM process. Its tags are the one place that states a variable's name, default,
@@ -11,14 +12,14 @@ import (
 //
 // A variable of only white space counts as unset. Text is trimmed, and all values are checked, by [Load].
 type Config struct {
-	DatabaseURL Secret `envconfig:"DATABASE_URL" may:"a connection string such as postgres://user:password@host:5432/database, with special characters of the password as %XX" desc:"The Postgres that holds everything. May be a pooler's."`
-	DirectURL   Secret `envconfig:"DIRECT_URL" may:"a connection string such as postgres://user:password@host:5432/database, with special characters of the password as %XX" desc:"The same Postgres without a pooler, for migrations and notifications; set it where DATABASE_URL is a pooler in transaction mode."`
+	DatabaseURL handlers.Secret `envconfig:"DATABASE_URL" may:"a connection string such as postgres://user:password@host:5432/database, with special characters of the password as %XX" desc:"The Postgres that holds everything. May be a pooler's."`
+	DirectURL   handlers.Secret `envconfig:"DIRECT_URL" may:"a connection string such as postgres://user:password@host:5432/database, with special characters of the password as %XX" desc:"The same Postgres without a pooler, for migrations and notifications; set it where DATABASE_URL is a pooler in transaction mode."`
 
 	// DatabasePooler is what DATABASE_URL leads to, where that is not to be found out at start.
 	DatabasePooler string `envconfig:"DATABASE_POOLER" default:"auto" may:"auto, none, session or transaction" desc:"The mode of the pooler that DATABASE_URL leads to, or none. By default the worker finds out and logs what it found."`
 
 	// ToolsRegistry is empty when the file in the working directory is to be used, or else the one built in.
-	ToolsRegistry string `envconfig:"TOOLS_REGISTRY" may:"the path of a file" desc:"The registry. By default tools.registry.json in the working directory, else the one built into the program."`
+	ToolsRegistry string `envconfig:"TOOLS_REGISTRY" may:"the path of a file, or the registry itself" desc:"The registry: a path, or the JSON itself. By default tools.registry.json in the working directory, otherwise the one built into the program."`
 
 	// WorkerID names this process in the tables. Load fills it in.
 	WorkerID string `envconfig:"WORKER_ID" may:"1 to 100 printable characters" desc:"The name of this worker. By default RENDER_INSTANCE_ID, else the name of the host."`
@@ -33,24 +34,6 @@ type Config struct {
 
 	LogLevel  string `envconfig:"LOG_LEVEL" default:"info" may:"debug, info, warn or error" desc:"The least severe messages that are logged."`
 	LogFormat string `envconfig:"LOG_FORMAT" default:"json" may:"json or console" desc:"json for machines, console for people."`
-
-	// Without a host, comms.send_email is not configured.
-	SMTPHost     string `envconfig:"SMTP_HOST" may:"the name or address of a host, without scheme and port" desc:"The mail server of comms.send_email."`
-	SMTPPort     int    `envconfig:"SMTP_PORT" default:"587" may:"a whole number from 1 to 65535" desc:"Its port."`
-	SMTPUsername Secret `envconfig:"SMTP_USERNAME" may:"the user that the mail server knows" desc:"Its user; with some services a token."`
-	SMTPPassword Secret `envconfig:"SMTP_PASSWORD" may:"the password of SMTP_USERNAME" desc:"Its password."`
-	SMTPFrom     string `envconfig:"SMTP_FROM" may:"a mail address such as gem@example.com or GEM <gem@example.com>" desc:"The sender of mails."`
-	SMTPTLS      string `envconfig:"SMTP_TLS" default:"starttls" may:"starttls, tls or none" desc:"starttls (port 587), tls from the first byte (port 465), or none."`
-
-	// Without account, token and sender, comms.send_sms is not configured.
-	TwilioAccountSID string `envconfig:"TWILIO_ACCOUNT_SID" may:"the account's SID, letters and digits" desc:"The Twilio account of comms.send_sms."`
-	TwilioAuthToken  Secret `envconfig:"TWILIO_AUTH_TOKEN" may:"the account's token" desc:"Its token."`
-	TwilioFrom       string `envconfig:"TWILIO_FROM" may:"a number such as +15550100, or a sender's name" desc:"The sender of messages."`
-	// TwilioBaseURL has no slash at its end.
-	TwilioBaseURL string `envconfig:"TWILIO_BASE_URL" default:"https://api.twilio.com" may:"a URL such as https://api.twilio.com, without user, query and fragment" desc:"Where Twilio's API is; another in tests."`
-
-	// HTTPAllowedHosts are in small letters, as host or host:port. Without any, http.request is not configured.
-	HTTPAllowedHosts []string `envconfig:"HTTP_ALLOWED_HOSTS" may:"a list such as api.example.com,10.0.0.5:8080 of hosts, each with or without a port, without scheme and path" desc:"The hosts that http.request may reach, with commas between."`
 }
 
 // PollInterval is the time between two looks for calls when nothing is going on.
@@ -69,8 +52,8 @@ func (c *Config) CallConnections() int {
 // RequireDatabase is for commands that need a database: its error says what to do when none is configured.
 func (c *Config) RequireDatabase() error {
 	if c.DatabaseURL == "" {
-		return errors.New("DATABASE_URL is not set: set it to the connection string of your Postgres, " +
-			"such as postgres://user:password@host:5432/database, or run `gem dev`, which starts a private one")
+		return &InvalidError{Problems: []string{"DATABASE_URL is not set: set it to the connection string of your Postgres, " +
+			"such as postgres://user:password@host:5432/database, or run `gem dev`, which starts a private one"}}
 	}
 	return nil
 }

@@ -7,62 +7,64 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// canceller cancels a statement on the server when its context ends; a connection that does not answer in time is lost.
+// canceller cancels a statement on the server when its context ends, and drops a connection that does not answer in time.
 //
-// pgx has one that hangs up on the request as soon as the statement has ended, whoever was faster. PgBouncer 1.18 ends with
-// a fatal error then (pgbouncer issue 801): this one waits for the other side to hang up.
+// pgx's own handler hangs up on the cancel request as soon as the statement has ended. PgBouncer 1.18 crashes on that
+// (pgbouncer issue 801), so this one waits until the other side hangs up.
 type canceller struct {
 	conn  *pgconn.PgConn
-	ended chan struct{} // the statement's answer is read
-	done  chan struct{}
+	ended chan struct{} // closed when the statement's answer has been read
+	done  chan struct{} // closed when no request can hit the connection's next statement
 }
 
 const (
-	// settle is left to a request that was taken, so that it does not hit the connection's next statement.
-	settle = 100 * time.Millisecond
-	// askAgain is for a request that came before its statement did, and found nothing to cancel.
-	askAgain = 300 * time.Millisecond
-	// hangUp is for a request that nobody answers.
-	hangUp = time.Minute
+	// settleTime is how long an accepted request may still take to arrive at the statement.
+	settleTime = 100 * time.Millisecond
+	// cancelAgain is the pause before the next request: one that arrives before the statement has begun cancels nothing.
+	cancelAgain = 300 * time.Millisecond
+	// requestTimeout is for a request that nobody answers.
+	requestTimeout = time.Minute
 )
 
+// HandleCancel starts to send cancel requests.
 func (c *canceller) HandleCancel(context.Context) {
 	c.ended, c.done = make(chan struct{}), make(chan struct{})
-	deadline := time.Now().Add(cancelPatience)
+	deadline := time.Now().Add(cancelTimeout)
 	_ = c.conn.Conn().SetDeadline(deadline)
 	go func() {
 		defer close(c.done)
-		lost := time.After(time.Until(deadline))
+		dropped := time.After(time.Until(deadline))
 		for {
 			select {
 			case <-c.request():
-			case <-lost:
-				return // of the connection nothing is left, and the request waits for its answer alone
+			case <-dropped:
+				return // the request goes on waiting for its answer
 			}
 			select {
 			case <-c.ended:
-				time.Sleep(settle)
+				time.Sleep(settleTime)
 				return
-			case <-lost:
+			case <-dropped:
 				return
-			case <-time.After(askAgain):
+			case <-time.After(cancelAgain):
 			}
 		}
 	}()
 }
 
-// request sends a request. What it returns is closed when the other side has hung up.
+// request sends a cancel request. The channel is closed when the other side has hung up.
 func (c *canceller) request() <-chan struct{} {
 	answered := make(chan struct{})
 	go func() {
 		defer close(answered)
-		ctx, cancel := context.WithTimeout(context.Background(), hangUp)
+		ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 		defer cancel()
-		_ = c.conn.CancelRequest(ctx) // the connection's deadline is what counts
+		_ = c.conn.CancelRequest(ctx) // if it fails, the connection's deadline ends the statement
 	}()
 	return answered
 }
 
+// HandleUnwatchAfterCancel waits until the connection can be used again.
 func (c *canceller) HandleUnwatchAfterCancel() {
 	close(c.ended)
 	<-c.done

@@ -18,8 +18,8 @@ import (
 	"github.com/gemworker/gem/internal/testdb"
 )
 
-// A server that stands still answers no cancel request. One that hung up meanwhile ended PgBouncer 1.18, for all its clients.
-func TestCancelRequestsThatNobodyAnswersDoNotEndThePooler(t *testing.T) {
+// A stopped server answers no cancel request. PgBouncer 1.18 crashed when a client hung up on such a request.
+func TestUnansweredCancelRequestsDoNotCrashThePooler(t *testing.T) {
 	t.Parallel()
 	server, err := pgserver.Start(t.Context(), pgserver.Options{})
 	if err != nil {
@@ -28,7 +28,7 @@ func TestCancelRequestsThatNobodyAnswersDoNotEndThePooler(t *testing.T) {
 	t.Cleanup(func() { _ = server.Stop() })
 	direct := testdb.Pool(t, server.URL("postgres"))
 	pooler := pgbouncer.Start(t, server.URL("postgres"), pgbouncer.Options{Mode: pgbouncer.Session, PoolSize: 20})
-	pool, err := pgpool.Open(t.Context(), pooler.URL(server.URL("postgres")), pgpool.Options{MaxConns: 12, Pooled: true})
+	pool, err := pgpool.Open(t.Context(), pooler.URL(server.URL("postgres")), pgpool.Options{MaxConns: 12})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,9 @@ func TestCancelRequestsThatNobodyAnswersDoNotEndThePooler(t *testing.T) {
 	time.Sleep(300 * time.Millisecond) // so that statements are under way
 	var pidFile string
 	var pids []int
-	if err := direct.QueryRow(t.Context(), "select pg_read_file('postmaster.pid'), (select array_agg(pid) from pg_stat_activity where backend_type = 'client backend')").Scan(&pidFile, &pids); err != nil {
+	const processes = `select pg_read_file('postmaster.pid'),
+		(select array_agg(pid) from pg_stat_activity where backend_type = 'client backend')`
+	if err := direct.QueryRow(t.Context(), processes).Scan(&pidFile, &pids); err != nil {
 		t.Fatal(err)
 	}
 	postmaster, err := strconv.Atoi(strings.SplitN(pidFile, "\n", 2)[0])
@@ -63,14 +65,14 @@ func TestCancelRequestsThatNobodyAnswersDoNotEndThePooler(t *testing.T) {
 	all := append([]int{postmaster}, pids...)
 	signal := func(s syscall.Signal) {
 		for _, pid := range all {
-			_ = syscall.Kill(pid, s) // some may have ended meanwhile
+			_ = syscall.Kill(pid, s) // some may have ended by now
 		}
 	}
 	signal(syscall.SIGSTOP)
 	t.Cleanup(func() { signal(syscall.SIGCONT) })
 	time.Sleep(5 * time.Second)
 	signal(syscall.SIGCONT)
-	time.Sleep(time.Second) // what was waiting is answered
+	time.Sleep(time.Second) // so that waiting requests are answered
 	close(stop)
 	statements.Wait()
 

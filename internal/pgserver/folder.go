@@ -17,99 +17,103 @@ import (
 	"time"
 )
 
-// folder is where a server's files lie: data, the superuser's password, and, when it is kept, the log and the lock.
-// A temporary one is created and removed by the keeper. Its log is a file without a name, which can be read to the end.
+// folder holds a server's files: the data, the superuser's password and, if the folder is kept, the log and the lock. The
+// keeper creates and removes a temporary folder. Its log is a deleted file, which stays readable while it is open.
 type folder struct {
-	path    string
-	lock    *os.File // nil for a temporary folder
-	durable bool
+	path string
+	lock *os.File // nil for a temporary folder
+}
+
+// openFolder locks dataDir, or chooses the name of a temporary folder if that is empty.
+func openFolder(ctx context.Context, dataDir string, as account) (folder, error) {
+	if dataDir == "" {
+		parent, err := temporaryParent(as)
+		return folder{path: filepath.Join(parent, "gem-postgres-"+rand.Text())}, err
+	}
+	dir, err := filepath.Abs(dataDir)
+	if err == nil {
+		err = createDataDir(dir, as)
+	}
+	if err != nil {
+		return folder{}, err
+	}
+	lock, err := lockDataDir(ctx, dir)
+	return folder{path: dir, lock: lock}, err
+}
+
+func temporaryParent(as account) (string, error) {
+	for _, dir := range []string{memoryDir(), os.TempDir(), "/tmp"} {
+		if dir != "" && as.canWrite(dir) {
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("%s cannot write to %s or /tmp: set TMPDIR to another folder for temporary files", as.name, os.TempDir())
 }
 
 const lockName = "lock"
 
-// openFolder gets hold of the DataDir, or chooses a name for a temporary folder when there is none.
-func openFolder(ctx context.Context, o Options, as *account) (folder, error) {
-	if o.DataDir == "" {
-		parent, err := temporaryParent(as)
-		return folder{path: filepath.Join(parent, "gem-postgres-"+rand.Text()), durable: o.Durable}, err
-	}
-	dir, err := filepath.Abs(o.DataDir)
-	if err != nil {
-		return folder{}, err
-	}
-	if err := createKept(dir, as); err != nil {
-		return folder{}, err
-	}
-	lock, err := lockFolder(ctx, dir)
-	if err != nil {
-		return folder{}, err
-	}
-	return folder{path: dir, lock: lock, durable: o.Durable}, nil
-}
-
-func temporaryParent(as *account) (string, error) {
-	var candidates []string
-	if dir := memoryDir(); dir != "" {
-		candidates = append(candidates, dir)
-	}
-	candidates = append(candidates, os.TempDir(), "/tmp")
-	for _, dir := range candidates {
-		if as.canWrite(dir) {
-			return dir, nil
-		}
-	}
-	return "", fmt.Errorf("no folder for temporary files that %s can write to, of %s: set TMPDIR to one",
-		as, strings.Join(candidates, ", "))
-}
-
-// createKept creates dir for the server's user. A folder with other things in it is refused and left as it is.
-func createKept(dir string, as *account) error {
+// createDataDir creates dir for the server's user. It refuses a folder that holds anything else, and leaves it as it is.
+func createDataDir(dir string, as account) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("create the data folder: %w", err)
 	}
-	inside, err := os.ReadDir(dir)
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("open the data folder: %w", err)
 	}
-	if len(inside) > 0 {
-		if _, err := os.Stat(filepath.Join(dir, lockName)); errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%s is not empty and was not made by gem: choose another data folder", dir)
+	if len(entries) == 0 {
+		if err := errors.Join(as.own(dir), os.Chmod(dir, 0o700)); err != nil {
+			return fmt.Errorf("give the data folder to %s: %w", as.name, err)
 		}
-	} else {
-		if err := as.own(dir); err != nil {
-			return fmt.Errorf("hand the data folder to %s: %w", as, err)
-		}
-		if err := os.Chmod(dir, 0o700); err != nil {
-			return fmt.Errorf("protect the data folder: %w", err)
-		}
+	} else if _, err := os.Stat(filepath.Join(dir, lockName)); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is not empty and was not created by gem: choose another data folder", dir)
 	}
 	if !as.canWrite(dir) {
-		return fmt.Errorf("%s, as which the server has to run, can not write to %s: "+
-			"choose a data folder that it can reach, outside the home folder of root", as, dir)
+		return fmt.Errorf("%s has to run the server and cannot write to %s: "+
+			"choose a data folder that this user can reach, outside the home folder of root", as.name, dir)
 	}
 	return nil
 }
 
-// lockFolder takes the lock on a kept folder. The server inherits it, so it is free only when nothing runs there. After
-// its program was killed, a server takes a moment to stop: that is waited for, a program that lives is not.
-func lockFolder(ctx context.Context, dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+// lockDataDir locks a data folder. The server inherits the lock, so that it is free only when no server runs there. It waits
+// for a server that is stopping because its program was killed, but not for a program that is alive.
+func lockDataDir(ctx context.Context, dir string) (*os.File, error) {
+	deadline := time.Now().Add(stopLimit)
+	lock, err := lockFile(ctx, filepath.Join(dir, lockName), func(f *os.File) error {
+		text, _ := io.ReadAll(io.NewSectionReader(f, 0, 20))
+		holder := strings.TrimSpace(string(text))
+		if pid, err := strconv.Atoi(holder); err == nil && !gone(pid) || time.Now().After(deadline) {
+			return fmt.Errorf("%s is in use by the server of another gem, process %s: "+
+				"stop that one first, or choose another data folder", dir, holder)
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("lock the data folder: %w", err)
 	}
-	deadline := time.Now().Add(stopLimit)
+	if _, err := lock.WriteAt(fmt.Appendf(nil, "%-19d\n", os.Getpid()), 0); err != nil { // covers an earlier id
+		return nil, errors.Join(err, lock.Close())
+	}
+	return lock, nil
+}
+
+// lockFile creates a file and locks it. While another process holds the lock, it tries again until refuse, which may read
+// the file, returns an error.
+func lockFile(ctx context.Context, path string, refuse func(*os.File) error) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
-			break
+			return f, nil
 		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, errors.Join(fmt.Errorf("lock the data folder %s: %w", dir, err), f.Close())
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			err = refuse(f)
 		}
-		holder, _ := io.ReadAll(io.NewSectionReader(f, 0, 20))
-		if pid, err := strconv.Atoi(strings.TrimSpace(string(holder))); err == nil && running(pid) || time.Now().After(deadline) {
-			return nil, errors.Join(fmt.Errorf("%s is in use by the server of another gem, process %s: "+
-				"stop that one first, or choose another data folder", dir, strings.TrimSpace(string(holder))), f.Close())
+		if err != nil {
+			return nil, errors.Join(err, f.Close())
 		}
 		select {
 		case <-ctx.Done():
@@ -117,79 +121,48 @@ func lockFolder(ctx context.Context, dir string) (*os.File, error) {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	if err := f.Truncate(0); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	if _, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
-}
-
-func running(pid int) bool {
-	return pid > 0 && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
 }
 
 func (f folder) kept() bool { return f.lock != nil }
 
-// password is the one that the kept data were created with, or a new one.
-func (f folder) password() (string, error) {
-	if !f.kept() {
+// password returns the password of the kept data, or a new one. It returns an error if the binaries cannot open the data.
+func (f folder) password(bin binaries) (string, error) {
+	data, file := filepath.Join(f.path, "data"), filepath.Join(f.path, "password")
+	if _, err := os.Stat(data); errors.Is(err, fs.ErrNotExist) {
 		return rand.Text(), nil
 	}
-	text, err := os.ReadFile(filepath.Join(f.path, "password"))
+	password, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		if _, err := os.Stat(f.data()); err == nil {
-			return "", fmt.Errorf("the file %s is missing, and nobody else knows the password: "+
-				"put it back, or delete the folder to start afresh", filepath.Join(f.path, "password"))
-		}
-		return rand.Text(), nil
+		return "", fmt.Errorf("the file %s is missing, and nothing else has the password: "+
+			"put the file back, or delete the folder to start afresh", file)
 	}
-	return strings.TrimSpace(string(text)), err
+	text, err2 := os.ReadFile(filepath.Join(data, "PG_VERSION"))
+	if err := errors.Join(err, err2); err != nil {
+		return "", err
+	}
+	if version := strings.TrimSpace(string(text)); version != strconv.Itoa(bin.major) {
+		return "", fmt.Errorf("%s was created by Postgres %s and the server in %s is version %d: set GEM_POSTGRES_BIN to the "+
+			"bin folder of a Postgres %s, or delete the data folder to start afresh", f.path, version, bin.dir, bin.major, version)
+	}
+	return strings.TrimSpace(string(password)), nil
 }
 
-// fits says whether the binaries can open the kept data.
-func (f folder) fits(bin binaries) error {
-	text, err := os.ReadFile(filepath.Join(f.data(), "PG_VERSION"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if has := strings.TrimSpace(string(text)); has != strconv.Itoa(bin.major) {
-		return fmt.Errorf("%s was created by Postgres %s and the server in %s is version %d: set GEM_POSTGRES_BIN to the "+
-			"bin folder of a Postgres %s, or delete the data folder to start afresh", f.path, has, bin.dir, bin.major, has)
-	}
-	return nil
-}
-
-func (f folder) data() string { return filepath.Join(f.path, "data") }
-
-// openLog opens the log, empty. It is inherited by the server, so it does not matter who owns it.
+// openLog opens an empty log. The server inherits the open file, whoever owns it.
 func (f folder) openLog() (*os.File, error) {
 	if f.kept() {
 		return os.OpenFile(filepath.Join(f.path, "log"), os.O_RDWR|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
 	}
 	log, err := os.CreateTemp("", "gem-postgres-log-")
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = os.Remove(log.Name())
 	}
-	return log, os.Remove(log.Name())
+	return log, err
 }
 
-// remove removes what the keeper, when it was killed, could not.
-func (f folder) remove() error {
+// close unlocks a kept folder. It removes a temporary one, which the keeper does too unless it was killed.
+func (f folder) close() error {
 	if f.kept() {
-		return nil
+		return f.lock.Close()
 	}
 	return os.RemoveAll(f.path)
-}
-
-// close gives the folder up to others.
-func (f folder) close() error {
-	if f.lock == nil {
-		return nil
-	}
-	return f.lock.Close()
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/gemworker/gem/internal/pgserver"
 )
 
-// parentMode makes the test binary a program that starts a server, says so, and waits to be killed.
+// parentMode makes the test binary a program that starts a server, prints its URL, and waits to be killed.
 const parentMode = "GEM_TEST_PARENT_DATA"
 
 func TestMain(m *testing.M) {
@@ -48,7 +48,7 @@ func beParent(data string) {
 	select {}
 }
 
-// traces of one server: all that must be gone after it.
+// traces of one server, which must be gone when it has stopped.
 type traces struct {
 	folder string
 	server int // process id
@@ -92,7 +92,7 @@ func wantStopped(t *testing.T, tr traces) {
 	eventually(t, "no process is left", func() bool { return len(processes(t, tr)) == 0 })
 }
 
-// processes are those of the keeper's group and those that work in the folder, as the server's own children do.
+// processes returns those of the keeper's group and those whose current folder is the server's, such as its children.
 func processes(t *testing.T, tr traces) (alive []string) {
 	t.Helper()
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
@@ -110,7 +110,7 @@ func processes(t *testing.T, tr traces) (alive []string) {
 		fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 		state, group := fields[0], fields[2]
 		if state == "Z" {
-			continue // dead; that its parent has not looked yet is not ours to change
+			continue // it has ended, and its parent has not reaped it yet
 		}
 		cwd, _ := os.Readlink(filepath.Join(filepath.Dir(stat), "cwd"))
 		if group == strconv.Itoa(tr.group) || tr.folder != "" && strings.HasPrefix(cwd, tr.folder+"/") {
@@ -125,7 +125,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	deadline := time.Now().Add(30 * time.Second)
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("30 s have passed, and still it is not so that %s", what)
+			t.Fatalf("30 s have passed without this: %s", what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -168,7 +168,7 @@ func exec(t *testing.T, url, sql string) {
 	}
 }
 
-// sharedDir is a temporary folder that the server's user can look into, which that of t.TempDir is not when root tests.
+// sharedDir returns a temporary folder that the server's user can read. It cannot read t.TempDir() if root runs the tests.
 func sharedDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "gem-pgserver-test-")
@@ -182,10 +182,10 @@ func sharedDir(t *testing.T) string {
 	return dir
 }
 
-// wrapped is a folder of binaries that first note the server's folder and then do what the test says.
+// wrapped is a folder of binaries that note the server's folder and then run a script of the test.
 type wrapped struct{ dir, notes string }
 
-// wrap creates one. The bodies are shell lines to run in place of the real program, which is $real; empty: the real one.
+// wrap creates one. The scripts replace the real programs, which are $real. An empty script runs the real program.
 func wrap(t *testing.T, initdb, postgres string) wrapped {
 	t.Helper()
 	real, err := pgserver.Installed(t.Context())
@@ -215,7 +215,7 @@ mv '%[2]s.new' '%[2]s'
 	return w
 }
 
-// deaf makes the real server run and let nobody in.
+// deaf runs the real server, and lets no client connect.
 const deaf = `echo "host all all all reject" >"$2/hba"; exec "$real" "$@" -c hba_file="$2/hba"`
 
 // waitFor waits until the program runs and returns what it noted.

@@ -18,27 +18,26 @@ import (
 //go:embed keeper.sh
 var keeperScript string
 
-// keeper is the shell process that runs the server, and the pipe that holds it up.
+// keeper is the shell process that runs the server.
 type keeper struct {
 	cmd    *exec.Cmd
 	folder folder
-	pipe   *os.File        // the keeper stops the server when this end closes
+	pipe   *os.File        // the keeper stops the server when this closes
 	log    *os.File        // of the keeper and of the server
 	ended  context.Context // done when the keeper has ended
-	status error           // how it ended; to be read after that
+	status error           // its exit status, valid once it has ended
 }
 
-// stopLimit is longer than the keeper's own patience: a server with data to keep has 30 seconds, any other 6.
+// stopLimit is longer than the keeper's own limits, which are 30 seconds for a server with data to keep and otherwise 6.
 const stopLimit = 40 * time.Second
 
-// startKeeper starts the keeper, which starts the server. It takes over the folder when it succeeds.
-func startKeeper(f folder, bin binaries, as *account, password string, settings []string) (_ *keeper, err error) {
+// startKeeper starts the keeper, which starts the server with these settings. If it succeeds, the keeper closes the folder.
+func startKeeper(f folder, bin binaries, as account, password string, o Options, settings []string) (*keeper, error) {
 	log, err := f.openLog()
 	if err != nil {
 		return nil, err
 	}
-	// Both ends are closed in all other programs that this one starts.
-	input, pipe, err := os.Pipe()
+	input, pipe, err := os.Pipe() // other programs that this one starts inherit neither end
 	if err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
@@ -48,7 +47,7 @@ func startKeeper(f folder, bin binaries, as *account, password string, settings 
 	if f.kept() {
 		afterwards = "keep"
 	}
-	if f.durable {
+	if o.Durable {
 		nosync = ""
 	}
 	args := []string{
@@ -69,15 +68,13 @@ func startKeeper(f folder, bin binaries, as *account, password string, settings 
 	go func() {
 		defer end()
 		k.status = cmd.Wait()
-		// Until here the pipe is in use, whatever has become of the Server: it is not closed as garbage.
-		k.pipe.Close()
+		k.pipe.Close() // the pipe is referenced until here, so that the garbage collector cannot close it earlier
 	}()
-	// A keeper that has ended already is noticed by its exit.
-	_, _ = fmt.Fprintln(pipe, password)
+	_, _ = fmt.Fprintln(pipe, password) // if the keeper has ended already, its exit says so
 	return k, nil
 }
 
-// stop stops the server and gives up the folder. It is called once.
+// stop stops the server and closes the folder. It must be called only once.
 func (k *keeper) stop() error {
 	k.pipe.Close()
 	group := k.cmd.Process.Pid
@@ -85,31 +82,27 @@ func (k *keeper) stop() error {
 	select {
 	case <-k.ended.Done():
 	case <-time.After(stopLimit):
-		err = fmt.Errorf("the server in %s did not stop within %v and was killed", k.folder.path, stopLimit)
-		if killed := syscall.Kill(-group, syscall.SIGKILL); killed != nil {
-			return fmt.Errorf("kill the server in %s, process group %d: %w", k.folder.path, group, killed)
-		}
-		<-k.ended.Done()
+		err = errors.Join(fmt.Errorf("the server in %s did not stop within %v and was killed", k.folder.path, stopLimit),
+			syscall.Kill(-group, syscall.SIGKILL))
 	}
-	// The keeper ends last, unless it was killed.
-	for range 50 {
-		if errors.Is(syscall.Kill(-group, 0), syscall.ESRCH) {
-			break
-		}
+	// Normally the keeper ends last. If it was killed, wait for the rest of its process group.
+	for tries := 0; tries < 50 && !gone(-group); tries++ {
 		time.Sleep(100 * time.Millisecond)
 	}
-	return errors.Join(err, k.folder.remove(), k.folder.close(), k.log.Close())
+	return errors.Join(err, k.folder.close(), k.log.Close())
 }
 
-// lastWords is the end of the log.
-func (k *keeper) lastWords() string {
-	const most = 2 << 10
-	end, err := k.log.Seek(0, 2)
+// gone reports whether a process, or a process group if pid is negative, no longer exists.
+func gone(pid int) bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
+
+// logTail returns the end of the log.
+func (k *keeper) logTail() string {
+	info, err := k.log.Stat()
 	if err != nil {
-		return "its log can not be read: " + err.Error()
+		return "its log cannot be read: " + err.Error()
 	}
-	text := make([]byte, min(end, most))
-	n, _ := k.log.ReadAt(text, end-int64(len(text)))
+	text := make([]byte, min(info.Size(), 2<<10))
+	n, _ := k.log.ReadAt(text, info.Size()-int64(len(text)))
 	if n == 0 {
 		return "its log is empty"
 	}

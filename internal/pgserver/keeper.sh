@@ -1,24 +1,26 @@
-# The keeper of one private Postgres server. It creates the server's folder, runs the server, and removes the folder
-# when the server has ended. It stops the server when its standard input closes, which also happens when the program at
-# the other end was killed.
+# The keeper of one private Postgres server. It creates the server's folder, runs the server, and removes the folder when
+# the server has ended. It stops the server when its standard input closes, which also happens when the program that
+# started it is killed.
 #
-#   $1 the server's folder; $2 "keep" or "remove" it at the end; $3 initdb; $4 "--no-sync" or empty; $5 postgres;
-#   the rest are the server's arguments. The first line of the input is the superuser's password. Descriptor 3, when
-#   open, is the lock on the folder: the server inherits it, so that the lock is free only when no server runs there.
+#   $1 the server's folder; $2 "keep" or "remove", for the folder at the end; $3 initdb; $4 "--no-sync" or empty;
+#   $5 postgres; the rest are the server's arguments. The first line of the input is the superuser's password. If
+#   descriptor 3 is open, it is the lock on the folder: the server inherits it, so that it is free only when no server
+#   runs there.
 folder=$1 afterwards=$2 initdb=$3 nosync=$4 postgres=$5
 shift 5
 umask 077
 IFS= read -r password || exit 0
 exec 4<&0 </dev/null
 
-# Once the input has closed, the watcher asks the child to end, ten times a second: a signal that comes while a process is
-# just starting is lost. After so many times it is told, and then killed.
-child= polite=TERM asked=0 told=60 killed=60
+# Once the input has closed, the watcher sends the keeper SIGTERM ten times a second, and the keeper signals its child each
+# time, since a signal to a process that is just starting can be lost. The signal becomes SIGQUIT after quit_after times,
+# and SIGKILL after kill_after times.
+child= first=TERM asked=0 quit_after=60 kill_after=60
 ask() {
 	[ -n "$child" ] || return 0
-	if [ "$asked" -le "$told" ]; then
-		kill -s "$polite" "$child"
-	elif [ "$asked" -le "$killed" ]; then
+	if [ "$asked" -le "$quit_after" ]; then
+		kill -s "$first" "$child"
+	elif [ "$asked" -le "$kill_after" ]; then
 		kill -s QUIT "$child"
 	else
 		kill -s KILL "$child"
@@ -29,15 +31,15 @@ keeper=$$
 (
 	trap - TERM
 	read -r _ <&4
-	trap exit TERM # which lets it see its sleep end
+	trap exit TERM # takes effect when its sleep has ended
 	while kill -s TERM "$keeper" 2>/dev/null; do sleep 0.1; done
-	# The keeper itself was killed: its server must not outlive it. This watcher ignores SIGQUIT, the server obeys.
+	# The keeper was killed, and its server must not outlive it. This watcher ignores SIGQUIT; the server does not.
 	kill -s QUIT 0
 	sleep 2
 	kill -s KILL 0
 ) &
 
-# run runs a command until it has ended, also when it was asked to, and returns its status.
+# run runs a command until it has ended, whether or not it was asked to, and returns its status.
 run() {
 	[ "$asked" -eq 0 ] || return 1
 	"$@" 4<&- &
@@ -52,7 +54,7 @@ run() {
 	return "$status"
 }
 
-# The data get their final name when they are complete.
+# The data gets its final name when it is complete.
 create() {
 	[ ! -e "$folder/data" ] || return 0
 	mkdir -p "$folder" && rm -rf "$folder/new" && printf '%s\n' "$password" >"$folder/password" || return
@@ -62,10 +64,10 @@ create() {
 }
 
 serve() {
-	# Whoever holds the lock knows that no server runs here. What the last one left must not be mistaken for one, now
-	# that its process id may belong to somebody else.
+	# The lock proves that no server runs here. The process id that the last one left may belong to another process by
+	# now, which Postgres would take for a server.
 	rm -f "$folder/data/postmaster.pid"
-	if [ "$afterwards" = keep ]; then polite=INT told=200 killed=300; else polite=QUIT; fi
+	if [ "$afterwards" = keep ]; then first=INT quit_after=200 kill_after=300; else first=QUIT; fi
 	run "$postgres" -D "$folder/data" "$@"
 }
 

@@ -2,5 +2,5 @@
 
 package pgserver
 
-// memoryDir is empty: only Linux has a folder in memory that everyone can use.
+// memoryDir returns "": only Linux has a folder in memory that every user can write to.
 func memoryDir() string { return "" }

@@ -46,12 +46,12 @@ func readURL(t *testing.T, out *bufio.Reader) string {
 	t.Helper()
 	line, err := out.ReadString('\n')
 	if err != nil || !strings.HasPrefix(line, "postgres://") {
-		t.Fatalf("the other program said %q, %v", line, err)
+		t.Fatalf("the other program printed %q, %v", line, err)
 	}
 	return strings.TrimSpace(line)
 }
 
-func TestKilledParentLeavesNothing(t *testing.T) {
+func TestAKilledParentLeavesNothing(t *testing.T) {
 	t.Parallel()
 	parent, out := startParent(t, "")
 	tr := tracesOf(t, readURL(t, out))
@@ -59,7 +59,7 @@ func TestKilledParentLeavesNothing(t *testing.T) {
 	wantGone(t, tr)
 }
 
-func TestParentKilledDuringStartLeavesNothing(t *testing.T) {
+func TestAParentKilledDuringStartLeavesNothing(t *testing.T) {
 	t.Parallel()
 	for program, body := range map[string][2]string{
 		"initdb":   {"sleep 1000", ""},
@@ -76,7 +76,7 @@ func TestParentKilledDuringStartLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestKilledParentKeepsTheDataDir(t *testing.T) {
+func TestAKilledParentKeepsTheDataDir(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(sharedDir(t), "data")
 	parent, out := startParent(t, dir)
@@ -85,13 +85,13 @@ func TestKilledParentKeepsTheDataDir(t *testing.T) {
 	exec(t, u, "create table kept as select 42 as answer")
 	kill9(parent)
 
-	// Without waiting for the old server to have stopped.
+	// The old server may still be stopping.
 	s := start(t, pgserver.Options{DataDir: dir})
 	exec(t, s.URL("postgres"), "insert into kept values (43)")
 	wantStopped(t, traces{group: tr.group})
 }
 
-func TestDataDirInUse(t *testing.T) {
+func TestADataDirInUseIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(sharedDir(t), "data")
 	parent, out := startParent(t, dir)
@@ -106,5 +106,5 @@ func TestDataDirInUse(t *testing.T) {
 			t.Errorf("%v does not say %q", err, want)
 		}
 	}
-	exec(t, u, "select 1") // the first one is unhurt
+	exec(t, u, "select 1") // the first one still works
 }

@@ -94,7 +94,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-func TestOthersHaveNoWayIn(t *testing.T) {
+func TestOtherUsersCannotConnect(t *testing.T) {
 	t.Parallel()
 	s := start(t, pgserver.Options{})
 	for name, user := range map[string]*url.Userinfo{
@@ -109,12 +109,12 @@ func TestOthersHaveNoWayIn(t *testing.T) {
 		conn, err := pgx.Connect(t.Context(), u.String())
 		if err == nil {
 			conn.Close(t.Context())
-			t.Errorf("%s: the server let a stranger in", name)
+			t.Errorf("%s: the client connected", name)
 			continue
 		}
 		var refused *pgconn.PgError
 		if !errors.As(err, &refused) || refused.Code != "28P01" {
-			t.Errorf("%s: %v, want a refusal of the password", name, err)
+			t.Errorf("%s: %v, want that the password is refused", name, err)
 		}
 	}
 	info, err := os.Stat(tracesOf(t, s.URL("postgres")).folder)
@@ -134,7 +134,7 @@ func TestCtrlCDoesNotReachTheServer(t *testing.T) {
 	}
 }
 
-func TestServerDoesNotHoldThePipe(t *testing.T) {
+func TestTheServerDoesNotInheritThePipe(t *testing.T) {
 	t.Parallel()
 	tr := tracesOf(t, start(t, pgserver.Options{}).URL("postgres"))
 	pipe, err := os.Readlink(filepath.Join("/proc", itoa(tr.group), "fd/4"))
@@ -147,12 +147,12 @@ func TestServerDoesNotHoldThePipe(t *testing.T) {
 	}
 	for _, fd := range own {
 		if to, _ := os.Readlink(fd); to == pipe {
-			t.Errorf("the server holds the pipe as %s", fd)
+			t.Errorf("the server has the pipe as %s", fd)
 		}
 	}
 }
 
-func TestTwoAtOnceGetTwoPorts(t *testing.T) {
+func TestTwoServersGetTwoPorts(t *testing.T) {
 	t.Parallel()
 	var urls [2]string
 	var all sync.WaitGroup
@@ -177,7 +177,7 @@ func TestTwoAtOnceGetTwoPorts(t *testing.T) {
 	}
 }
 
-func TestTakenPortIsReplaced(t *testing.T) {
+func TestATakenPortIsReplaced(t *testing.T) {
 	t.Parallel()
 	other, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -197,7 +197,7 @@ func TestTakenPortIsReplaced(t *testing.T) {
 		defer l.Close()
 		return l.Addr().(*net.TCPAddr).Port, nil
 	}
-	// Whoever holds the taken port lets clients connect and says nothing, which must not hold up the start.
+	// The program with the taken port accepts connections and never answers, which must not delay the start.
 	s, err := pgserver.StartOnPorts(t.Context(), pgserver.Options{}, choose)
 	if err != nil {
 		t.Fatal(err)
@@ -208,23 +208,23 @@ func TestTakenPortIsReplaced(t *testing.T) {
 	}
 }
 
-func TestServerThatDoesNotStart(t *testing.T) {
+func TestTheErrorOfAFailedStartHasTheLog(t *testing.T) {
 	t.Parallel()
 	w := wrap(t, "", "")
 	_, err := pgserver.Start(t.Context(), pgserver.Options{BinDir: w.dir, Settings: map[string]string{"work_mem": "a lot"}})
 	if err == nil || !strings.Contains(err.Error(), `invalid value for parameter "work_mem"`) {
-		t.Errorf("got %v, want the words of the server's log", err)
+		t.Errorf("got %v, want the text of the server's log", err)
 	}
 	wantGone(t, w.waitFor(t, "postgres"))
 }
 
-func TestCancelledStartLeavesNothing(t *testing.T) {
+func TestACancelledStartLeavesNothing(t *testing.T) {
 	t.Parallel()
 	for name, body := range map[string][2]string{
 		"initdb":   {"sleep 1000", ""},
 		"postgres": {"", deaf},
-		// A program that a shell starts in the background ignores SIGQUIT, if it does nothing about it. It is killed.
-		"a server that does not obey": {"", "exec sleep 1000"},
+		// A shell starts programs in the background with SIGQUIT ignored, so this one has to be killed.
+		"a server that ignores signals": {"", "exec sleep 1000"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -249,8 +249,8 @@ func TestCancelledStartLeavesNothing(t *testing.T) {
 	}
 }
 
-// The moment differs from run to run; whichever it is, nothing may be left.
-func TestStartThatRunsOutOfTimeLeavesNothing(t *testing.T) {
+// The step that is interrupted differs from run to run. Nothing may be left in any case.
+func TestAStartThatTimesOutLeavesNothing(t *testing.T) {
 	t.Parallel()
 	for _, after := range []int{50, 150, 250, 300, 350, 400, 450, 500} {
 		t.Run(fmt.Sprint(after, " ms"), func(t *testing.T) {
@@ -274,7 +274,7 @@ func TestStartThatRunsOutOfTimeLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestKilledKeeperTakesTheServerAlong(t *testing.T) {
+func TestAServerEndsWithItsKilledKeeper(t *testing.T) {
 	t.Parallel()
 	s := start(t, pgserver.Options{})
 	tr := tracesOf(t, s.URL("postgres"))

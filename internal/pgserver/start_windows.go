@@ -7,7 +7,7 @@ import (
 )
 
 var errWindows = errors.New("a private Postgres server does not run on Windows: " +
-	"set DATABASE_URL to a database that you have, or run gem inside WSL")
+	"set DATABASE_URL to a database of yours, or run gem inside WSL")
 
 // Start always fails on Windows.
 func Start(context.Context, Options) (*Server, error) { return nil, errWindows }

@@ -2,13 +2,13 @@ package supabase_test
 
 import (
 	"encoding/json"
-	"io/fs"
 	"os"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/gemworker/gem"
+	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/supabase"
 	"github.com/gemworker/gem/migrations"
@@ -30,7 +30,7 @@ func code(t *testing.T, file, language string) (blocks []string) {
 func TestTheCodeOfTheDocumentsRuns(t *testing.T) {
 	t.Parallel()
 	p := supabase.Start(t, supabase.Options{})
-	handlertest.Start(t, handlertest.Setup{Database: p.DatabaseURL})
+	handlertest.Start(t, handlertest.Options{Database: p.DatabaseURL, Domains: builtin.Domains(), Registry: gem.BuiltInRegistry})
 	c, ada := p.Client(), p.User("ada")
 
 	var script []string
@@ -83,37 +83,31 @@ func TestTheCodeOfTheDocumentsRuns(t *testing.T) {
 	}
 }
 
-// Supabase's own migration folder holds the files too, and runs them without writing down what gem migrate does.
-func TestFilesThatWereAppliedByOthersMayBeAppliedAgain(t *testing.T) {
+// Supabase's own migrations folder may hold the file that gem migrate --print writes.
+func TestThePrintedFileMayBeAppliedByOthersAndAgain(t *testing.T) {
 	t.Parallel()
 	d := desk{supabase.Start(t, supabase.Options{NotMigrated: true}), t}
-	files, err := fs.Glob(migrations.FS, "*.sql")
-	if err != nil {
+	var sql strings.Builder
+	if err := migrations.Print(&sql, migrations.Sources(builtin.Domains()...)...); err != nil {
 		t.Fatal(err)
 	}
-	apply := func(name string) {
+	apply := func() {
 		t.Helper()
-		text, err := fs.ReadFile(migrations.FS, name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		d.Exec("set role gem_test_supabase_owner;\n" + string(text) + ";\nreset role")
+		d.Exec("set role gem_test_supabase_owner;\n" + sql.String() + ";\nreset role")
 	}
-	for _, name := range files {
-		apply(name)
-	}
+	apply()
 	awaitFunctions(t, d.Project)
 	d.must("ada", `rpc('enqueue_tool_call', {tool_name: 'a.b'})`, "200")
+	applied := d.Value("select max(applied_at)::text from gem.migrations")
 	d.Migrate()
-	if got, want := d.Value("select max(version_id) from gem.migrations"), strconv.Itoa(len(files)); got != want {
-		t.Errorf("the schema is at version %s, want %s", got, want)
+	if got := d.Value("select max(applied_at)::text from gem.migrations"); got != applied {
+		t.Error("gem migrate applied what was there")
 	}
 	d.must("ada", `from('core_tool_calls').select('id').then(r => ({...r, data: r.data.length}))`, "200")
-	// The grants come back with two of them.
+	// The grants come back with it.
 	d.Exec("revoke all on all tables in schema public from authenticated; revoke all on all functions in schema public from authenticated")
 	d.must("ada", `rpc('enqueue_tool_call', {tool_name: 'a.b'})`, "403 42501")
-	apply("00006_frontends.sql")
-	apply("00008_api.sql")
+	apply()
 	d.must("ada", `rpc('enqueue_tool_call', {tool_name: 'a.b'})`, "200")
 	d.must("ada", `from('core_tool_calls').insert({tool_name: 'a.b', traceparent: null}).select('*, core_tool_receipts(*), core_tool_events(*)')`, "201")
 }

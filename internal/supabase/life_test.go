@@ -92,8 +92,8 @@ func TestTheLifeOfACallAsItsFrontendSeesIt(t *testing.T) {
 	t.Parallel()
 	p := supabase.Start(t, supabase.Options{})
 	shop := Shop{began: make(chan struct{}), finish: make(chan struct{})}
-	env := handlertest.Start(t, handlertest.Setup{
-		Database: p.DatabaseURL, Registry: shopRegistry(t), Domains: func(handlers.DB) []any { return []any{shop} }, NoWorker: true,
+	env := handlertest.Start(t, handlertest.Options{
+		Database: p.DatabaseURL, Registry: shopRegistry(t), Domains: []any{shop}, NoWorker: true,
 	})
 	run := func(body string, args ...any) json.RawMessage {
 		t.Helper()
@@ -163,8 +163,8 @@ func TestAFrontendEndsACallThatRuns(t *testing.T) {
 	t.Parallel()
 	p := supabase.Start(t, supabase.Options{})
 	shop := Shop{began: make(chan struct{}), finish: make(chan struct{})}
-	handlertest.Start(t, handlertest.Setup{
-		Database: p.DatabaseURL, Registry: shopRegistry(t), Domains: func(handlers.DB) []any { return []any{shop} },
+	handlertest.Start(t, handlertest.Options{
+		Database: p.DatabaseURL, Registry: shopRegistry(t), Domains: []any{shop},
 	})
 	c, ada := p.Client(), p.User("ada")
 	var id string

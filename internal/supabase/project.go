@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/jackc/pgx/v5"
@@ -103,7 +104,7 @@ func (p *Project) Migrate() {
 		defer firstMigration.Unlock()
 		defer func() { firstMigration.done = true }()
 	}
-	if err := migrations.Up(p.t.Context(), p.DatabaseURL); err != nil {
+	if err := migrations.Up(p.t.Context(), p.DatabaseURL, migrations.Sources(builtin.Domains()...)...); err != nil {
 		p.t.Fatalf("migrate: %v", err)
 	}
 }

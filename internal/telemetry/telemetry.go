@@ -1,10 +1,9 @@
-// Package telemetry sends traces and metrics to an OpenTelemetry collector when the standard variables of the environment
-// ask for it (see environment.go), and else makes nothing at all. What it can not send is lost, and costs no call anything.
+// Package telemetry sends traces and metrics to an OpenTelemetry collector if the standard environment variables ask for it.
+// Otherwise it sets nothing up. Data that cannot be sent is dropped, and delays no call.
 package telemetry
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"io"
 	"sync"
@@ -26,75 +25,80 @@ import (
 )
 
 const (
-	// flushTime is what the end of a process may take longer for what is still to be sent.
-	flushTime = 2 * time.Second
-	// scope names whose spans and metrics these are.
+	// flushTimeout limits how long the end of a process may wait for unsent data.
+	flushTimeout = 2 * time.Second
+	// scope is the instrumentation scope of all spans and metrics.
 	scope = "github.com/gemworker/gem/worker"
 )
 
-// Options says who sends.
+// Options describe the program that sends.
 type Options struct {
-	// Worker is the worker's name, and Version that of the program. They stand in the resource.
+	// Worker is the name of the worker, and Version the version of the program. Both are attributes of the resource.
 	Worker, Version string
-	// Console is where the exporter `console` writes. Two goroutines may write at once.
+	// Console is where the exporter "console" writes, from several goroutines at once.
 	Console io.Writer
-	// Log is told what could not be sent, at most once a minute.
+	// Log gets a warning for each setting that the SDK ignores, and at most one a minute about data that could not be sent.
 	Log *zap.Logger
 }
 
-// Telemetry sends what its tracer and its meter are given. Nil sends nothing, and may be used like any other.
+// Telemetry exports what its tracer and its meter record. A nil Telemetry is valid and exports nothing.
 type Telemetry struct {
-	version string
-	warn    *warnings
-	traces  *sdktrace.TracerProvider // nil when traces are off
-	metrics *sdkmetric.MeterProvider // nil when metrics are off
+	version  string
+	warnings *warnings
+	traces   *sdktrace.TracerProvider // nil if traces are off
+	metrics  *sdkmetric.MeterProvider // nil if metrics are off
 }
 
-// Start sets up what the environment asks for, and returns nil when that is nothing. Its error says which variables are
-// wrong, and what they may be. It does not connect. A process has one at a time: OpenTelemetry's errors go to one place.
+// Start sets up what the environment asks for, without connecting. It returns nil if that is nothing. Its error names the
+// wrong variables. A process may have only one Telemetry at a time, since OpenTelemetry's error handler is global.
 func Start(ctx context.Context, o Options) (_ *Telemetry, err error) {
 	env, err := readEnvironment()
 	if env == nil || err != nil {
 		return nil, err
 	}
-	t := &Telemetry{version: o.Version, warn: newWarnings(o.Log, env.secrets)}
-	otel.SetErrorHandler(t.warn)
-	// The SDK's own log shows values of variables, among them headers. What it would say, readEnvironment has checked.
-	otel.SetLogger(logr.Discard())
+	t := &Telemetry{version: o.Version, warnings: newWarnings(o.Log, headerSecrets())}
+	ignored := settings{o.Log}
+	otel.SetErrorHandler(ignored)
+	otel.SetLogger(logr.New(ignored))
 	defer func() {
+		if v := recover(); v != nil { // the SDK makes a queue of any size it is asked for
+			err = fmt.Errorf("OpenTelemetry cannot use a setting of the environment, such as OTEL_BSP_MAX_QUEUE_SIZE: %v", v)
+		}
+		otel.SetErrorHandler(t.warnings)
+		otel.SetLogger(logr.Discard())
 		if err != nil {
 			t.Stop()
 		}
 	}()
 
-	who, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(
+	// WithService adds a service.instance.id, so that two workers never write into one series.
+	resource, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithService(), resource.WithAttributes(
 		attribute.String("service.name", "gem-worker"),
 		attribute.String("service.version", o.Version),
-		attribute.String("service.instance.id", newUUID()), // two workers must not write into one series
 		attribute.String("gem.worker.name", o.Worker),
 	), resource.WithFromEnv())
 	if err != nil {
-		return nil, fmt.Errorf("describe the worker to OpenTelemetry: %w", err)
+		ignored.Handle(err) // the resource has what was right
 	}
 	spans, err := env.spanExporter(ctx, o.Console)
 	if err != nil {
 		return nil, fmt.Errorf("set up OpenTelemetry's traces: %w", err)
 	}
 	if spans != nil {
-		t.traces = sdktrace.NewTracerProvider(sdktrace.WithResource(who), sdktrace.WithBatcher(spans))
+		t.traces = sdktrace.NewTracerProvider(sdktrace.WithResource(resource), sdktrace.WithBatcher(spans))
 	}
-	measurements, err := env.metricExporter(ctx, o.Console)
+	readings, err := env.metricExporter(ctx, o.Console)
 	if err != nil {
 		return nil, fmt.Errorf("set up OpenTelemetry's metrics: %w", err)
 	}
-	if measurements != nil {
-		t.metrics = sdkmetric.NewMeterProvider(sdkmetric.WithResource(who), sdkmetric.WithReader(sdkmetric.NewPeriodicReader(measurements)))
+	if readings != nil {
+		t.metrics = sdkmetric.NewMeterProvider(sdkmetric.WithResource(resource), sdkmetric.WithReader(sdkmetric.NewPeriodicReader(readings)))
 	}
 	o.Log.Info("telemetry is on", zap.String("traces", env.traces), zap.String("metrics", env.metrics))
 	return t, nil
 }
 
-// Tracer is for the worker's spans; nil when traces are off.
+// Tracer returns the tracer for the worker's spans, or nil if traces are off.
 func (t *Telemetry) Tracer() trace.Tracer {
 	if t == nil || t.traces == nil {
 		return nil
@@ -102,7 +106,7 @@ func (t *Telemetry) Tracer() trace.Tracer {
 	return t.traces.Tracer(scope, trace.WithInstrumentationVersion(t.version))
 }
 
-// Meter is for what the worker measures; nil when metrics are off.
+// Meter returns the meter for the worker's metrics, or nil if metrics are off.
 func (t *Telemetry) Meter() metric.Meter {
 	if t == nil || t.metrics == nil {
 		return nil
@@ -110,18 +114,18 @@ func (t *Telemetry) Meter() metric.Meter {
 	return t.metrics.Meter(scope, metric.WithInstrumentationVersion(t.version))
 }
 
-// Stop sends what is left, in at most two seconds.
+// Stop sends what has not been sent yet, within two seconds.
 func (t *Telemetry) Stop() {
 	if t == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), flushTime)
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
 	var flushing sync.WaitGroup
 	flush := func(shutdown func(context.Context) error) {
 		flushing.Go(func() {
 			if err := shutdown(ctx); err != nil {
-				t.warn.Handle(fmt.Errorf("at the end: %w", err))
+				t.warnings.Handle(fmt.Errorf("at the end: %w", err))
 			}
 		})
 	}
@@ -135,42 +139,34 @@ func (t *Telemetry) Stop() {
 	go func() { flushing.Wait(); close(flushed) }()
 	select {
 	case <-flushed:
-	case <-time.After(flushTime + 500*time.Millisecond): // the SDK keeps to its context, or is left behind
+	case <-time.After(flushTimeout + 500*time.Millisecond): // an exporter that ignores its context is abandoned
 	}
 }
 
-func (e *environment) spanExporter(ctx context.Context, console io.Writer) (sdktrace.SpanExporter, error) {
+func (e *environment) spanExporter(ctx context.Context, w io.Writer) (sdktrace.SpanExporter, error) {
 	switch e.traces {
-	case toOTLP:
+	case otlp:
 		var o []otlptracehttp.Option
 		if !endpointSet("TRACES") {
-			o = append(o, otlptracehttp.WithInsecure()) // http://localhost:4318, as the specification has it
+			o = append(o, otlptracehttp.WithInsecure()) // the specification's default is http://localhost:4318
 		}
 		return otlptracehttp.New(ctx, o...)
-	case toConsole:
-		return stdouttrace.New(stdouttrace.WithWriter(console))
+	case console:
+		return stdouttrace.New(stdouttrace.WithWriter(w))
 	}
 	return nil, nil
 }
 
-func (e *environment) metricExporter(ctx context.Context, console io.Writer) (sdkmetric.Exporter, error) {
+func (e *environment) metricExporter(ctx context.Context, w io.Writer) (sdkmetric.Exporter, error) {
 	switch e.metrics {
-	case toOTLP:
+	case otlp:
 		var o []otlpmetrichttp.Option
 		if !endpointSet("METRICS") {
 			o = append(o, otlpmetrichttp.WithInsecure())
 		}
 		return otlpmetrichttp.New(ctx, o...)
-	case toConsole:
-		return stdoutmetric.New(stdoutmetric.WithWriter(console))
+	case console:
+		return stdoutmetric.New(stdoutmetric.WithWriter(w))
 	}
 	return nil, nil
-}
-
-// newUUID returns a random UUID, version 4.
-func newUUID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }

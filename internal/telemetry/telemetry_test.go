@@ -3,6 +3,7 @@ package telemetry_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -25,14 +26,14 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// The environment is the process's: these tests do not run in parallel.
+// These tests do not run in parallel, since they change the environment of the process.
 
-// setenv makes the environment of a test hold these variables of OpenTelemetry, and no others.
+// setenv sets these OTEL_* variables for a test, and clears all others.
 func setenv(t *testing.T, variables map[string]string) {
 	t.Helper()
 	for _, v := range os.Environ() {
 		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "OTEL_") {
-			t.Setenv(name, "") // what is set to nothing is not set
+			t.Setenv(name, "") // an empty variable counts as unset
 		}
 	}
 	for name, value := range variables {
@@ -47,26 +48,41 @@ func start(t *testing.T, log *zap.Logger, console io.Writer) (*telemetry.Telemet
 	return started, err
 }
 
-func TestItIsOnWhenAVariableAsksForIt(t *testing.T) {
+func TestTelemetryIsOnWhenAVariableAsksForIt(t *testing.T) {
 	type variables = map[string]string
+	const endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT"
 	for name, c := range map[string]struct {
 		set             variables
 		traces, metrics bool
 	}{
-		"nothing":                        {},
-		"only how":                       {set: variables{"OTEL_SERVICE_NAME": "x", "OTEL_TRACES_SAMPLER": "nonsense", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}},
-		"an endpoint":                    {set: variables{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:1"}, traces: true, metrics: true},
-		"an endpoint of blanks":          {set: variables{"OTEL_EXPORTER_OTLP_ENDPOINT": "  "}},
-		"an endpoint for traces":         {set: variables{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://localhost:1/v1/traces"}, traces: true},
-		"an endpoint for metrics":        {set: variables{"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://localhost:1/v1/metrics"}, metrics: true},
-		"an exporter for traces":         {set: variables{"OTEL_TRACES_EXPORTER": "OTLP"}, traces: true},
-		"an exporter for metrics":        {set: variables{"OTEL_METRICS_EXPORTER": "console"}, metrics: true},
-		"an endpoint, and no metrics":    {set: variables{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:1", "OTEL_METRICS_EXPORTER": "none"}, traces: true},
-		"none of either":                 {set: variables{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:1", "OTEL_METRICS_EXPORTER": "none", "OTEL_TRACES_EXPORTER": "none"}},
-		"the SDK disabled":               {set: variables{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:1", "OTEL_SDK_DISABLED": "True", "OTEL_TRACES_EXPORTER": "nonsense"}},
-		"the SDK not disabled":           {set: variables{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:1", "OTEL_SDK_DISABLED": "false"}, traces: true, metrics: true},
-		"the protocol that is spoken":    {set: variables{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, traces: true},
-		"what only the other signal has": {set: variables{"OTEL_TRACES_EXPORTER": "console", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc"}, traces: true},
+		"nothing":                 {},
+		"an endpoint":             {set: variables{endpoint: "http://localhost:1"}, traces: true, metrics: true},
+		"an endpoint of blanks":   {set: variables{endpoint: "  "}},
+		"an endpoint for traces":  {set: variables{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://localhost:1/v1/traces"}, traces: true},
+		"an endpoint for metrics": {set: variables{"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://localhost:1/v1/metrics"}, metrics: true},
+		"an exporter for traces":  {set: variables{"OTEL_TRACES_EXPORTER": "OTLP"}, traces: true},
+		"an exporter for metrics": {set: variables{"OTEL_METRICS_EXPORTER": "console"}, metrics: true},
+		"only settings of the SDK": {
+			set: variables{"OTEL_SERVICE_NAME": "x", "OTEL_TRACES_SAMPLER": "nonsense", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
+		},
+		"an endpoint, and no metrics": {
+			set: variables{endpoint: "http://localhost:1", "OTEL_METRICS_EXPORTER": "none"}, traces: true,
+		},
+		"none of either": {
+			set: variables{endpoint: "http://localhost:1", "OTEL_METRICS_EXPORTER": "none", "OTEL_TRACES_EXPORTER": "none"},
+		},
+		"the SDK disabled": {
+			set: variables{endpoint: "http://localhost:1", "OTEL_SDK_DISABLED": "True", "OTEL_TRACES_EXPORTER": "nonsense"},
+		},
+		"the SDK not disabled": {
+			set: variables{endpoint: "http://localhost:1", "OTEL_SDK_DISABLED": "false"}, traces: true, metrics: true,
+		},
+		"the protocol that is built in": {
+			set: variables{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, traces: true,
+		},
+		"a protocol of the signal that is off": {
+			set: variables{"OTEL_TRACES_EXPORTER": "console", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc"}, traces: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			setenv(t, c.set)
@@ -84,60 +100,109 @@ func TestItIsOnWhenAVariableAsksForIt(t *testing.T) {
 	}
 }
 
-func TestAWrongValueIsRefusedWithWhatItMayBe(t *testing.T) {
-	missing, notPEM := filepath.Join(t.TempDir(), "missing"), filepath.Join(t.TempDir(), "not.pem")
-	if err := os.WriteFile(notPEM, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+// These are read by the program itself.
+func TestAWrongExporterOrProtocolIsRefused(t *testing.T) {
 	for _, c := range []struct{ name, value, says string }{
-		{"OTEL_SDK_DISABLED", "yes", `OTEL_SDK_DISABLED is "yes"; it may be true or false`},
-		{"OTEL_TRACES_EXPORTER", "jaeger", `OTEL_TRACES_EXPORTER is "jaeger"; it may be otlp, console or none`},
-		{"OTEL_METRICS_EXPORTER", "prometheus", `OTEL_METRICS_EXPORTER is "prometheus"; it may be otlp, console or none`},
-		{"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", `OTEL_EXPORTER_OTLP_PROTOCOL is "grpc"; it may be http/protobuf`},
-		{"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/json", "it may be http/protobuf"},
-		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "collector:4318", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set to what it can not be"},
-		{"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "https://me:s3cret@collector/v1/metrics", "credentials belong to OTEL_EXPORTER_OTLP_METRICS_HEADERS"},
-		{"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "https://collector/v1/metrics?key=s3cret", "credentials belong to"},
-		{"OTEL_EXPORTER_OTLP_HEADERS", "s3cret", "OTEL_EXPORTER_OTLP_HEADERS is set to what it can not be (its value is not shown); it may be a list"},
-		{"OTEL_EXPORTER_OTLP_HEADERS", "api key=s3cret", "it may be a list"},
-		{"OTEL_EXPORTER_OTLP_HEADERS", "api-key=s3cret%", "it may be a list"},
-		{"OTEL_EXPORTER_OTLP_HEADERS", "api-key=s3cret%0A", "it may be a list"},
-		{"OTEL_EXPORTER_OTLP_COMPRESSION", "zstd", "it may be gzip or none"},
-		{"OTEL_EXPORTER_OTLP_TIMEOUT", "10s", `OTEL_EXPORTER_OTLP_TIMEOUT is "10s"; it may be a whole number of milliseconds`},
-		{"OTEL_EXPORTER_OTLP_CERTIFICATE", missing, "the path of a file with certificates in PEM"},
-		{"OTEL_EXPORTER_OTLP_CERTIFICATE", notPEM, "the path of a file with certificates in PEM"},
-		{"OTEL_EXPORTER_OTLP_CLIENT_KEY", notPEM, "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY are not"},
-		{"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "alpha", "it may be cumulative, delta or lowmemory"},
-		{"OTEL_TRACES_SAMPLER", "some", "it may be always_on, always_off, traceidratio"},
-		{"OTEL_TRACES_SAMPLER_ARG", "2", "the share of calls that are traced, from 0 to 1"},
-		{"OTEL_BSP_MAX_QUEUE_SIZE", "-1", "it may be a whole number from 1 to 1000000"},
-		{"OTEL_BSP_SCHEDULE_DELAY", "soon", "a whole number of milliseconds"},
-		{"OTEL_METRIC_EXPORT_INTERVAL", "0", "a whole number of milliseconds"},
-		{"OTEL_RESOURCE_ATTRIBUTES", "production", "a list such as"},
+		{"OTEL_SDK_DISABLED", "yes", `OTEL_SDK_DISABLED is "yes": use true or false`},
+		{"OTEL_TRACES_EXPORTER", "jaeger", `OTEL_TRACES_EXPORTER is "jaeger": use otlp, console or none`},
+		{"OTEL_METRICS_EXPORTER", "prometheus", `OTEL_METRICS_EXPORTER is "prometheus": use otlp, console or none`},
+		{"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", `OTEL_EXPORTER_OTLP_PROTOCOL is "grpc": use http/protobuf`},
+		{"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/json", `OTEL_EXPORTER_OTLP_METRICS_PROTOCOL is "http/json": use http/protobuf`},
 	} {
-		t.Run(c.name+"="+filepath.Base(c.value), func(t *testing.T) {
-			set := map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:1", c.name: c.value}
-			if c.name == "OTEL_TRACES_SAMPLER_ARG" {
-				set["OTEL_TRACES_SAMPLER"] = "traceidratio"
-			}
-			setenv(t, set)
+		t.Run(c.name+"="+c.value, func(t *testing.T) {
+			setenv(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:1", c.name: c.value})
 			got, err := start(t, zap.NewNop(), io.Discard)
-			if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "s3cret") || got != nil {
+			if err == nil || !strings.Contains(err.Error(), c.says) || got != nil {
 				t.Errorf("got %v, want an error that says %q", err, c.says)
 			}
 		})
 	}
 }
 
-func TestEveryWrongValueIsNamedAtOnce(t *testing.T) {
-	setenv(t, map[string]string{"OTEL_TRACES_EXPORTER": "zipkin", "OTEL_METRICS_EXPORTER": "statsd"})
-	_, err := start(t, zap.NewNop(), io.Discard)
-	if err == nil || strings.Count(err.Error(), "\n") != 1 || !strings.Contains(err.Error(), "zipkin") || !strings.Contains(err.Error(), "statsd") {
-		t.Errorf("%v", err)
+// These are read by the SDK, which goes on without a value that it cannot use, or with a part of it.
+func TestASettingThatTheSDKIgnoresIsAWarning(t *testing.T) {
+	missing, notPEM := filepath.Join(t.TempDir(), "missing"), filepath.Join(t.TempDir(), "not.pem")
+	if err := os.WriteFile(notPEM, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, value, says string }{
+		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://me:s3cret@[collector", "parse url: not a valid URL"},
+		{"OTEL_EXPORTER_OTLP_HEADERS", "s3cret", "parse headers: missing '="},
+		{"OTEL_EXPORTER_OTLP_HEADERS", "api key=s3cret", "parse headers: invalid header key"},
+		{"OTEL_EXPORTER_OTLP_HEADERS", "api-key=s3cret%", "escape header value: invalid URL escape"},
+		{"OTEL_EXPORTER_OTLP_TIMEOUT", "10s", `parse duration: strconv.Atoi: parsing "10s": invalid syntax`},
+		{"OTEL_EXPORTER_OTLP_CERTIFICATE", missing, "read tls ca cert file: no such file or directory"},
+		{"OTEL_EXPORTER_OTLP_CERTIFICATE", notPEM, "create tls cert pool: failed to append certificate"},
+		{"OTEL_EXPORTER_OTLP_CLIENT_KEY", "-----BEGIN PRIVATE KEY-----\ns3cret", "read tls client key: no such file or directory"},
+		{"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "alpha", "_PREFERENCE is set to an invalid value"},
+		{"OTEL_TRACES_SAMPLER", "some", "unsupported sampler: some"},
+		{"OTEL_TRACES_SAMPLER_ARG", "2", "invalid trace ID ratio: greater than 1.0"},
+		{"OTEL_BSP_SCHEDULE_DELAY", "soon", "OTEL_BSP_SCHEDULE_DELAY: Got invalid value, number value expected."},
+		{"OTEL_METRIC_EXPORT_INTERVAL", "0", "OTEL_METRIC_EXPORT_INTERVAL: non-positive duration"},
+		{"OTEL_RESOURCE_ATTRIBUTES", "production", "missing value: [production]"},
+	} {
+		t.Run(c.name+"="+filepath.Base(c.value), func(t *testing.T) {
+			set := map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:1", c.name: c.value}
+			switch c.name {
+			case "OTEL_TRACES_SAMPLER_ARG":
+				set["OTEL_TRACES_SAMPLER"] = "traceidratio"
+			case "OTEL_EXPORTER_OTLP_CLIENT_KEY":
+				set["OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"] = notPEM
+			}
+			setenv(t, set)
+			core, logs := observer.New(zapcore.DebugLevel)
+			got, err := start(t, zap.New(core), io.Discard)
+			if err != nil || got.Tracer() == nil || got.Meter() == nil {
+				t.Fatalf("it is not on: %v", err)
+			}
+			var said []string
+			for _, line := range logs.FilterLevelExact(zapcore.WarnLevel).All() {
+				said = append(said, fmt.Sprint(line.Message, ": ", line.ContextMap()["error"]))
+			}
+			text := strings.Join(said, "\n")
+			if !strings.Contains(text, "ignores a setting") || !strings.Contains(text, c.says) || strings.Contains(text, "s3cret") {
+				t.Errorf("got warnings %q, want one that says %q", said, c.says)
+			}
+		})
 	}
 }
 
-// collector takes what is sent over OTLP.
+// The SDK would panic.
+func TestAQueueThatCannotBeIsRefused(t *testing.T) {
+	setenv(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:1", "OTEL_BSP_MAX_QUEUE_SIZE": "-1"})
+	got, err := start(t, zap.NewNop(), io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "OTEL_BSP_MAX_QUEUE_SIZE") || got != nil {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The SDK leaves out the parts of an endpoint that belong into headers.
+func TestAPasswordInTheEndpointIsNotSent(t *testing.T) {
+	c := newCollector(t)
+	endpoint := strings.Replace(c.URL, "http://", "http://me:s3cret@", 1) + "/v1/traces?key=s3cret"
+	setenv(t, map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint})
+	core, logs := observer.New(zapcore.DebugLevel)
+	got, err := start(t, zap.New(core), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, span := got.Tracer().Start(t.Context(), "x")
+	span.End()
+	got.Stop()
+	if len(c.traces) != 1 || c.headers[0].Get("Authorization") != "" || strings.Contains(fmt.Sprint(logs.All()), "s3cret") {
+		t.Errorf("%d requests with %v; the log: %v", len(c.traces), c.headers, logs.All())
+	}
+}
+
+func TestAllWrongValuesAreNamedAtOnce(t *testing.T) {
+	setenv(t, map[string]string{"OTEL_TRACES_EXPORTER": "zipkin", "OTEL_METRICS_EXPORTER": "statsd"})
+	_, err := start(t, zap.NewNop(), io.Discard)
+	if text := fmt.Sprint(err); strings.Count(text, "\n") != 1 || !strings.Contains(text, "zipkin") || !strings.Contains(text, "statsd") {
+		t.Error(text)
+	}
+}
+
+// collector receives OTLP over HTTP.
 type collector struct {
 	*httptest.Server
 	mu      sync.Mutex
@@ -184,7 +249,7 @@ func attributes(all []*common.KeyValue) map[string]string {
 	return m
 }
 
-func TestTheEndSendsWhatIsLeft(t *testing.T) {
+func TestStopSendsTheRest(t *testing.T) {
 	c := newCollector(t)
 	setenv(t, map[string]string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT": c.URL, "OTEL_EXPORTER_OTLP_HEADERS": "Authorization=Bearer%20s3cret",
@@ -246,7 +311,7 @@ func TestTwoProcessesOfOneNameAreTwoInstances(t *testing.T) {
 	}
 }
 
-func TestTheConsoleIsForLookingAtIt(t *testing.T) {
+func TestSpansOnTheConsole(t *testing.T) {
 	setenv(t, map[string]string{"OTEL_TRACES_EXPORTER": "console"})
 	var console bytes.Buffer
 	got, err := start(t, zap.NewNop(), &console)
@@ -261,11 +326,12 @@ func TestTheConsoleIsForLookingAtIt(t *testing.T) {
 	}
 }
 
-// A collector that answers with what it was sent gives nothing away.
+// The collector repeats the header that it was sent.
 func TestNoHeaderReachesTheLog(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
-		_, _ = io.WriteString(w, "refused: "+r.Header.Get("Authorization")+", and once more "+strings.Fields(r.Header.Get("Authorization"))[1])
+		header := r.Header.Get("Authorization")
+		_, _ = io.WriteString(w, "refused: "+header+", and once more "+strings.Fields(header)[1])
 	}))
 	t.Cleanup(server.Close)
 	setenv(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": server.URL, "OTEL_EXPORTER_OTLP_HEADERS": "Authorization=Bearer%20s3cret,x=y"})
@@ -281,12 +347,12 @@ func TestNoHeaderReachesTheLog(t *testing.T) {
 	if len(warned) != 1 {
 		t.Fatalf("%d warnings: %v", len(warned), warned)
 	}
-	if text := warned[0].ContextMap()["error"].(string); strings.Contains(text, "s3cret") || !strings.Contains(text, "401") || !strings.Contains(text, "[set]") {
+	text := warned[0].ContextMap()["error"].(string)
+	if strings.Contains(text, "s3cret") || !strings.Contains(text, "401") || !strings.Contains(text, "[set]") {
 		t.Errorf("%s", text)
 	}
 }
 
-// The bubble's clock stands still but for the sleeps.
 func TestAWarningAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zapcore.DebugLevel)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/internal/pgbouncer"
+	"github.com/gemworker/gem/internal/pgpool"
 )
 
 // Route is how a worker under test reaches its database. The environment variable GEM_TEST_POOLER, as session or transaction,
@@ -16,8 +17,8 @@ import (
 type Route struct {
 	// URL is for what the worker does; Listen for its notifications, as DIRECT_URL is.
 	URL, Listen string
-	// Pooled is what pgpool.Options are to say of URL.
-	Pooled bool
+	// Mode is what URL leads to.
+	Mode pgpool.PoolMode
 }
 
 // The pools of the PgBouncer, for each database: two workers with up to eight connections for calls.
@@ -33,16 +34,16 @@ func RouteTo(t testing.TB, url string) Route {
 	t.Helper()
 	mode := pgbouncer.Mode(os.Getenv("GEM_TEST_POOLER"))
 	if mode == "" {
-		return Route{URL: url, Listen: url}
+		return Route{URL: url, Listen: url, Mode: pgpool.Direct}
 	}
 	p, err := thePooler()
 	if err != nil {
 		t.Fatalf("GEM_TEST_POOLER=%s: %v", mode, err)
 	}
 	if mode == pgbouncer.Session {
-		return Route{URL: p.URL(url), Listen: p.URL(url)}
+		return Route{URL: p.URL(url), Listen: p.URL(url), Mode: pgpool.SessionPooler}
 	}
-	return Route{URL: p.URL(url), Listen: url, Pooled: true}
+	return Route{URL: p.URL(url), Listen: url, Mode: pgpool.TransactionPooler}
 }
 
 // thePooler starts the PgBouncer when it is called first. It ends with the test binary, at the latest.

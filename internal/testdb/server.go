@@ -25,9 +25,15 @@ type server struct {
 	private *pgserver.Server // nil when TEST_DATABASE_URL names the server
 	pooler  atomic.Pointer[pgbouncer.Pooler]
 
-	migrate  sync.Once
-	template string // what New copies
-	err      error  // why there is no template
+	mu        sync.Mutex
+	templates map[string]*template // what New copies, by the sources they hold
+}
+
+// template is a migrated database.
+type template struct {
+	migrate sync.Once
+	name    string
+	err     error // why there is none
 }
 
 // running is the server of this test binary once it was asked for, for stopServer.
@@ -52,14 +58,14 @@ func startServer(ctx context.Context, external string) (*server, error) {
 		if err != nil || admin.Scheme != "postgres" && admin.Scheme != "postgresql" {
 			return nil, errors.New("TEST_DATABASE_URL must have the form postgres://user:password@host:5432/database")
 		}
-		return &server{admin: admin}, nil
+		return &server{admin: admin, templates: map[string]*template{}}, nil
 	}
 	private, err := pgserver.Start(ctx, pgserver.Options{})
 	if err != nil {
 		return nil, err
 	}
 	admin, err := url.Parse(private.URL("postgres"))
-	return &server{admin: admin, private: private}, err
+	return &server{admin: admin, private: private, templates: map[string]*template{}}, err
 }
 
 // stopServer stops what theServer started, if anything.
@@ -71,7 +77,7 @@ func stopServer() error {
 	return s.stop()
 }
 
-// stop removes what the tests left: the server, or the template on a server that stays.
+// stop removes what the tests left: the server, or the templates on a server that stays.
 func (s *server) stop() error {
 	if p := s.pooler.Load(); p != nil {
 		p.Stop()
@@ -79,28 +85,42 @@ func (s *server) stop() error {
 	if s.private != nil {
 		return s.private.Stop()
 	}
-	if s.template == "" {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	return s.drop(ctx, s.template)
+	var failed []error
+	for _, t := range s.templates {
+		if t.name != "" {
+			failed = append(failed, s.drop(ctx, t.name))
+		}
+	}
+	return errors.Join(failed...)
 }
 
-// migrated is the name of the template, which is created when it is first asked for.
-func (s *server) migrated() (string, error) {
-	s.migrate.Do(func() {
+// migrated is the name of the template with these sources, which is created when it is first asked for.
+func (s *server) migrated(sources []migrations.Source) (string, error) {
+	var all strings.Builder
+	if err := migrations.Print(&all, sources...); err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	t := s.templates[all.String()]
+	if t == nil {
+		t = &template{}
+		s.templates[all.String()] = t
+	}
+	s.mu.Unlock()
+	t.migrate.Do(func() {
 		// Not the time of the test which came first: all others wait for this too.
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		name := randomName()
-		if s.err = s.create(ctx, name, "template0"); s.err != nil {
+		if t.err = s.create(ctx, name, "template0"); t.err != nil {
 			return
 		}
-		s.template = name
-		s.err = migrations.Up(ctx, s.url(name))
+		t.name = name
+		t.err = migrations.Up(ctx, s.url(name), sources...)
 	})
-	return s.template, s.err
+	return t.name, t.err
 }
 
 func (s *server) url(database string) string {

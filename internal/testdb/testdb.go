@@ -1,8 +1,8 @@
 // Package testdb gives each test a Postgres database of its own.
 //
-// A test binary starts one private server, on first use, and its databases are copies of one template that was migrated
-// once, so that a test pays some 15 ms and can run in parallel with all others. Where no server can be had the tests fail,
-// with an error that says what to install: they are never skipped.
+// A test binary starts one private server, on first use. Its databases are copies of a template that was migrated once, so a
+// test pays some 15 ms and can run in parallel with all others. Without a server the tests fail, with an error that says what
+// to install: they are never skipped.
 //
 // The environment variable TEST_DATABASE_URL names a server to use instead; its user must be allowed to create databases.
 // Their names start with gem_test_. GEM_TEST_POOLER puts a pooler between it and the workers under test: see [Route].
@@ -13,14 +13,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gemworker/gem/migrations"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// New returns the URL of a new, migrated database, which is dropped at the end of the test.
-func New(t testing.TB) string {
+// New returns the URL of a new database with GEM's own tables and those of the sources. It is dropped at the end of the test.
+func New(t testing.TB, sources ...migrations.Source) string {
 	t.Helper()
 	s := started(t)
-	template, err := s.migrated()
+	template, err := s.migrated(sources)
 	if err != nil {
 		t.Fatalf("migrate the template of the test databases: %v", err)
 	}

@@ -45,7 +45,7 @@ func TestNewEmptyIsEmpty(t *testing.T) {
 
 func TestEachTestHasItsOwn(t *testing.T) {
 	t.Parallel()
-	for _, create := range []func(testing.TB) string{testdb.New, testdb.NewEmpty} {
+	for _, create := range []func(testing.TB) string{func(t testing.TB) string { return testdb.New(t) }, testdb.NewEmpty} {
 		for range 3 {
 			t.Run("", func(t *testing.T) {
 				t.Parallel()

@@ -1,0 +1,219 @@
+package audit
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+//go:embed sql/*.sql
+var statements embed.FS
+
+// Beginner begins transactions: a pool or a connection.
+type Beginner interface {
+	BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error)
+}
+
+// settings are those of the audit's transaction, and end with it.
+var settings = map[string]string{
+	// No function or type of another schema stands in for Postgres's own.
+	"search_path": "pg_catalog, pg_temp",
+	// A role that cannot see every row gets an error instead of a part of the truth.
+	"row_security": "off",
+	// Only the tables are read, so that a damaged index hides nothing. Every check reads all rows anyway, for which nested loops
+	// and merge joins are never the best plan.
+	"enable_indexscan": "off", "enable_indexonlyscan": "off", "enable_bitmapscan": "off", "enable_nestloop": "off", "enable_mergejoin": "off",
+	"jit": "off", "work_mem": "64MB", "parallel_tuple_cost": "0.01",
+	// A migration locks whole tables; the audit does not wait for it.
+	"lock_timeout": "10s", "idle_in_transaction_session_timeout": "5min",
+	"timezone": "UTC",
+}
+
+// Database checks a whole database in one read-only snapshot, while workers go on. It reads each table a few times: a million
+// calls take about half a minute on two cores, and up to half a gigabyte of temporary files. Vacuum cannot remove dead rows
+// meanwhile. The role must see all rows, as the owner of the tables does.
+func Database(ctx context.Context, db Beginner, o Options) (*Report, error) {
+	nothing := func(pgx.Tx) error { return nil }
+	return run(ctx, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, databases, o, nothing)
+}
+
+// run prepares a transaction and makes all checks of a source in it.
+func run(ctx context.Context, db Beginner, mode pgx.TxOptions, of source, o Options, prepare func(pgx.Tx) error) (*Report, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	tx, err := db.BeginTx(ctx, mode)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	for name, value := range settings {
+		if _, err := tx.Exec(ctx, "select set_config($1, $2, true)", name, value); err != nil {
+			return nil, fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	if _, err := tx.Exec(ctx, "select set_config('statement_timeout', $1, true)", strconv.FormatInt(o.Timeout.Milliseconds(), 10)); err != nil {
+		return nil, fmt.Errorf("set statement_timeout: %w", err)
+	}
+	if err := prepare(tx); err != nil {
+		return nil, err
+	}
+	a := auditor{tx: tx, of: of}
+	sizes, err := a.sizes(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	var (
+		report    Report
+		file      string
+		found     map[string]Result
+		undecided string
+	)
+	for _, c := range Checks {
+		if c.only != "" && c.only != of || slices.Contains(o.Skip, c.Name) {
+			continue
+		}
+		if c.file != file {
+			file = c.file
+			if found, undecided, err = a.decide(ctx, file, o.Examples); err != nil {
+				return nil, err
+			}
+		}
+		result := found[c.Name]
+		result.Check, result.Remark, result.Of, result.LookedAt, result.Error = c.Name, c.Remark, c.counts, sizes[c.counts], undecided
+		report.add(&o, result)
+	}
+	return report.end(began), nil
+}
+
+// auditor runs the statements of the folder sql.
+type auditor struct {
+	tx pgx.Tx
+	of source
+}
+
+// statement returns a file of the folder sql. For archives it reads the temporary tables.
+func (a auditor) statement(file string) (string, error) {
+	text, err := statements.ReadFile("sql/" + file)
+	sql := string(text)
+	if a.of == archives {
+		sql = strings.ReplaceAll(sql, "public.core_tool_", "pg_temp.core_tool_")
+	}
+	return sql, err
+}
+
+// sizes counts what there is to check.
+func (a auditor) sizes(ctx context.Context) (map[string]int64, error) {
+	sql, err := a.statement("sizes.sql")
+	if err != nil {
+		return nil, err
+	}
+	if a.of == archives {
+		sql += " union all select 'lines', count(*) from pg_temp.archive_lines"
+	}
+	sizes := map[string]int64{}
+	rows, err := a.tx.Query(ctx, sql)
+	if err == nil {
+		var name string
+		var n int64
+		_, err = pgx.ForEachRow(rows, []any{&name, &n}, func() error { sizes[name] = n; return nil })
+	}
+	if why, is := refusedWith(err, insufficientPrivilege); is {
+		// Not wrapped, as in load.
+		return nil, fmt.Errorf("an audit must see every row, and this role cannot: connect as the owner of the tables (%s)", why)
+	}
+	return sizes, err
+}
+
+// decide runs the statement of a file. An error of Postgres, for example over a value that cannot be cast, leaves the checks of
+// the file undecided, and not those of other files; undecided is Postgres's message.
+func (a auditor) decide(ctx context.Context, file string, examples int) (found map[string]Result, undecided string, err error) {
+	part, err := a.tx.Begin(ctx) // a savepoint
+	if err != nil {
+		return nil, "", err
+	}
+	found, err = auditor{part, a.of}.findings(ctx, file, examples)
+	if err == nil {
+		return found, "", part.Commit(ctx)
+	}
+	var pgErr *pgconn.PgError
+	if ctx.Err() != nil || !errors.As(err, &pgErr) {
+		return nil, "", err
+	}
+	return nil, pgErr.Message, part.Rollback(ctx)
+}
+
+// findings counts what the statement of a file finds, and returns the first few examples of each check.
+func (a auditor) findings(ctx context.Context, file string, examples int) (map[string]Result, error) {
+	sql, err := a.statement(file)
+	if err == nil && file == "effects.sql" {
+		sql, err = a.withWrittenTables(ctx, sql)
+	}
+	if err != nil {
+		return nil, err
+	}
+	rows, err := a.tx.Query(ctx, `
+		select name, count(*), array_agg(id order by place) filter (where place <= $1), array_agg(what order by place) filter (where place <= $1)
+		from (
+			select name, coalesce(id, '') as id, coalesce(what, '') as what, row_number() over (partition by name order by length(id), id, what) as place
+			from (`+sql+`
+			) found (name, id, what)
+		) numbered
+		group by name`, examples)
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]Result{}
+	var (
+		name      string
+		count     int64
+		ids, what []string
+	)
+	_, err = pgx.ForEachRow(rows, []any{&name, &count, &ids, &what}, func() error {
+		result := Result{Found: count}
+		for i := range ids {
+			result.Examples = append(result.Examples, Finding{ids[i], what[i]})
+		}
+		found[name] = result
+		return nil
+	})
+	return found, err
+}
+
+// withWrittenTables fills effects.sql with the tables that receipts name.
+func (a auditor) withWrittenTables(ctx context.Context, sql string) (string, error) {
+	ask, err := a.statement("tables.sql")
+	if err != nil {
+		return "", err
+	}
+	var tables, rows string
+	if err := a.tx.QueryRow(ctx, ask).Scan(&tables, &rows); err != nil {
+		return "", err
+	}
+	return strings.NewReplacer("{{tables}}", tables, "{{rows}}", rows).Replace(sql), nil
+}
+
+// SQLSTATEs of Postgres.
+const (
+	insufficientPrivilege = "42501"
+	undefinedObject       = "42704"
+)
+
+// refusedWith reports whether err is Postgres's with that SQLSTATE, and returns Postgres's message.
+func refusedWith(err error, code string) (message string, is bool) {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || pgErr.Code != code {
+		return "", false
+	}
+	return pgErr.Message, true
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"text/tabwriter"
+	"time"
+)
+
+// pairs are the figures of two programs for one measure and contestant: those with the same index are of the same round.
+type pairs struct {
+	measure, contestant, unit string
+	here, there               []float64
+}
+
+// measureBeside runs this program and the bench of another checkout by turns, each round of each in a process of its own
+// on a new server, and prints the medians and the ratios.
+func measureBeside(ctx context.Context, o options) error {
+	here, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	folder, err := os.MkdirTemp("", "gem-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(folder)
+	var all []pairs
+	for round := range o.rounds {
+		var rowsHere, rowsThere []row
+		turns := []func() error{
+			func() (err error) { rowsHere, err = oneRound(ctx, here, folder, o, o.after); return err },
+			func() (err error) { rowsThere, err = oneRound(ctx, o.beside, folder, o, ""); return err },
+		}
+		if round%2 == 1 {
+			slices.Reverse(turns) // neither is always the first
+		}
+		for _, turn := range turns {
+			if err := turn(); err != nil {
+				return errors.Join(fmt.Errorf("round %d: %w", round+1, err), printPairs(os.Stdout, all))
+			}
+		}
+		all = addPairs(all, rowsHere, rowsThere)
+		say("round %d of %d", round+1, o.rounds)
+		for _, p := range all {
+			last := len(p.here) - 1
+			say("  %-22s %-14s %s here, %s there, ratio %.3f", p.measure, p.contestant, number(p.here[last]), number(p.there[last]),
+				p.here[last]/p.there[last])
+		}
+	}
+	return printPairs(os.Stdout, all)
+}
+
+// oneRound runs one round of a bench and returns its figures.
+func oneRound(ctx context.Context, program, folder string, o options, after string) (rows []row, err error) {
+	file := filepath.Join(folder, "figures.json")
+	args := []string{"-rounds", "1", "-json", file, "-only", o.only, "-contestants", o.contestants, "-folder", o.folder,
+		"-conns", strconv.Itoa(o.conns), "-calls", strconv.Itoa(o.calls), "-after", after, "-quick=" + strconv.FormatBool(o.quick)}
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = time.Minute // it stops its server
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", program, err, said)
+	}
+	encoded, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return rows, errors.Join(json.Unmarshal(encoded, &rows), os.Remove(file))
+}
+
+// addPairs adds the figures that both have.
+func addPairs(to []pairs, here, there []row) []pairs {
+	for _, h := range here {
+		same := func(measure, contestant string) bool { return measure == h.Measure && contestant == h.Contestant }
+		t := slices.IndexFunc(there, func(t row) bool { return same(t.Measure, t.Contestant) })
+		if t < 0 {
+			continue
+		}
+		i := slices.IndexFunc(to, func(p pairs) bool { return same(p.measure, p.contestant) })
+		if i < 0 {
+			i = len(to)
+			to = append(to, pairs{measure: h.Measure, contestant: h.Contestant, unit: h.Unit})
+		}
+		to[i].here, to[i].there = append(to[i].here, h.Median), append(to[i].there, there[t].Median)
+	}
+	return to
+}
+
+// printPairs prints a line for each measure and contestant. The ratio is the median of the rounds' own.
+func printPairs(to io.Writer, all []pairs) error {
+	t := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "measure\tcontestant\there\tspread\tthere\tspread\tunit\there/there\tspread")
+	spread := func(values []float64, text func(float64) string) string {
+		return text(slices.Min(values)) + "–" + text(slices.Max(values))
+	}
+	exact := func(v float64) string { return strconv.FormatFloat(v, 'f', 3, 64) }
+	for _, p := range all {
+		ratios := make([]float64, len(p.here))
+		for i := range ratios {
+			ratios[i] = p.here[i] / p.there[i]
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.measure, p.contestant, number(median(p.here)), spread(p.here, number),
+			number(median(p.there)), spread(p.there, number), p.unit, exact(median(ratios)), spread(ratios, exact))
+	}
+	return t.Flush()
+}

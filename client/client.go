@@ -1,0 +1,124 @@
+// Package client makes tool calls and reads what became of them: all that a frontend, a command or a dashboard does with
+// GEM's tables. It returns values, not prose, and needs no worker in its process.
+//
+//	id, err := client.Enqueue(ctx, pool, client.NewCall{Tool: "leads.create", Input: lead})
+//	receipt, err := client.Await(ctx, pool, id)
+//
+// Every function takes a [DB]. With a transaction, [Enqueue] inserts the call together with the caller's own rows, or not at
+// all. Errors of Postgres are wrapped, so that errors.As finds a *pgconn.PgError: its message, detail and hint say what the
+// tables refuse. Where no call has the given id, every function returns a [*NotFoundError].
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gemworker/gem/internal/store"
+	"github.com/gemworker/gem/receipts"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// DB is a pool, a connection or a transaction of pgx.
+type DB interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// NewCall is a call to insert. Only Tool is required.
+type NewCall struct {
+	// Tool is a name of the registry, such as leads.create: 1 to 200 characters. The worker checks it, not the insert.
+	Tool string
+	// Input is encoded as JSON and must give an object of at most 1 MiB; nil means {}.
+	Input any
+	// SessionID groups the calls of one conversation: at most 255 characters; empty means none.
+	SessionID string
+	// IdempotencyKey gives a call of a safe-retry tool the result of an earlier success with the same key, tool and caller:
+	// at most 255 characters; empty means none.
+	IdempotencyKey string
+	// CreatedBy is the user on whose behalf the call is made: at most 255 characters; empty means the token's, if any.
+	CreatedBy string
+	// Priority is from -1000 to 1000; calls of a higher one run first. 0 is the default.
+	Priority int
+	// RunAt is the earliest time to run, at most 366 days ahead; zero means at once.
+	RunAt time.Time
+	// Delay is the shortest time until the call runs, by Postgres's clock, at most 366 days; 0 means that RunAt counts.
+	Delay time.Duration
+}
+
+// Enqueue inserts a call and returns its id. A worker runs it once the insert is committed.
+func Enqueue(ctx context.Context, db DB, c NewCall) (id string, err error) {
+	input, err := json.Marshal(c.Input)
+	if err != nil {
+		return "", fmt.Errorf("encode the input of %s: %w", c.Tool, err)
+	}
+	if string(input) == "null" {
+		input = []byte("{}")
+	}
+	columns := []store.Column{{Name: "tool_name", Value: c.Tool}, {Name: "input", Value: string(input)}}
+	set := func(given bool, name string, value any, sql string) {
+		if given {
+			columns = append(columns, store.Column{Name: name, Value: value, SQL: sql})
+		}
+	}
+	set(c.SessionID != "", "session_id", c.SessionID, "")
+	set(c.IdempotencyKey != "", "idempotency_key", c.IdempotencyKey, "")
+	set(c.CreatedBy != "", "created_by", c.CreatedBy, "")
+	set(c.Priority != 0, "priority", c.Priority, "")
+	if c.Delay != 0 {
+		set(true, "run_at", c.Delay.Seconds(), "clock_timestamp() + make_interval(secs => %s)")
+	} else {
+		set(!c.RunAt.IsZero(), "run_at", c.RunAt, "")
+	}
+	if id, err = store.Insert(ctx, db, columns...); err != nil {
+		return "", fmt.Errorf("insert a call of %s: %w", c.Tool, err)
+	}
+	return id, nil
+}
+
+// The pauses between two reads of [Await].
+const (
+	firstPause = 20 * time.Millisecond
+	lastPause  = 250 * time.Millisecond
+)
+
+// Await returns the receipt of a call as soon as there is one. It reads in intervals that grow from 20 ms to 250 ms, until
+// ctx ends; the call itself goes on after that.
+func Await(ctx context.Context, db DB, id string) (*receipts.Receipt, error) {
+	r, err := Receipt(ctx, db, id)
+	for pause := firstPause; errors.Is(err, ErrNoReceipt); pause = min(pause*5/4, lastPause) {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(pause):
+		}
+		r, err = store.Receipt(ctx, db, id)
+	}
+	return r, err
+}
+
+// Cancellation is the answer of [Cancel]: one of the constants, or the status of a call that had ended before.
+type Cancellation string
+
+const (
+	// Cancelled means that the call was queued or waiting, and has ended with a receipt.
+	Cancelled Cancellation = "cancelled"
+	// CancelRequested means that the call is running; its worker ends it within a heartbeat. It may still succeed before that.
+	CancelRequested Cancellation = "requested"
+)
+
+// Cancel ends a call, or asks its worker to.
+func Cancel(ctx context.Context, db DB, id string) (Cancellation, error) {
+	answer, err := store.Cancel(ctx, db, id)
+	if store.IsNoCall(err) {
+		return "", notFound(ctx, db, id)
+	}
+	if err != nil {
+		return "", fmt.Errorf("cancel call %s: %w", id, err)
+	}
+	return Cancellation(answer), nil
+}

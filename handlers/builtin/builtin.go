@@ -1,0 +1,15 @@
+// Package builtin lists the domains that come with GEM, as the program gem has them.
+package builtin
+
+import (
+	"github.com/gemworker/gem/handlers/comms"
+	"github.com/gemworker/gem/handlers/entity"
+	"github.com/gemworker/gem/handlers/leads"
+	"github.com/gemworker/gem/handlers/os"
+	"github.com/gemworker/gem/handlers/web"
+)
+
+// Domains returns them for gem.Program, each made anew.
+func Domains() []any {
+	return []any{os.Domain(), leads.Domain(), entity.Domain(), comms.Domain(), web.Domain()}
+}

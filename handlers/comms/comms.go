@@ -1,0 +1,174 @@
+// Package comms is the domain comms: mails and text messages that leave, in email.go and sms.go, and notes on conversations.
+package comms
+
+import (
+	"context"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/table"
+	"github.com/gemworker/gem/handlers/value"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Comms has the tools of the domain.
+//
+// A message has a row in comms_log before it is sent. If a worker dies after that, a later attempt of the same call reads
+// that row, since there is no receipt: a message with the status `sent` is not sent again.
+type Comms struct {
+	config config
+	db     handlers.DB // outside the call's transaction
+}
+
+//go:embed *.sql
+var tables embed.FS
+
+// Domain returns the domain comms. Without a mail server and a Twilio account, its tools that send answer not_configured.
+func Domain() handlers.Domain {
+	c := &Comms{}
+	return handlers.Domain{
+		Tools:  c,
+		Config: &c.config,
+		Open: func(env handlers.Env) error {
+			c.db = env.Pool
+			return nil
+		},
+		Tables: tables,
+		Grants: []string{
+			"select, insert, update on comms_log",
+		},
+	}
+}
+
+// logTimeout is the time to log a result, even after the call's own time is over.
+const logTimeout = 5 * time.Second
+
+// message is a row of comms_log.
+type message struct {
+	channel    string // email, sms
+	recipient  string
+	subject    string // of a mail
+	body       string
+	contextRef any
+	templateID string
+}
+
+// send logs the message, delivers it and logs the result. It returns the id of the row. deliver returns the service's id of
+// the message, and no error if the service accepted it, whatever went wrong after that.
+func (c *Comms) send(ctx context.Context, call *handlers.Call, m message, deliver func() (messageID string, err error)) (string, error) {
+	var id, status string
+	var messageID string
+	var inserted bool
+	// A row with the status sent is left as it is; any other belongs to an earlier attempt of this call, which has ended.
+	err := c.db.QueryRow(ctx, `insert into comms_log as l (call_id, channel, recipient, subject, body, context_ref, template_id, status)
+		values ($1, $2, $3, $4, $5, $6, $7, 'sending')
+		on conflict (call_id) where call_id is not null do update
+			set status = case when l.status = 'sent' then l.status else 'sending' end, updated_at = now()
+		returning id::text, status, coalesce(message_id, ''), xmax = 0`,
+		call.ID, m.channel, m.recipient, table.Null(m.subject), m.body, m.contextRef, table.Null(m.templateID)).
+		Scan(&id, &status, &messageID, &inserted)
+	if err != nil {
+		err = fmt.Errorf("the message was not sent, since it could not be written to comms_log: %w", err)
+		if refused := (*pgconn.PgError)(nil); errors.As(err, &refused) {
+			return "", err
+		}
+		return "", handlers.Transient(err)
+	}
+	if inserted {
+		call.Wrote("comms_log", handlers.Insert, id)
+	} else {
+		call.Wrote("comms_log", handlers.Update, id)
+	}
+	if status == "sent" {
+		// An earlier attempt of this call sent it, and left no receipt: it is an effect of this call.
+		call.Sent(m.channel, m.recipient, messageID)
+		return id, nil
+	}
+
+	sent, err := deliver()
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), logTimeout)
+	defer cancel()
+	if err != nil {
+		// Best effort: the delivery's error counts. A row that another attempt has set to sent stays.
+		_, _ = c.db.Exec(after, `update comms_log set status = 'failed', error = $2, updated_at = now() where id = $1 and status <> 'sent'`,
+			id, value.Shorten(err.Error(), 1000))
+		return "", err
+	}
+	call.Sent(m.channel, m.recipient, sent)
+	// The message is out, so the call has succeeded even if the log cannot be updated.
+	_, _ = c.db.Exec(after, `update comms_log set status = 'sent', message_id = $2, sent_at = now(), error = null, updated_at = now()
+		where id = $1`, id, sent)
+	return id, nil
+}
+
+// LogCallOutcome is the outcome of a phone call with an entity.
+type LogCallOutcome struct {
+	EntityID   string          `json:"entity_id"`
+	Outcome    string          `json:"outcome"`
+	Notes      string          `json:"notes"`
+	ContextRef json.RawMessage `json:"context_ref"`
+}
+
+// InteractionRef names the new interaction.
+type InteractionRef struct {
+	InteractionID string `json:"interaction_id"`
+}
+
+// LogCallOutcome is comms.log_call_outcome: an interaction of the type call, whose details hold the input. The domain entity
+// writes it.
+func (*Comms) LogCallOutcome(ctx context.Context, tx handlers.Tx, call *handlers.Call, in LogCallOutcome) (out InteractionRef, err error) {
+	details := map[string]any{"outcome": in.Outcome}
+	if in.Notes != "" {
+		details["notes"] = in.Notes
+	}
+	if ref := table.NullJSON(in.ContextRef); ref != nil {
+		details["context_ref"] = ref
+	}
+	err = table.Row(ctx, tx, "entities", in.EntityID,
+		`select id from gem_entity.add_interaction($1, 'call', $2, $3, null, $4) id where id is not null`,
+		[]any{"Call: " + strings.ReplaceAll(in.Outcome, "_", " "), details, call.ID}, &out.InteractionID)
+	if err != nil {
+		return out, lacks(err, "entity", "interactions")
+	}
+	call.Wrote("interactions", handlers.Insert, out.InteractionID)
+	return out, nil
+}
+
+// CreateFollowupTaskFromMessage is a task that follows from a message.
+type CreateFollowupTaskFromMessage struct {
+	Title      string          `json:"title"`
+	ContextRef json.RawMessage `json:"context_ref"` // the message, or what it is about
+	DueAt      *value.Time     `json:"due_at"`
+}
+
+// TaskRef names the new task.
+type TaskRef struct {
+	TaskID string `json:"task_id"`
+}
+
+// CreateFollowupTaskFromMessage is comms.create_followup_task_from_message. The task is business, unless the type of its
+// context is personal. The domain os writes it.
+func (*Comms) CreateFollowupTaskFromMessage(ctx context.Context, tx handlers.Tx, call *handlers.Call, in CreateFollowupTaskFromMessage) (TaskRef, error) {
+	id, err := table.Insert(ctx, tx, call, "tasks",
+		`select gem_os.create_task($1, case when $2::jsonb ->> 'type' = 'personal' then 'personal' else 'business' end, null, $3, $2, 'normal', $4)::text`,
+		in.Title, table.NullJSON(in.ContextRef), in.DueAt, call.ID)
+	return TaskRef{TaskID: id}, lacks(err, "os", "tasks")
+}
+
+// lacks turns the error of a database without another domain's function into a [handlers.NotConfigured].
+func lacks(err error, domain, rows string) error {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || pgErr.Code != "42883" && pgErr.Code != "3F000" { // undefined_function, invalid_schema_name
+		return err
+	}
+	return &handlers.NotConfigured{
+		Reason:      fmt.Sprintf("This program has no domain %s, which keeps %s.", domain, rows),
+		RequiredEnv: []string{},
+		NextSteps:   []string{fmt.Sprintf("Add the domain %s to the program's domains, run `gem migrate`, and make the call again.", domain)},
+	}
+}

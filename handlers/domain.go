@@ -1,0 +1,107 @@
+package handlers
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"reflect"
+	"strings"
+
+	"github.com/gemworker/gem/internal/envvar"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap"
+)
+
+// Domain is a domain of tools that needs more than its methods: configuration, connections or tables. A domain without such
+// needs is listed as the plain value whose methods are its tools. A function that returns a Domain should make a new one
+// each time, since it is configured and opened in place.
+type Domain struct {
+	// Tools is the value whose exported methods are the tools. The name of its type is the domain's name.
+	Tools any
+	// Config, if set, points to a struct that [Configure] fills from the environment. A field states its variable in tags:
+	// envconfig is its name, default its default, desc a sentence for `gem worker --help`, and may ends the sentence "it may
+	// be …" of the error for a wrong value. A field can be of any type that github.com/kelseyhightower/envconfig reads; a
+	// [Secret] is never shown. A type with a method Decode(string) error parses its own value. A struct with a method
+	// Wrong() map[string]string is asked which variables cannot be used, each with a reason that may be empty.
+	Config any
+	// Open, if set, is called once, after Config was filled and before the worker starts.
+	Open func(Env) error
+	// Tables, if set, holds the domain's tables: SQL files in its root, named NNNNN_name.sql and numbered from 1. `gem migrate`
+	// applies each once, in a transaction.
+	Tables fs.FS
+	// Grants say what the role gem_worker may do with the tables, one string a table, such as "select, insert on notes".
+	Grants []string
+}
+
+// Env is what a process shares with its domains. All fields are set.
+type Env struct {
+	// Pool holds the connections of running calls. It serves tools with effects outside, which have no Tx.
+	Pool      *pgxpool.Pool
+	Log       *zap.Logger
+	Transport http.RoundTripper
+	// Tables names the tables of all domains of the program, as their Grants name them.
+	Tables []string
+}
+
+// Domains returns what a program lists, plain values and [Domain]s, as Domains.
+func Domains(list ...any) []Domain {
+	all := make([]Domain, len(list))
+	for i, entry := range list {
+		if d, ok := entry.(Domain); ok {
+			all[i] = d
+		} else {
+			all[i] = Domain{Tools: entry}
+		}
+	}
+	return all
+}
+
+// Name is the domain's name in lower case, such as leads.
+func (d Domain) Name() string { return strings.ToLower(d.typeName()) }
+
+func (d Domain) typeName() string {
+	t := reflect.TypeOf(d.Tools)
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t.Name()
+}
+
+// Configure fills the Config of each domain. lookup returns the value of a variable, as [os.Getenv] does. The error has a
+// line for each variable with a wrong value.
+func Configure(lookup func(variable string) string, domains ...any) error {
+	var configs []any
+	for _, d := range Domains(domains...) {
+		if d.Config != nil {
+			configs = append(configs, d.Config)
+		}
+	}
+	return envvar.Read(lookup, configs...)
+}
+
+// Open opens the domains. Log and Transport have defaults: no log, and [http.DefaultTransport].
+func Open(env Env, domains ...any) error {
+	if env.Log == nil {
+		env.Log = zap.NewNop()
+	}
+	if env.Transport == nil {
+		env.Transport = http.DefaultTransport
+	}
+	all := Domains(domains...)
+	for _, d := range all {
+		for _, grant := range d.Grants {
+			_, table, _ := strings.Cut(grant, " on ")
+			env.Tables = append(env.Tables, table)
+		}
+	}
+	var failed []error
+	for _, d := range all {
+		if d.Open != nil {
+			if err := d.Open(env); err != nil {
+				failed = append(failed, fmt.Errorf("open the domain %s: %w", d.Name(), err))
+			}
+		}
+	}
+	return errors.Join(failed...)
+}

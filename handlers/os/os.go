@@ -1,0 +1,69 @@
+// Package os is the domain os: what an assistant keeps for its people. It has notes, tasks and reminders, snapshots of the
+// state of things, a search in the journal, and a health check.
+//
+// A row belongs to a domain of life: business, personal, or both. A search in business finds rows that are business or both;
+// a search in both, or without a domain, finds everything.
+package os
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"strings"
+
+	"github.com/gemworker/gem/handlers"
+)
+
+// OS has the tools of the domain.
+type OS struct {
+	tables []string // of all domains of the program
+}
+
+//go:embed *.sql
+var tables embed.FS
+
+// Domain returns the domain os.
+func Domain() handlers.Domain {
+	o := &OS{}
+	return handlers.Domain{
+		Tools: o,
+		Open: func(env handlers.Env) error {
+			o.tables = env.Tables
+			return nil
+		},
+		Tables: tables,
+		Grants: []string{
+			"select, insert, update on notes",
+			"select, insert, update on tasks",
+			"select, insert, update on reminders",
+			"select, insert, update on state_snapshots",
+		},
+	}
+}
+
+// HealthCheck asks whether the database can serve the tools.
+type HealthCheck struct{}
+
+// Health is the answer to [HealthCheck].
+type Health struct {
+	// Status is ok, degraded (some tools cannot work) or down. A call that cannot reach the database has no receipt, so this
+	// handler never answers down.
+	Status string            `json:"status"`
+	Checks map[string]string `json:"checks"` // a part, and ok or what is wrong with it
+}
+
+// HealthCheck is os.health_check. It looks for the tables of all domains.
+func (o *OS) HealthCheck(ctx context.Context, tx handlers.Tx, _ *handlers.Call, _ HealthCheck) (Health, error) {
+	var missing []string
+	err := tx.QueryRow(ctx, `select coalesce(array_agg(name order by name) filter (where to_regclass(name) is null), '{}')
+		from unnest($1::text[]) as name`, o.tables).Scan(&missing)
+	if err != nil {
+		return Health{}, fmt.Errorf("ask the database: %w", err)
+	}
+	health := Health{Status: "ok", Checks: map[string]string{"database": "ok", "tables": "ok"}}
+	if len(missing) > 0 {
+		health.Status = "degraded"
+		health.Checks["tables"] = "missing: " + strings.Join(missing, ", ") + "; run gem migrate"
+	}
+	return health, nil
+}

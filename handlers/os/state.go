@@ -1,0 +1,155 @@
+package os
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/value"
+)
+
+// GetStateSnapshot asks for the state of a domain.
+type GetStateSnapshot struct {
+	Domain string `json:"domain"`
+}
+
+// StateSnapshot is the state of a domain at a moment.
+type StateSnapshot struct {
+	Domain string          `json:"domain"`
+	AsOf   value.Time      `json:"as_of"`
+	State  json.RawMessage `json:"state"`
+}
+
+// currentState is the state of domain $1, with its activity since $2 (by default in the last 7 days), as one row: state, since,
+// and how many rows of countedTables were read. Leads, interactions and messages are business, so a personal state leaves
+// them out. The lists hold the next or latest five. [currentStateOf] puts the beginning of its with clause before it.
+const currentState = `
+	period as (select coalesce($2::timestamptz, now() - interval '7 days') as since),
+	t as (
+		select count(*) filter (where status = 'open') as open,
+			count(*) filter (where status = 'open' and due_at < now()) as overdue,
+			count(*) filter (where status = 'open' and due_at >= now() and due_at < now() + interval '7 days') as due_soon,
+			count(*) filter (where created_at >= since) as created,
+			count(*) filter (where completed_at >= since) as completed,
+			count(*) as seen
+		from tasks, period where $1 = 'both' or domain in ($1, 'both')
+	), r as (
+		select count(*) filter (where remind_at >= now()) as upcoming, count(*) as seen
+		from reminders where $1 = 'both' or domain in ($1, 'both')
+	), n as (
+		select count(*) as total, count(*) filter (where created_at >= since) as created
+		from notes, period where $1 = 'both' or domain in ($1, 'both')
+	), l as (
+		select coalesce(jsonb_object_agg(stage, leads), '{}') as by_stage, coalesce(sum(leads), 0) as seen, coalesce(sum(fresh), 0) as created
+		from (select stage, count(*) as leads, count(*) filter (where created_at >= since) as fresh
+			from leads, period where $1 <> 'personal' group by stage) s
+	)
+	select jsonb_build_object(
+		'tasks', jsonb_build_object('open', t.open, 'overdue', t.overdue, 'due_within_7_days', t.due_soon, 'next', coalesce((
+			select jsonb_agg(jsonb_build_object('task_id', id, 'title', title, 'priority', priority, 'due_at',
+				to_char(due_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) order by due_at, created_at, id)
+			from (select * from tasks where status = 'open' and ($1 = 'both' or domain in ($1, 'both'))
+				order by due_at, created_at, id limit 5) x), '[]')),
+		'reminders', jsonb_build_object('upcoming', r.upcoming, 'next', coalesce((
+			select jsonb_agg(jsonb_build_object('reminder_id', id, 'title', title, 'remind_at',
+				to_char(remind_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) order by remind_at, id)
+			from (select * from reminders where remind_at >= now() and ($1 = 'both' or domain in ($1, 'both'))
+				order by remind_at, id limit 5) x), '[]')),
+		'notes', jsonb_build_object('total', n.total, 'latest', coalesce((
+			select jsonb_agg(jsonb_build_object('note_id', id, 'title', title, 'created_at',
+				to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) order by created_at desc, id)
+			from (select * from notes where $1 = 'both' or domain in ($1, 'both') order by created_at desc, id limit 5) x), '[]')),
+		'activity', jsonb_build_object('since', to_char(since at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
+			'tasks_created', t.created, 'tasks_completed', t.completed, 'notes_created', n.created)
+	) || case when $1 = 'personal' then '{}' else jsonb_build_object(
+		'leads', jsonb_build_object('by_stage', l.by_stage, 'latest', coalesce((
+			select jsonb_agg(jsonb_build_object('lead_id', id, 'name', name, 'suburb', suburb, 'stage', stage, 'created_at',
+				to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) order by created_at desc, id)
+			from (select * from leads where stage not in ('won', 'lost') order by created_at desc, id limit 5) x), '[]')),
+		'business_activity', jsonb_build_object('leads_created', l.created,
+			'interactions', (select count(*) from interactions where created_at >= since),
+			'messages_sent', (select count(*) from comms_log where status = 'sent' and created_at >= since))
+	) end as state, since, array[t.seen, r.seen, n.total, l.seen]::integer[] as seen
+	from period, t, r, n, l`
+
+// countedTables are in the order of currentState's column seen.
+var countedTables = []string{"tasks", "reminders", "notes", "leads"}
+
+// currentStateOf returns currentState for this database, which may lack the domains leads, entity and comms: an empty query of
+// the same name stands in for a table that is missing.
+func currentStateOf(ctx context.Context, tx handlers.Tx) (string, error) {
+	var standIns string
+	err := tx.QueryRow(ctx, `select coalesce(string_agg(format('%s as (select %s where false), ', name, columns), ''), '')
+		from (values ('leads', $$null::uuid as id, '' as name, '' as suburb, '' as stage, now() as created_at$$),
+			('interactions', 'now() as created_at'), ('comms_log', $$'' as status, now() as created_at$$)) as other (name, columns)
+		where to_regclass(name) is null`).Scan(&standIns)
+	if err != nil {
+		return "", fmt.Errorf("look for the tables: %w", err)
+	}
+	return "with " + standIns + currentState, nil
+}
+
+func readState(call *handlers.Call, seen []int) {
+	for i, name := range countedTables {
+		call.Read(name, seen[i])
+	}
+}
+
+// GetStateSnapshot is os.get_state_snapshot: the latest stored snapshot of exactly this domain or, if none is stored, the
+// current state, which is not stored. as_of says how old it is; os.refresh_state_snapshot makes a new one.
+func (*OS) GetStateSnapshot(ctx context.Context, tx handlers.Tx, call *handlers.Call, in GetStateSnapshot) (StateSnapshot, error) {
+	out := StateSnapshot{Domain: in.Domain}
+	current, err := currentStateOf(ctx, tx)
+	if err != nil {
+		return out, err
+	}
+	var seen []int // null for a stored snapshot
+	err = tx.QueryRow(ctx, `with stored as (
+			select as_of, state from state_snapshots where domain = $1 order by as_of desc limit 1)
+		select as_of, state, null from stored
+		union all
+		select now(), state, seen from (`+current+`) current
+		where not exists (select from stored)`, in.Domain, nil).Scan(&out.AsOf, &out.State, &seen)
+	switch {
+	case err != nil:
+		return out, fmt.Errorf("read the state: %w", err)
+	case seen == nil:
+		call.Read("state_snapshots", 1)
+	default:
+		readState(call, seen)
+	}
+	return out, nil
+}
+
+// RefreshStateSnapshot stores the current state.
+type RefreshStateSnapshot struct {
+	Domain string      `json:"domain"`
+	Since  *value.Time `json:"since"` // where its count of activity begins; 7 days ago by default
+}
+
+// SnapshotRef names the new snapshot.
+type SnapshotRef struct {
+	SnapshotID string     `json:"snapshot_id"`
+	AsOf       value.Time `json:"as_of"`
+}
+
+// RefreshStateSnapshot is os.refresh_state_snapshot.
+func (*OS) RefreshStateSnapshot(ctx context.Context, tx handlers.Tx, call *handlers.Call, in RefreshStateSnapshot) (out SnapshotRef, err error) {
+	current, err := currentStateOf(ctx, tx)
+	if err != nil {
+		return out, err
+	}
+	var seen []int
+	err = tx.QueryRow(ctx, `with current as materialized (`+current+`),
+		stored as (
+			insert into state_snapshots (domain, as_of, since, state, call_id) select $1, now(), since, state, $3 from current
+			returning id, as_of)
+		select stored.id::text, stored.as_of, seen from stored, current`, in.Domain, in.Since, call.ID).Scan(&out.SnapshotID, &out.AsOf, &seen)
+	if err != nil {
+		return out, fmt.Errorf("store the state: %w", err)
+	}
+	readState(call, seen)
+	call.Wrote("state_snapshots", handlers.Insert, out.SnapshotID)
+	return out, nil
+}

@@ -1,0 +1,85 @@
+// Package table runs the statements of tools that keep rows in Postgres, and records their effects on the call.
+//
+// Its tables have a uuid named id as their key, as those of the domains that come with GEM.
+package table
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/value"
+	"github.com/jackc/pgx/v5"
+)
+
+// Insert runs a statement that inserts one row and returns its id as text.
+func Insert(ctx context.Context, tx handlers.DB, call *handlers.Call, table, sql string, args ...any) (id string, err error) {
+	if err := tx.QueryRow(ctx, sql, args...).Scan(&id); err != nil {
+		return "", fmt.Errorf("insert into %s: %w", table, err)
+	}
+	call.Wrote(table, handlers.Insert, id)
+	return id, nil
+}
+
+// IsID reports whether id is a uuid. Postgres would refuse another text, and end the transaction.
+func IsID(id string) bool { return uuid.MatchString(id) }
+
+var uuid = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+
+// Row runs a statement about the row id, which is its $1; args are the others. It scans the one row that the statement
+// returns into dest. If there is none, or id is not a uuid, the error is [handlers.NotFound]. The caller records the effects.
+func Row(ctx context.Context, tx handlers.DB, table, id, sql string, args []any, dest ...any) error {
+	if !IsID(id) {
+		return handlers.NotFound(table, value.Shorten(id, 100))
+	}
+	err := tx.QueryRow(ctx, sql, append([]any{id}, args...)...).Scan(dest...)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return handlers.NotFound(table, id)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", table, err)
+	}
+	return nil
+}
+
+// Exists looks up the row id, as [Row] does, and scans its id into dest.
+func Exists(ctx context.Context, tx handlers.DB, call *handlers.Call, table, id string, dest *string) error {
+	err := Row(ctx, tx, table, id, "select id::text from "+table+" where id = $1", nil, dest)
+	if err == nil {
+		call.Read(table, 1)
+	}
+	return err
+}
+
+// List runs a query whose columns are the fields of T, in order.
+func List[T any](ctx context.Context, tx handlers.DB, call *handlers.Call, table, sql string, args ...any) ([]T, error) {
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", table, err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", table, err)
+	}
+	call.Read(table, len(found))
+	return found, nil
+}
+
+// Null makes an empty string null.
+func Null(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// NullJSON makes an absent or null value null in SQL.
+func NullJSON(raw json.RawMessage) *json.RawMessage {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil
+	}
+	return &raw
+}

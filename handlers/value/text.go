@@ -1,0 +1,57 @@
+package value
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// Shorten returns at most n bytes of s, with an ellipsis after them if there were more.
+func Shorten(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + "…"
+}
+
+// Storable makes s a text that Postgres can hold: invalid UTF-8 and NUL become U+FFFD.
+func Storable(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// OneLine makes a text of another service fit for an error message: at most 500 bytes of valid UTF-8 on one line, without
+// the secrets, in case the service echoed them.
+func OneLine(s string, secrets ...string) string {
+	for _, secret := range secrets {
+		if secret != "" {
+			s = strings.ReplaceAll(s, secret, "[secret]")
+		}
+	}
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "\uFFFD"))
+	return Shorten(strings.TrimSpace(s), 500)
+}
+
+// maxWords bounds what one search costs, however long its query is.
+const maxWords = 20
+
+var literally = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
+
+// Words turns a query into patterns for `ilike all`: a row matches if each word occurs somewhere in it, in any case. An
+// empty query matches every row. Words after the 20th are ignored.
+func Words(query string) []string {
+	patterns := []string{}
+	for word := range strings.FieldsSeq(query) {
+		if len(patterns) == maxWords {
+			break
+		}
+		patterns = append(patterns, "%"+literally.Replace(word)+"%")
+	}
+	return patterns
+}

@@ -1,0 +1,279 @@
+// Package web is the domain http: requests to hosts that the operator of the worker listed.
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/textproto"
+	"net/url"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/value"
+)
+
+const (
+	maxRequestBody  = 1 << 20   // bytes
+	maxResponseBody = 256 << 10 // bytes; the rest is cut off
+	maxHeaders      = 64 << 10  // bytes, of a response
+	maxRedirects    = 5
+)
+
+// HTTP has the tools of the domain.
+type HTTP struct {
+	config    config
+	transport *http.Transport
+}
+
+type config struct {
+	AllowedHosts allowList `envconfig:"HTTP_ALLOWED_HOSTS" may:"a list such as api.example.com,10.0.0.5:8080 of hosts, each with or without a port, without scheme and path" desc:"The hosts that http.request may reach, separated by commas. One with a port may be in a private network."`
+}
+
+// Domain returns the domain http. As long as HTTP_ALLOWED_HOSTS lists no host, its tool answers not_configured.
+func Domain() handlers.Domain {
+	h := &HTTP{transport: &http.Transport{
+		Proxy: nil, // it would resolve names itself, where no address can be checked
+		// One request a connection: each is made to an address that was checked for it.
+		DisableKeepAlives:      true,
+		TLSHandshakeTimeout:    10 * time.Second,
+		MaxResponseHeaderBytes: maxHeaders,
+	}}
+	h.resolveWith(nil)
+	return handlers.Domain{Tools: h, Config: &h.config}
+}
+
+// resolveWith makes connections with resolver, or with the system's if it is nil.
+func (h *HTTP) resolveWith(resolver *net.Resolver) {
+	h.transport.DialContext = func(ctx context.Context, network, hostPort string) (net.Conn, error) {
+		dialer := &net.Dialer{Timeout: 10 * time.Second, Resolver: resolver, Control: h.config.AllowedHosts.control(hostPort)}
+		return dialer.DialContext(ctx, network, hostPort)
+	}
+}
+
+// control checks the resolved address before each connection.
+func (l allowList) control(hostPort string) func(network, address string, _ syscall.RawConn) error {
+	return func(_, address string, _ syscall.RawConn) error {
+		resolved, err := netip.ParseAddrPort(address)
+		if err != nil || !l.allowsAddress(hostPort, resolved.Addr()) {
+			return refuse("private_address", fmt.Sprintf(
+				"%s leads to an address that is not public: it can be reached only if HTTP_ALLOWED_HOSTS lists it with its port.", hostPort))
+		}
+		return nil
+	}
+}
+
+// Request is a request to make.
+type Request struct {
+	Method  string            `json:"method"`
+	URL     string            `json:"url"`
+	Headers map[string]string `json:"headers"`
+	Body    string            `json:"body"` // at most 1 MiB
+}
+
+// Response is the server's response, whatever its status code.
+type Response struct {
+	StatusCode int `json:"status_code"`
+	// Headers has the values of a repeated header joined by ", ". Set-Cookie is left out: receipts are kept, and must hold no
+	// session.
+	Headers   map[string]string `json:"headers"`
+	Body      string            `json:"body"`      // at most 256 KiB of UTF-8; invalid bytes and NUL became U+FFFD
+	Truncated bool              `json:"truncated"` // the body was longer
+}
+
+// Request is http.request. It follows up to 5 redirects, each to a listed host, and not from https to http. A redirect to
+// another scheme, host or port is followed without the caller's headers.
+func (h *HTTP) Request(ctx context.Context, call *handlers.Call, in Request) (Response, error) {
+	if h.config.AllowedHosts.empty() {
+		return Response{}, &handlers.NotConfigured{
+			Reason:      "HTTP_ALLOWED_HOSTS lists no host, so no request can be made.",
+			RequiredEnv: []string{"HTTP_ALLOWED_HOSTS"},
+			NextSteps: []string{
+				"Set HTTP_ALLOWED_HOSTS in the worker's environment to the hosts that may be reached, such as api.example.com,hooks.example.com:8443.",
+				"Restart the worker and make the call again.",
+			},
+		}
+	}
+	target, err := h.config.AllowedHosts.check(in.URL)
+	if err != nil {
+		return Response{}, err
+	}
+	header, err := requestHeader(in.Headers)
+	if err != nil {
+		return Response{}, err
+	}
+	if len(in.Body) > maxRequestBody {
+		return Response{}, refuse("body_too_large", fmt.Sprintf("body has %d bytes, and can have %d (1 MiB).", len(in.Body), maxRequestBody))
+	}
+
+	method, body := in.Method, in.Body
+	for redirects := 0; ; redirects++ {
+		resp, err := h.send(ctx, call, method, target, header, body)
+		if err != nil {
+			return Response{}, err
+		}
+		location := resp.Header.Get("Location")
+		if !isRedirect(resp.StatusCode) || location == "" {
+			return readResponse(resp)
+		}
+		_ = resp.Body.Close()
+		if redirects == maxRedirects {
+			return Response{}, refuse("too_many_redirects", fmt.Sprintf("The request was redirected more than %d times.", maxRedirects))
+		}
+		next, err := h.follow(target, location)
+		if err != nil {
+			return Response{}, err
+		}
+		// As browsers do: a redirected POST becomes a GET, unless the status code forbids it.
+		if code := resp.StatusCode; code == http.StatusSeeOther && method != http.MethodHead ||
+			(code == http.StatusMovedPermanently || code == http.StatusFound) && method == http.MethodPost {
+			method, body = http.MethodGet, ""
+			header.Del("Content-Type")
+		}
+		if next.Scheme != target.Scheme || next.Host != target.Host {
+			kept := http.Header{}
+			if contentType := header.Values("Content-Type"); body != "" && len(contentType) > 0 {
+				kept["Content-Type"] = contentType // it belongs to the body, which a 307 or 308 sends along
+			}
+			header = kept
+		}
+		target = next
+	}
+}
+
+// follow checks where a redirect leads.
+func (h *HTTP) follow(from *url.URL, location string) (*url.URL, error) {
+	to, err := from.Parse(location)
+	if err != nil {
+		return nil, refuse("invalid_redirect", "The server redirects to something that is not a URL.")
+	}
+	next, err := h.config.AllowedHosts.checkURL(to)
+	if failure := (*handlers.Failure)(nil); errors.As(err, &failure) {
+		failure.Message = "The server redirects to a URL that cannot be requested: " + failure.Message
+		return nil, failure
+	}
+	if from.Scheme == "https" && next.Scheme == "http" {
+		return nil, refuse("redirect_to_http", "The server redirects from https to http, which would reveal what https hides.")
+	}
+	return next, nil
+}
+
+func isRedirect(code int) bool {
+	switch code {
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		return true
+	}
+	return false
+}
+
+// send makes one request. The caller closes the response's body.
+func (h *HTTP) send(ctx context.Context, call *handlers.Call, method string, target *url.URL, header http.Header, body string) (*http.Response, error) {
+	var content io.Reader
+	if body != "" {
+		content = strings.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target.String(), content)
+	if err != nil {
+		return nil, refuse("invalid_request", "The method or the url cannot be written as a request.")
+	}
+	req.Header = header.Clone()
+	if len(req.Header.Values("User-Agent")) == 0 {
+		req.Header.Set("User-Agent", "gem")
+	}
+	shown := value.Shorten(target.Scheme+"://"+target.Host+target.EscapedPath(), 2000)
+	// RoundTrip follows no redirect, keeps no cookie and adds no header.
+	resp, err := h.transport.RoundTrip(req)
+	if err == nil {
+		call.Called("http", shown, resp.StatusCode)
+		return resp, nil
+	}
+	if failure := (*handlers.Failure)(nil); errors.As(err, &failure) {
+		return nil, failure // refused before the connection: nothing was called
+	}
+	call.Called("http", shown, 0)
+	if unknown := (*net.DNSError)(nil); errors.As(err, &unknown) {
+		return nil, handlers.Transient(fmt.Errorf("the name %s could not be resolved", target.Hostname()))
+	}
+	if strings.Contains(err.Error(), "server response headers exceeded") {
+		return nil, refuse("headers_too_large", fmt.Sprintf("The headers of the response take more than %d bytes.", maxHeaders))
+	}
+	if handlers.IsNetworkError(err) || ctx.Err() != nil {
+		return nil, handlers.Transient(fmt.Errorf("no answer from %s: %w", target.Host, err))
+	}
+	return nil, &handlers.Failure{
+		Message: fmt.Sprintf("The request to %s failed: %s", target.Host, value.OneLine(err.Error())),
+		Details: map[string]string{"reason": "request_failed"},
+	}
+}
+
+// ownHeaders are set by the worker, or belong to one connection and not to the request.
+var ownHeaders = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "Keep-Alive", "Proxy-Connection",
+	"Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Upgrade", "Expect", "Accept-Encoding"}
+
+func requestHeader(given map[string]string) (http.Header, error) {
+	header := http.Header{}
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		canonical := textproto.CanonicalMIMEHeaderKey(name)
+		switch {
+		case !isToken(name) || strings.ContainsFunc(given[name], func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }):
+			return nil, refuse("invalid_header", fmt.Sprintf("The header %q has a name or a value that is not allowed: it may have a line break.", value.Shorten(name, 100)))
+		case slices.Contains(ownHeaders, canonical):
+			return nil, refuse("header_not_allowed", fmt.Sprintf("The header %s is set by the worker: leave it out.", canonical))
+		case header[canonical] != nil:
+			return nil, refuse("invalid_header", fmt.Sprintf("The header %s is given twice.", value.Shorten(canonical, 100)))
+		}
+		header[canonical] = []string{given[name]}
+	}
+	return header, nil
+}
+
+func isToken(name string) bool {
+	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
+		return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
+	})
+}
+
+func readResponse(resp *http.Response) (Response, error) {
+	defer func() { _ = resp.Body.Close() }()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxResponseBody+1))
+	if err != nil && len(data) <= maxResponseBody {
+		return Response{}, handlers.Transient(fmt.Errorf("the server answered %d, and the connection broke inside the body: %w", resp.StatusCode, err))
+	}
+	out := Response{StatusCode: resp.StatusCode, Headers: map[string]string{}}
+	for name, values := range resp.Header {
+		if name != "Set-Cookie" && name != "Set-Cookie2" {
+			out.Headers[value.Storable(name)] = value.Storable(strings.Join(values, ", "))
+		}
+	}
+	if len(data) > maxResponseBody {
+		data, out.Truncated = data[:maxResponseBody], true
+		// A character that was cut in two is left out, not replaced.
+		for cut := 1; cut < utf8.UTFMax; cut++ {
+			if tail := data[len(data)-cut:]; utf8.RuneStart(tail[0]) {
+				if !utf8.FullRune(tail) {
+					data = data[:len(data)-cut]
+				}
+				break
+			}
+		}
+	}
+	out.Body = value.Storable(string(data))
+	// Replacements take three bytes each, so the text may have grown beyond the limit.
+	if len(out.Body) > maxResponseBody {
+		cut := maxResponseBody
+		for !utf8.RuneStart(out.Body[cut]) {
+			cut--
+		}
+		out.Body, out.Truncated = out.Body[:cut], true
+	}
+	return out, nil
+}

@@ -1,0 +1,124 @@
+package archive_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gemworker/gem/internal/archive"
+	"github.com/gemworker/gem/internal/testdb"
+)
+
+const (
+	first  = `{"call": {"id": "1"}, "gem_archive": 1}`
+	second = `{"call": {"id": "2"}, "gem_archive": 1}`
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+func TestAnArchiveGrows(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "calls.jsonl")
+	for _, line := range []string{first, second} {
+		a, err := archive.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Add(line); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := read(t, path); got != first+"\n"+second+"\n" {
+		t.Errorf("got %s", got)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v: others may read it", info.Mode(), err)
+	}
+}
+
+func TestWhatWasNotSyncedIsNotHalfThere(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "calls.jsonl")
+	a, err := archive.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	line := strings.Replace(first, "1", strings.Repeat("1", 1000), 1)
+	for range 3000 {
+		if err := a.Add(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := read(t, path); len(got) == 0 || len(got)%(len(line)+1) != 0 {
+		t.Errorf("%d bytes of lines of %d", len(got), len(line)+1)
+	}
+}
+
+func TestTheRestOfALineIsCutOff(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ before, after string }{
+		"after lines":     {first + "\n" + second + "\n" + second[:20], first + "\n" + second + "\n"},
+		"a long one":      {first + "\n" + first + strings.Repeat(" ", 200_000), first + "\n"},
+		"nothing else":    {first[:20], ""},
+		"no rest":         {first + "\n", first + "\n"},
+		"an empty file":   {"", ""},
+		"only line break": {first + "\n" + second, first + "\n"},
+	} {
+		path := filepath.Join(t.TempDir(), "calls.jsonl")
+		if err := os.WriteFile(path, []byte(c.before), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a, err := archive.Open(path)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got := read(t, path); got != c.after {
+			t.Errorf("%s: got %q, want %q", name, got, c.after)
+		}
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAFileThatIsNoArchiveIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	for name, content := range map[string]string{
+		"a text":         "Dear Jo,\nplease",
+		"other JSON":     "{\"a\": 1}\n",
+		"a line of text": "Dear Jo",
+		"a later GEM's":  `{"call": {"id": "1"}, "gem_archive": 2}` + "\n",
+	} {
+		path := filepath.Join(t.TempDir(), "calls.jsonl")
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := archive.Open(path); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if got := read(t, path); got != content {
+			t.Errorf("%s: it was changed to %q", name, got)
+		}
+	}
+	if _, err := archive.Open(os.DevNull); err == nil {
+		t.Errorf("%s keeps nothing", os.DevNull)
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}

@@ -1,0 +1,219 @@
+package archive
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// PruneOptions say which calls [Prune] removes, and how.
+type PruneOptions struct {
+	// OlderThan is how long ago a call must have ended, by Postgres's clock.
+	OlderThan time.Duration
+	// Batch is how many calls a transaction removes. Default: 1000.
+	Batch int
+	// Archive gets a line for each removed call. If it is nil, calls are removed and nothing is kept of them.
+	Archive Writer
+	// DryRun only counts.
+	DryRun bool
+	// Each, if set, is called after each batch with the totals so far.
+	Each func(Pruned)
+}
+
+// Writer keeps the lines of pruned calls, as a [File] does.
+type Writer interface {
+	Add(line string) error // adds the line of one call
+	Sync() error           // returns when all lines so far are safe
+}
+
+// Pruned counts the calls that [Prune] removed, or that a dry run would remove.
+type Pruned struct {
+	EndedBefore time.Time // only calls that ended before it are removed
+	Removed     int64
+	// Kept counts calls that are as old and stay: another call that stays is their child or repeats their receipt, a running
+	// call holds their key, or another transaction has locked them.
+	Kept int64
+}
+
+// DB is a pool of connections to a database.
+type DB interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
+const (
+	// pageSize is how many calls one statement reads to find those that are old enough.
+	pageSize = 20_000
+	// pruneTimeout bounds every statement and every batch.
+	pruneTimeout = 2 * time.Minute
+)
+
+// Prune removes finished calls with their receipts and journals, after writing them to the archive.
+//
+// It works in small batches with a transaction each: gem.prune removes the calls, their lines are written and synced, and only
+// then the transaction commits. Whatever dies in between, every call is in the database, in the archive, or in both. After an
+// error, Pruned counts what is gone; calling Prune again goes on.
+func Prune(ctx context.Context, db DB, o PruneOptions) (Pruned, error) {
+	if o.Batch <= 0 {
+		o.Batch = 1000
+	}
+	p := pruner{PruneOptions: o, db: db}
+	err := p.run(ctx)
+	return p.done, err
+}
+
+type pruner struct {
+	PruneOptions
+	db   DB
+	done Pruned
+	// How far the walk over all calls has come.
+	at    time.Time
+	id    callID
+	ended bool
+}
+
+type callID = [16]byte
+
+func (p *pruner) run(ctx context.Context) error {
+	err := p.db.QueryRow(ctx, "select clock_timestamp() - make_interval(secs => $1)", p.OlderThan.Seconds()).Scan(&p.done.EndedBefore)
+	if err != nil {
+		return fmt.Errorf("read the time: %w", err)
+	}
+	var kept []callID
+	for !p.ended {
+		old, err := p.nextPage(ctx)
+		if err != nil {
+			return fmt.Errorf("find old calls: %w", err)
+		}
+		if p.DryRun {
+			p.done.Removed += int64(len(old))
+			continue
+		}
+		stay, err := p.remove(ctx, old)
+		if err != nil {
+			return err
+		}
+		kept = append(kept, stay...)
+	}
+	// Calls that were needed by calls of a later page can go now.
+	for before := -1; len(kept) > 0 && len(kept) != before; {
+		before = len(kept)
+		if kept, err = p.remove(ctx, kept); err != nil {
+			return err
+		}
+	}
+	p.done.Kept += int64(len(kept))
+	return nil
+}
+
+// nextPage returns finished calls that ended before the time, the latest first, so that a call comes before those that it
+// needs. It counts as kept those that younger calls need.
+//
+// The walk goes over the first events by their time, for which there is an index: no call ends before its first event, except
+// imported calls. Their journals began at the import, before those of all other calls.
+func (p *pruner) nextPage(ctx context.Context) (old []callID, err error) {
+	ctx, cancel := context.WithTimeout(ctx, pruneTimeout)
+	defer cancel()
+	rows, err := p.db.Query(ctx, `
+		select e.call_id, e.at, e.event = 'imported',
+			coalesce(c.status in ('succeeded', 'failed', 'not_configured') and r.created_at < $3, false),
+			exists (select from public.core_tool_receipts h where h.replay_of = r.id and h.created_at >= $3)
+			or exists (
+				select from public.core_tool_calls child left join public.core_tool_receipts cr on cr.call_id = child.id
+				where child.parent_call_id = c.id and (cr.created_at < $3) is not true)
+		from (
+			select call_id, at, event from public.core_tool_events
+			where seq = 1 and (at, call_id) > ($1, $2) order by at, call_id limit $4
+		) e
+		left join public.core_tool_calls c on c.id = e.call_id
+		left join public.core_tool_receipts r on r.call_id = e.call_id
+		order by e.at, e.call_id`, p.at, p.id, p.done.EndedBefore, pageSize)
+	if err != nil {
+		return nil, err
+	}
+	var (
+		imported, isOld, isNeeded bool
+		read                      int
+	)
+	_, err = pgx.ForEachRow(rows, []any{&p.id, &p.at, &imported, &isOld, &isNeeded}, func() error {
+		read++
+		p.ended = p.ended || !imported && !p.at.Before(p.done.EndedBefore)
+		switch {
+		case p.ended || !isOld:
+		case isNeeded:
+			p.done.Kept++
+		default:
+			old = append(old, p.id)
+		}
+		return nil
+	})
+	p.ended = p.ended || read < pageSize
+	slices.Reverse(old)
+	return old, err
+}
+
+// remove removes calls in batches and returns those that stay.
+func (p *pruner) remove(ctx context.Context, calls []callID) (kept []callID, err error) {
+	for batch := range slices.Chunk(calls, p.Batch) {
+		gone, err := p.removeBatch(ctx, batch)
+		if err != nil {
+			return nil, fmt.Errorf("remove calls: %w", err)
+		}
+		p.done.Removed += int64(len(gone))
+		for _, id := range batch {
+			if !gone[id] {
+				kept = append(kept, id)
+			}
+		}
+		if p.Each != nil {
+			p.Each(p.done)
+		}
+	}
+	return kept, nil
+}
+
+// removeBatch is one transaction, which commits after its lines are safe.
+func (p *pruner) removeBatch(ctx context.Context, batch []callID) (gone map[callID]bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, pruneTimeout)
+	defer cancel()
+	tx, err := p.db.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	rows, err := tx.Query(ctx, "select call_id, case when $2 then line else '' end from gem.prune($1)", batch, p.Archive != nil)
+	if err != nil {
+		return nil, err
+	}
+	gone = make(map[callID]bool, len(batch))
+	var (
+		id   callID
+		line string
+	)
+	_, err = pgx.ForEachRow(rows, []any{&id, &line}, func() error {
+		gone[id] = true
+		if p.Archive == nil {
+			return nil
+		}
+		return inArchive(p.Archive.Add(line))
+	})
+	if err == nil && p.Archive != nil {
+		err = inArchive(p.Archive.Sync())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return gone, tx.Commit(ctx)
+}
+
+// inArchive says of an error that the archive cannot be written.
+func inArchive(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("write the archive: %w", err)
+}

@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/audit"
+	"github.com/spf13/cobra"
+)
+
+func auditCommand(p *Program) *cobra.Command {
+	var (
+		options audit.Options
+		paths   []string
+		asJSON  bool
+	)
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "Check that every promise holds, over the whole database or archives",
+		Long: `
+Everything is looked at in one read-only snapshot, while workers go on: that
+each finished call has its one receipt, that its journal has no gaps and gives
+its row when it is replayed, that a hit repeats a real receipt, and that the
+rows are there that receipts name. A line a check says what was looked at and
+what is wrong, with up to five examples. The exit code is 1 when there is any
+fault. A remark is worth knowing and no fault.
+
+Connect as the owner of the tables, who sees every row. A million calls take
+about half a minute, and vacuum cannot remove dead rows meanwhile.
+
+Rows that people deleted by hand are reported by effects-missing, since nothing
+tells them from rows that were lost: --skip effects-missing, where that is so.
+
+--archive FILE checks an archive that gem prune wrote instead, by the same
+statements. It needs a database too: it loads the archive into temporary tables
+of DATABASE_URL, which any database with GEM's tables can be, and leaves nothing
+there. Name several archives to check them together.
+
+The checks, and what each proves:
+` + checks(),
+		Example: "  gem audit\n  gem audit --json --skip effects-missing\n  gem audit --archive 2025.jsonl --archive 2026.jsonl",
+		Args:    takes("no arguments", 0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			out := cmd.OutOrStdout()
+			var printing error
+			if !asJSON {
+				options.Each = func(r audit.Result) {
+					if printing == nil {
+						printing = r.Print(out)
+					}
+				}
+			}
+			for _, name := range options.Skip {
+				if !audit.Known(name) {
+					return usage("--skip: unknown check %q; --help lists them", name)
+				}
+			}
+			report, err := p.runAudit(cmd.Context(), paths, options)
+			if err != nil {
+				return refusal(err)
+			}
+			if asJSON {
+				printing = printJSON(out, report)
+			} else if printing == nil {
+				_, printing = fmt.Fprintf(out, "\n%s\n", report.Verdict())
+			}
+			if printing != nil {
+				return printing
+			}
+			if report.Faults > 0 {
+				return exitError{exitFailed}
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&asJSON, "json", false, "print the report as JSON")
+	f.StringArrayVar(&paths, "archive", nil, "check this archive of pruned calls instead, in temporary tables; may be repeated")
+	f.StringSliceVar(&options.Skip, "skip", nil, "leave these checks out, by commas")
+	f.DurationVar(&options.Timeout, "timeout", 15*time.Minute, "how long a statement may take")
+	return cmd
+}
+
+func (p *Program) runAudit(ctx context.Context, paths []string, o audit.Options) (*audit.Report, error) {
+	var files []audit.File
+	for _, path := range paths {
+		file, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer file.Close()
+		files = append(files, file)
+	}
+	db, err := connect(ctx)
+	if err != nil {
+		if files != nil {
+			return nil, fmt.Errorf("an archive is checked in temporary tables of a database: %w", err)
+		}
+		return nil, err
+	}
+	defer db.Close()
+	if files != nil {
+		return audit.Archives(ctx, db, files, o)
+	}
+	if err := p.checkSchema(ctx, db); err != nil {
+		return nil, err
+	}
+	return audit.Database(ctx, db, o)
+}
+
+// checks lists what is checked, in lines that fit a terminal.
+func checks() string {
+	const width = 96
+	var b strings.Builder
+	for _, c := range audit.Checks {
+		name := c.Name
+		if c.Remark {
+			name += " (remark)"
+		}
+		line := "  " + name + ":"
+		for word := range strings.FieldsSeq(c.Proves) {
+			if len(line)+1+len(word) > width {
+				b.WriteString(line + "\n")
+				line = "   "
+			}
+			line += " " + word
+		}
+		b.WriteString(line + "\n")
+	}
+	return strings.TrimRight(b.String(), "\n")
+}

@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"os"
+	"time"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/config"
+	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/telemetry"
+	"github.com/gemworker/gem/registry"
+	"github.com/gemworker/gem/worker"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap"
+)
+
+// controlConns is the size of the pool for claims and heartbeats. With those that calls share and one that listens, a
+// worker opens WORKER_CONNECTIONS + 3.
+const controlConns = 2
+
+// setup puts together the worker of gem worker, gem dev and gem demo, in two steps: prepare and connect.
+type setup struct {
+	program  *Program
+	config   *config.Config
+	log      *zap.Logger
+	console  io.Writer     // where OpenTelemetry's exporter `console` writes
+	patience time.Duration // with a database that cannot be reached
+	// isolated takes nothing from the environment but the database: the registry is the program's own, the domains have no
+	// configuration, so that no tool reaches anything outside, and nothing is traced or measured.
+	isolated bool
+
+	registry  *registry.Registry // filled in by prepare, like the two below
+	from      string             // where the registry comes from
+	telemetry *telemetry.Telemetry
+	pools     []*pgxpool.Pool // filled in by connect
+}
+
+// prepare does what needs no database.
+func (s *setup) prepare(ctx context.Context) (err error) {
+	lookup := os.Getenv
+	if s.isolated {
+		lookup = func(string) string { return "" }
+	}
+	if s.registry, s.from, err = s.program.loadRegistry(lookup("TOOLS_REGISTRY")); err != nil {
+		return usageError{err}
+	}
+	s.log.Info("registry loaded", zap.String("from", s.from), zap.String("version", s.registry.Version),
+		zap.Int("tools", len(s.registry.Tools())), zap.String("sha256", s.registry.SHA256()))
+	if err := handlers.Configure(lookup, s.program.Domains...); err != nil {
+		return err
+	}
+	if !s.isolated {
+		version, _ := s.program.version()
+		s.telemetry, err = telemetry.Start(ctx, telemetry.Options{Worker: s.config.WorkerID, Version: version, Console: s.console, Log: s.log})
+	}
+	if err != nil {
+		return usageError{err}
+	}
+	return nil
+}
+
+// connect opens the connections and makes the worker, without starting it.
+func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
+	routes, err := findRoutes(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	open := func(o pgpool.Options) (*pgxpool.Pool, error) {
+		o.Mode = routes.database
+		pool, err := pgpool.Open(ctx, s.config.DatabaseURL.Reveal(), o)
+		if err != nil {
+			return nil, usage("DATABASE_URL: %w", err)
+		}
+		s.pools = append(s.pools, pool)
+		return pool, nil
+	}
+	control, err := open(pgpool.Options{MaxConns: controlConns, NoPing: true, Name: "gem control"})
+	if err != nil {
+		return nil, err
+	}
+	calls, err := open(pgpool.Options{MaxConns: int32(s.config.CallConnections()), Name: "gem calls"})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.program.checkSchema(ctx, control); err != nil {
+		return nil, err
+	}
+	if err := handlers.Open(handlers.Env{Pool: calls, Log: s.log}, s.program.Domains...); err != nil {
+		return nil, err
+	}
+	bound, err := handlers.Bind(s.program.Domains...)
+	if err != nil {
+		return nil, err
+	}
+	version, _ := s.program.version()
+	return worker.New(worker.Options{
+		Calls:         calls,
+		Control:       control,
+		ListenURL:     routes.listenURL(),
+		Registry:      s.registry,
+		Handlers:      bound,
+		Name:          s.config.WorkerID,
+		Version:       version,
+		Concurrency:   s.config.WorkerConcurrency,
+		PollInterval:  s.config.PollInterval(),
+		ShutdownGrace: s.config.ShutdownGrace,
+		Tracer:        s.telemetry.Tracer(),
+		Meter:         s.telemetry.Meter(),
+		Log:           s.log,
+	})
+}
+
+// close gives back everything. A handler that ignores the end of its context may keep a connection for ever: it is not
+// waited for.
+func (s *setup) close() {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		for _, pool := range s.pools {
+			pool.Close()
+		}
+	}()
+	select {
+	case <-closed:
+	case <-time.After(time.Second):
+	}
+	s.telemetry.Stop()
+}
+
+// databaseConfig reads the environment of a command that needs a database.
+func databaseConfig() (*config.Config, error) {
+	cfg, err := config.Load()
+	if err == nil {
+		err = cfg.RequireDatabase()
+	}
+	return cfg, err
+}
+
+// withDatabase is cfg with the database of a private server, which has no pooler.
+func withDatabase(cfg *config.Config, url string) *config.Config {
+	own := *cfg
+	own.DatabaseURL, own.DirectURL, own.DatabasePooler = handlers.Secret(url), "", "none"
+	return &own
+}
+
+// consoleLogger is the log of a worker that a person watches, whatever LOG_FORMAT says.
+func consoleLogger(cfg *config.Config) *zap.Logger {
+	own := *cfg
+	own.LogFormat = "console"
+	return own.Logger()
+}

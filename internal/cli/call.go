@@ -1,0 +1,227 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/receipts"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+)
+
+func callCommand() *cobra.Command {
+	var (
+		c       client.NewCall
+		runAt   string
+		wait    bool
+		timeout time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "call TOOL [JSON | -]",
+		Short: "Insert a call, as a frontend would, and wait for its receipt if asked to",
+		Long: `
+The input is a JSON object: {} if it is left out, read from stdin for "-". Only
+the call's id is printed. Needs DATABASE_URL.
+
+With --wait the receipt is printed instead, as JSON, and the exit code says how
+the call ended: 0 succeeded, 1 failed, 3 not_configured, 4 not within --timeout.
+A call goes on when nobody waits for it: gem receipt, gem trace and gem explain
+show what became of it.`,
+		Example: `  gem call os.create_note '{"domain": "business", "title": "Roof", "content": "Two tiles"}' --wait
+  gem call leads.create - < lead.json
+  gem call os.health_check --run-at 10m --priority 5`,
+		Args: takes("the name of a tool and at most one JSON object, in single quotes so that the shell leaves it whole", 1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("timeout") && !wait {
+				return usage("--timeout says how long to wait, so it needs --wait")
+			}
+			if timeout < 0 {
+				return usage("--timeout is %s, and must be 0 (no limit) or more", timeout)
+			}
+			input, err := readInput(cmd.Context(), cmd.InOrStdin(), args[1:])
+			if err != nil {
+				return err
+			}
+			c.Tool, c.Input = args[0], json.RawMessage(input)
+			if err := setRunAt(&c, runAt); err != nil {
+				return err
+			}
+			return makeCall(cmd, c, wait, timeout)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&wait, "wait", false, "wait for the receipt and print it")
+	f.DurationVar(&timeout, "timeout", 0, "with --wait: how long, such as 30s; 0 means without end")
+	f.StringVar(&c.SessionID, "session", "", "the session_id that groups the calls of one conversation")
+	f.StringVar(&c.IdempotencyKey, "key", "", "the idempotency_key: a call of a safe-retry tool with a key that succeeded before gets that result")
+	f.IntVar(&c.Priority, "priority", 0, "from -1000 to 1000; higher runs first")
+	f.StringVar(&runAt, "run-at", "", "not before this time, such as 2027-01-31T15:04:05Z, or in this time from now, such as 10m; at most 366 days ahead")
+	return cmd
+}
+
+// setRunAt reads --run-at: a time, or a duration from now, which counts by Postgres's clock.
+func setRunAt(c *client.NewCall, text string) (err error) {
+	if text == "" {
+		return nil
+	}
+	if c.Delay, err = time.ParseDuration(text); err == nil {
+		return nil
+	}
+	if c.RunAt, err = time.Parse(time.RFC3339, text); err == nil {
+		return nil
+	}
+	return usage("--run-at is %q, and must be a time with its zone, such as 2027-01-31T15:04:05Z, "+
+		"or a duration from now, such as 90s, 10m or 36h, at most 366 days ahead", text)
+}
+
+func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Duration) error {
+	ctx, progress := cmd.Context(), cmd.ErrOrStderr()
+	db, err := connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	id, err := client.Enqueue(ctx, db, c)
+	if err != nil {
+		return refusal(err)
+	}
+	if !wait {
+		_, err := fmt.Fprintln(cmd.OutOrStdout(), id)
+		return err
+	}
+	fmt.Fprintln(progress, "call", id)
+
+	waiting := ctx
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		waiting, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	r, err := await(waiting, db, id, progress)
+	switch {
+	case err != nil && ctx.Err() == nil && waiting.Err() != nil:
+		fmt.Fprintf(progress, "The call has not ended within %s. It goes on; its receipt later: gem receipt %s\n", timeout, id)
+		return exitError{exitTimeout}
+	case err != nil:
+		fmt.Fprintf(progress, "The call goes on; its receipt later: gem receipt %s\n", id)
+		return refusal(err)
+	}
+	if err := printJSON(cmd.OutOrStdout(), r); err != nil {
+		return err
+	}
+	switch r.Status {
+	case receipts.Succeeded:
+		return nil
+	case receipts.NotConfigured:
+		return exitError{exitNotConfigured}
+	}
+	return exitError{exitFailed}
+}
+
+// await returns the receipt of a call as soon as there is one. It says once on progress if no worker is alive to write it.
+func await(ctx context.Context, db *pgxpool.Pool, id string, progress io.Writer) (*receipts.Receipt, error) {
+	ctx, stop := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for {
+			workers, err := client.ReadWorkers(ctx, db)
+			if err == nil && workers.Alive == 0 {
+				fmt.Fprintln(progress, "No worker is running, so the call waits until one is started: gem worker")
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(time.Second):
+			}
+		}
+	})
+	defer watching.Wait()
+	defer stop()
+	return client.Await(ctx, db, id)
+}
+
+// readInput returns the input of a call: the argument, {} without one, or all of stdin. It must be JSON; the
+// database and the registry check the rest.
+func readInput(ctx context.Context, stdin io.Reader, args []string) (string, error) {
+	input := "{}"
+	if len(args) == 1 {
+		input = args[0]
+	}
+	if input == "-" {
+		type read struct {
+			text []byte
+			err  error
+		}
+		done := make(chan read, 1)
+		go func() {
+			text, err := io.ReadAll(stdin)
+			done <- read{text, err}
+		}()
+		select {
+		case <-ctx.Done(): // the goroutine ends with the process
+			return "", ctx.Err()
+		case r := <-done:
+			if r.err != nil {
+				return "", fmt.Errorf("read the input from stdin: %w", r.err)
+			}
+			input = string(r.text)
+		}
+	}
+	return input, checkJSON(input)
+}
+
+// checkJSON says at which character a text stops being JSON, and shows the place.
+func checkJSON(text string) error {
+	var value json.RawMessage
+	err := json.Unmarshal([]byte(text), &value)
+	var syntax *json.SyntaxError
+	switch {
+	case err == nil && !utf8.ValidString(text):
+		return usage("the input is not valid UTF-8, so it is not JSON")
+	case err == nil:
+		return nil
+	case strings.TrimSpace(text) == "":
+		return usage("the input is empty: it must be a JSON object, such as {}")
+	case !errors.As(err, &syntax):
+		return usage("the input is not JSON: %v", err)
+	}
+	// The offset counts the bytes that were read, with the one that is wrong; at the end of the text none is.
+	before := text[:min(max(int(syntax.Offset)-1, 0), len(text))]
+	if strings.HasPrefix(syntax.Error(), "unexpected end") {
+		before = text
+	}
+	place := fmt.Sprintf("character %d", utf8.RuneCountInString(before)+1)
+	if lines := strings.Count(before, "\n"); lines > 0 {
+		place += fmt.Sprintf(" (line %d)", lines+1)
+	}
+	return usage("the input is not JSON: %v, at %s:\n%s", syntax, place, pointAt(text, len(before)))
+}
+
+// pointAt shows the line around a byte of text, and a mark under the byte.
+func pointAt(text string, at int) string {
+	const around = 40 // characters on each side
+	start, end := strings.LastIndexByte(text[:at], '\n')+1, len(text)
+	if i := strings.IndexByte(text[at:], '\n'); i >= 0 {
+		end = at + i
+	}
+	before, after := []rune(text[start:at]), []rune(text[at:end])
+	before = before[max(0, len(before)-around):]
+	after = after[:min(around, len(after))]
+	blank := func(r rune) rune {
+		if r < ' ' {
+			return ' '
+		}
+		return r
+	}
+	line := strings.Map(blank, string(before)+string(after))
+	return "  " + line + "\n  " + strings.Repeat(" ", len(before)) + "^"
+}

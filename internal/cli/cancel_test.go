@@ -1,0 +1,70 @@
+package cli
+
+import (
+	"testing"
+
+	"github.com/gemworker/gem/internal/testdb"
+)
+
+func TestCancelSaysWhatItCameTo(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	s := scene{t, testdb.Pool(t, url)}
+	env := []string{"DATABASE_URL=" + url}
+	ended := s.ended("succeeded", `{"lead_id": "L-1"}`)
+	running := s.insert()
+	s.claim("w-1")
+	queued := s.insert()
+	for _, c := range []struct{ id, want string }{
+		{queued, "cancelled: the call has ended"},
+		{queued, "not cancelled: the call had already ended as failed: gem receipt " + queued},
+		{running, "requested: the call is running, and its worker has been asked to end it"},
+		{running, "requested: "},
+		{ended, "not cancelled: the call had already ended as succeeded"},
+	} {
+		got := gemWith(t, env, "cancel", c.id)
+		got.wantCode(t, exitDone)
+		wants(t, got.stdout, c.want, "gem receipt "+c.id+"\n")
+	}
+	if status := query[string](t, s.db, "select status || ' ' || (cancel_requested_at is not null) from core_tool_calls where id = $1", running); status != "running true" {
+		t.Errorf("the running call is %s", status)
+	}
+
+	none := gemWith(t, env, "cancel", "0b8f6e1c-3a52-4c1e-9f63-2d7a1b9c4e55")
+	none.wantCode(t, exitFailed)
+	wants(t, none.stderr, "there is no call 0b8f6e1c-3a52-4c1e-9f63-2d7a1b9c4e55 in this database")
+	receipt := query[string](t, s.db, "select id::text from core_tool_receipts where call_id = $1", ended)
+	wants(t, gemWith(t, env, "cancel", receipt).stderr, "it is the id of a receipt, and the receipt's call is "+ended)
+
+	wrong := gemWith(t, env, "cancel", "42")
+	wrong.wantCode(t, exitUsage)
+	wants(t, wrong.stderr, `"42" is not a call id`)
+}
+
+func TestCancelEndsARunningCall(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	startWorker(t, url)
+	env := []string{"DATABASE_URL=" + url}
+	db := testdb.Pool(t, url)
+	// A call that is claimed and held by a lock until it is cancelled.
+	lock, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lock.Exec(t.Context(), "lock table notes in access exclusive mode"); err != nil {
+		t.Fatal(err)
+	}
+	id := query[string](t, db, `insert into core_tool_calls (tool_name, input) values ('os.create_note', '{"title": "a", "content": "b", "domain": "both"}') returning id::text`)
+	for query[string](t, db, "select status from core_tool_calls where id = $1", id) == "queued" {
+	}
+	gemWith(t, env, "cancel", id).wantCode(t, exitDone)
+	for query[string](t, db, "select status from core_tool_calls where id = $1", id) == "running" {
+	}
+	if err := lock.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := gemWith(t, env, "receipt", id)
+	got.wantCode(t, exitDone)
+	wants(t, got.stdout, `"error_code": "cancelled"`, "Nothing of it stays")
+}

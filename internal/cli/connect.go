@@ -1,0 +1,74 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// connect opens the database of DATABASE_URL for a command that a person waits for: it fails at once if Postgres cannot be
+// reached.
+func connect(ctx context.Context) (*pgxpool.Pool, error) {
+	cfg, err := databaseConfig()
+	if err != nil {
+		return nil, err
+	}
+	return open(ctx, cfg.DatabaseURL.Reveal(), 0, nil)
+}
+
+// open opens a pool of one connection, for few statements: it does not probe the pooler. It waits for Postgres for as long as
+// patience says, and gives retrying the reason.
+func open(ctx context.Context, url string, patience time.Duration, retrying func(reason string)) (*pgxpool.Pool, error) {
+	pool, err := pgpool.Open(ctx, url, pgpool.Options{MaxConns: 1})
+	if err != nil {
+		return nil, usage("DATABASE_URL: %w", err)
+	}
+	if err := pgpool.Wait(ctx, pool.Ping, patience, retrying); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return pool, nil
+}
+
+// refusal says why a statement failed in the words of Postgres, with message, detail and hint, and without the parts that only
+// programs read. The connection string, which holds a password, is in none of them.
+func refusal(err error) error {
+	var (
+		pgErr      *pgconn.PgError
+		connectErr *pgconn.ConnectError
+	)
+	switch {
+	case err == nil || errors.Is(err, context.Canceled):
+		return err
+	case errors.As(err, &connectErr):
+		return fmt.Errorf("Postgres can not be reached: %s", pgpool.Reason(err)) //nolint:staticcheck // a name begins it
+	case !errors.As(err, &pgErr):
+		return err
+	case lacksSchema(err):
+		return fmt.Errorf("the database lacks GEM's tables, or has those of an older version (%s): run `gem migrate`", pgErr.Message)
+	}
+	return errors.New(strings.TrimSuffix(sentence(pgErr.Message)+advice(pgErr), "."))
+}
+
+// advice is the detail and the hint of an error, a line each.
+func advice(e *pgconn.PgError) (lines string) {
+	for _, line := range []string{e.Detail, e.Hint} {
+		if line != "" {
+			lines += "\n" + sentence(line)
+		}
+	}
+	return lines
+}
+
+// lacksSchema reports whether a table, column, function or schema is missing.
+func lacksSchema(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && slices.Contains([]string{"42P01", "42703", "42883", "3F000"}, pgErr.Code)
+}

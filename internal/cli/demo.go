@@ -1,0 +1,197 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/config"
+	"github.com/gemworker/gem/internal/pgserver"
+	"github.com/gemworker/gem/internal/store"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+)
+
+func demoCommand(p *Program) *cobra.Command {
+	var verbose bool
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Show it all in a few seconds: a database, a worker, some calls, their receipts",
+		Long: `
+A private Postgres is started, and stopped and removed at the end; where
+DATABASE_URL is set, that database is used instead, and the demo's rows stay in
+it. A worker runs in this process, and calls are inserted as a frontend would
+insert them. The exit code is 0 if each ended as it should, with one receipt.
+
+Nothing is sent anywhere: the tools get no configuration from the environment.
+A program without the built-in tools shows its own: those that have only the
+permissions read:db and write:db, and whose input is known, since it may be
+empty or its schema has examples, defaults or an enum.`,
+		Example: "  gem demo\n  gem demo --verbose",
+		Args:    takes("no arguments", 0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.Load()
+			if err != nil {
+				return err
+			}
+			own := *cfg
+			own.WorkerID, own.WorkerConcurrency, own.ShutdownGrace = "demo", 4, time.Second
+			d := &demo{out: cmd.OutOrStdout(), progress: cmd.ErrOrStderr(), began: time.Now()}
+			d.setup = &setup{program: p, config: &own, log: zap.NewNop(), isolated: true}
+			if verbose {
+				d.log = consoleLogger(cfg)
+			}
+			return d.run(cmd.Context())
+		},
+	}
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "show the worker's log")
+	return cmd
+}
+
+// demo is one run of gem demo.
+type demo struct {
+	*setup
+	out, progress io.Writer
+	began         time.Time
+	frontend      *pgxpool.Pool
+	calls         []*sample // that have ended
+}
+
+// run sets everything up, shows it, and takes it down again, also when ctx ends in the middle.
+func (d *demo) run(ctx context.Context) error {
+	fmt.Fprint(d.progress, "A frontend inserts calls into a table, a worker runs them, and each ends with exactly one receipt.\n\n")
+	if d.config.DatabaseURL != "" {
+		d.say("DATABASE_URL is set: the demo uses that database, and its rows stay there (unset it for a private one)")
+		return d.onDatabase(ctx)
+	}
+	server, err := pgserver.Start(ctx, pgserver.Options{Log: func(line string) { d.say("%s", line) }})
+	if err != nil {
+		return err
+	}
+	d.say("a private Postgres runs; nothing of it stays")
+	d.config = withDatabase(d.config, server.URL("postgres"))
+	return errors.Join(d.onDatabase(ctx), server.Stop())
+}
+
+// onDatabase migrates, starts a worker, and shows what it does with some calls.
+func (d *demo) onDatabase(ctx context.Context) (err error) {
+	if d.frontend, err = open(ctx, d.config.DatabaseURL.Reveal(), 0, nil); err != nil {
+		return err
+	}
+	defer d.frontend.Close()
+	// A database that others work with is not even migrated. Calls of an earlier GEM are known after that.
+	if err := d.refuseBusy(ctx); err != nil {
+		return err
+	}
+	url, _ := migrateThrough(d.config)
+	done, err := d.program.migrate(ctx, url)
+	if err != nil {
+		return err
+	}
+	d.say("%s", migrated(done))
+	if err := d.refuseBusy(ctx); err != nil {
+		return err
+	}
+
+	if err := d.prepare(ctx); err != nil {
+		return err
+	}
+	defer d.close()
+	w, err := d.connect(ctx)
+	if err != nil {
+		return err
+	}
+	d.say("a worker runs, with the %s of the built-in registry %s", count(len(d.registry.Tools()), "tool"), d.registry.Version)
+	working, stop := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		err := w.Run(working)
+		stop(fmt.Errorf("the demo's worker ended: %w", refusal(err))) // and with it the waiting
+	}()
+	if d.hasBuiltInTools() {
+		err = d.builtInTools(working)
+	} else {
+		err = d.ownTools(working)
+	}
+	if err != nil && ctx.Err() == nil && working.Err() != nil {
+		err = context.Cause(working)
+	}
+	stop(nil)
+	<-ended
+	return err
+}
+
+// refuseBusy keeps the demo's worker away from the calls of others: it has a registry of its own and no configuration.
+func (d *demo) refuseBusy(ctx context.Context) error {
+	workers, err := client.ReadWorkers(ctx, d.frontend)
+	open := false
+	if err == nil || lacksSchema(err) { // an earlier GEM has calls and no workers
+		open, err = store.AnyOpen(ctx, d.frontend)
+	}
+	const instead = "unset DATABASE_URL, and the demo starts a Postgres of its own"
+	switch {
+	case err != nil && !lacksSchema(err):
+		return refusal(err)
+	case workers.Alive > 0:
+		return fmt.Errorf("the database of DATABASE_URL has a worker, which would take the demo's calls: %s", instead)
+	case open:
+		return fmt.Errorf("the database of DATABASE_URL has calls that have not ended, and the demo's worker would take them: %s", instead)
+	}
+	return nil
+}
+
+// round inserts calls and waits for their receipts, for 30 s longer than the tools may take.
+func (d *demo) round(ctx context.Context, calls ...*sample) error {
+	within := 30 * time.Second
+	for _, c := range calls {
+		if tool, ok := d.registry.Tool(c.tool); ok {
+			within = max(within, 30*time.Second+tool.Timeout)
+		}
+	}
+	waiting, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	ids := make([]string, len(calls))
+	for i, c := range calls {
+		var err error
+		if ids[i], err = client.Enqueue(waiting, d.frontend, client.NewCall{Tool: c.tool, Input: c.input}); err != nil {
+			return refusal(err)
+		}
+	}
+	for i, c := range calls {
+		var err error
+		c.receipt, err = client.Await(waiting, d.frontend, ids[i])
+		switch {
+		case err != nil && waiting.Err() != nil && ctx.Err() == nil:
+			return fmt.Errorf("not everything is as promised: %s without a receipt after %s", count(len(calls)-i, "call"), within)
+		case err != nil:
+			return refusal(err)
+		}
+		d.say("%-20s %s", c.tool, c.receipt.Status)
+	}
+	d.calls = append(d.calls, calls...)
+	return nil
+}
+
+// print prints the receipts as a table.
+func (d *demo) print() error {
+	fmt.Fprintln(d.progress)
+	rows := [][]string{{"TOOL", "OUTCOME", "HIT", "TOOK", "WHAT CAME OF IT"}}
+	for _, c := range d.calls {
+		hit := ""
+		if c.receipt.ReplayOf != "" {
+			hit = "hit"
+		}
+		rows = append(rows, []string{c.tool, string(c.receipt.Status), hit, span(milliseconds(c.receipt.DurationMS)), cut(upshot(c.receipt), 90)})
+	}
+	return table(d.out, rows)
+}
+
+// say prints on progress what happens, and when.
+func (d *demo) say(format string, args ...any) {
+	fmt.Fprintf(d.progress, "%6.2f s  %s\n", time.Since(d.began).Seconds(), fmt.Sprintf(format, args...))
+}

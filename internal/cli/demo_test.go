@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"crypto/rand"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gemworker/gem/internal/testdb"
+)
+
+// marked is an environment by which everything that a command starts can be found.
+func marked() (env []string, mark string) {
+	mark = "GEM_TEST_MARK=" + rand.Text()
+	return []string{mark}, mark
+}
+
+func wantNothingLeft(t *testing.T, mark string) {
+	t.Helper()
+	if left := leftovers(t, mark); len(left) > 0 {
+		t.Errorf("processes are left:\n%s", strings.Join(left, "\n"))
+	}
+}
+
+func TestDemoWithNothingSetUp(t *testing.T) {
+	t.Parallel()
+	env, mark := marked()
+	got := gemWith(t, env, "demo")
+	got.wantCode(t, 0)
+	wants(t, got.stderr, "a private Postgres runs", "insert into core_tool_calls (tool_name, input) values ('os.create_note', ", "leads.create         succeeded")
+	wants(t, got.stdout, "TOOL ", "validation_error", "unknown_tool", "execution_error", "needs TWILIO_ACCOUNT_SID", "no handler is built", "results 1 entry", " hit ", "gem dev")
+	receipts, _, _ := strings.Cut(got.stdout, "\n\n")
+	if lines := strings.Count(receipts, "\n"); lines != 12 { // below the head
+		t.Errorf("receipts in the table: got %d, want a dozen:\n%s", lines, got.stdout)
+	}
+	if strings.Contains(got.stderr, "call ended") {
+		t.Errorf("the worker's log is shown without --verbose:\n%s", got.stderr)
+	}
+	wantNothingLeft(t, mark)
+}
+
+func TestDemoOnADatabaseThatHasData(t *testing.T) {
+	t.Parallel()
+	url := testdb.NewEmpty(t)
+	for _, args := range [][]string{{"demo"}, {"demo", "--verbose"}} {
+		got := gemWith(t, []string{"DATABASE_URL=" + url}, args...)
+		got.wantCode(t, 0)
+		wants(t, got.stderr, "DATABASE_URL is set")
+		wants(t, got.stdout, " hit ", "results 1 entry")
+		if len(args) == 2 {
+			wants(t, got.stderr, "call ended")
+		}
+	}
+	db := testdb.Pool(t, url)
+	if leads := query[int](t, db, "select count(*)::int from leads"); leads != 2 {
+		t.Errorf("leads after two demos: got %d, want 2", leads)
+	}
+	if working := query[int](t, db, "select count(*)::int from core_workers where stopped_at is null"); working != 0 {
+		t.Errorf("workers that did not say goodbye: got %d, want none", working)
+	}
+}
+
+func TestDemoLeavesTheCallsOfOthersAlone(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	db := testdb.Pool(t, url)
+	for _, test := range []struct{ sql, want string }{
+		{"insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + '1 hour')", "has calls that have not ended"},
+		{"select gem.start_worker('w-1', 1, 'test', '1', '1 minute')", "has a worker"},
+	} {
+		execute(t, db, test.sql)
+		got := gemWith(t, []string{"DATABASE_URL=" + url}, "demo")
+		got.wantCode(t, exitFailed)
+		wants(t, got.stderr, test.want, "unset DATABASE_URL")
+	}
+	if calls := query[int](t, db, "select count(*)::int from core_tool_calls"); calls != 1 {
+		t.Errorf("calls: got %d, want the one that was there", calls)
+	}
+}
+
+func TestDemoSaysWhenSomethingIsNotAsPromised(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	execute(t, testdb.Pool(t, url), `
+		create function refuse() returns trigger language plpgsql as $$ begin raise 'no leads today'; end $$;
+		create trigger refuse before insert on leads for each row execute function refuse();`)
+	got := gemWith(t, []string{"DATABASE_URL=" + url}, "demo")
+	got.wantCode(t, exitFailed)
+	wants(t, got.stderr, "not everything is as promised", "leads.create should end as succeeded, and ended as failed (execution_error)", "one should repeat")
+	wants(t, got.stdout, "no leads today")
+}
+
+func TestDemoStopsEverythingOnCtrlC(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"exactly one receipt", "a private Postgres runs", "a worker runs"} {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			env, mark := marked()
+			p := startGem(t, env, "demo")
+			p.stderr.waitFor(t, at)
+			p.signal(t, syscall.SIGINT)
+			// It may have been just done.
+			if code := p.wait(t); code != 130 && code != 0 {
+				t.Errorf("exit code: got %d, want 130", code)
+			}
+			wantNothingLeft(t, mark)
+		})
+	}
+}

@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/registry"
+)
+
+// hasBuiltInTools reports whether the program has the built-in tools that the demo calls.
+func (d *demo) hasBuiltInTools() bool {
+	for _, name := range []string{"os.health_check", "os.create_note", "os.search_notes", "os.create_task", "leads.create",
+		"leads.update_stage", "leads.mark_lost", "comms.send_sms", "quote.generate_pdf"} {
+		if _, has := d.registry.Tool(name); !has {
+			return false
+		}
+	}
+	return true
+}
+
+// builtInTools calls built-in tools, prints what came of them, and checks it.
+func (d *demo) builtInTools(ctx context.Context) error {
+	type fields = map[string]any
+	mark := fmt.Sprintf("%08d", rand.IntN(1e8)) // no lead and no note that is there already has it
+	phone := "+61 4" + mark[:2] + " " + mark[2:5] + " " + mark[5:]
+	title := "Inspection " + mark
+
+	note := &sample{tool: "os.create_note", want: receipts.Succeeded,
+		input: fields{"domain": "business", "title": title, "content": "Two broken tiles above the gutter."}}
+	lead := &sample{tool: "leads.create", want: receipts.Succeeded,
+		input: fields{"name": "Sam Carter", "phone": phone, "suburb": "Fitzroy", "source": "referral"}}
+	again := *lead
+	first := []*sample{
+		{tool: "os.health_check", want: receipts.Succeeded},
+		note,
+		lead,
+		&again,
+		{tool: "os.create_task", want: receipts.Succeeded,
+			input: fields{"domain": "business", "title": "Call Sam Carter back", "priority": "high"}},
+		{tool: "os.create_task", want: receipts.Failed, code: receipts.ValidationError, input: fields{"domain": "business"}},
+		{tool: "os.make_coffee", want: receipts.Failed, code: receipts.UnknownTool},
+		{tool: "comms.send_sms", want: receipts.NotConfigured,
+			input: fields{"to": phone, "message": "We are on our way.", "context_ref": fields{"type": "lead", "id": "1"}}},
+		{tool: "quote.generate_pdf", want: receipts.NotConfigured, input: fields{"quote_id": "Q-1"}},
+	}
+	fmt.Fprintf(d.progress, "\nThe frontend inserts %d calls, such as:\n  %s;\n\n", len(first), note.insert())
+	if err := d.round(ctx, first...); err != nil {
+		return err
+	}
+	leadID, noteID := field(lead.receipt, "lead_id"), field(note.receipt, "note_id")
+	fmt.Fprintf(d.progress, "\nIt reads the receipts, and goes on with what they say: the lead is %s.\n\n", leadID)
+	search := &sample{tool: "os.search_notes", want: receipts.Succeeded, input: fields{"query": title}}
+	if err := d.round(ctx, search,
+		&sample{tool: "leads.update_stage", want: receipts.Succeeded, input: fields{"lead_id": leadID, "stage": "contacted"}},
+		&sample{tool: "leads.mark_lost", want: receipts.Failed, code: receipts.ExecutionError,
+			input: fields{"lead_id": "00000000-0000-4000-8000-000000000000", "reason": "There is no such lead."}},
+	); err != nil {
+		return err
+	}
+	if err := d.print(); err != nil {
+		return err
+	}
+
+	var wrong []error
+	for _, c := range d.calls {
+		if e, _ := c.receipt.Error(); c.receipt.Status != c.want || e.Code != c.code {
+			wrong = append(wrong, fmt.Errorf("%s should end as %s, and ended as %s", c.tool, outcome(c.want, c.code), outcome(c.receipt.Status, e.Code)))
+		}
+	}
+	ran, repeated := lead.receipt, again.receipt
+	if ran.ReplayOf != "" { // they ran at the same time, and either may have come first
+		ran, repeated = repeated, ran
+	}
+	if ran.ReplayOf != "" || repeated.ReplayOf != ran.ID || field(repeated, "lead_id") != field(ran, "lead_id") {
+		wrong = append(wrong, errors.New("of two calls of leads.create with one phone, one should repeat the receipt of the other"))
+	}
+	if noteID == "" || !strings.Contains(string(search.receipt.Result), noteID) {
+		wrong = append(wrong, errors.New("os.search_notes should find the note that os.create_note wrote"))
+	}
+	if len(wrong) > 0 {
+		return fmt.Errorf("not everything is as promised:\n%w", errors.Join(wrong...))
+	}
+	_, err := fmt.Fprint(d.out, `
+Each call has one receipt. The second leads.create has the phone of the first: it repeated its receipt, and there is one lead.
+
+Try next:
+  gem dev                   a private Postgres and a worker that stay until Ctrl-C
+  gem registry list         the tools
+  gem --help                all commands
+`)
+	return err
+}
+
+func outcome(s receipts.Status, code receipts.Code) string {
+	if code == "" {
+		return string(s)
+	}
+	return fmt.Sprintf("%s (%s)", s, code)
+}
+
+// field is a text in the result of a receipt; empty if there is none.
+func field(r *receipts.Receipt, name string) string {
+	var result map[string]any
+	_ = json.Unmarshal(r.Result, &result)
+	text, _ := result[name].(string)
+	return text
+}
+
+// ownTools calls the tools of another program as far as it can: their input is known, and they reach nothing but Postgres. A
+// keyed tool is called twice, and the second call repeats the receipt of the first.
+func (d *demo) ownTools(ctx context.Context) error {
+	var calls []*sample
+	var left []string
+	for _, t := range d.registry.Tools() {
+		c, known := sampleOf(t)
+		if !known || slices.ContainsFunc(t.Permissions, func(p string) bool { return p != "read:db" && p != "write:db" }) {
+			left = append(left, "  "+c.command())
+			continue
+		}
+		calls = append(calls, c)
+		if t.Idempotency.Mode == registry.Keyed {
+			again := *c
+			calls = append(calls, &again)
+		}
+	}
+	if len(calls) > 0 {
+		fmt.Fprintf(d.progress, "\nThe frontend inserts %s, such as:\n  %s;\n\n", count(len(calls), "call"), calls[0].insert())
+		if err := d.round(ctx, calls...); err != nil {
+			return err
+		}
+		if err := d.print(); err != nil {
+			return err
+		}
+		fmt.Fprintln(d.out, "\nEach call has one receipt.")
+	}
+	if len(left) > 0 {
+		fmt.Fprintf(d.out, "\nNot called, since their input is not known or they may reach more than Postgres. Try them while gem dev runs:\n%s\n",
+			strings.Join(left, "\n"))
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gemworker/gem/internal/config"
+	"github.com/gemworker/gem/internal/pgserver"
+	"github.com/spf13/cobra"
+)
+
+func devCommand(p *Program) *cobra.Command {
+	var (
+		keep bool
+		dir  string
+	)
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Run a private Postgres and a worker until Ctrl-C",
+		Long: `
+It prints the connection string for other terminals and an INSERT to paste. The
+worker is set up from the environment, as gem worker is (see gem worker --help);
+only DATABASE_URL is not used. At the end everything is stopped, and the data
+are gone unless --keep or --dir says otherwise.`,
+		Example: "  gem dev\n  gem dev --keep                    go on with the same data next time",
+		Args:    takes("no arguments", 0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.Load()
+			if err != nil {
+				return err
+			}
+			if keep && dir == "" {
+				if dir, err = keptFolder(); err != nil {
+					return err
+				}
+			}
+			return p.dev(cmd.Context(), cfg, dir, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep the data for the next time, in a folder of the user's cache")
+	cmd.Flags().StringVar(&dir, "dir", "", "keep the data in this `folder`")
+	return cmd
+}
+
+// keptFolder is where --keep keeps the data.
+func keptFolder() (string, error) {
+	cache, err := os.UserCacheDir()
+	if os.Geteuid() == 0 && os.Getenv("XDG_CACHE_HOME") == "" {
+		// Postgres does not run as root, and nobody else can reach what lies in root's own folder.
+		cache, err = "/var/cache", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("no folder to keep the data in: name one with --dir (%w)", err)
+	}
+	return filepath.Join(cache, "gem", "dev"), nil
+}
+
+// dev runs the server and the worker until ctx ends. The data stay in the folder dir; empty: they go.
+func (p *Program) dev(ctx context.Context, cfg *config.Config, dir string, out, progress io.Writer) (err error) {
+	if cfg.DatabaseURL != "" {
+		fmt.Fprintln(progress, "DATABASE_URL is set, and is not used: gem dev has a database of its own. For the one of DATABASE_URL: gem worker")
+	}
+	log := consoleLogger(cfg)
+	defer func() { _ = log.Sync() }()
+	s := &setup{program: p, config: cfg, log: log, console: out, patience: time.Minute}
+	if err := s.prepare(ctx); err != nil {
+		return err
+	}
+	server, err := pgserver.Start(ctx, pgserver.Options{
+		DataDir: dir, Durable: dir != "",
+		Log: func(line string) { fmt.Fprintln(progress, line) },
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.Stop()) }()
+	url := server.URL("postgres")
+	if _, err := p.migrate(ctx, url); err != nil {
+		return err
+	}
+	defer s.close()
+	s.config = withDatabase(cfg, url)
+	w, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+
+	data := "Its data are gone at the end; --keep keeps them."
+	if dir != "" {
+		data = "Its data stay in " + dir + "."
+	}
+	sample := bestSample(s.registry)
+	fmt.Fprintf(out, `A private Postgres and a worker run until Ctrl-C. %s
+The tools: registry %s (%s); gem registry list shows them.
+
+For other terminals:
+  export DATABASE_URL='%s'
+
+A call, in SQL:
+  %s;
+  select tool_name, status, result from core_tool_receipts order by created_at desc limit 10;
+
+Or:
+  %s
+
+`, data, s.registry.Version, s.from, url, sample.insert(), sample.command())
+	return refusal(w.Run(ctx))
+}

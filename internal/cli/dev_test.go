@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// devURL is the connection string that gem dev prints.
+func devURL(t *testing.T, p *process) string {
+	t.Helper()
+	found := regexp.MustCompile(`export (DATABASE_URL)='([^']+)'`).FindStringSubmatch(p.stdout.waitFor(t, "--wait"))
+	if found == nil {
+		t.Fatalf("no line to export DATABASE_URL in:\n%s", &p.stdout)
+	}
+	return found[2]
+}
+
+func TestDevRunsUntilCtrlC(t *testing.T) {
+	t.Parallel()
+	env, mark := marked()
+	p := startGem(t, append(env, "DATABASE_URL=postgres://nowhere.invalid/x"), "dev")
+	url := devURL(t, p)
+	wants(t, p.stdout.String(), "insert into core_tool_calls (tool_name, input) values", "--keep keeps them")
+	wants(t, p.stderr.String(), "DATABASE_URL is set, and is not used")
+
+	// The INSERT is there to paste.
+	insert := regexp.MustCompile(`(?s)insert into core_tool_calls.*?;`).FindString(p.stdout.String())
+	db, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(t.Context(), insert); err != nil {
+		t.Errorf("paste the INSERT: %v", err)
+	}
+	if err := db.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	got := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "os.search_notes", `{"query": "Roof"}`, "--wait", "--timeout", "1m")
+	got.wantCode(t, 0)
+
+	p.signal(t, syscall.SIGINT)
+	if code := p.wait(t); code != 0 {
+		t.Errorf("exit code after Ctrl-C: got %d, want 0", code)
+	}
+	wants(t, p.stderr.String(), "call ended", "worker stopped")
+	wantNothingLeft(t, mark)
+}
+
+func TestDevKeepsItsData(t *testing.T) {
+	t.Parallel()
+	env, mark := marked()
+	folder := reachableFolder(t)
+	const title = `{"domain": "both", "title": "keep me", "content": "x"}`
+	for _, call := range [][]string{{"os.create_note", title}, {"os.search_notes", `{"query": "keep me"}`}} {
+		p := startGem(t, env, "dev", "--dir", folder+"/data")
+		url := devURL(t, p)
+		wants(t, p.stdout.String(), "stay in "+folder)
+		got := gemWith(t, []string{"DATABASE_URL=" + url}, append([]string{"call", "--wait", "--timeout", "1m"}, call...)...)
+		got.wantCode(t, 0)
+		if call[0] == "os.search_notes" && !strings.Contains(got.stdout, "keep me") {
+			t.Errorf("the note of the first time is gone:\n%s", got.stdout)
+		}
+		p.stop(t)
+	}
+	wantNothingLeft(t, mark)
+}
+
+// reachableFolder is a temporary folder that other users can reach: as root, the server runs as another one.
+func reachableFolder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gem-dev-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}

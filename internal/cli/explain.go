@@ -1,0 +1,28 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/gemworker/gem/client"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+)
+
+func explainCommand() *cobra.Command {
+	return aboutCall(&cobra.Command{
+		Use:   "explain",
+		Short: "Say why a call waits, or why it ended as it did, and what to do",
+		Long: `
+One or two sentences, from the call's row, its journal, its receipt and the
+workers that are alive. gem trace shows every step. Needs DATABASE_URL.`,
+	}, func(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error {
+		e, err := client.Explain(ctx, db, id)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(out, explanation(e))
+		return err
+	})
+}

@@ -1,0 +1,243 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// scene sets up what gem explain is asked about, by moving calls as workers do.
+type scene struct {
+	*testing.T
+	db *pgxpool.Pool
+}
+
+// insert makes a call of leads.create.
+func (s scene) insert() string {
+	s.Helper()
+	return query[string](s.T, s.db, `insert into core_tool_calls (tool_name, input) values ('leads.create', '{"phone": "1"}') returning id::text`)
+}
+
+// worker registers a worker with that many slots.
+func (s scene) worker(id string, slots int) {
+	s.Helper()
+	execute(s.T, s.db, `select gem.record_registry('7', repeat('0', 64), '{"tools": [{"name": "leads.create", "timeout_ms": 15000}]}')`)
+	execute(s.T, s.db, "select gem.start_worker($1, $2, 'test', '7', '1 hour')", id, slots)
+}
+
+// silence makes a worker look dead, as if it had been killed ten minutes ago.
+func (s scene) silence(id string) {
+	s.Helper()
+	execute(s.T, s.db, "update core_workers set heartbeat_at = now() - interval '10 minutes', alive_until = now() - interval '9 minutes' where worker_id = $1", id)
+}
+
+func (s scene) claim(worker string) {
+	s.Helper()
+	if claimed := query[int](s.T, s.db, "select count(*)::int from gem.claim($1, 1, true)", worker); claimed != 1 {
+		s.Fatalf("%s claimed %d calls, want 1", worker, claimed)
+	}
+}
+
+// ended is a call that ended in its first attempt.
+func (s scene) ended(status, result string) string {
+	s.Helper()
+	s.worker("w-1", 4)
+	id := s.insert()
+	s.claim("w-1")
+	s.finish(id, "w-1", status, result)
+	return id
+}
+
+func (s scene) finish(id, worker, status, result string) {
+	s.Helper()
+	execute(s.T, s.db, "select gem.finish($1, 1, $2, $3, $4, '{}', '7')", id, worker, status, result)
+}
+
+// failed is a call that ended with an error.
+func (s scene) failed(code, message, details string) string {
+	s.Helper()
+	return s.ended("failed", `{"error": {"error_code": "`+code+`", "message": "`+message+`", "details": `+details+`}}`)
+}
+
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		set  func(s scene) (id string)
+		want []string
+		not  string
+	}{
+		"for later": {func(s scene) string {
+			return query[string](s.T, s.db, "insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + '2 hours') returning id::text")
+		}, []string{"It is queued to run no earlier than", "in 1 h 59 min", "run_at"}, ""},
+		"no worker ever": {func(s scene) string { return s.insert() },
+			[]string{"It is queued, and no worker is running", "no worker has ever connected", "gem worker"}, ""},
+		"no worker any more": {func(s scene) string {
+			s.worker("w-1", 1)
+			execute(s.T, s.db, "update core_workers set stopped_at = now() - interval '5 minutes'")
+			return s.insert()
+		}, []string{"no worker is running", "the last one, w-1, was seen 5 min"}, ""},
+		"next in line": {func(s scene) string {
+			s.worker("w-1", 2)
+			return s.insert()
+		}, []string{"next in line", "0 of the 2 slots of 1 worker are busy", "about to take it"}, ""},
+		"behind others": {func(s scene) string {
+			s.worker("w-1", 1)
+			s.worker("w-2", 1)
+			s.insert()
+			s.insert()
+			s.claim("w-1")
+			s.claim("w-2")
+			s.insert()
+			id := s.insert()
+			execute(s.T, s.db, "insert into core_tool_calls (tool_name, priority) values ('x.y', 5), ('x.y', -5)")
+			return id
+		}, []string{"queued behind 2 other calls", "2 of the 2 slots of 2 workers are busy", "WORKER_CONCURRENCY"}, ""},
+		"behind very many": {func(s scene) string {
+			s.worker("w-1", 1)
+			execute(s.T, s.db, "insert into core_tool_calls (tool_name) select 'x.y' from generate_series(1, 1200)")
+			return s.insert()
+		}, []string{"queued behind more than 1000 other calls"}, ""},
+		"retried": {func(s scene) string {
+			s.worker("w-1", 1)
+			id := s.insert()
+			s.claim("w-1")
+			execute(s.T, s.db, `select gem.retry($1, 1, 'w-1', '{"error_code": "execution_error", "message": "the service answered 503"}', 3, '10 minutes')`, id)
+			return id
+		}, []string{"Attempt 1 ended with a transient error: the service answered 503.", "The next attempt starts in", "min"}, ""},
+		"lost": {func(s scene) string {
+			s.worker("w-1", 1)
+			s.worker("w-dead", 1)
+			id := s.insert()
+			s.claim("w-dead")
+			s.silence("w-dead")
+			execute(s.T, s.db, "select gem.recover('w-1', null)")
+			return id
+		}, []string{"Attempt 1 lost its worker, w-dead", "next in line"}, ""},
+		"lost twice": {func(s scene) string {
+			s.worker("w-1", 1)
+			id := s.insert()
+			for _, dead := range []string{"w-dead-1", "w-dead-2"} {
+				s.worker(dead, 1)
+				s.claim(dead)
+				s.silence(dead)
+				execute(s.T, s.db, "select gem.recover('w-1', null)")
+			}
+			return id
+		}, []string{"Attempt 2 lost its worker, w-dead-2", "It has lost 2 workers", "no other such call"}, ""},
+		"handed over": {func(s scene) string {
+			s.worker("w-1", 1)
+			id := s.insert()
+			s.claim("w-1")
+			execute(s.T, s.db, "select gem.release($1, 1, 'w-1')", id)
+			execute(s.T, s.db, "select gem.stop_worker('w-1')")
+			return id
+		}, []string{"The worker of attempt 1 stopped and handed it over. It is queued, and no worker is running"}, ""},
+		"running": {func(s scene) string {
+			s.worker("w-1", 1)
+			id := s.insert()
+			s.claim("w-1")
+			return id
+		}, []string{"It has been running on w-1 since", "in attempt 1", "its timeout is 15 s."}, "last seen"},
+		"running on a silent worker": {func(s scene) string {
+			s.worker("w-1", 1)
+			s.worker("w-2", 1)
+			id := s.insert()
+			s.claim("w-1")
+			s.silence("w-1")
+			return id
+		}, []string{"that worker was last seen 10 min", "another one takes the call over"}, ""},
+		"running on the last worker, which is silent": {func(s scene) string {
+			s.worker("w-1", 1)
+			id := s.insert()
+			s.claim("w-1")
+			s.silence("w-1")
+			return id
+		}, []string{"that worker was last seen 10 min", "no other is running", "gem worker"}, ""},
+		"running, to be cancelled": {func(s scene) string {
+			s.worker("w-1", 1)
+			id := s.insert()
+			s.claim("w-1")
+			execute(s.T, s.db, "select cancel_tool_call($1)", id)
+			return id
+		}, []string{"It has been running on w-1", "asked to cancel it"}, ""},
+		"running on a worker that nobody knows": {func(s scene) string {
+			s.worker("w-9", 1)
+			id := s.insert()
+			s.claim("w-9")
+			execute(s.T, s.db, "delete from core_workers")
+			return id
+		}, []string{"running on w-9", "the database does not know that worker"}, "timeout"},
+		"waiting": {func(s scene) string {
+			s.worker("w-1", 2)
+			holder, id := s.insert(), s.insert()
+			s.claim("w-1")
+			s.claim("w-1")
+			execute(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'leads.create:phone=1')", holder)
+			execute(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'leads.create:phone=1')", id)
+			return id
+		}, []string{"It waits for call ", "holds the same key, leads.create:phone=1,", "running on w-1 since"}, ""},
+		"succeeded": {func(s scene) string { return s.ended("succeeded", `{"lead_id": "L-1"}`) },
+			[]string{"It succeeded in", "in attempt 1 on w-1", "lead_id L-1"}, ""},
+		"succeeded by repeating": {func(s scene) string {
+			s.worker("w-1", 4)
+			first, id := s.insert(), s.insert()
+			s.claim("w-1")
+			s.claim("w-1")
+			execute(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'K')", first)
+			s.finish(first, "w-1", "succeeded", `{"lead_id": "L-1"}`)
+			execute(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'K')", id)
+			execute(s.T, s.db, `select gem.finish($1, 1, 'w-1', 'succeeded', '{"lead_id": "L-1"}', '{}', '7', (select id from core_tool_receipts))`, id)
+			return id
+		}, []string{"by repeating receipt ", "with the same key, K", "lead_id L-1"}, ""},
+		"unknown tool": {func(s scene) string { return s.failed("unknown_tool", "no", "null") },
+			[]string{"version 7) has no tool leads.create", "gem registry list"}, ""},
+		"invalid input": {func(s scene) string {
+			return s.failed("validation_error", "no", `[{"path": "/phone", "keyword": "required", "message": "phone is required"}, {"path": "", "message": "too large"}]`)
+		}, []string{"/phone: phone is required; too large.", "make a new call"}, ""},
+		"timeout": {func(s scene) string { return s.failed("timeout", "leads.create took longer than its 15s.", "null") },
+			[]string{"took longer than its 15s.", "timeout_ms"}, ""},
+		"panic": {func(s scene) string { return s.failed("panic", "Leads.Create panicked: boom", "null") },
+			[]string{"panicked: boom.", "fault in the handler", "call_id"}, ""},
+		"output": {func(s scene) string {
+			return s.failed("output_invalid", "The output does not fit its schema.", `[{"path": "/lead_id", "message": "must be a string"}]`)
+		}, []string{"does not fit its schema (/lead_id: must be a string).", "output_schema"}, ""},
+		"unknown outcome": {func(s scene) string {
+			return s.failed("outcome_unknown", "Whether it took effect is not known.", "null")
+		},
+			[]string{"is not known. The known effects are on the receipt."}, ""},
+		"worker lost": {func(s scene) string { return s.failed("worker_lost", "The call lost its worker 3 times", "null") },
+			[]string{"3 times.", "memory"}, ""},
+		"execution error": {func(s scene) string { return s.failed("execution_error", "There is no row 1 in leads", "null") },
+			[]string{"leads.create returned an error: There is no row 1 in leads."}, ""},
+		"cancelled": {func(s scene) string {
+			id := s.insert()
+			execute(s.T, s.db, "select cancel_tool_call($1)", id)
+			return id
+		}, []string{"The call was cancelled before it ran. Make a new call"}, ""},
+		"a code of the handler's own": {func(s scene) string { return s.failed("no_credit", "The account is empty", "null") },
+			[]string{"its own code no_credit: The account is empty."}, ""},
+		"variables are missing": {func(s scene) string {
+			return s.ended("not_configured", `{"status": "not_configured", "reason": "SMS is not set up", "required_env": ["A", "B"], "next_steps": ["Set them."]}`)
+		}, []string{"its setup is missing: SMS is not set up.", "Set A, B for the worker"}, ""},
+		"a handler is missing": {func(s scene) string {
+			return s.ended("not_configured", `{"status": "not_configured", "reason": "no handler", "required_env": [], "next_steps": ["Write it", "Deploy it."]}`)
+		}, []string{"no handler. Next steps: Write it. Deploy it."}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := newDatabase(t)
+			id := test.set(scene{t, testdb.Pool(t, url)})
+			got := gemWith(t, []string{"DATABASE_URL=" + url}, "explain", id)
+			got.wantCode(t, 0)
+			wants(t, got.stdout, test.want...)
+			if test.not != "" && strings.Contains(got.stdout, test.not) {
+				t.Errorf("%q is in:\n%s", test.not, got.stdout)
+			}
+			if strings.Count(got.stdout, "\n") != 1 || strings.Contains(got.stdout, "  ") {
+				t.Errorf("it is not one plain line: %q", got.stdout)
+			}
+		})
+	}
+}

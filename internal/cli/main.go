@@ -1,0 +1,76 @@
+// Package cli is the program gem: its commands, a file each, over the packages that do the work.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/gemworker/gem/internal/config"
+)
+
+// Main runs the command that the arguments of the process name, and ends the process.
+func Main(p Program) {
+	ctx, stop := untilSignal(context.Background())
+	code := run(ctx, &p, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// The exit codes. A command that a signal ended early has 128 and the signal's number.
+const (
+	exitDone          = 0
+	exitFailed        = 1 // the command, or the call that it waited for, failed
+	exitUsage         = 2 // wrong arguments, configuration or program
+	exitNotConfigured = 3 // the call that was waited for ended as not_configured
+	exitTimeout       = 4 // the call that was waited for has not ended in time
+)
+
+// usageError reports invalid arguments or configuration.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// exitError ends a command that has printed everything itself.
+type exitError struct{ code int }
+
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
+
+// run runs a command and returns its exit code. Results go to stdout; progress, logs and errors to stderr.
+func run(ctx context.Context, p *Program, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if err := p.check(); err != nil {
+		fmt.Fprintf(stderr, "gem: this program is put together wrongly: %v\n", err)
+		return exitUsage
+	}
+	root := rootCommand(p)
+	root.SetArgs(append([]string{}, args...)) // not nil, which would mean the arguments of the process
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+
+	command, err := root.ExecuteContextC(ctx)
+	var (
+		exit    exitError
+		wrong   usageError
+		invalid *config.InvalidError
+	)
+	signal, stopped := bySignal(ctx)
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.As(err, &exit):
+		return exit.code
+	case stopped:
+		return signal.exitCode()
+	}
+	fmt.Fprintf(stderr, "%s: %v\n", command.CommandPath(), err)
+	if errors.As(err, &wrong) || errors.As(err, &invalid) {
+		fmt.Fprintf(stderr, "See `%s --help`.\n", command.CommandPath())
+		return exitUsage
+	}
+	return exitFailed
+}

@@ -1,0 +1,276 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/handlers/builtin"
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// A command is tested as a user runs it: in a process of its own, with an environment of its own. The test binary plays
+// the program gem when this variable has the registry that is built into it.
+const playProgram = "GEM_TEST_PLAY_PROGRAM"
+
+// builtIn is the program of cmd/gem.
+var builtIn Program
+
+func TestMain(m *testing.M) {
+	if registry := os.Getenv(playProgram); registry != "" {
+		Main(Program{Domains: builtin.Domains(), Registry: []byte(registry)})
+	}
+	registry, err := os.ReadFile("../../tools.registry.json")
+	if err != nil {
+		panic(err)
+	}
+	builtIn = Program{Domains: builtin.Domains(), Registry: registry}
+	testdb.Main(m)
+}
+
+// newDatabase returns the URL of a database with the tables of the program.
+func newDatabase(t *testing.T) string {
+	t.Helper()
+	return testdb.New(t, builtIn.sources()...)
+}
+
+// patience bounds every wait of the tests. Nothing takes that long unless it is broken.
+const patience = time.Minute
+
+// ended is what a command left.
+type ended struct {
+	code           int
+	stdout, stderr string
+}
+
+// gemWith runs a command to its end, in a folder without a registry file. env is all that it finds set up.
+func gemWith(t *testing.T, env []string, args ...string) ended {
+	t.Helper()
+	return gemReading(t, env, "", args...)
+}
+
+// gemReading is gemWith, with text on stdin.
+func gemReading(t *testing.T, env []string, stdin string, args ...string) ended {
+	t.Helper()
+	p := prepare(t, env, args...)
+	p.cmd.Stdin = strings.NewReader(stdin)
+	p.start(t)
+	code := p.wait(t)
+	return ended{code, p.stdout.String(), p.stderr.String()}
+}
+
+// process is a command that runs.
+type process struct {
+	cmd            *exec.Cmd
+	stdout, stderr watched
+}
+
+// startGem starts a command that runs until it is told to stop.
+func startGem(t *testing.T, env []string, args ...string) *process {
+	t.Helper()
+	p := prepare(t, env, args...)
+	p.start(t)
+	return p
+}
+
+func prepare(t *testing.T, env []string, args ...string) *process {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{cmd: exec.Command(self, args...)} // outlives the test's context, so that a cleanup can stop it in order
+	p.cmd.Dir = t.TempDir()
+	p.cmd.Env = append(bareEnvironment(), playProgram+"="+string(builtIn.Registry))
+	p.cmd.Env = append(p.cmd.Env, env...)
+	p.cmd.WaitDelay = patience
+	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
+	return p
+}
+
+// bareEnvironment is what a process needs to run at all.
+func bareEnvironment() []string {
+	var env []string
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "USER", "GEM_POSTGRES_BIN", "XDG_CACHE_HOME", "GOCOVERDIR"} {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
+func (p *process) start(t *testing.T) {
+	t.Helper()
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if p.cmd.ProcessState == nil {
+			_ = p.cmd.Process.Kill()
+			_ = p.cmd.Wait()
+		}
+		if t.Failed() {
+			t.Logf("gem %s\nstdout:\n%s\nstderr:\n%s", strings.Join(p.cmd.Args[1:], " "), &p.stdout, &p.stderr)
+		}
+	})
+}
+
+func (p *process) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wait returns the exit code.
+func (p *process) wait(t *testing.T) int {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- p.cmd.Wait() }()
+	select {
+	case err := <-done:
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) {
+			t.Fatal(err)
+		}
+		return p.cmd.ProcessState.ExitCode()
+	case <-time.After(patience):
+		t.Fatalf("gem %s did not end", strings.Join(p.cmd.Args[1:], " "))
+		return 0
+	}
+}
+
+// stop ends the process as a platform does, and expects that it ends in order.
+func (p *process) stop(t *testing.T) {
+	t.Helper()
+	p.signal(t, syscall.SIGTERM)
+	if code := p.wait(t); code != 0 {
+		t.Errorf("exit code after SIGTERM: got %d, want 0", code)
+	}
+}
+
+// startWorker runs a worker on a database until the end of the test.
+func startWorker(t *testing.T, url string, env ...string) *process {
+	t.Helper()
+	p := startGem(t, append([]string{"DATABASE_URL=" + url, "LOG_FORMAT=json"}, env...), "worker")
+	t.Cleanup(func() {
+		if p.cmd.ProcessState == nil {
+			p.stop(t)
+		}
+	})
+	p.stderr.waitFor(t, "worker started")
+	return p
+}
+
+// watched is what a process writes, to be read while it runs.
+type watched struct {
+	mu      sync.Mutex
+	text    bytes.Buffer
+	waiting []chan struct{}
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.waiting {
+		close(c)
+	}
+	w.waiting = nil
+	return w.text.Write(p)
+}
+
+func (w *watched) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.String()
+}
+
+// waitFor returns what was written as soon as it has the text in it.
+func (w *watched) waitFor(t *testing.T, text string) string {
+	t.Helper()
+	late := time.After(patience)
+	for {
+		w.mu.Lock()
+		now, more := w.text.String(), make(chan struct{})
+		w.waiting = append(w.waiting, more)
+		w.mu.Unlock()
+		if strings.Contains(now, text) {
+			return now
+		}
+		select {
+		case <-more:
+		case <-late:
+			t.Fatalf("%q was not written; what was:\n%s", text, now)
+		}
+	}
+}
+
+// wants fails the test for each of the texts that is not in got.
+func wants(t *testing.T, got string, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if !strings.Contains(got, text) {
+			t.Errorf("%q is not in:\n%s", text, got)
+		}
+	}
+}
+
+// wantCode fails the test for another exit code.
+func (e ended) wantCode(t *testing.T, code int) {
+	t.Helper()
+	if e.code != code {
+		t.Errorf("exit code: got %d, want %d\nstdout:\n%s\nstderr:\n%s", e.code, code, e.stdout, e.stderr)
+	}
+}
+
+// query returns the one value of a statement.
+func query[T any](t *testing.T, db *pgxpool.Pool, sql string, args ...any) T {
+	t.Helper()
+	var value T
+	if err := db.QueryRow(t.Context(), sql, args...).Scan(&value); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return value
+}
+
+func execute(t *testing.T, db *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	if _, err := db.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// inProcess runs a command that needs no environment in this process.
+func inProcess(ctx context.Context, args ...string) ended {
+	var stdout, stderr bytes.Buffer
+	code := run(ctx, &builtIn, args, strings.NewReader(""), &stdout, &stderr)
+	return ended{code, stdout.String(), stderr.String()}
+}
+
+// leftovers are the processes whose environment carries the mark.
+func leftovers(t *testing.T, mark string) []string {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, file := range files {
+		env, err := os.ReadFile(file)
+		if err == nil && bytes.Contains(env, []byte(mark)) {
+			line, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "cmdline"))
+			found = append(found, fmt.Sprintf("%s: %s", filepath.Dir(file), bytes.ReplaceAll(line, []byte{0}, []byte{' '})))
+		}
+	}
+	return found
+}

@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gemworker/gem/internal/config"
+	"github.com/gemworker/gem/migrations"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/spf13/cobra"
+)
+
+func migrateCommand(p *Program) *cobra.Command {
+	var (
+		patience time.Duration
+		print    bool
+	)
+	cmd := &cobra.Command{
+		Use:   "migrate",
+		Short: "Create GEM's tables, or bring them to the version of this program",
+		Long: `
+Needs DATABASE_URL; DIRECT_URL is used instead where it is set. Tables of an
+earlier GEM are taken over with their rows. A second run finds nothing to do,
+and several at once do it once, so run it in every deploy, before the workers
+start: those of the version before go on meanwhile. A program that is older than
+the database changes nothing, or refuses.`,
+		Example: "  DATABASE_URL=postgres://user:password@host:5432/postgres gem migrate",
+		Args:    takes("no arguments", 0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if print {
+				return migrations.Print(cmd.OutOrStdout(), p.sources()...)
+			}
+			cfg, err := databaseConfig()
+			if err != nil {
+				return err
+			}
+			url, from := migrateThrough(cfg)
+			db, err := open(cmd.Context(), url, patience, func(reason string) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "Postgres can not be reached yet, trying again for at most %s: %s\n", patience, reason)
+			})
+			if err != nil {
+				return fmt.Errorf("%s: %w", from, err)
+			}
+			db.Close()
+			done, err := p.migrate(cmd.Context(), url)
+			for _, file := range done.Applied {
+				fmt.Fprintf(cmd.OutOrStdout(), "applied %s\n", file)
+			}
+			for _, note := range done.Notes {
+				fmt.Fprintf(cmd.ErrOrStderr(), "note: %s\n", note)
+			}
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), migrated(done))
+			return err
+		},
+	}
+	patienceFlag(cmd, &patience)
+	cmd.Flags().BoolVar(&print, "print", false, "print all of it as one plain SQL file, for psql or the migrations folder of Supabase, and do nothing")
+	return cmd
+}
+
+// migrateThrough is the connection string for migrations, and its variable.
+func migrateThrough(cfg *config.Config) (url, variable string) {
+	if cfg.DirectURL != "" {
+		return cfg.DirectURL.Reveal(), "DIRECT_URL"
+	}
+	return cfg.DatabaseURL.Reveal(), "DATABASE_URL"
+}
+
+// migrate brings the database to the newest version. What it did before an error is in the result.
+func (p *Program) migrate(ctx context.Context, url string) (migrations.Result, error) {
+	done, err := migrations.Apply(ctx, url, p.sources()...)
+	var (
+		pgErr      *pgconn.PgError
+		connectErr *pgconn.ConnectError
+	)
+	switch {
+	case errors.As(err, &connectErr):
+		return done, refusal(err)
+	case errors.As(err, &pgErr): // with the file and the SQLSTATE, which help whoever looks into it
+		return done, fmt.Errorf("%w%s\nNothing of that file stays; the ones before it do", err, advice(pgErr))
+	}
+	return done, err
+}
+
+// checkSchema refuses a database that lacks something of this program.
+func (p *Program) checkSchema(ctx context.Context, db migrations.DB) error {
+	return refusal(migrations.Check(ctx, db, p.sources()...))
+}
+
+// migrated says what was done.
+func migrated(done migrations.Result) string {
+	switch {
+	case len(done.Applied) == 0:
+		return "the schema is up to date"
+	case done.Created:
+		return "the schema was created"
+	}
+	return "the schema was brought up to date"
+}
+
+// patienceFlag adds the flag of a command that is started together with its database.
+func patienceFlag(cmd *cobra.Command, patience *time.Duration) {
+	cmd.Flags().DurationVar(patience, "patience", time.Minute, "how long to wait for a database that can not be reached")
+}

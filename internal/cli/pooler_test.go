@@ -1,0 +1,248 @@
+//go:build !windows
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/internal/pgbouncer"
+	"github.com/gemworker/gem/internal/pgserver"
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/migrations"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+func TestWorkerSaysWhatItIsConnectedThrough(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	session := pgbouncer.Start(t, url, pgbouncer.Options{Mode: pgbouncer.Session}).URL(url)
+	transaction := pgbouncer.Start(t, url, pgbouncer.Options{Mode: pgbouncer.Transaction, PoolSize: 2}).URL(url)
+	const (
+		cached, described   = `"statements":"kept prepared, sent without waiting for those before"`, `"statements":"described only, sent one transaction at a time"`
+		byDatabase          = `"new_calls":"by notification through DATABASE_URL","migrations":"through DATABASE_URL"`
+		byDirect            = `"new_calls":"by notification through DIRECT_URL","migrations":"through DIRECT_URL"`
+		poll, pollAndDirect = `"new_calls":"by a poll every 1s","migrations":"through DATABASE_URL"`, `"new_calls":"by a poll every 1s","migrations":"through DIRECT_URL"`
+		override            = `"override":"DATABASE_POOLER=none, session or transaction"`
+	)
+	for name, c := range map[string]struct {
+		database string
+		env      []string
+		wants    []string
+	}{
+		"direct":      {url, nil, []string{"leads to Postgres directly", cached, byDatabase, override}},
+		"session":     {session, nil, []string{"was not seen to be in transaction mode", described, byDatabase, override}},
+		"transaction": {transaction, nil, []string{"leads to a pooler in transaction mode", described, poll, override}},
+		"transaction, with a direct way": {transaction, []string{"DIRECT_URL=" + url},
+			[]string{"leads to a pooler in transaction mode", described, byDirect}},
+		"transaction, with a session pooler beside": {transaction, []string{"DIRECT_URL=" + session},
+			[]string{"leads to a pooler in transaction mode", described, byDirect}},
+		"transaction, with another beside": {transaction, []string{"DIRECT_URL=" + transaction + "&application_name=x"},
+			[]string{"DIRECT_URL leads to a pooler in transaction mode too", described, pollAndDirect}},
+		"session, with a transaction pooler beside": {session, []string{"DIRECT_URL=" + transaction},
+			[]string{"DIRECT_URL leads to a pooler in transaction mode too", described, `"new_calls":"by notification through DATABASE_URL"`}},
+		"direct, with a direct way that is away": {url, []string{"DIRECT_URL=postgres://gem@" + closedAddress(t) + "/gem"},
+			[]string{"DIRECT_URL leads nowhere now", cached, `"new_calls":"by notification through DATABASE_URL"`}},
+		"overruled": {url, []string{"DATABASE_POOLER=transaction"}, []string{"leads to a pooler in transaction mode", described, poll}},
+		"told":      {session, []string{"DATABASE_POOLER=session"}, []string{"leads to a pooler in session mode", cached, byDatabase}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := startWorker(t, c.database, append(c.env, "LOG_LEVEL=debug")...)
+			wants(t, p.stderr.String(), c.wants...)
+			if strings.Contains(strings.Join(c.wants, ""), "by notification") {
+				p.stderr.waitFor(t, "notifications come through")
+			}
+			execute(t, testdb.Pool(t, url), `insert into core_tool_calls (tool_name, input) values ('os.health_check', '{}')`)
+			p.stop(t)
+			if strings.Contains(p.stderr.String(), "no notifications") {
+				t.Error("it listened where nothing comes through")
+			}
+		})
+	}
+}
+
+// The connections that a pooler keeps are shared: one that listens would do so for whoever has it next.
+func TestNothingListensBehindATransactionPooler(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	p := pgbouncer.Start(t, url, pgbouncer.Options{})
+	w := startWorker(t, p.URL(url), "DIRECT_URL="+p.URL(url))
+	got := gemWith(t, []string{"DATABASE_URL=" + p.URL(url)}, "call", "os.health_check", "--wait", "--timeout", "1m")
+	got.wantCode(t, 0)
+	w.stop(t)
+	if n := query[int](t, testdb.Pool(t, url), "select count(*)::int from pg_stat_activity where datname = current_database() and query ilike 'listen%'"); n != 0 {
+		t.Errorf("%d connections listen", n)
+	}
+}
+
+func TestMigrateThroughATransactionPooler(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{1, 2} {
+		t.Run(fmt.Sprint("pool of ", size), func(t *testing.T) {
+			t.Parallel()
+			url := testdb.NewEmpty(t)
+			p := pgbouncer.Start(t, url, pgbouncer.Options{PoolSize: size})
+			got := gemWith(t, []string{"DATABASE_URL=" + p.URL(url)}, "migrate")
+			got.wantCode(t, 0)
+			wants(t, got.stdout, "the schema was created")
+		})
+	}
+}
+
+// In each of these, every call ends with one receipt, `gem audit` finds nothing, and no worker opens more connections than it says.
+func TestTroubleWithAPoolerLosesNothing(t *testing.T) {
+	t.Parallel()
+	both := []pgbouncer.Mode{pgbouncer.Session, pgbouncer.Transaction}
+	for _, c := range []struct {
+		name     string
+		modes    []pgbouncer.Mode
+		pool     int // server connections
+		workers  int
+		settings map[string]string
+		trouble  func(*testing.T, *behind)
+	}{
+		{name: "the smallest pool of a session pooler", modes: both[:1], pool: 4 + 3, workers: 1},
+		{name: "more workers than server connections", modes: both[1:], pool: 2, workers: 3},
+		{name: "the pooler is restarted", modes: both, pool: 20, workers: 2, trouble: func(t *testing.T, b *behind) {
+			for n := range 3 {
+				b.until(t, 60+100*n)
+				b.pooler.Stop()
+				time.Sleep(300 * time.Millisecond) // away for a while
+				if err := b.pooler.Start(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}},
+		// By default PgBouncer lets statements wait for 15 s after a login failed, which is longer than the tools may take.
+		{name: "the server is restarted", modes: both, pool: 20, workers: 2, settings: map[string]string{"server_login_retry": "1"}, trouble: func(t *testing.T, b *behind) {
+			for n := range 2 {
+				b.until(t, 60+100*n)
+				b.crash(t)
+			}
+		}},
+		{name: "idle clients are thrown out", modes: both, pool: 20, workers: 2, settings: map[string]string{"client_idle_timeout": "1"},
+			trouble: func(t *testing.T, b *behind) {
+				for n := range 3 {
+					b.until(t, 400+100*n)
+					time.Sleep(1500 * time.Millisecond) // so that some are
+					b.insert(t, 100)
+				}
+			}},
+	} {
+		for _, mode := range c.modes {
+			t.Run(c.name+", "+string(mode), func(t *testing.T) {
+				t.Parallel()
+				b := startBehind(t, pgbouncer.Options{Mode: mode, PoolSize: c.pool, Settings: c.settings})
+				b.insert(t, 400)
+				for range c.workers {
+					startWorker(t, b.pooler.URL(b.url), "WORKER_CONCURRENCY=8", "WORKER_CONNECTIONS=4", "HTTP_ALLOWED_HOSTS="+b.outside)
+				}
+				count := b.countClients()
+				if c.trouble != nil {
+					c.trouble(t, b)
+				}
+				b.until(t, b.inserted)
+				if most, limit := count(), c.workers*(4+3); most == 0 || most > limit {
+					t.Errorf("%d workers had %d connections, and may have %d", c.workers, most, limit)
+				}
+				if failed := query[string](t, b.db, "select coalesce(string_agg(tool_name || ' ' || result, E'\n'), '') from core_tool_receipts where status <> 'succeeded'"); failed != "" {
+					t.Errorf("some calls did not succeed:\n%s", failed)
+				}
+				audited := gemWith(t, []string{"DATABASE_URL=" + b.url}, "audit")
+				audited.wantCode(t, 0)
+			})
+		}
+	}
+}
+
+// behind is a server of its own with a pooler in front.
+type behind struct {
+	url      string // of the server
+	pooler   *pgbouncer.Pooler
+	db       *pgxpool.Pool // without the pooler
+	outside  string        // a host that http.request may reach
+	inserted int
+}
+
+func startBehind(t *testing.T, o pgbouncer.Options) *behind {
+	t.Helper()
+	// What was committed must be there after a crash of the server.
+	server, err := pgserver.Start(t.Context(), pgserver.Options{Settings: map[string]string{"synchronous_commit": "on"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Stop() })
+	b := &behind{url: server.URL("postgres")}
+	if err := migrations.Up(t.Context(), b.url, builtIn.sources()...); err != nil {
+		t.Fatal(err)
+	}
+	b.pooler, b.db = pgbouncer.Start(t, b.url, o), testdb.Pool(t, b.url)
+	service := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(service.Close)
+	b.outside = strings.TrimPrefix(service.URL, "http://")
+	return b
+}
+
+// insert inserts calls of both kinds: with a transaction, and with effects outside.
+func (b *behind) insert(t *testing.T, n int) {
+	t.Helper()
+	execute(t, b.db, `insert into core_tool_calls (tool_name, input) select 'os.create_note', '{"domain": "both", "title": "a", "content": "b"}' from generate_series(1, $1::int)`, n/2)
+	execute(t, b.db, `insert into core_tool_calls (tool_name, input) select 'http.request', jsonb_build_object('method', 'GET', 'url', 'http://' || $2) from generate_series(1, $1::int)`, n/2, b.outside)
+	b.inserted += n
+}
+
+// until waits for so many receipts.
+func (b *behind) until(t *testing.T, receipts int) {
+	t.Helper()
+	for late := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		var n int
+		err := b.db.QueryRow(t.Context(), "select count(*) from core_tool_receipts").Scan(&n)
+		if err == nil && n >= receipts {
+			return
+		}
+		if time.Now().After(late) {
+			t.Fatalf("%d receipts, %v; want %d", n, err, receipts)
+		}
+	}
+}
+
+// crash kills a server process, upon which Postgres ends all others and recovers, at the same address.
+func (b *behind) crash(t *testing.T) {
+	t.Helper()
+	pid := query[int](t, b.db, "select pg_backend_pid()")
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// countClients counts the workers' connections to the pooler until the function is called that it returns, which gives the
+// highest count.
+func (b *behind) countClients() (stop func() int) {
+	ctx, cancel := context.WithCancel(context.Background())
+	most := 0
+	var counting sync.WaitGroup
+	counting.Go(func() {
+		for ; ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+			clients, err := b.pooler.Clients(ctx, b.url)
+			if err != nil {
+				continue // it is away
+			}
+			n := 0
+			for _, client := range clients {
+				if strings.HasPrefix(client["application_name"], "gem") {
+					n++
+				}
+			}
+			most = max(most, n)
+		}
+	})
+	return func() int { cancel(); counting.Wait(); return most }
+}

@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"reflect"
+	"strings"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/migrations"
+	"github.com/gemworker/gem/registry"
+)
+
+// Program is what a program adds to GEM: see gem.Program.
+type Program struct {
+	Domains    []any
+	Registry   []byte
+	Migrations fs.FS
+
+	// Version and Commit are what the build was told; empty for what the Go command recorded.
+	Version, Commit string
+}
+
+// check reports mistakes in the program itself.
+func (p *Program) check() error {
+	if len(bytes.TrimSpace(p.Registry)) == 0 {
+		return errors.New("its Registry is empty: embed a tools.registry.json with //go:embed, and pass its bytes")
+	}
+	named := map[string]bool{}
+	for i, d := range handlers.Domains(p.Domains...) {
+		switch {
+		case d.Tools == nil || reflect.TypeOf(d.Tools).NumMethod() == 0:
+			return fmt.Errorf("Domains[%d], a %T, has no tools: a tool is an exported method, and one with a pointer receiver needs a pointer", i, cmp.Or(d.Tools, p.Domains[i]))
+		case named[d.Name()]:
+			return fmt.Errorf("two of its Domains are named %s, after the types of their tools: rename one", d.Name())
+		}
+		named[d.Name()] = true
+	}
+	if _, err := handlers.Bind(p.Domains...); err != nil {
+		return err
+	}
+	return migrations.Print(io.Discard, p.sources()...)
+}
+
+// sources are the migrations of the domains and of the program itself.
+func (p *Program) sources() []migrations.Source {
+	all := migrations.Sources(p.Domains...)
+	if p.Migrations != nil {
+		all = append(all, migrations.Source{Name: "program", Files: p.Migrations})
+	}
+	return all
+}
+
+// registryFile is looked for in the working directory when TOOLS_REGISTRY is not set.
+const registryFile = "tools.registry.json"
+
+// loadRegistry reads the registry that chosen (TOOLS_REGISTRY) names or holds, the one in the working directory, or the
+// program's own, in this order. from says which it was.
+func (p *Program) loadRegistry(chosen string) (r *registry.Registry, from string, err error) {
+	chosen = strings.TrimSpace(chosen)
+	switch {
+	case strings.HasPrefix(chosen, "{"):
+		r, err = registry.Parse([]byte(chosen))
+		from = "the JSON of TOOLS_REGISTRY"
+	case chosen != "":
+		r, err = registry.ReadFile(chosen)
+		return r, chosen, err
+	default:
+		if _, err := os.Stat(registryFile); !errors.Is(err, fs.ErrNotExist) {
+			return p.loadRegistry(registryFile)
+		}
+		r, err = registry.Parse(p.Registry)
+		from = "built in"
+	}
+	if err != nil {
+		err = fmt.Errorf("the registry (%s) is refused:\n%w", from, err)
+	}
+	return r, from, err
+}

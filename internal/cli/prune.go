@@ -1,0 +1,133 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/gemworker/gem/internal/archive"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/spf13/cobra"
+)
+
+func pruneCommand(p *Program) *cobra.Command {
+	var (
+		options   archive.PruneOptions
+		olderThan string
+		file      string
+		noArchive bool
+	)
+	cmd := &cobra.Command{
+		Use:   "prune",
+		Short: "Remove old finished calls, after writing them to an archive",
+		Long: `
+Calls that ended longer ago than --older-than are removed with their receipts
+and journals, in small steps that disturb no worker. Before a step commits, its
+calls are written to the archive and synced: a run that is interrupted loses
+nothing, and the next one goes on. It may write a few lines twice. The archive
+is a JSONL file, a line a call, that grows with each run; gem audit --archive
+checks it. It holds all that the calls held: keep it as safe as the database.
+
+What a call is still needed for keeps it: another call that stays was made on
+its behalf, or repeats its receipt. What handlers wrote to other tables stays.
+
+A key is remembered by the receipt that succeeded with it: when that is
+removed, the next call with the key runs again. Choose --older-than longer than
+any client may repeat itself.
+
+Connect as the owner of the tables: no other role may prune.`,
+		Example: "  gem prune --older-than 90d --archive calls.jsonl\n  gem prune --older-than 90d --dry-run",
+		Args:    takes("no arguments", 0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if options.OlderThan, err = age(olderThan); err != nil {
+				return err
+			}
+			switch {
+			case options.Batch < 1 || options.Batch > 10_000:
+				return usage("--batch is %d, and must be from 1 to 10000", options.Batch)
+			case file != "" && noArchive:
+				return usage("--archive and --no-archive contradict each other")
+			case file == "" && !noArchive && !options.DryRun:
+				return usage("name the file that removed calls are written to with --archive, or say --no-archive to keep nothing of them")
+			}
+			return p.prune(cmd, options, file)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&olderThan, "older-than", "", "how long ago a call must have ended, such as 90d, 12h or 1d12h (w, d, h, m, s)")
+	f.StringVar(&file, "archive", "", "the file to append removed calls to")
+	f.BoolVar(&noArchive, "no-archive", false, "keep nothing of removed calls")
+	f.IntVar(&options.Batch, "batch", 1000, "how many calls are removed in a step, 1 to 10000")
+	f.BoolVar(&options.DryRun, "dry-run", false, "only count what would be removed")
+	return cmd
+}
+
+func (p *Program) prune(cmd *cobra.Command, o archive.PruneOptions, path string) error {
+	ctx := cmd.Context()
+	db, err := connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if err := p.checkSchema(ctx, db); err != nil {
+		return err
+	}
+	if path != "" && !o.DryRun {
+		file, err := archive.Open(path)
+		if err != nil {
+			return fmt.Errorf("open the archive: %w", err)
+		}
+		defer file.Close()
+		o.Archive = file
+	}
+
+	said := time.Now()
+	o.Each = func(done archive.Pruned) {
+		if time.Since(said) > 10*time.Second {
+			said = time.Now()
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s removed so far\n", count(int(done.Removed), "call"))
+		}
+	}
+	done, err := archive.Prune(ctx, db, o)
+	if err != nil {
+		if done.Removed > 0 {
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s removed before this; run it again to go on\n", count(int(done.Removed), "call"))
+		}
+		var pgErr *pgconn.PgError
+		if errors.As(err, &pgErr) && pgErr.Code == "42501" {
+			return fmt.Errorf("this role may not prune: connect as the owner of the tables (%s)", pgErr.Message)
+		}
+		return refusal(err)
+	}
+	what := "removed"
+	if o.DryRun {
+		what = "to be removed"
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s that ended before %s; %d as old stay, since others need them\n",
+		count(int(done.Removed), "call"), what, moment(done.EndedBefore), done.Kept)
+	return err
+}
+
+var ageForm = regexp.MustCompile(`^(?:(\d{1,3})w)?(?:(\d{1,5})d)?(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,7})s)?$`)
+
+// age reads a duration that may be given in weeks and days too.
+func age(text string) (time.Duration, error) {
+	var sum time.Duration
+	parts := ageForm.FindStringSubmatch(text)
+	for i, unit := range []time.Duration{7 * 24 * time.Hour, 24 * time.Hour, time.Hour, time.Minute, time.Second} {
+		if parts != nil && parts[i+1] != "" {
+			n, err := strconv.Atoi(parts[i+1])
+			if err != nil {
+				return 0, err
+			}
+			sum += time.Duration(n) * unit
+		}
+	}
+	if sum <= 0 || sum > 100*365*24*time.Hour {
+		return 0, usage("--older-than is %q, and must say how long ago a call ended: such as 90d, 12h or 1d12h", text)
+	}
+	return sum, nil
+}

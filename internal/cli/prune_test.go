@@ -1,0 +1,112 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/internal/testdb"
+)
+
+func TestPruneArchivesWhatItRemoves(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	s := scene{t, testdb.Pool(t, url)}
+	env := []string{"DATABASE_URL=" + url}
+	archive := filepath.Join(t.TempDir(), "calls.jsonl")
+	s.worker("w-1", 4)
+	for range 3 {
+		id := s.insert()
+		s.claim("w-1")
+		s.finish(id, "w-1", "succeeded", `{"lead_id": "L-1"}`)
+	}
+	s.insert()
+	calls := func() int { return query[int](t, s.db, "select count(*)::int from core_tool_calls") }
+
+	young := gemWith(t, env, "prune", "--older-than", "1h", "--archive", archive)
+	young.wantCode(t, exitDone)
+	wants(t, young.stdout, "0 calls removed that ended before 2")
+	for deadline := time.Now().Add(patience); ; { // until all are a second old
+		dry := gemWith(t, env, "prune", "--older-than", "1s", "--dry-run")
+		dry.wantCode(t, exitDone)
+		if strings.HasPrefix(dry.stdout, "3 calls to be removed that ended before 2") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(dry.stdout)
+		}
+	}
+	if n := calls(); n != 4 {
+		t.Errorf("%d calls after a dry run", n)
+	}
+	another := gemWith(t, []string{"DATABASE_URL=" + url + "&options=-c%20role%3Dgem_worker"}, "prune", "--older-than", "1s", "--no-archive")
+	another.wantCode(t, exitFailed)
+	wants(t, another.stderr, "connect as the owner of the tables", "permission denied")
+
+	for _, want := range []string{"3 calls removed that ended before 2", "0 calls removed that ended before 2"} {
+		got := gemWith(t, env, "prune", "--older-than", "1s", "--archive", archive, "--batch", "2")
+		got.wantCode(t, exitDone)
+		wants(t, got.stdout, want)
+	}
+	if n := calls(); n != 1 {
+		t.Errorf("%d calls are left, want the one that has not ended", n)
+	}
+	content, err := os.ReadFile(archive)
+	if err != nil || strings.Count(string(content), "\n") != 3 {
+		t.Errorf("%v: %s", err, content)
+	}
+	gemWith(t, env, "audit").wantCode(t, exitDone)
+	audited := gemWith(t, env, "audit", "--archive", archive)
+	audited.wantCode(t, exitDone)
+	wants(t, audited.stdout, "archive-line                3 lines           ok", "journal-replay              3 calls           ok")
+}
+
+func TestPruneUsage(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no age":          {[]string{"--archive", "x"}, `--older-than is ""`},
+		"no unit":         {[]string{"--older-than", "90", "--archive", "x"}, `--older-than is "90"`},
+		"nothing":         {[]string{"--older-than", "0d", "--archive", "x"}, `--older-than is "0d"`},
+		"the future":      {[]string{"--older-than", "-1d", "--archive", "x"}, `--older-than is "-1d"`},
+		"all of history":  {[]string{"--older-than", "99999d", "--archive", "x"}, `--older-than is "99999d"`},
+		"nowhere to go":   {[]string{"--older-than", "90d"}, "name the file that removed calls are written to with --archive, or say --no-archive"},
+		"a contradiction": {[]string{"--older-than", "90d", "--archive", "x", "--no-archive"}, "contradict each other"},
+		"no batch":        {[]string{"--older-than", "90d", "--archive", "x", "--batch", "0"}, "--batch is 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := inProcess(t.Context(), append([]string{"prune"}, c.args...)...)
+			got.wantCode(t, exitUsage)
+			wants(t, got.stderr, c.want)
+		})
+	}
+}
+
+func TestAges(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	for text, want := range map[string]time.Duration{
+		"90d": 90 * day, "12h": 12 * time.Hour, "1d12h": 36 * time.Hour, "2w": 14 * day, "1w1d1h1m1s": 8*day + time.Hour + time.Minute + time.Second, "30m": 30 * time.Minute,
+	} {
+		if got, err := age(text); err != nil || got != want {
+			t.Errorf("%s: got %s, %v, want %s", text, got, err, want)
+		}
+	}
+}
+
+func TestPruneLeavesAFileAloneThatIsNoArchive(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	path := filepath.Join(t.TempDir(), "letter.txt")
+	if err := os.WriteFile(path, []byte("Dear Jo,\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := gemWith(t, []string{"DATABASE_URL=" + url}, "prune", "--older-than", "1d", "--archive", path)
+	got.wantCode(t, exitFailed)
+	wants(t, got.stderr, "letter.txt", "is not an archive of pruned calls")
+}

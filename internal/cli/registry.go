@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/registry"
+	"github.com/spf13/cobra"
+)
+
+func registryCommand(p *Program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "registry",
+		Short: "Check the tool registry, or list its tools",
+		Long: `
+Both commands read FILE; without it what TOOLS_REGISTRY names or holds, then
+tools.registry.json in the working directory, then the registry that is built
+into this program. Neither needs a database.`,
+		Example: "  gem registry list\n  gem registry check tools.registry.json",
+	}
+	holdCommands(cmd)
+	cmd.AddCommand(registryCheckCommand(p), registryListCommand(p))
+	return cmd
+}
+
+func registryCheckCommand(p *Program) *cobra.Command {
+	var against string
+	cmd := &cobra.Command{
+		Use:   "check [FILE]",
+		Short: "Check a registry, and print every fault",
+		Long: `
+The exit code is 0 for a registry that a worker would take, otherwise 1. With
+--against its tools are compared with those of an earlier file: what was added,
+removed and changed is printed, and other contents under the same version are
+refused, as a worker refuses them.`,
+		Example: "  gem registry check\n  git show main:tools.registry.json > old.json && gem registry check --against old.json",
+		Args:    takes("at most one file", 0, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, from, err := p.chosenRegistry(args)
+			if err != nil {
+				return err
+			}
+			var changes []registry.Change
+			if against != "" {
+				old, err := registry.ReadFile(against)
+				if err != nil {
+					return fmt.Errorf("--against: %w", err)
+				}
+				if err := registry.CheckUpgrade(old, r); err != nil {
+					return err
+				}
+				changes = registry.Compare(old, r)
+			}
+			out := cmd.OutOrStdout()
+			fmt.Fprintf(out, "ok: %s, version %s (%s)\n", count(len(r.Tools()), "tool"), r.Version, from)
+			for _, c := range changes {
+				fmt.Fprintf(out, "%s\n", c)
+			}
+			if against != "" && len(changes) == 0 {
+				fmt.Fprintf(out, "no tool was changed against %s\n", against)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&against, "against", "", "an earlier registry `file` to compare with")
+	return cmd
+}
+
+func registryListCommand(p *Program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list [FILE]",
+		Short: "List the tools, and the function that each dispatches to",
+		Long: `
+A line a tool: its idempotency (with the key field of a keyed one), its
+timeout, its permissions, and the handler's file and function, or "no handler",
+which makes its calls end as not_configured.`,
+		Example: "  gem registry list",
+		Args:    takes("at most one file", 0, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, _, err := p.chosenRegistry(args)
+			if err != nil {
+				return err
+			}
+			bound, err := handlers.Bind(p.Domains...)
+			if err != nil {
+				return err
+			}
+			rows := [][]string{{"TOOL", "IDEMPOTENCY", "TIMEOUT", "PERMISSIONS", "HANDLER"}}
+			for _, t := range r.Tools() {
+				idempotency, handler := string(t.Idempotency.Mode), "no handler"
+				if field := t.Idempotency.KeyField; field != "" {
+					idempotency = "keyed by " + field
+				}
+				if h, ok := bound.For(t.Name); ok {
+					handler = h.File + " " + h.Func
+				}
+				rows = append(rows, []string{t.Name, idempotency, span(t.Timeout), cmp.Or(strings.Join(t.Permissions, " "), "-"), handler})
+			}
+			return table(cmd.OutOrStdout(), rows)
+		},
+	}
+}
+
+// chosenRegistry loads the file of the arguments, or the one that a worker would load here.
+func (p *Program) chosenRegistry(args []string) (*registry.Registry, string, error) {
+	return p.loadRegistry(cmp.Or(strings.Join(args, ""), os.Getenv("TOOLS_REGISTRY")))
+}

@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+)
+
+const oneTool = `{"version": "1.0.0", "tools": [{"name": "demo.echo", "input_schema": {"type": "object"},
+  "output_schema": {"type": "object"}, "idempotency": {"mode": "none"}, "timeout_ms": 1000}]}`
+
+func writeFile(t *testing.T, text string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "registry.json")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestRegistryCheckPrintsEveryFault(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, `{"tools": [
+	  {"name": "Leads", "input_schema": {"type": "objekt"}, "output_schema": {"type": "object"}, "idempotency": {"mode": "keyed"}, "timeout_ms": 0},
+	  {"name": "leads.create", "input_schema": {"type": "object", "requird": []}, "output_schema": {}, "idempotency": {"mode": "sometimes"}, "timeout_ms": 5}]}`)
+	got := gemWith(t, nil, "registry", "check", file)
+	got.wantCode(t, exitFailed)
+	wants(t, got.stderr, file, "version: is missing", "Leads: name: ", "Leads: input_schema/type", "Leads: idempotency.key_field: ", "Leads: timeout_ms: ",
+		"leads.create: input_schema/requird", "leads.create: idempotency.mode: ")
+	if got.stdout != "" {
+		t.Errorf("stdout: got %q, want nothing", got.stdout)
+	}
+}
+
+func TestRegistryCheckOfAGoodOne(t *testing.T) {
+	t.Parallel()
+	got := gemWith(t, nil, "registry", "check", writeFile(t, oneTool))
+	got.wantCode(t, 0)
+	wants(t, got.stdout, "ok: 1 tool, version 1.0.0")
+
+	builtIn := gemWith(t, nil, "registry", "check")
+	builtIn.wantCode(t, 0)
+	wants(t, builtIn.stdout, "ok: ", "(built in)")
+
+	named := gemWith(t, []string{"TOOLS_REGISTRY=" + writeFile(t, oneTool)}, "registry", "check")
+	named.wantCode(t, 0)
+	wants(t, named.stdout, "ok: 1 tool")
+}
+
+func TestRegistryCheckAgainstAnEarlierOne(t *testing.T) {
+	t.Parallel()
+	old := writeFile(t, oneTool)
+	slower := regexp.MustCompile(`1000`).ReplaceAllString(oneTool, "2000")
+
+	same := gemWith(t, nil, "registry", "check", writeFile(t, oneTool), "--against", old)
+	same.wantCode(t, 0)
+	wants(t, same.stdout, "no tool was changed")
+
+	sameVersion := gemWith(t, nil, "registry", "check", writeFile(t, slower), "--against", old)
+	sameVersion.wantCode(t, exitFailed)
+	wants(t, sameVersion.stderr, "demo.echo was changed (timeout_ms)", `raise "version"`)
+
+	raised := gemWith(t, nil, "registry", "check", writeFile(t, regexp.MustCompile(`1\.0\.0`).ReplaceAllString(slower, "1.1.0")), "--against", old)
+	raised.wantCode(t, 0)
+	wants(t, raised.stdout, "ok: 1 tool, version 1.1.0", "demo.echo was changed (timeout_ms)\n")
+}
+
+func TestRegistryListShowsWhereEachToolIsWritten(t *testing.T) {
+	t.Parallel()
+	got := gemWith(t, nil, "registry", "list")
+	got.wantCode(t, 0)
+	for _, line := range []string{
+		`(?m)^TOOL +IDEMPOTENCY +TIMEOUT +PERMISSIONS +HANDLER$`,
+		`(?m)^leads\.create +keyed by phone +15 s +.*write:db.* +leads/leads\.go Leads\.Create$`,
+		`(?m)^comms\.send_sms +safe-retry +20 s +send:sms write:db +comms/.+\.go Comms\.SendSMS$`,
+		`(?m)^quote\.generate_pdf .* no handler$`,
+	} {
+		if !regexp.MustCompile(line).MatchString(got.stdout) {
+			t.Errorf("no line is like %s:\n%s", line, got.stdout)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+func rootCommand(p *Program) *cobra.Command {
+	var version bool
+	root := &cobra.Command{
+		Use:   "gem",
+		Short: "Run the tool calls of AI agents, each to exactly one receipt",
+		Long: `
+A frontend inserts a row into core_tool_calls. A worker claims it, checks it
+against the registry, runs the tool's handler, and writes one receipt. The
+commands below try that out, run it, and show what became of a call.`,
+		Example:       "  gem demo\n  gem call os.health_check --wait",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	holdCommands(root)
+	help := root.RunE
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if version {
+			return printVersion(p, cmd)
+		}
+		return help(cmd, args)
+	}
+	root.Flags().BoolVar(&version, "version", false, "print what gem version prints")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.CompletionOptions.HiddenDefaultCmd = true
+
+	add := func(group, title string, commands ...*cobra.Command) {
+		root.AddGroup(&cobra.Group{ID: group, Title: title})
+		for _, c := range commands {
+			c.GroupID = group
+		}
+		root.AddCommand(commands...)
+	}
+	add("try", "Try it, with nothing set up:", demoCommand(p), devCommand(p))
+	add("operate", "Run it:", migrateCommand(p), workerCommand(p), healthcheckCommand(), auditCommand(p), pruneCommand(p))
+	add("calls", "Make a call, and see what became of it:",
+		callCommand(), cancelCommand(), receiptCommand(), traceCommand(), explainCommand())
+	add("more", "And:", registryCommand(p), versionCommand(p))
+	root.SetHelpCommandGroupID("more")
+	root.InitDefaultHelpCmd()
+	if help, _, err := root.Find([]string{"help"}); err == nil {
+		help.Long = "gem help COMMAND is gem COMMAND --help. gem --help lists the commands."
+		help.Args = func(cmd *cobra.Command, args []string) error {
+			found, rest, err := cmd.Root().Find(args)
+			if err != nil {
+				return usageError{err}
+			}
+			return subcommand(found, rest)
+		}
+	}
+	describe(root)
+	return root
+}
+
+// describe begins the text of every command's --help with its one line.
+func describe(cmd *cobra.Command) {
+	cmd.Long = cmd.Short + ".\n\n" + strings.TrimLeft(cmd.Long, "\n")
+	for _, sub := range cmd.Commands() {
+		describe(sub)
+	}
+}
+
+// holdCommands completes a command that only holds others.
+func holdCommands(cmd *cobra.Command) {
+	cmd.Args = subcommand
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.SuggestionsMinimumDistance = 2
+}
+
+// subcommand refuses the arguments of a command that only holds others.
+func subcommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := ""
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = fmt.Sprintf("; did you mean %s?", strings.Join(near, " or "))
+	}
+	return usage("there is no command %q%s", args[0], hint)
+}
+
+// takes checks the number of arguments. what names them, as the end of "it takes …".
+func takes(what string, least, most int) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch n := len(args); {
+		case n >= least && n <= most:
+			return nil
+		case n == 0:
+			return usage("it takes %s; none was given", what)
+		case n == 1:
+			return usage("it takes %s; 1 was given", what)
+		default:
+			return usage("it takes %s; %d were given", what, n)
+		}
+	}
+}

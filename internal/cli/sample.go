@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/registry"
+)
+
+// sample is a call that shows a tool.
+type sample struct {
+	tool  string
+	input map[string]any
+
+	// For gem demo: how it must end, and how it ended.
+	want    receipts.Status
+	code    receipts.Code
+	receipt *receipts.Receipt
+}
+
+func (c *sample) json() string {
+	encoded, err := json.Marshal(c.input)
+	if err != nil || c.input == nil {
+		return "{}"
+	}
+	return string(encoded)
+}
+
+// insert is the statement of a frontend, as a person would write it.
+func (c *sample) insert() string {
+	return fmt.Sprintf("insert into core_tool_calls (tool_name, input) values ('%s', '%s')", c.tool, strings.ReplaceAll(c.json(), "'", "''"))
+}
+
+// command is the same for a shell.
+func (c *sample) command() string {
+	return fmt.Sprintf(`gem call %s '%s' --wait`, c.tool, strings.ReplaceAll(c.json(), "'", `'\''`))
+}
+
+// bestSample is a call to try first.
+func bestSample(r *registry.Registry) *sample {
+	if _, has := r.Tool("os.create_note"); has {
+		return &sample{tool: "os.create_note", input: map[string]any{"domain": "business", "title": "Roof", "content": "Two broken tiles."}}
+	}
+	best := &sample{tool: "domain.method"} // of a registry without tools
+	for i, t := range r.Tools() {
+		c, known := sampleOf(t)
+		if known {
+			return c
+		}
+		if i == 0 {
+			best = c
+		}
+	}
+	return best
+}
+
+// sampleSchema is the part of a schema that names values.
+type sampleSchema struct {
+	Required   []string                   `json:"required"`
+	Properties map[string]json.RawMessage `json:"properties"`
+	Examples   []any                      `json:"examples"`
+	Default    any                        `json:"default"`
+	Const      any                        `json:"const"`
+	Enum       []any                      `json:"enum"`
+}
+
+// sampleOf is a call of a tool with the first example of its input_schema, or with the required fields. known is false if the
+// schema does not name a value for one of these, which then is "…".
+func sampleOf(t *registry.Tool) (c *sample, known bool) {
+	var schema sampleSchema
+	_ = json.Unmarshal(t.InputSchema, &schema) // what has another form is not known, like what is missing
+	c, known = &sample{tool: t.Name, input: map[string]any{}}, true
+	if len(schema.Examples) > 0 {
+		c.input, known = schema.Examples[0].(map[string]any)
+		return c, known
+	}
+	for _, name := range schema.Required {
+		var p sampleSchema
+		_ = json.Unmarshal(schema.Properties[name], &p)
+		values := slices.Concat(p.Examples, []any{p.Default, p.Const}, p.Enum)
+		i := slices.IndexFunc(values, func(v any) bool { return v != nil })
+		if i < 0 {
+			c.input[name], known = "…", false
+			continue
+		}
+		c.input[name] = values[i]
+	}
+	return c, known
+}

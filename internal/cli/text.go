@@ -1,0 +1,154 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/gemworker/gem/receipts"
+)
+
+// What the commands say in words: times, durations, and what came of a call.
+
+// moment writes a time for people: in UTC, as the logs and the database do.
+func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+
+// span writes a duration for people: 12 ms, 3.2 s, 4 min 10 s, 2 h 5 min, 3 d 4 h.
+func span(d time.Duration) string {
+	two := func(n time.Duration, unit string, rest time.Duration, small string) string {
+		if rest == 0 {
+			return fmt.Sprintf("%d %s", n, unit)
+		}
+		return fmt.Sprintf("%d %s %d %s", n, unit, rest, small)
+	}
+	const day = 24 * time.Hour
+	switch d = max(d, 0); {
+	case d < time.Millisecond:
+		return "less than 1 ms"
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < time.Minute:
+		return strings.TrimSuffix(fmt.Sprintf("%.1f", d.Truncate(100*time.Millisecond).Seconds()), ".0") + " s"
+	case d < time.Hour:
+		return two(d/time.Minute, "min", d%time.Minute/time.Second, "s")
+	case d < day:
+		return two(d/time.Hour, "h", d%time.Hour/time.Minute, "min")
+	}
+	return two(d/day, "d", d%day/time.Hour, "h")
+}
+
+// milliseconds is the duration that a receipt states.
+func milliseconds(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
+
+// count writes a number of things.
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	if before, ok := strings.CutSuffix(thing, "y"); ok {
+		return fmt.Sprintf("%d %sies", n, before)
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// cut shortens a text to one line of at most n characters. Frontends and services choose much of what is shown, so what
+// could steer a terminal becomes a space.
+func cut(s string, n int) string {
+	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
+	if utf8.RuneCountInString(s) <= n {
+		return s
+	}
+	return string([]rune(s)[:n-1]) + "…"
+}
+
+// sentence ends a text with a full stop.
+func sentence(s string) string {
+	s = strings.TrimSpace(s)
+	if s == "" || strings.ContainsAny(s[len(s)-1:], ".!?") {
+		return s
+	}
+	return s + "."
+}
+
+// upshot says in a few words what came of a call.
+func upshot(r *receipts.Receipt) string {
+	switch r.Status {
+	case receipts.Failed:
+		if e, ok := r.Error(); ok {
+			return fmt.Sprintf("%s: %s", e.Code, e.Message)
+		}
+	case receipts.NotConfigured:
+		m := missingSetup(r)
+		if len(m.RequiredEnv) > 0 {
+			return "needs " + strings.Join(m.RequiredEnv, ", ")
+		}
+		return m.Reason
+	}
+	return brief(r.Result)
+}
+
+// notConfigured is the result of a not_configured receipt.
+type notConfigured struct {
+	Reason      string   `json:"reason"`
+	RequiredEnv []string `json:"required_env"`
+	NextSteps   []string `json:"next_steps"`
+}
+
+func missingSetup(r *receipts.Receipt) notConfigured {
+	var s notConfigured
+	_ = json.Unmarshal(r.Result, &s) // what is not there stays empty
+	return s
+}
+
+// brief writes a JSON object as its fields: a text or a number as it is, a list as its length.
+func brief(result json.RawMessage) string {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(result, &fields) != nil || len(fields) == 0 {
+		return string(result)
+	}
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		var (
+			value = string(fields[name])
+			list  []json.RawMessage
+			text  string
+		)
+		switch {
+		case value[0] == '{':
+			value = "{…}"
+		case json.Unmarshal(fields[name], &list) == nil && list != nil:
+			value = count(len(list), "entry")
+		case json.Unmarshal(fields[name], &text) == nil && text != "":
+			value = text
+		}
+		parts = append(parts, name+" "+value)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// printJSON writes v as indented JSON.
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// table writes rows in aligned columns. The first row is the head.
+func table(w io.Writer, rows [][]string) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		// A column is ended by a tab; the last one needs no padding.
+		if _, err := fmt.Fprintln(t, strings.TrimRight(strings.Join(row, "\t"), "\t")); err != nil {
+			return err
+		}
+	}
+	return t.Flush()
+}

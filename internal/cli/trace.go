@@ -1,0 +1,145 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/receipts"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+)
+
+func traceCommand() *cobra.Command {
+	var asJSON bool
+	cmd := aboutCall(&cobra.Command{
+		Use:   "trace",
+		Short: "Print everything that happened to a call, in order",
+		Long: `
+The journal of the call is printed as a timeline: when, how long after the
+first event, what, in which attempt, on which worker. Its last line shows the
+receipt, if there is one. Needs DATABASE_URL.`,
+		Example: "\n  gem trace --json " + exampleID,
+	}, func(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error {
+		journal, err := client.Journal(ctx, db, id)
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			return printJSON(out, journal)
+		}
+		return trace(ctx, db, id, journal, out)
+	})
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the events as a JSON list")
+	return cmd
+}
+
+func trace(ctx context.Context, db *pgxpool.Pool, id string, journal []receipts.Event, out io.Writer) error {
+	c, err := client.Get(ctx, db, id)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "call %s: %s\n\n", c.ID, cut(c.Tool, 200))
+	rows := [][]string{{"TIME (UTC)", "AFTER", "EVENT", "ATTEMPT", "WORKER", "WHAT HAPPENED"}}
+	for _, e := range journal {
+		attempt := ""
+		if e.Attempt > 0 {
+			attempt = strconv.Itoa(e.Attempt)
+		}
+		rows = append(rows, []string{
+			e.At.UTC().Format("2006-01-02 15:04:05.000"),
+			offset(e.At.Sub(journal[0].At)),
+			e.Event, attempt, e.WorkerID, happened(e),
+		})
+	}
+	if err := table(out, rows); err != nil {
+		return err
+	}
+
+	r, err := client.Receipt(ctx, db, id)
+	switch {
+	case errors.Is(err, client.ErrNoReceipt):
+		_, err = fmt.Fprintf(out, "\nno receipt yet: the call is %s\n", c.Status)
+	case err == nil:
+		_, err = fmt.Fprintf(out, "\nreceipt %s: %s\n", r.ID, cut(ending(r), 300))
+	}
+	return err
+}
+
+// offset writes the time between two events, exact to the millisecond below a minute.
+func offset(d time.Duration) string {
+	if d < time.Minute {
+		return fmt.Sprintf("+%.3f s", d.Seconds())
+	}
+	return "+" + span(d)
+}
+
+// ending says in one line how a call ended.
+func ending(r *receipts.Receipt) string {
+	said := string(r.Status)
+	if r.ReplayOf != "" {
+		said += " by repeating receipt " + r.ReplayOf
+	}
+	if r.DurationMS > 0 {
+		said += " in " + span(milliseconds(r.DurationMS))
+	}
+	return said + ": " + upshot(r)
+}
+
+// eventData is what the events of a journal carry; what an event does not carry is empty.
+type eventData struct {
+	Was        string         `json:"was"`
+	RunAt      time.Time      `json:"run_at"`
+	Priority   int            `json:"priority"`
+	HeldBy     string         `json:"held_by"`
+	LostWorker string         `json:"lost_worker"`
+	Error      receipts.Error `json:"error"`
+}
+
+func dataOf(e receipts.Event) (d eventData) {
+	_ = json.Unmarshal(e.Data, &d)
+	return d
+}
+
+// happened says what an event means.
+func happened(e receipts.Event) string {
+	data := dataOf(e)
+	switch e.Event {
+	case "imported":
+		return fmt.Sprintf("taken over from an earlier GEM, where its status was %q", data.Was)
+	case "queued":
+		said := "inserted"
+		if data.RunAt.Sub(e.At) > time.Millisecond {
+			said += ", to run no earlier than " + moment(data.RunAt)
+		}
+		if data.Priority != 0 {
+			said += ", priority " + strconv.Itoa(data.Priority)
+		}
+		return said
+	case "claimed":
+		return "the worker took it"
+	case "waiting":
+		return "another call runs with the same key, so it waits for that call: " + data.HeldBy
+	case "woken":
+		return "the key is free: back in the queue"
+	case "retried":
+		said := "a transient error, so again in " + span(data.RunAt.Sub(e.At))
+		if data.Error.Message != "" {
+			said += ": " + cut(data.Error.Message, 200)
+		}
+		return said
+	case "released":
+		return "the worker stops and hands it over: back in the queue"
+	case "lost":
+		return fmt.Sprintf("the worker %s died: back in the queue", data.LostWorker)
+	case "cancel_requested":
+		return "someone asked to cancel it, and its worker is told to end it"
+	}
+	return "the receipt was written: " + strings.ReplaceAll(e.Event, "_", " ")
+}

@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+func versionCommand(p *Program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version and the commit of this program, and its registry",
+		Long: `
+A worker records the version in core_workers, and its log begins with it. The
+registry is the one that a worker would load here, with where it comes from.`,
+		Example: "  gem version",
+		Args:    takes("no arguments", 0, 0),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return printVersion(p, cmd) },
+	}
+}
+
+func printVersion(p *Program, cmd *cobra.Command) error {
+	version, commit := p.version()
+	fmt.Fprintf(cmd.OutOrStdout(), "gem %s (commit %s)\n", version, cmp.Or(commit, "unknown"))
+	reg, from, err := p.loadRegistry(os.Getenv("TOOLS_REGISTRY"))
+	if err != nil {
+		return usageError{err}
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "registry %s, %s (%s)\n", reg.Version, count(len(reg.Tools()), "tool"), from)
+	return err
+}
+
+// version returns the version, dev when nobody knows it, and the commit, which may be empty.
+func (p *Program) version() (version, commit string) {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		info = &debug.BuildInfo{}
+	}
+	return versionOf(p.Version, p.Commit, info, os.Getenv)
+}
+
+// versionOf prefers what the build was told to what the Go command recorded. Render builds an image without telling it the
+// commit, and tells its processes.
+func versionOf(version, commit string, recorded *debug.BuildInfo, env func(string) string) (v, c string) {
+	v, c = version, commit
+	if v == "" && recorded.Main.Version != "(devel)" {
+		v = recorded.Main.Version
+	}
+	modified := ""
+	if c == "" {
+		built := map[string]string{}
+		for _, s := range recorded.Settings {
+			built[s.Key] = s.Value
+		}
+		c = built["vcs.revision"]
+		if built["vcs.modified"] == "true" {
+			modified = ", modified"
+		}
+	}
+	if c == "" {
+		c, modified = strings.TrimSpace(env("RENDER_GIT_COMMIT")), ""
+	}
+	return cmp.Or(v, "dev"), c[:min(len(c), 12)] + modified
+}

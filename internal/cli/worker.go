@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/config"
+	"github.com/gemworker/gem/internal/envvar"
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+)
+
+func workerCommand(p *Program) *cobra.Command {
+	var patience time.Duration
+	cmd := &cobra.Command{
+		Use:   "worker",
+		Short: "Run calls until SIGTERM or SIGINT",
+		Long: `
+The worker takes calls from the queue and runs each to its receipt, several at
+a time. It opens no port. The first SIGTERM or SIGINT ends it in order: it
+takes no more calls, lets those that run end within WORKER_SHUTDOWN_GRACE, and
+hands over the rest. The second ends it at once; other workers then recover its
+calls. It opens at most WORKER_CONNECTIONS + 3 connections to Postgres.
+
+With the standard variables of OpenTelemetry it sends traces and metrics, to
+OTEL_EXPORTER_OTLP_ENDPOINT for one: see docs/observability.md. Without any
+OTEL_* it sends nothing.
+
+The environment:
+` + p.environment(),
+		Example: "  DATABASE_URL=postgres://user:password@host:5432/postgres gem worker",
+		Args:    takes("no arguments", 0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := databaseConfig()
+			if err != nil {
+				return err
+			}
+			tuneMemory()
+			log := cfg.Logger()
+			defer func() { _ = log.Sync() }()
+			version, commit := p.version()
+			log.Info("gem worker", zap.String("version", version), zap.String("commit", commit))
+			s := &setup{program: p, config: cfg, log: log, console: cmd.OutOrStdout(), patience: patience}
+			if err := s.prepare(cmd.Context()); err != nil {
+				return err
+			}
+			defer s.close()
+			w, err := s.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return refusal(w.Run(cmd.Context()))
+		},
+	}
+	patienceFlag(cmd, &patience)
+	return cmd
+}
+
+// tuneMemory lets a worker collect its garbage less often: what it keeps is a few megabytes, and Go would collect at each
+// further few. GOGC and GOMEMLIMIT overrule it.
+func tuneMemory() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(300)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(256 << 20) // from there on it collects as often as it must, with large inputs
+	}
+}
+
+// environment lists the variables that a worker reads: its own and those of its domains.
+func (p *Program) environment() string {
+	variables := config.Describe()
+	for _, d := range handlers.Domains(p.Domains...) {
+		if d.Config != nil {
+			variables = append(variables, envvar.Describe(d.Config)...)
+		}
+	}
+	var b strings.Builder
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, v := range variables {
+		byDefault := ""
+		if v.Default != "" {
+			byDefault = " (default " + v.Default + ")"
+		}
+		fmt.Fprintf(t, "  %s\t%s%s\n", v.Name, v.Description, byDefault)
+	}
+	_ = t.Flush() // to memory
+	return strings.TrimRight(b.String(), "\n")
+}

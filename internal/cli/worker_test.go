@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/internal/testdb"
+)
+
+func TestWorkerHelpListsTheEnvironment(t *testing.T) {
+	t.Parallel()
+	got := inProcess(t.Context(), "worker", "--help")
+	wants(t, got.stdout, "\n  DATABASE_URL ", "\n  DIRECT_URL ", "\n  WORKER_CONCURRENCY ", "\n  TOOLS_POLL_INTERVAL_MS ", "\n  SMTP_HOST ", "\n  TWILIO_AUTH_TOKEN ",
+		"\n  HTTP_ALLOWED_HOSTS ", "(default 10)", "WORKER_CONNECTIONS + 3")
+}
+
+func TestWorkerStopsInOrder(t *testing.T) {
+	t.Parallel()
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
+			url := newDatabase(t)
+			p := startWorker(t, url, "WORKER_ID=mine")
+			p.signal(t, s)
+			if code := p.wait(t); code != 0 {
+				t.Errorf("exit code: got %d, want 0", code)
+			}
+			wants(t, p.stderr.String(), "registry loaded", "built in", "worker stopped")
+			stopped := query[string](t, testdb.Pool(t, url), "select string_agg(worker_id, ',') from core_workers where stopped_at is not null")
+			if !strings.HasPrefix(stopped, "mine-") {
+				t.Errorf("the stopped workers: got %q, want one that begins with mine-", stopped)
+			}
+			if p.stdout.String() != "" {
+				t.Errorf("stdout: got %q, want nothing: logs go to stderr", &p.stdout)
+			}
+		})
+	}
+}
+
+func TestWorkerOpensNoMoreConnectionsThanItSays(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	db := testdb.Pool(t, url)
+	startWorker(t, url, "WORKER_CONCURRENCY=50", "WORKER_CONNECTIONS=2")
+	execute(t, db, `insert into core_tool_calls (tool_name, input) select 'os.create_note', '{"domain": "both", "title": "a", "content": "b"}' from generate_series(1, 200)`)
+	for most := 0; ; {
+		now := query[int](t, db, "select count(*)::int from pg_stat_activity where datname = current_database() and application_name like 'gem%'")
+		if most = max(most, now); most > 5 {
+			t.Fatalf("connections: got %d, want at most WORKER_CONNECTIONS + 3 = 5", most)
+		}
+		if query[int](t, db, "select count(*)::int from core_tool_receipts") == 200 {
+			break
+		}
+	}
+}
+
+func TestSecondSignalEndsTheWorkerAtOnce(t *testing.T) {
+	t.Parallel()
+	arrived, answer := make(chan struct{}), make(chan struct{})
+	service := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		close(arrived)
+		<-answer
+	}))
+	defer service.Close()
+	defer close(answer)
+	url := newDatabase(t)
+	p := startWorker(t, url, "HTTP_ALLOWED_HOSTS="+strings.TrimPrefix(service.URL, "http://"), "WORKER_SHUTDOWN_GRACE=60s")
+	execute(t, testdb.Pool(t, url), "insert into core_tool_calls (tool_name, input) values ('http.request', jsonb_build_object('method', 'GET', 'url', $1::text))", service.URL)
+	select {
+	case <-arrived:
+	case <-time.After(patience):
+		t.Fatal("the handler did not run")
+	}
+
+	p.signal(t, syscall.SIGTERM)
+	p.stderr.waitFor(t, "waiting for running calls")
+	p.signal(t, syscall.SIGTERM)
+	if code := p.wait(t); code != 143 {
+		t.Errorf("exit code: got %d, want 143", code)
+	}
+	wants(t, p.stderr.String(), "a second signal came")
+}
+
+func TestWorkerWantsItsSchemaAndTakesANewerOne(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	db := testdb.Pool(t, url)
+
+	execute(t, db, "update gem.migrations set version = 0 where source = 'functions'")
+	older := gemWith(t, []string{"DATABASE_URL=" + url}, "worker")
+	older.wantCode(t, exitFailed)
+	wants(t, older.stderr, "the database lacks the migration functions/functions: run `gem migrate`")
+
+	execute(t, db, "update gem.migrations set version = 99, sha256 = 'newer' where source = 'functions'")
+	startWorker(t, url)
+}
+
+func TestWorkerTakesTheRegistryOfItsFolder(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	p := prepare(t, []string{"DATABASE_URL=" + url}, "worker")
+	if err := os.WriteFile(filepath.Join(p.cmd.Dir, "tools.registry.json"), []byte(oneTool), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.start(t)
+	p.stderr.waitFor(t, "worker started")
+	wants(t, p.stderr.String(), "tools.registry.json")
+	p.stop(t)
+
+	// The same version with other contents is refused, with the tools that changed.
+	other := gemWith(t, []string{"DATABASE_URL=" + url, "TOOLS_REGISTRY=" + writeFile(t, strings.ReplaceAll(oneTool, "1000", "2000"))}, "worker")
+	other.wantCode(t, exitFailed)
+	wants(t, other.stderr, "demo.echo was changed (timeout_ms)")
+
+	faulty := gemWith(t, []string{"DATABASE_URL=" + url, "TOOLS_REGISTRY=" + writeFile(t, `{"version": "1", "tools": [{}]}`)}, "worker")
+	faulty.wantCode(t, exitUsage)
+	wants(t, faulty.stderr, "tools[0]: name: is missing", "tools[0]: timeout_ms: is missing")
+}
+
+func TestWorkerBehindATransactionPooler(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	// A DIRECT_URL beside DATABASE_URL says that the latter is pooled; notifications come through the former.
+	startWorker(t, url+"&application_name=pooled", "DIRECT_URL="+url)
+	got := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "os.health_check", "--wait", "--timeout", "1m")
+	got.wantCode(t, 0)
+}
+
+func TestNoSecretReachesTheLog(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	p := startWorker(t, url, "LOG_LEVEL=debug", "SMTP_HOST=mail.invalid", "SMTP_FROM=a@example.com", "SMTP_USERNAME=me", "SMTP_PASSWORD=s3cret-1",
+		"TWILIO_ACCOUNT_SID=AC1", "TWILIO_AUTH_TOKEN=s3cret-2", "TWILIO_FROM=+15550001111", "TWILIO_BASE_URL=http://"+closedAddress(t))
+	sms := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "comms.send_sms", "--wait", "--timeout", "1m",
+		`{"to": "+15550002222", "message": "hello", "context_ref": {"type": "lead", "id": "1"}}`)
+	sms.wantCode(t, exitFailed)
+	p.stop(t)
+	if out := p.stderr.String() + sms.stdout + sms.stderr; strings.Contains(out, "s3cret") {
+		t.Errorf("a secret is in:\n%s", out)
+	}
+}

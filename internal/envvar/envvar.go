@@ -1,0 +1,113 @@
+// Package envvar fills structs from the environment and describes their variables. The tags of a field state its variable:
+// envconfig is the name, default the default, desc a description, and may what the value may be.
+package envvar
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/kelseyhightower/envconfig"
+)
+
+// Variable describes one variable of the environment.
+type Variable struct {
+	Name        string
+	Default     string // as it would be written; empty for none
+	Description string // what it is for, in sentences
+	May         string // ends the sentence "it may be …"
+	Secret      bool   // its value is never shown
+}
+
+// Describe lists the variables of structs, given by pointers, in the order of their fields.
+func Describe(configs ...any) []Variable {
+	var all []Variable
+	for _, config := range configs {
+		t := reflect.TypeOf(config).Elem()
+		for i := range t.NumField() {
+			f := t.Field(i)
+			_, secret := reflect.Zero(f.Type).Interface().(interface{ Reveal() string })
+			all = append(all, Variable{
+				Name: f.Tag.Get("envconfig"), Default: f.Tag.Get("default"), Description: f.Tag.Get("desc"), May: f.Tag.Get("may"), Secret: secret,
+			})
+		}
+	}
+	return all
+}
+
+// InvalidError is the error of an environment with wrong values.
+type InvalidError struct {
+	// Problems are sentences, one a variable, in the order of the fields: its name, its value unless that is secret, and what
+	// it may be.
+	Problems []string
+}
+
+// Error prints one problem a line.
+func (e *InvalidError) Error() string { return strings.Join(e.Problems, "\n") }
+
+// checker is a struct with rules beyond those of its fields' types. Wrong returns the variables that cannot be used, each
+// with a reason that may be empty.
+type checker interface{ Wrong() map[string]string }
+
+// Read fills structs, given by pointers. lookup returns the value of a variable, and "" for one that is not set. A value of
+// only white space counts as not set; text is trimmed. The error is an [*InvalidError] with every wrong value.
+func Read(lookup func(name string) string, configs ...any) error {
+	e := &InvalidError{}
+	for _, config := range configs {
+		wrong := map[string]string{}
+		variables := Describe(config)
+		for i, v := range variables {
+			if readField(reflect.ValueOf(config).Elem(), i, strings.TrimSpace(lookup(v.Name))) != nil {
+				wrong[v.Name] = "" // the error shows the value, which may be secret
+			}
+		}
+		reasons := map[string]string{}
+		if c, ok := config.(checker); ok {
+			reasons = c.Wrong()
+		}
+		for _, v := range variables {
+			_, unreadable := wrong[v.Name]
+			reason, refused := reasons[v.Name]
+			if unreadable || refused {
+				e.Problems = append(e.Problems, v.problem(lookup(v.Name), reason))
+			}
+		}
+	}
+	if len(e.Problems) > 0 {
+		return e
+	}
+	return nil
+}
+
+// readField lets envconfig read one field, as a struct of its own, since it stops at its first error. It reads the process's
+// environment, so the value is given to it as the default of a variable whose name nothing can have.
+func readField(config reflect.Value, i int, value string) error {
+	f := config.Type().Field(i)
+	if value == "" {
+		value = f.Tag.Get("default")
+	}
+	f.Tag = reflect.StructTag(fmt.Sprintf(`envconfig:"=" default:%q`, value))
+	one := reflect.New(reflect.StructOf([]reflect.StructField{{Name: f.Name, Type: f.Type, Tag: f.Tag}}))
+	err := envconfig.Process("", one.Interface())
+	config.Field(i).Set(one.Elem().Field(0))
+	return err
+}
+
+func (v Variable) problem(value, reason string) string {
+	is := "is " + shorten(value)
+	if v.Secret {
+		is = "is not valid (its value is not shown)"
+	}
+	if reason != "" {
+		is += ": " + reason
+	}
+	return fmt.Sprintf("%s %s; it may be %s", v.Name, is, v.May)
+}
+
+func shorten(value string) string {
+	if runes := []rune(value); len(runes) > 80 {
+		value = string(runes[:79]) + "…"
+	}
+	return strconv.Quote(value)
+}

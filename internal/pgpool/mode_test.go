@@ -1,0 +1,73 @@
+package pgpool_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/gemworker/gem/internal/pgbouncer"
+	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/testdb"
+)
+
+func TestOnlyAPoolWhoseModeKeepsSessionsKeepsStatements(t *testing.T) {
+	t.Parallel()
+	const url = "postgres://gem@127.0.0.1:1/gem"
+	for mode, want := range map[pgpool.PoolMode]bool{
+		pgpool.Direct: true, pgpool.SessionPooler: true, pgpool.TransactionPooler: false, pgpool.Unknown: false, "a new one": false,
+	} {
+		pool, err := pgpool.Open(t.Context(), url, pgpool.Options{Mode: mode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		if got := pgpool.KeepsStatements(pool); got != want {
+			t.Errorf("mode %q: got %v, want %v", mode, got, want)
+		}
+	}
+}
+
+// Another program's pool caches statements by default, whatever it leads through: nobody said that it may.
+func TestAPlainPoolMayLeadThroughATransactionPooler(t *testing.T) {
+	t.Parallel()
+	if pgpool.KeepsStatements(testdb.Pool(t, testdb.NewEmpty(t))) {
+		t.Error("a plain pool keeps statements")
+	}
+}
+
+// The connection string may ask for less than the mode allows.
+func TestAPoolThatCachesNoStatementsKeepsNone(t *testing.T) {
+	t.Parallel()
+	pool, err := pgpool.Open(t.Context(), "postgres://gem@127.0.0.1:1/gem?default_query_exec_mode=exec", pgpool.Options{Mode: pgpool.Direct})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if pgpool.KeepsStatements(pool) {
+		t.Error("it keeps statements")
+	}
+}
+
+// More clients than server connections, so that each keeps changing, and a PgBouncer that knows no prepared statements.
+func TestByDefaultAPoolWorksThroughATransactionPooler(t *testing.T) {
+	t.Parallel()
+	url := testdb.NewEmpty(t)
+	p := pgbouncer.Start(t, url, pgbouncer.Options{Mode: pgbouncer.Transaction, PoolSize: 2})
+	pool, err := pgpool.Open(t.Context(), p.URL(url), pgpool.Options{MaxConns: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	var clients sync.WaitGroup
+	for range 8 {
+		clients.Go(func() {
+			for n := range 50 {
+				var got int
+				if err := pool.QueryRow(t.Context(), "select $1::int", n).Scan(&got); err != nil || got != n {
+					t.Errorf("got %d, %v; want %d", got, err, n)
+					return
+				}
+			}
+		})
+	}
+	clients.Wait()
+}

@@ -1,0 +1,120 @@
+package pgpool
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// probeTimeout limits how long Probe looks behind a pooler. After that the mode stays Unknown.
+const probeTimeout = 3 * time.Second
+
+var errStatementMode = errors.New("the pooler is in statement mode, which has no transactions: " +
+	"use its session or transaction mode, or connect directly")
+
+// Probe reports what url leads to, over two connections that it closes again. A stated mode other than Unknown is returned
+// as it is, once Postgres has answered. It returns an error if Postgres does not answer, or if the pooler is in statement
+// mode.
+func Probe(ctx context.Context, url string, stated PoolMode) (PoolMode, error) {
+	a, err := openProbe(ctx, url)
+	if err != nil {
+		return Unknown, err
+	}
+	defer a.close()
+	if stated != Unknown {
+		_, err := a.serverAfter(ctx, "begin")
+		return stated, err
+	}
+	first, err := a.serverAfter(ctx, "")
+	if err != nil {
+		return Unknown, err
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	b, err := openProbe(ctx, url)
+	if err != nil {
+		return Unknown, nil // no room for a second connection
+	}
+	defer b.close()
+	second, err := b.serverAfter(ctx, "begin")
+	switch {
+	case errors.Is(err, errStatementMode):
+		return Unknown, err
+	case err != nil:
+		return Unknown, nil
+	case second == first:
+		return TransactionPooler, nil
+	}
+	// Ask a while b's transaction is open. Then ask both with no transaction open, a twice in a row, since some poolers hand
+	// out the server connection that has been idle longest.
+	for _, step := range []struct {
+		probe *probe
+		sql   string
+		want  uint32
+	}{{a, "", first}, {b, "rollback", second}, {a, "", first}, {a, "", first}, {b, "", second}} {
+		got, err := step.probe.serverAfter(ctx, step.sql)
+		switch {
+		case pgconn.Timeout(err): // with a server connection of its own it would not have had to wait
+			return TransactionPooler, nil
+		case err != nil:
+			return Unknown, nil
+		case got != step.want:
+			return TransactionPooler, nil
+		}
+	}
+	// Postgres puts the server's process id into the key for cancel requests. A pooler makes up a key of its own.
+	if a.PgConn().PID() == first && b.PgConn().PID() == second {
+		return Direct, nil
+	}
+	return Unknown, nil
+}
+
+// probe is a connection that asks which server process it talks to.
+type probe struct{ *pgx.Conn }
+
+func openProbe(ctx context.Context, url string) (*probe, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, errMalformed
+	}
+	config.ConnectTimeout = connectTimeout
+	setName(config, "gem probe")
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	return &probe{conn}, nil
+}
+
+// serverAfter runs sql, which may be empty, and returns the process id of the server that ran it.
+func (p *probe) serverAfter(ctx context.Context, sql string) (uint32, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	results, err := p.PgConn().Exec(ctx, sql+"; select pg_backend_pid()").ReadAll()
+	if err != nil {
+		if strings.Contains(err.Error(), "statement pooling") { // PgBouncer's answer to begin
+			err = errStatementMode
+		}
+		return 0, err
+	}
+	if last := results[len(results)-1]; len(last.Rows) == 1 && len(last.Rows[0]) == 1 {
+		id, err := strconv.ParseUint(string(last.Rows[0][0]), 10, 32)
+		return uint32(id), err
+	}
+	return 0, errors.New("pg_backend_pid() returned no row")
+}
+
+// close waits until the other side hangs up, since the connection counts as open until then. A connection that a timeout
+// broke is closed at once.
+func (p *probe) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = p.Close(ctx)
+	_ = p.PgConn().Conn().Close()
+}

@@ -1,0 +1,124 @@
+-- What frontends may do, where the roles of Supabase's API are: anon, authenticated and service_role. On a server without
+-- them nothing is granted, and nothing is needed.
+--
+--   authenticated  inserts calls, of which it chooses what a frontend chooses; created_by comes from its token. It reads its
+--                  own calls, their receipts and their journal, and can ask for the end of its own.
+--   service_role   inserts and reads for anyone, and writes nothing else either.
+--   anon           can do nothing.
+--
+-- The functions here run with the rights of their caller: they refuse what the tables refuse.
+
+-- Inserts a call and returns its id. A frontend that chooses the id may send the same request again when its answer was lost,
+-- and gets the same id back; another call under that id is refused.
+create or replace function public.enqueue_tool_call(tool_name text, input jsonb default '{}', idempotency_key text default null,
+  session_id text default null, parent_call_id uuid default null, priority integer default 0, run_at timestamptz default null,
+  id uuid default null)
+returns uuid language plpgsql set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+  new_id uuid;
+begin
+  insert into public.core_tool_calls as c (id, tool_name, input, idempotency_key, session_id, parent_call_id, priority, run_at)
+  values (id, tool_name, input, idempotency_key, session_id, parent_call_id, priority, run_at)
+  returning c.id into new_id;
+  return new_id;
+exception
+  when unique_violation then
+    perform from public.core_tool_calls c
+    where c.id = enqueue_tool_call.id and c.tool_name = enqueue_tool_call.tool_name and c.input = coalesce(enqueue_tool_call.input, '{}')
+      and c.idempotency_key is not distinct from nullif(enqueue_tool_call.idempotency_key, '');
+    if found then
+      return id;
+    end if;
+    raise unique_violation using message = format('there is another call with the id %s', id),
+      hint = 'A new call needs a new id. The same tool_name, input and idempotency_key repeat a request whose answer was lost.';
+  when foreign_key_violation then
+    raise foreign_key_violation using message = format('parent_call_id is %s, which is no call of yours', parent_call_id);
+end
+$$;
+
+-- The receipt of a call, or null while it has none.
+create or replace function public.get_receipt(call_id uuid) returns jsonb language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  receipt jsonb;
+begin
+  select to_jsonb(r) into receipt from public.core_tool_receipts r where r.call_id = get_receipt.call_id;
+  if receipt is null and not exists (select from public.core_tool_calls c where c.id = get_receipt.call_id) then
+    raise exception using errcode = 'PT404', -- PostgREST answers with the HTTP status 404
+      message = format('there is no call %s that you could see', get_receipt.call_id);
+  end if;
+  return receipt;
+end
+$$;
+
+-- Nothing refers from receipts and events to calls by a foreign key, which is what PostgREST looks for. One of these it
+-- takes in its place: select=id,status,core_tool_receipts(status,result).
+create or replace function public.core_tool_receipts(call public.core_tool_calls) returns setof public.core_tool_receipts rows 1
+language sql stable as $$
+  select r.* from public.core_tool_receipts r where r.call_id = call.id
+$$;
+create or replace function public.core_tool_events(call public.core_tool_calls) returns setof public.core_tool_events rows 5
+language sql stable as $$
+  select e.* from public.core_tool_events e where e.call_id = call.id order by e.seq
+$$;
+
+-- The subject of the token that a request came with; null outside of a request, and for a token without a subject.
+create or replace function public.gem_caller() returns text language sql stable set search_path = pg_catalog, pg_temp as $$
+  select nullif(nullif(current_setting('request.jwt.claims', true), '')::jsonb ->> 'sub', '')
+$$;
+
+------------------------------------------------------------------------------------------------------------------------
+-- Rights
+------------------------------------------------------------------------------------------------------------------------
+
+drop policy if exists gem_own_calls on public.core_tool_calls;
+create policy gem_own_calls on public.core_tool_calls for select using (created_by = (select public.gem_caller()));
+drop policy if exists gem_new_calls on public.core_tool_calls;
+create policy gem_new_calls on public.core_tool_calls for insert with check (created_by = (select public.gem_caller()));
+drop policy if exists gem_own_receipts on public.core_tool_receipts;
+create policy gem_own_receipts on public.core_tool_receipts for select using (
+  exists (select from public.core_tool_calls c where c.id = call_id and c.created_by = (select public.gem_caller())));
+drop policy if exists gem_own_events on public.core_tool_events;
+create policy gem_own_events on public.core_tool_events for select using (
+  exists (select from public.core_tool_calls c where c.id = call_id and c.created_by = (select public.gem_caller())));
+
+-- On Supabase an attribute of service_role passes row level security; elsewhere these policies do.
+select gem.open_to('service_role', 'public.' || t, 'gem_all_for_service_role', 'for select to %I using (true)')
+from unnest(array['core_tool_calls', 'core_tool_receipts', 'core_tool_events']) t;
+select gem.open_to('service_role', 'public.core_tool_calls', 'gem_new_calls_for_service_role', 'for insert to %I with check (true)');
+
+-- Older projects grant new tables and functions to all three roles by default, so everything is taken away first.
+do $$
+declare
+  api_role  text;
+  functions constant text := 'public.enqueue_tool_call(text, jsonb, text, text, uuid, integer, timestamptz, uuid), public.get_receipt(uuid), '
+    || 'public.core_tool_receipts(public.core_tool_calls), public.core_tool_events(public.core_tool_calls), public.cancel_tool_call(uuid)';
+begin
+  execute format('revoke all on function %s from public', functions);
+  foreach api_role in array array(select rolname from pg_roles where rolname in ('anon', 'authenticated', 'service_role')) loop
+    execute format('revoke all on public.core_tool_calls, public.core_tool_receipts, public.core_tool_events, public.core_workers, '
+      || 'public.core_registry_versions from %I', api_role);
+    execute format('revoke all on function %s from %I', functions, api_role);
+    if api_role <> 'anon' then
+      execute format('grant insert (id, tool_name, input, status, idempotency_key, session_id, parent_call_id, priority, run_at, traceparent) '
+        || 'on public.core_tool_calls to %I', api_role);
+      execute format('grant select on public.core_tool_calls, public.core_tool_receipts, public.core_tool_events to %I', api_role);
+      execute format('grant execute on function %s to %I', functions, api_role);
+    end if;
+  end loop;
+
+  -- Realtime sends a receipt to whoever may select it.
+  if exists (select from pg_publication where pubname = 'supabase_realtime' and not puballtables)
+    and not exists (select from pg_publication_tables
+                    where pubname = 'supabase_realtime' and schemaname = 'public' and tablename = 'core_tool_receipts') then
+    begin
+      alter publication supabase_realtime add table public.core_tool_receipts;
+    exception when insufficient_privilege then
+      raise notice 'the receipts did not join the publication supabase_realtime: its owner can add public.core_tool_receipts to it';
+    end;
+  end if;
+end
+$$;
+select gem.grant_to('service_role', 'insert (created_by) on public.core_tool_calls'); -- a server that acts for a user
+
+notify pgrst, 'reload schema'; -- PostgREST keeps a copy of the schema

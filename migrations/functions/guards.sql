@@ -1,0 +1,260 @@
+-- What a row must look like, whoever writes it: triggers on calls, receipts and journal. They ask what a check constraint
+-- would, and cost less: Postgres reads the text of a constraint, and of a trigger's WHEN, anew in each statement.
+
+------------------------------------------------------------------------------------------------------------------------
+-- A new call: what a frontend may say, what it may leave out, and what is not its to say
+------------------------------------------------------------------------------------------------------------------------
+
+create or replace function gem.before_insert_call() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  at     timestamptz := gem.now();
+  claims jsonb       := gem.claims();
+  header text;
+  bytes  bigint;
+begin
+  -- A bulk insert through PostgREST sends null for what a row leaves out.
+  new.id       := coalesce(new.id, gem.new_id(at));
+  new.input    := coalesce(new.input, '{}');
+  new.status   := coalesce(new.status, 'queued');
+  new.priority := coalesce(new.priority, 0);
+  new.idempotency_key := nullif(new.idempotency_key, '');
+
+  if new.status <> 'queued' then
+    raise check_violation using message = format('status is %s on insert, and can only be queued', left(new.status, 50)),
+      hint = 'Leave status out: the worker moves a call on.';
+  end if;
+  if coalesce(new.tool_name, '') = '' or length(new.tool_name) > 200 then
+    raise check_violation using message = 'tool_name must be the name of a tool, of 1 to 200 characters, such as leads.create';
+  end if;
+  if jsonb_typeof(new.input) <> 'object' then
+    raise check_violation using message = format('input must be a JSON object, and is %s', jsonb_typeof(new.input)),
+      hint = 'Send {"field": value, …}; JSON as a string inside JSON is a string.';
+  end if;
+  -- Postgres keeps 1e131071 in a few bytes and writes it out in 131,072, and 0e-16383 in 16,385: such numbers are looked for
+  -- before anything is written out.
+  if exists (
+    select from jsonb_path_query(new.input,
+      'strict $.** ? (@.type() == "number" && (@ > 1e400 || @ < -1e400 || @ < 1e-400 && @ > -1e-400))') as odd (number)
+    where odd.number::numeric <> 0 or scale(odd.number::numeric) > 400) then
+    raise check_violation using message = 'input has a number beyond 1e400, or nearer to 0 than 1e-400', hint = 'Send it as text.';
+  end if;
+  bytes := octet_length(new.input::text);
+  if bytes > 1048576 then
+    raise check_violation using message = format('input takes %s bytes as JSON, and may take 1048576 (1 MiB)', bytes),
+      hint = 'Store large content elsewhere and send a link to it.';
+  end if;
+  if length(new.idempotency_key) > 255 then
+    raise check_violation using message = 'idempotency_key may have at most 255 characters';
+  end if;
+  if length(new.session_id) > 255 then
+    raise check_violation using message = 'session_id may have at most 255 characters';
+  end if;
+  if new.priority not between -1000 and 1000 then
+    raise check_violation using message = format('priority is %s, and must be from -1000 to 1000', new.priority);
+  end if;
+  if new.run_at > at + interval '366 days' then
+    raise check_violation using message = format('run_at is %s, and may be at most 366 days ahead', new.run_at);
+  end if;
+  if new.traceparent !~ '^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$' then
+    raise check_violation using message = 'traceparent must be a W3C trace context of version 00',
+      hint = 'Such as 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01, or leave it out.';
+  end if;
+
+  -- The past means now, and nobody moves ahead of others by naming it.
+  new.run_at := greatest(new.run_at, at);
+  if claims is not null then
+    if claims ->> 'role' is distinct from 'service_role' or new.created_by is null then
+      new.created_by := nullif(claims ->> 'sub', ''); -- service_role may act for another
+    end if;
+    header := nullif(current_setting('request.headers', true), '')::jsonb ->> 'traceparent';
+    if new.traceparent is null and header ~ '^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$' then
+      new.traceparent := header;
+    end if;
+  end if;
+  if length(new.created_by) > 255 then
+    raise check_violation using message = 'created_by may have at most 255 characters';
+  end if;
+
+  new.created_at := at;
+  new.updated_at := at;
+  new.attempt := 0;
+  new.claimed_by := null;
+  new.claimed_at := null;
+  new.error := null;
+  new.cancel_requested_at := null;
+  new.computed_key := null;
+  new.needs := null;
+  new.retries := 0;
+  new.losses := 0;
+  new.events := 1;
+  return new;
+end
+$$;
+
+-- The limits of signed-in users, the first event of each call, its priority, and the notification of idle workers.
+create or replace function gem.after_insert_calls() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  claims jsonb := gem.claims();
+  caller text  := nullif(claims ->> 'sub', '');
+  most   gem.limits;
+  worst  record;
+begin
+  if claims is not null and claims ->> 'role' is distinct from 'service_role' then
+    select * into most from gem.limits;
+    select max(octet_length(i.input::text)) as bytes, max(i.run_at) as run_at, min(i.priority) as lowest, max(i.priority) as highest,
+      count(*) as calls into worst
+    from inserted i;
+    if worst.bytes > most.max_input_bytes then
+      raise check_violation using message = format('input takes %s bytes as JSON, and may take %s', worst.bytes, most.max_input_bytes),
+        hint = 'Store large content elsewhere and send a link to it.';
+    end if;
+    if worst.run_at > gem.now() + most.max_run_ahead then
+      raise check_violation using message = format('run_at is %s, and may be at most %s ahead', worst.run_at, most.max_run_ahead);
+    end if;
+    if worst.lowest < most.min_priority or worst.highest > most.max_priority then
+      raise check_violation using message = format('priority is %s, and must be from %s to %s',
+        case when worst.highest > most.max_priority then worst.highest else worst.lowest end, most.min_priority, most.max_priority);
+    end if;
+    if exists (
+      select from inserted i where i.parent_call_id is not null
+        and not exists (select from public.core_tool_calls p where p.id = i.parent_call_id and p.created_by = caller)) then
+      raise foreign_key_violation using message = 'parent_call_id names no call of yours';
+    end if;
+    if worst.calls > 0 then
+      -- One request of a caller after another; otherwise those that come together would each count without the others.
+      perform pg_advisory_xact_lock(hashtextextended('gem.limits ' || caller, 0));
+      if most.max_open_calls < (
+        select count(*) from (
+          select from public.core_tool_calls c
+          where c.created_by = caller and c.status in ('queued', 'waiting', 'running')
+          limit most.max_open_calls + 1) open) then
+        raise exception using errcode = 'PT429', -- PostgREST answers with the HTTP status 429
+          message = format('too many open calls: you may have %s that have not ended', most.max_open_calls),
+          hint = 'Wait until some have their receipt, or cancel them.';
+      end if;
+    end if;
+  end if;
+
+  insert into public.core_tool_events (call_id, seq, at, event, attempt, data)
+  select id, 1, created_at, 'queued', 0, jsonb_build_object('run_at', run_at, 'priority', priority) from inserted;
+
+  insert into gem.priorities
+  select distinct priority from inserted i where not exists (select from gem.priorities p where p.priority = i.priority)
+  order by priority -- or two that insert the same would wait for each other
+  on conflict do nothing;
+
+  perform gem.wake_workers();
+  return null;
+end
+$$;
+
+------------------------------------------------------------------------------------------------------------------------
+-- What must hold of a row
+------------------------------------------------------------------------------------------------------------------------
+
+-- A call that has ended stays as it is, and one in another state has what that state needs.
+create or replace function gem.check_call_change() returns trigger language plpgsql as $$
+begin
+  if old.status = 'queued' and new.status = 'running' then
+    return new; -- a claim, which writes no more than a holder
+  end if;
+  if old.status in ('succeeded', 'failed', 'not_configured') then
+    raise insufficient_privilege using message = 'update on core_tool_calls is refused: the call has ended, and its receipt stands';
+  end if;
+  if new.status in ('succeeded', 'failed', 'not_configured') then
+    if new.attempt >= 0 and new.events >= 1 then
+      return new;
+    end if;
+  elsif new.status = 'running' then
+    if new.claimed_by is not null and new.claimed_at is not null and new.attempt >= 1 then
+      return new;
+    end if;
+  elsif new.claimed_by is null and new.claimed_at is null then
+    if new.status = 'queued' and new.retries >= 0 and new.losses >= 0 or new.status = 'waiting' and new.computed_key is not null then
+      return new;
+    end if;
+  end if;
+  raise check_violation using
+    message = format('call %s cannot be %s as it is', old.id, left(new.status, 50)),
+    detail = format('claimed_by %s, claimed_at %s, attempt %s, computed_key %s, retries %s, losses %s, events %s',
+      new.claimed_by, new.claimed_at, new.attempt, new.computed_key, new.retries, new.losses, new.events),
+    hint = 'Calls are moved only by the functions of the schema gem.';
+end
+$$;
+
+-- A receipt has what its outcome needs.
+create or replace function gem.check_receipt() returns trigger language plpgsql as $$
+begin
+  if new.replay_of is not null then
+    if new.status <> 'succeeded' or new.idempotency_key is null then
+      raise check_violation using message = 'a receipt that repeats another is a success with a key';
+    end if;
+    -- A foreign key would ask for every receipt. Receipts are only deleted by gem.prune, which keeps those that are repeated.
+    perform from public.core_tool_receipts r where r.id = new.replay_of for key share;
+    if not found then
+      raise foreign_key_violation using message = format('there is no receipt %s to repeat', new.replay_of);
+    end if;
+  end if;
+  if new.status = 'succeeded' then
+    if new.result is not null then
+      return new;
+    end if;
+  elsif new.status = 'failed' then
+    if new.result -> 'error' ->> 'error_code' is not null and new.result -> 'error' ->> 'message' is not null then
+      return new;
+    end if;
+  elsif new.status = 'not_configured' then
+    if new.result ->> 'status' = 'not_configured' and new.result ->> 'reason' is not null then
+      return new;
+    end if;
+  end if;
+  raise check_violation using message = format('the result does not fit a receipt with the status %s', left(new.status, 50)),
+    hint = 'failed needs error.error_code and error.message; not_configured needs status and reason.';
+end
+$$;
+
+-- What is written stays, for the owner too, since most installs let the worker connect as the owner. A deletion is let
+-- through that gem.prune makes, and no other: the setting is on while that function runs, and its owner is the current user
+-- only inside it, or where the owner set everything up to get around this, who could as well drop the trigger.
+create or replace function gem.refuse_change() returns trigger language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if tg_op = 'DELETE' and current_setting('gem.pruning', true) = 'on'
+    and current_user = (select pg_get_userbyid(p.proowner) from pg_proc p where p.oid = 'gem.prune(uuid[])'::regprocedure) then
+    return old;
+  end if;
+  raise insufficient_privilege using message = format('%s on %s is refused: %s', lower(tg_op), tg_table_name, tg_argv[0]);
+end
+$$;
+
+------------------------------------------------------------------------------------------------------------------------
+-- The triggers
+------------------------------------------------------------------------------------------------------------------------
+
+create or replace trigger gem_before_insert before insert on public.core_tool_calls
+  for each row execute function gem.before_insert_call();
+drop trigger if exists gem_after_insert on public.core_tool_calls; -- one that reads the new rows cannot be replaced
+create trigger gem_after_insert after insert on public.core_tool_calls
+  referencing new table as inserted for each statement execute function gem.after_insert_calls();
+create or replace trigger gem_state_holds before update of id, status, tool_name, input, error, attempt, claimed_by, claimed_at,
+    created_by, computed_key, needs, retries, losses, events
+  on public.core_tool_calls for each row execute function gem.check_call_change();
+create or replace trigger gem_removed_whole before delete on public.core_tool_calls
+  for each row execute function gem.refuse_change('a call leaves with its receipt and its journal: see gem prune');
+create or replace trigger gem_not_emptied before truncate on public.core_tool_calls
+  for each statement execute function gem.refuse_change('a call leaves with its receipt and its journal: see gem prune');
+
+create or replace trigger gem_outcome_holds before insert on public.core_tool_receipts
+  for each row execute function gem.check_receipt();
+create or replace trigger gem_written_once before update or delete on public.core_tool_receipts
+  for each row execute function gem.refuse_change('a receipt is written once and stays');
+create or replace trigger gem_not_emptied before truncate on public.core_tool_receipts
+  for each statement execute function gem.refuse_change('a receipt is written once and stays');
+
+create or replace trigger gem_append_only before update or delete on public.core_tool_events
+  for each row execute function gem.refuse_change('the journal is append-only');
+create or replace trigger gem_not_emptied before truncate on public.core_tool_events
+  for each statement execute function gem.refuse_change('the journal is append-only');
+
+revoke all on all functions in schema gem from public;

@@ -1,0 +1,54 @@
+-- The roles that GEM knows, and how a right is given to one of them. Files name a right beside what it opens.
+--
+--   gem_worker     for workers: create role my_worker login password '…' in role gem_worker;
+--                  It moves calls only through the functions of states.sql and workers.sql, and can neither write a call, a
+--                  receipt or an event itself, nor forge an attempt. Handlers read and write what their domain grants.
+--   gem_monitor    for dashboards: create role grafana login password '…' in role gem_monitor;
+--                  It reads the views of watch.sql.
+--   anon, authenticated, service_role
+--                  the roles of Supabase's API, where they are: see frontends.sql.
+--
+-- Where the role that migrates may not create roles they are left out, and workers connect as the owner of the tables.
+
+-- Grants p_right to p_role where that role exists: select gem.grant_to('gem_worker', 'select on public.core_tool_calls').
+create or replace function gem.grant_to(p_role text, p_right text) returns void language plpgsql as $$
+begin
+  if exists (select from pg_catalog.pg_roles where rolname = p_role) then
+    execute pg_catalog.format('grant %s to %I', p_right, p_role);
+  end if;
+end
+$$;
+
+-- Lets p_role do with the rows of p_table what its grants say, where that role exists: row level security is on.
+create or replace function gem.open_to(p_role text, p_table text, p_policy text, p_for text) returns void language plpgsql as $$
+begin
+  if exists (select from pg_catalog.pg_roles where rolname = p_role) then
+    execute pg_catalog.format('drop policy if exists %I on %s', p_policy, p_table);
+    execute pg_catalog.format('create policy %I on %s %s', p_policy, p_table, pg_catalog.format(p_for, p_role));
+  end if;
+end
+$$;
+
+do $$
+declare
+  new_role text;
+begin
+  foreach new_role in array array['gem_worker', 'gem_monitor'] loop
+    begin
+      if not exists (select from pg_roles where rolname = new_role) then
+        execute format('create role %I nologin', new_role);
+      end if;
+    exception
+      when duplicate_object or unique_violation then null; -- another database of this server is being migrated
+      when insufficient_privilege then raise notice 'the role % was not created: this role may create none', new_role;
+    end;
+  end loop;
+end
+$$;
+
+select gem.grant_to('gem_worker', 'usage on schema gem, public');
+select gem.grant_to('gem_monitor', 'usage on schema gem');
+select gem.grant_to('gem_worker', 'select on gem.migrations'); -- a worker looks at the schema's version before it starts
+select gem.grant_to('gem_worker', 'select on public.core_tool_calls, public.core_tool_receipts, public.core_tool_events, public.core_workers');
+select gem.open_to('gem_worker', 'public.' || t, 'gem_worker_reads', 'for select to %I using (true)')
+from unnest(array['core_tool_calls', 'core_tool_receipts', 'core_tool_events', 'core_workers']) t;

@@ -1,0 +1,387 @@
+-- The states of a call, and the event that each arrow leaves in the journal:
+--
+--       insert ──queued──▶ queued ──claimed──▶ running ──succeeded | failed | not_configured──▶ final
+--                            ▲                    │
+--                            ├──retried───────────┤  a transient error: again, after a pause (run_at)
+--                            ├──released──────────┤  the worker stops and hands the call over
+--                            ├──lost──────────────┤  the worker died: another one takes the call in
+--                            │                    │
+--                            └──woken── waiting ◀─┘  another call holds the same idempotency key
+--
+--   queued          may be claimed once run_at has come; higher priority first, then the earlier run_at, then insert order
+--   running         held by (attempt, claimed_by); only that attempt can move the call on
+--   waiting         parked behind the running call with the same computed_key; the end of that call wakes it
+--   succeeded, failed, not_configured
+--                   final: never changed again, and exactly one receipt stands beside it
+--
+--   Cancelling ends a queued or waiting call at once (failed). A running one stays running (cancel_requested) until its
+--   worker, which hears of it at the next heartbeat at the latest, ends it with a receipt that says what was done.
+--
+-- Each arrow is one function below, in the order of a call's life, and nothing else moves a call. An arrow checks where it
+-- starts, moves the row and writes its event, in one statement of the worker and so in one transaction.
+--
+-- A worker that moves a running call says which attempt it is: (call, attempt, worker). If that attempt no longer holds the
+-- call, the function raises GM001, and the transaction that called it ends with it: a worker that was paused, and wakes up
+-- when the call is another's, writes nothing.
+--
+-- Workers, their heartbeats and the recovery of a dead one's calls (lost) are in workers.sql. Rights are in roles.sql.
+
+-- The time. Test databases replace this function; everything else asks it.
+create or replace function gem.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp()';
+
+-- A random UUID of version 7, which begins with the milliseconds since 1970: new ids stand side by side in an index. A
+-- random one lands anywhere, and with millions of rows each lands on a page of its own.
+create or replace function gem.new_id(p_at timestamptz) returns uuid language sql volatile as $$
+  select encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid()) placing
+    substring(int8send((date_part('epoch', p_at) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid
+$$;
+
+create or replace function gem.is_final(p_status text) returns boolean language sql immutable as $$
+  select p_status in ('succeeded', 'failed', 'not_configured')
+$$;
+
+-- The claims of the token that a request came with; null outside of a request. After a commit the setting is '' and not null.
+create or replace function gem.claims() returns jsonb language sql stable as $$
+  select nullif(current_setting('request.jwt.claims', true), '')::jsonb
+$$;
+
+create or replace function gem.raise_not_held(p_call uuid, p_attempt integer, p_worker text) returns void language plpgsql as $$
+begin
+  raise exception using errcode = 'GM001',
+    message = format('call %s is not held by attempt %s of worker %s', p_call, p_attempt, p_worker);
+end
+$$;
+
+-- Wakes idle workers. A notification takes a lock over the whole database at commit, so it is sent only when some worker has
+-- free slots and found nothing. It is a hint: the workers' poll makes sure. p_hint is `again` when a call came back to an
+-- earlier place in the queue, which a claim with cursors would not see.
+create or replace function gem.wake_workers(p_hint text default '') returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  if exists (select from public.core_workers where wants_wake and stopped_at is null and alive_until > gem.now()) then
+    perform pg_notify('gem_calls', p_hint);
+  end if;
+end
+$$;
+
+------------------------------------------------------------------------------------------------------------------------
+-- queued → running
+------------------------------------------------------------------------------------------------------------------------
+
+-- Claims up to p_limit calls that may run now. Rows that another claim has locked are skipped, so claims never wait for one
+-- another. A worker that is not alive by its own heartbeats gets GM002: what it claimed would be taken from it at once. A
+-- call that needs a capability goes only to workers that stated it.
+--
+-- p_cursors may say, for a priority, from which run_at on to look: {"0": "2026-01-01T00:00:00Z"}. While an old snapshot
+-- keeps vacuum from removing the index entries of calls that were claimed before, a claim without cursors walks them all. A
+-- cursor hides what lies before it, so a worker claims without cursors every few seconds.
+--
+-- A call that lost two workers is suspected of killing them. It is claimed only by a worker that runs no other such call
+-- (p_suspect), so that what died beside it twice does not die beside it a third time.
+create or replace function gem.claim(p_worker text, p_limit integer, p_suspect boolean, p_cursors jsonb default '{}')
+returns table (id uuid, tool_name text, input text, attempt integer, idempotency_key text, session_id text, created_by text,
+  priority integer, run_at timestamptz, seq bigint, retries integer, losses integer, cancel_requested boolean,
+  traceparent text, waited interval)
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off -- the order must come from the index
+  set jit = off -- such a plan looks expensive, and Postgres would compile it for longer than it runs
+as $$
+#variable_conflict use_column
+declare
+  at       timestamptz := gem.now();
+  can      text[];
+  level    integer;
+  from_run timestamptz;
+  picked   uuid[];
+  suspects uuid[];
+  suspect  uuid; -- the one that is claimed
+  ids      uuid[] := '{}';
+begin
+  select w.can into can from public.core_workers w where w.worker_id = p_worker and w.stopped_at is null and w.alive_until > at;
+  if can is null then
+    raise exception using errcode = 'GM002', message = format('worker %s claims without a heartbeat', p_worker);
+  end if;
+
+  for level in select p.priority from gem.priorities p order by p.priority desc loop
+    exit when cardinality(ids) >= p_limit;
+    from_run := coalesce((p_cursors ->> level::text)::timestamptz, '-infinity');
+    loop
+      select coalesce(array_agg(ready.id), '{}'), array_agg(ready.id) filter (where ready.losses >= 2) into picked, suspects
+      from (
+        select c.id, c.losses from public.core_tool_calls c
+        where c.status = 'queued' and c.priority = level and c.run_at >= from_run and c.run_at <= at
+          and (c.losses < 2 or p_suspect and coalesce(c.id = suspect, true)) and (c.needs is null or c.needs = any (can))
+        order by c.priority, c.run_at, c.seq
+        limit p_limit - cardinality(ids)
+        for update skip locked) ready;
+      exit when suspects is null or cardinality(suspects) = 1 and (suspect is null or suspects[1] = suspect);
+      suspect := suspects[1]; -- and once more without the others
+    end loop;
+    ids := ids || picked;
+    suspect := coalesce(suspect, suspects[1]);
+  end loop;
+  if cardinality(ids) = 0 then
+    return; -- asked for none, Postgres holds any partial index for fit, and reads it whole
+  end if;
+
+  return query
+  with claimed as (
+    update public.core_tool_calls c
+    set status = 'running', attempt = c.attempt + 1, claimed_by = p_worker, claimed_at = at, updated_at = at, events = c.events + 1
+    where c.id = any (ids) -- locked, and queued
+    returning c.*
+  ), journal as (
+    insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id)
+    select c.id, c.events, at, 'claimed', c.attempt, p_worker from claimed c
+  )
+  select c.id, coalesce(c.tool_name, ''), coalesce(c.input, 'null')::text, c.attempt, c.idempotency_key, c.session_id, c.created_by,
+         c.priority, c.run_at, c.seq, c.retries, c.losses, c.cancel_requested_at is not null, c.traceparent, at - c.run_at
+  from claimed c;
+end
+$$;
+
+------------------------------------------------------------------------------------------------------------------------
+-- running, with a key: run, repeat an earlier success, or wait for the call that runs with that key now
+------------------------------------------------------------------------------------------------------------------------
+
+-- Says what the attempt is to do with its idempotency key:
+--   run   it holds the key, and no other call runs with it until this one ends
+--   hit   the key succeeded before: receipt_id and result are that receipt's, and the call is to be finished with them
+--   wait  another running call holds the key: this call was parked (running → waiting) and is no longer the attempt's
+create or replace function gem.hold_key(p_call uuid, p_attempt integer, p_worker text, p_key text,
+  out verdict text, out receipt_id uuid, out result jsonb)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  at     timestamptz := gem.now();
+  holder uuid;
+begin
+  loop
+    -- The unique index over running keys lets one attempt pass; the others come here again or wait.
+    begin
+      update public.core_tool_calls c set computed_key = p_key
+      where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false);
+      if not found then
+        perform gem.raise_not_held(p_call, p_attempt, p_worker);
+      end if;
+      -- Looked up while holding the key: nobody can succeed with it from here on.
+      select r.id, r.result into receipt_id, result from public.core_tool_receipts r
+      where r.idempotency_key = p_key and r.status = 'succeeded' and r.replay_of is null;
+      verdict := case when receipt_id is null then 'run' else 'hit' end;
+      return;
+    exception when unique_violation then
+      -- Locking the holder keeps it from ending before this call is parked where its end will look.
+      select c.id into holder from public.core_tool_calls c
+      where c.computed_key = p_key and c.status = 'running' and c.id <> p_call for update;
+      continue when holder is null;
+
+      with parked as (
+        update public.core_tool_calls c
+        set status = 'waiting', computed_key = p_key, claimed_by = null, claimed_at = null, updated_at = at, events = c.events + 1
+        where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false)
+        returning c.id, c.events, c.attempt
+      )
+      insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+      select id, events, at, 'waiting', attempt, p_worker, jsonb_build_object('key', p_key, 'held_by', holder) from parked;
+      if not found then
+        perform gem.raise_not_held(p_call, p_attempt, p_worker);
+      end if;
+      verdict := 'wait';
+      return;
+    end;
+  end loop;
+end
+$$;
+
+------------------------------------------------------------------------------------------------------------------------
+-- running → succeeded | failed | not_configured
+------------------------------------------------------------------------------------------------------------------------
+
+-- Ends a call: its status, its last event and its receipt, in one statement. A handler's transaction runs it last, before
+-- its commit. Returns the receipt's id.
+--
+-- The call is found by its id alone, here and below; coalesce hides the other conditions from the planner. With statistics
+-- from a quiet hour it would take the index over running calls, which holds an entry for every call since the last vacuum.
+create or replace function gem.finish(p_call uuid, p_attempt integer, p_worker text, p_status text, p_result jsonb, p_effects jsonb,
+  p_registry_version text, p_replay_of uuid default null)
+returns uuid language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  at        timestamptz := gem.now();
+  receipt   uuid        := gem.new_id(at);
+  freed_key text;
+begin
+  with ended as (
+    update public.core_tool_calls c
+    set status = p_status, error = p_result -> 'error', updated_at = at, events = c.events + 1
+    where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false)
+    returning c.id, c.tool_name, c.claimed_at, c.events, c.computed_key
+  ), journal as (
+    insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+    select id, events, at, p_status, p_attempt, p_worker, jsonb_build_object('receipt_id', receipt) from ended
+  )
+  insert into public.core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt, worker_id,
+    registry_version, idempotency_key, replay_of, duration)
+  select receipt, id, coalesce(tool_name, ''), p_status, p_result, p_effects, at, p_attempt, p_worker,
+    p_registry_version, computed_key, p_replay_of, at - claimed_at from ended
+  returning idempotency_key into freed_key;
+  if not found then
+    perform gem.raise_not_held(p_call, p_attempt, p_worker);
+  end if;
+  if freed_key is not null then
+    perform gem.wake_waiting(freed_key, p_status = 'succeeded', p_worker);
+  end if;
+  return receipt;
+end
+$$;
+
+------------------------------------------------------------------------------------------------------------------------
+-- running → queued: retried, released
+------------------------------------------------------------------------------------------------------------------------
+
+-- Puts a call back after a transient error, to run again after a pause: p_backoff, doubled with each attempt that was
+-- spent, at most 15 minutes, of which a random part between a half and the whole is waited. Lost attempts count as spent
+-- too. Returns when it may run again, or null, changing nothing, when p_max_attempts are spent.
+create or replace function gem.retry(p_call uuid, p_attempt integer, p_worker text, p_error jsonb, p_max_attempts integer, p_backoff interval)
+returns timestamptz language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  spent integer;
+begin
+  select c.retries + c.losses into spent from public.core_tool_calls c
+  where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false) for update;
+  if spent + 1 >= p_max_attempts then
+    return null;
+  end if;
+  return gem.put_back(p_call, p_attempt, p_worker, 'retried',
+    least(p_backoff * 2 ^ spent, interval '15 minutes') * (0.5 + random() / 2), jsonb_build_object('error', p_error));
+end
+$$;
+
+-- Hands a call over: the worker stops, and what the attempt did so far is nothing, or gone with its transaction, or may be
+-- done again. The call keeps its place in the queue.
+create or replace function gem.release(p_call uuid, p_attempt integer, p_worker text)
+returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  perform gem.put_back(p_call, p_attempt, p_worker, 'released');
+  perform gem.wake_workers('again');
+end
+$$;
+
+-- Puts a running call back into the queue: at its place, or after a pause. Returns when it may run again.
+create or replace function gem.put_back(p_call uuid, p_attempt integer, p_worker text, p_event text,
+  p_pause interval default null, p_data jsonb default null)
+returns timestamptz language plpgsql as $$
+declare
+  at        timestamptz := gem.now();
+  again     timestamptz := at + p_pause;
+  freed_key text;
+begin
+  select c.computed_key into freed_key from public.core_tool_calls c
+  where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false) for update;
+  if not found then
+    perform gem.raise_not_held(p_call, p_attempt, p_worker);
+  end if;
+  with freed as (
+    update public.core_tool_calls c
+    set status = 'queued', run_at = coalesce(again, c.run_at), retries = c.retries + (again is not null)::integer,
+        computed_key = null, claimed_by = null, claimed_at = null, updated_at = at, events = c.events + 1
+    where c.id = p_call
+    returning c.events
+  )
+  insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+  select p_call, events, at, p_event, p_attempt, p_worker, p_data || jsonb_build_object('run_at', again) from freed;
+  if freed_key is not null then
+    perform gem.wake_waiting(freed_key, false, p_worker);
+  end if;
+  return again;
+end
+$$;
+
+------------------------------------------------------------------------------------------------------------------------
+-- waiting → queued: woken
+------------------------------------------------------------------------------------------------------------------------
+
+-- Wakes the calls that wait for a key when the call that held it has left the state running. After a success all of them
+-- come, since each is a hit; otherwise only the first, which then holds the key itself.
+create or replace function gem.wake_waiting(p_key text, p_all boolean, p_worker text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  at timestamptz := gem.now();
+begin
+  with woken as (
+    update public.core_tool_calls c set status = 'queued', computed_key = null, updated_at = at, events = c.events + 1
+    where c.id in (
+      select w.id from public.core_tool_calls w where w.status = 'waiting' and w.computed_key = p_key
+      order by w.priority desc, w.seq limit case when p_all then null else 1 end for update)
+    returning c.id, c.events, c.attempt
+  )
+  insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id)
+  select id, events, at, 'woken', attempt, p_worker from woken;
+  if found then
+    perform gem.wake_workers('again');
+  end if;
+end
+$$;
+
+------------------------------------------------------------------------------------------------------------------------
+-- queued | waiting → failed, running → running: cancelled
+------------------------------------------------------------------------------------------------------------------------
+
+-- Asks for a call's end; in the schema public, for frontends to call. Returns `cancelled` when the call ended at once,
+-- `requested` when it is running, or the status in which it had ended before. A caller with a token can cancel its own calls,
+-- and service_role any. PT404 is PostgREST's way to answer with the HTTP status 404.
+create or replace function public.cancel_tool_call(id uuid) returns text
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  at      timestamptz := gem.now();
+  claims  jsonb       := gem.claims();
+  receipt uuid        := gem.new_id(at);
+  call    record;
+  failure jsonb;
+begin
+  select c.id, c.status, c.created_by, c.attempt, c.losses, coalesce(c.tool_name, '') as tool_name, c.cancel_requested_at into call
+  from public.core_tool_calls c where c.id = cancel_tool_call.id for update;
+  if call.id is null
+    or (claims is not null and claims ->> 'role' is distinct from 'service_role'
+        and (call.created_by = nullif(claims ->> 'sub', '')) is not true) then -- a call that nobody owns is nobody's to cancel
+    raise exception using errcode = 'PT404', message = format('there is no call %s that you could cancel', cancel_tool_call.id);
+  end if;
+
+  if call.status = 'running' then
+    if call.cancel_requested_at is null then
+      with asked as (
+        update public.core_tool_calls c set cancel_requested_at = at, updated_at = at, events = c.events + 1
+        where c.id = call.id returning c.events
+      )
+      insert into public.core_tool_events (call_id, seq, at, event, attempt)
+      select call.id, events, at, 'cancel_requested', call.attempt from asked;
+      perform pg_notify('gem_calls', 'cancel'); -- its worker listens, or sees it at the next heartbeat
+    end if;
+    return 'requested';
+  end if;
+  if gem.is_final(call.status) then
+    return call.status;
+  end if;
+
+  failure := jsonb_build_object('error_code', 'cancelled',
+    'message', case when call.losses > 0
+      then 'The call was cancelled while it waited to run again. What the attempts did whose workers were lost is not known.'
+      else 'The call was cancelled before it ran.' end,
+    'details', jsonb_build_object('lost_attempts', call.losses));
+  with ended as (
+    update public.core_tool_calls c
+    set status = 'failed', error = failure, computed_key = null, cancel_requested_at = coalesce(c.cancel_requested_at, at), updated_at = at,
+        events = c.events + 1
+    where c.id = call.id returning c.events
+  ), journal as (
+    insert into public.core_tool_events (call_id, seq, at, event, attempt, data)
+    select call.id, events, at, 'failed', call.attempt, jsonb_build_object('receipt_id', receipt) from ended
+  )
+  insert into public.core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt)
+  values (receipt, call.id, call.tool_name, 'failed', jsonb_build_object('error', failure), '{}', at, call.attempt);
+  return 'cancelled';
+end
+$$;
+
+select gem.grant_to('gem_worker', 'execute on function gem.claim(text, integer, boolean, jsonb), gem.hold_key(uuid, integer, text, text),
+  gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid), gem.retry(uuid, integer, text, jsonb, integer, interval),
+  gem.release(uuid, integer, text)');
+revoke all on all functions in schema gem from public;

@@ -1,0 +1,170 @@
+-- Views to watch GEM with, in the schema gem: for Supabase's table editor, psql, and any dashboard that reads Postgres.
+--
+--   gem.queue            what waits, by tool: how much, and for how long
+--   gem.outcomes         how calls ended, and how long they took, by tool and day
+--   gem.key_hits         how often a key had succeeded before, by tool and day
+--   gem.recent_failures  the last hundred calls that did not succeed, and why
+--   gem.workers          who is there, alive or not, and what each holds
+--
+-- Each answers in milliseconds whatever the tables hold. Depths are counted up to a bound. The outcomes of a day are counted
+-- once, into gem.outcome_counts, some seconds after each call has ended, and stay there when calls are pruned.
+--
+-- The role gem_monitor may read them and nothing else; security_barrier keeps a condition of its own from seeing more.
+
+-- Receipts have ids in the order of time: this is the first id of a moment.
+create or replace function gem.first_id_at(p_at timestamptz) returns uuid language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select (encode(substring(int8send((extract(epoch from p_at) * 1000)::bigint) from 3), 'hex') || '00000000000000000000')::uuid
+$$;
+
+create or replace function gem.duration_bucket(p_duration interval) returns smallint language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select ceil(ln(greatest(extract(epoch from p_duration)::float8, 0.0001) / 0.0001) / ln(1.25))::smallint
+$$;
+
+-- The middle of a bucket.
+create or replace function gem.bucket_ms(p_bucket integer) returns numeric language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select case when ms < 10 then round(ms, 2) when ms < 100 then round(ms, 1) else round(ms) end
+  from (select (0.1 * 1.25 ^ (p_bucket - 0.5))::numeric as ms) middle
+$$;
+
+-- The receipts as gem.outcome_counts has them.
+create or replace view gem.outcomes_of_receipts as
+select r.id, (r.created_at at time zone 'UTC')::date as day,
+  case when r.status = 'failed' and (r.attempt = 0 or r.result -> 'error' ->> 'error_code' = 'unknown_tool')
+    then '(unknown)' else r.tool_name end as tool_name,
+  r.status, r.replay_of is not null as hit, case when r.replay_of is null then gem.duration_bucket(r.duration) end as bucket
+from public.core_tool_receipts r;
+
+-- Counts what ended since the last time, at most p_limit receipts, and returns how many it were; null while another
+-- worker counts. It keeps a distance of 15 s, so that no receipt is still on its way to its commit that comes before one
+-- that was counted: a worker's statements end within 10 s.
+create or replace function gem.count_outcomes(p_limit integer) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp set jit = off as $$
+declare
+  settled uuid := gem.first_id_at(gem.now() - interval '15 seconds');
+  since   uuid;
+  last    uuid;
+  counted integer;
+begin
+  select c.upto into since from gem.outcomes_counted c for update skip locked;
+  if since is null then
+    return null;
+  end if;
+  with ended as (
+    select * from gem.outcomes_of_receipts r where r.id >= since and r.id < settled order by r.id limit p_limit + 1
+  ), slice as (
+    select *, row_number() over (order by id) as place from ended
+  ), counts as (
+    insert into gem.outcome_counts as c (day, tool_name, status, hit, bucket, calls)
+    select day, tool_name, status, hit, bucket, count(*) from slice where place <= p_limit group by 1, 2, 3, 4, 5
+    on conflict (day, tool_name, status, hit, bucket) do update set calls = c.calls + excluded.calls
+  )
+  select count(*) filter (where place <= p_limit), (array_agg(id) filter (where place > p_limit))[1] into counted, last from slice;
+  if counted > 0 then
+    update gem.outcomes_counted set upto = coalesce(last, settled), at = gem.now();
+  end if;
+  return counted;
+end
+$$;
+
+-- What waits, or runs, by tool. Of each state it counts 10,000 calls of a priority, and 25,000 in all, in the order in which
+-- they are to run; at_least says that there may be more, of whatever tool. The settings keep Postgres from reading the whole
+-- table for that.
+create or replace function gem.queue_by_tool() returns table (tool_name text, ready bigint, scheduled bigint, waiting bigint, running bigint,
+  oldest_ready interval, next_scheduled interval, at_least boolean)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
+as $$
+declare
+  at   constant timestamptz := gem.now();
+  each constant integer     := 10000;
+  most constant integer     := 25000;
+begin
+  return query
+  with open as materialized (
+    (select 'ready' as state, p.priority, c.tool_name, c.run_at from gem.priorities p, lateral (
+       select q.tool_name, q.run_at from public.core_tool_calls q
+       where q.status = 'queued' and q.priority = p.priority and q.run_at <= at order by q.priority, q.run_at, q.seq limit each) c
+     limit most)
+    union all
+    (select 'scheduled', p.priority, c.tool_name, c.run_at from gem.priorities p, lateral (
+       select q.tool_name, q.run_at from public.core_tool_calls q
+       where q.status = 'queued' and q.priority = p.priority and q.run_at > at order by q.priority, q.run_at, q.seq limit each) c
+     limit most)
+    union all
+    (select 'waiting', 0, q.tool_name, q.run_at from public.core_tool_calls q where q.status = 'waiting' order by q.computed_key limit each)
+    union all
+    (select 'running', 0, q.tool_name, q.run_at from public.core_tool_calls q where q.status = 'running' order by q.claimed_by limit each)
+  ), depth as (
+    select o.state, o.priority, count(*) as calls from open o group by 1, 2
+  )
+  select coalesce(o.tool_name, ''), count(*) filter (where o.state = 'ready'), count(*) filter (where o.state = 'scheduled'),
+    count(*) filter (where o.state = 'waiting'), count(*) filter (where o.state = 'running'),
+    at - min(o.run_at) filter (where o.state = 'ready'), min(o.run_at) filter (where o.state = 'scheduled') - at,
+    exists (select from depth d where d.calls >= each) or exists (select from depth d group by d.state having sum(d.calls) >= most)
+  from open o group by 1;
+end
+$$;
+
+create or replace view gem.queue with (security_barrier) as select * from gem.queue_by_tool() order by ready desc, tool_name;
+
+-- The last 31 days; gem.outcome_counts has those before. The durations are those of calls that ran, without hits.
+create or replace view gem.outcomes with (security_barrier) as
+with counts as (
+  select c.day, c.tool_name, c.status, c.hit, c.bucket, c.calls::float8 as calls from gem.outcome_counts c
+  union all
+  select r.day, r.tool_name, r.status, r.hit, r.bucket, 1
+  from gem.outcomes_of_receipts r
+  where r.id >= (select upto from gem.outcomes_counted) and r.id < gem.first_id_at((select gem.now()) + interval '1 minute')
+), placed as (
+  select *, sum(ran) over (partition by day, tool_name order by bucket) as upto, sum(ran) over (partition by day, tool_name) as of
+  from (select *, case when bucket is not null then calls else 0 end as ran from counts) timed
+  where day > ((select gem.now()) at time zone 'UTC')::date - 31
+)
+select day, tool_name, sum(calls)::bigint as calls,
+  coalesce(sum(calls) filter (where status = 'succeeded'), 0)::bigint as succeeded,
+  coalesce(sum(calls) filter (where status = 'failed'), 0)::bigint as failed,
+  coalesce(sum(calls) filter (where status = 'not_configured'), 0)::bigint as not_configured,
+  coalesce(sum(calls) filter (where hit), 0)::bigint as hits,
+  gem.bucket_ms(min(bucket) filter (where ran > 0 and upto >= 0.5 * of)) as p50_ms,
+  gem.bucket_ms(min(bucket) filter (where ran > 0 and upto >= 0.95 * of)) as p95_ms
+from placed
+group by day, tool_name
+order by day desc, calls desc, tool_name;
+
+create or replace view gem.key_hits with (security_barrier) as
+select day, tool_name, succeeded, hits, round(100.0 * hits / succeeded, 1) as percent from gem.outcomes where hits > 0;
+
+create or replace view gem.recent_failures with (security_barrier) as
+select r.created_at as at, r.tool_name, r.status, r.call_id, r.result -> 'error' ->> 'error_code' as error_code,
+  coalesce(r.result -> 'error' ->> 'message', r.result ->> 'reason') as message, r.attempt, r.worker_id, c.created_by, r.duration
+from (select * from public.core_tool_receipts where status <> 'succeeded' order by created_at desc limit 100) r
+left join public.core_tool_calls c on c.id = r.call_id
+order by r.created_at desc;
+
+-- Dead and stopped workers stay for seven days. A worker that is gone from here and still holds calls will lose them to the
+-- next heartbeat of another.
+create or replace view gem.workers with (security_barrier) as
+select coalesce(w.worker_id, h.claimed_by) as worker_id,
+  case when w.worker_id is null then 'unknown' when w.stopped_at is not null then 'stopped' when w.alive_until > gem.now() then 'alive' else 'dead' end
+    as state,
+  coalesce(h.calls, 0) as holds, w.concurrency, gem.now() - h.since as longest, gem.now() - w.heartbeat_at as last_heartbeat,
+  w.started_at, w.stopped_at, w.gem_version, w.registry_version
+from public.core_workers w
+full join (select c.claimed_by, count(*) as calls, min(c.claimed_at) as since from public.core_tool_calls c where c.status = 'running' group by 1) h
+  on h.claimed_by = w.worker_id
+order by w.stopped_at is not null, w.alive_until < gem.now(), w.started_at desc;
+
+-- Receipts that are older than these views, such as those of an earlier GEM, are counted here; later ones by the workers.
+insert into gem.outcomes_counted (upto, at) values (gem.first_id_at(gem.now() - interval '15 seconds'), gem.now()) on conflict do nothing;
+insert into gem.outcome_counts (day, tool_name, status, hit, bucket, calls)
+select r.day, r.tool_name, r.status, r.hit, r.bucket, count(*)
+from gem.outcomes_of_receipts r
+where not exists (select from gem.outcome_counts)
+  and r.id in (select o.id from public.core_tool_receipts o where o.created_at < (select at - interval '15 seconds' from gem.outcomes_counted))
+group by 1, 2, 3, 4, 5;
+
+select gem.grant_to('gem_worker', 'execute on function gem.count_outcomes(integer)');
+select gem.grant_to('gem_monitor', 'select on gem.queue, gem.outcomes, gem.key_hits, gem.recent_failures, gem.workers');
+select gem.grant_to('gem_monitor', 'execute on function gem.now(), gem.queue_by_tool(), gem.first_id_at(timestamptz),
+  gem.duration_bucket(interval), gem.bucket_ms(integer)');
+revoke all on all functions in schema gem from public;

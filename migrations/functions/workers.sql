@@ -1,0 +1,147 @@
+-- Workers: who is alive, and what the dead leave behind. Each statement that judges reads Postgres's clock, never a worker's.
+
+-- Records the registry that a worker is about to run with, and returns what stands under its version: the same, or what
+-- another worker recorded there before.
+create or replace function gem.record_registry(p_version text, p_sha256 text, p_registry jsonb)
+returns table (sha256 text, registry jsonb) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  insert into public.core_registry_versions (version, sha256, registry, recorded_at) values (p_version, p_sha256, p_registry, gem.now())
+  on conflict do nothing;
+  return query select v.sha256, v.registry from public.core_registry_versions v where v.version = p_version;
+end
+$$;
+
+-- p_can lists the capabilities of the worker's program: it is given no call that needs another one.
+create or replace function gem.start_worker(p_worker text, p_concurrency integer, p_gem_version text, p_registry_version text,
+  p_dead_after interval, p_can text[] default '{}')
+returns void language sql security definer set search_path = pg_catalog, pg_temp as $$
+  delete from public.core_workers where coalesce(stopped_at, heartbeat_at) < gem.now() - interval '7 days';
+  insert into public.core_workers (worker_id, concurrency, gem_version, registry_version, can, started_at, heartbeat_at, alive_until)
+  select p_worker, p_concurrency, p_gem_version, p_registry_version, p_can, at, at, at + p_dead_after from gem.now() at;
+$$;
+
+create or replace function gem.stop_worker(p_worker text) returns void
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+  update public.core_workers set stopped_at = gem.now(), wants_wake = false where worker_id = p_worker;
+$$;
+
+-- A worker that has free slots and found nothing asks to be notified of the next insert.
+create or replace function gem.want_wake(p_worker text, p_wanted boolean) returns void
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+  update public.core_workers set wants_wake = p_wanted where worker_id = p_worker;
+$$;
+
+-- Says that the worker lives, and will for p_dead_after without another word, and asks about the attempts that it runs:
+-- p_calls and p_attempts, side by side. Returns those of which there is something to say: `cancel` when someone asked for the
+-- call's end, `lost` when the attempt no longer holds it. With p_full it also goes through all running calls: `unknown` are
+-- those that this worker holds and did not name, and those of any worker that died go back to the queue. Without it, only
+-- the calls of workers that died in the last minutes do.
+--
+-- A worker whose heartbeats were late, or slow, a moment ago takes nobody for dead: what kept it waiting, such as an outage
+-- or a lock on one of the tables, kept the others too, whose calls run well. With p_full it then gets one row `late`, and
+-- asks again.
+create or replace function gem.heartbeat(p_worker text, p_dead_after interval, p_calls uuid[], p_attempts integer[], p_full boolean)
+returns table (call_id uuid, attempt integer, verdict text)
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off -- by id, whatever the statistics say
+  set jit = off -- such a plan looks expensive, and is not
+as $$
+declare
+  at     timestamptz;
+  before record;
+  late   boolean;
+begin
+  select w.alive_until, w.heartbeat_at, w.steady_since into before from public.core_workers w where w.worker_id = p_worker for update;
+  at := gem.now(); -- after the wait for the row
+  late := before.alive_until <= at or before.heartbeat_at < at - 0.7 * p_dead_after;
+  update public.core_workers w
+  set heartbeat_at = at, alive_until = at + p_dead_after, stopped_at = null, steady_since = case when late then at else w.steady_since end
+  where w.worker_id = p_worker;
+
+  if not late and coalesce(before.steady_since < at - 0.5 * p_dead_after, true) then
+    perform gem.recover(p_worker, case when p_full then null else at - interval '3 minutes' end);
+  elsif p_full then
+    return query select '00000000-0000-0000-0000-000000000000'::uuid, 0, 'late';
+  end if;
+  return query
+  select mine.call_id, mine.attempt, case when running.id is null then 'lost' else 'cancel' end
+  from unnest(p_calls, p_attempts) as mine (call_id, attempt)
+  left join lateral (
+    select c.id, c.cancel_requested_at from public.core_tool_calls c
+    where c.id = mine.call_id and coalesce(c.attempt = mine.attempt and c.claimed_by = p_worker and c.status = 'running', false)
+  ) running on true
+  where running.id is null or running.cancel_requested_at is not null;
+  if p_full then
+    return query
+    select c.id, c.attempt, 'unknown' from public.core_tool_calls c
+    where c.status = 'running' and c.claimed_by = p_worker and c.id <> all (p_calls);
+  end if;
+  if gem.now() > at + 0.1 * p_dead_after then
+    update public.core_workers w set steady_since = gem.now() where w.worker_id = p_worker;
+  end if;
+end
+$$;
+
+-- running → queued: lost. Takes the calls of dead workers back into the queue: of those that died or stopped since p_since,
+-- or of all when it is null, also of workers that nobody knows. Returns how many. Whether a lost call may run again is
+-- decided by the worker that claims it next.
+create or replace function gem.recover(p_worker text, p_since timestamptz) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  at   timestamptz := gem.now();
+  dead text[];
+  ids  uuid[];
+  keys text[];
+begin
+  -- Its effect on the rest of the queue is bounded: a thousand calls a step, and the next heartbeat takes the next.
+  if p_since is null then
+    ids := array(
+      select c.id from public.core_tool_calls c
+      where c.status = 'running' and not exists (
+        select from public.core_workers w
+        where w.worker_id = c.claimed_by and w.stopped_at is null and w.alive_until > at)
+      limit 1000 for update of c skip locked);
+  else
+    dead := array(
+      select w.worker_id from public.core_workers w
+      where (w.stopped_at is not null or w.alive_until <= at) and coalesce(w.stopped_at, w.alive_until) > p_since);
+    ids := array(
+      select c.id from public.core_tool_calls c
+      where c.status = 'running' and c.claimed_by = any (dead)
+      limit 1000 for update of c skip locked);
+  end if;
+
+  if cardinality(ids) > 0 then -- for none, Postgres holds any partial index for fit, and reads it whole
+    with orphan as (
+      select c.id, c.claimed_by, c.computed_key from public.core_tool_calls c where c.id = any (ids)
+    ), freed as (
+      update public.core_tool_calls c
+      set status = 'queued', losses = c.losses + 1, computed_key = null, claimed_by = null, claimed_at = null,
+          updated_at = at, events = c.events + 1
+      from orphan where c.id = orphan.id
+      returning c.id, c.events, c.attempt, orphan.claimed_by as lost_worker, orphan.computed_key as freed_key
+    ), journal as (
+      insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+      select id, events, at, 'lost', attempt, p_worker, jsonb_build_object('lost_worker', lost_worker) from freed
+    )
+    select array_agg(freed_key) filter (where freed_key is not null) into keys from freed;
+    perform gem.wake_workers('again');
+  end if;
+
+  -- A call that waits for a key which nobody holds: its holder was lost, or the one that was to hold it next left.
+  perform gem.wake_waiting(k.computed_key, false, p_worker)
+  from (
+    select unnest(keys)
+    union
+    select distinct w.computed_key from public.core_tool_calls w
+    where w.status = 'waiting' and w.updated_at < at - interval '5 seconds' and not exists (
+      select from public.core_tool_calls h where h.status = 'running' and h.computed_key = w.computed_key)
+  ) k (computed_key);
+  return cardinality(ids);
+end
+$$;
+
+select gem.grant_to('gem_worker', 'execute on function gem.record_registry(text, text, jsonb),
+  gem.start_worker(text, integer, text, text, interval, text[]), gem.stop_worker(text), gem.want_wake(text, boolean),
+  gem.heartbeat(text, interval, uuid[], integer[], boolean)');
+revoke all on all functions in schema gem from public;

@@ -1,0 +1,120 @@
+-- GEM's tables. A frontend inserts a row into core_tool_calls, a worker runs it and writes one row into core_tool_receipts,
+-- and every step on the way is a row of core_tool_events. functions/states.sql has the picture of the states and moves a
+-- call from one to the next; functions/guards.sql says what a row must look like, and fills in what a new call leaves out.
+
+create schema if not exists gem;
+revoke all on schema gem from public;
+
+-- A call: what a frontend asked for, and where it stands.
+create table if not exists public.core_tool_calls (
+  id                  uuid        primary key,          -- of version 7: it begins with the time
+  -- Set by the frontend, only on insert.
+  tool_name           text,                             -- a name of the registry, such as leads.create
+  input               jsonb       default '{}',         -- an object, at most 1 MiB
+  idempotency_key     text,                             -- the client's own key, for safe-retry tools
+  session_id          text,                             -- groups the calls of one conversation
+  parent_call_id      uuid,                             -- the call on whose behalf this one was made
+  created_by          text,                             -- the claim `sub` of the frontend's token, where there is one
+  priority            integer     not null default 0,   -- -1000 to 1000; higher first
+  run_at              timestamptz not null,             -- not before; at most 366 days ahead
+  traceparent         text,                             -- W3C trace context of the span in which the frontend made the call
+  -- Moved only by the functions of functions/states.sql.
+  status              text        not null default 'queued',
+  attempt             integer     not null default 0,   -- claims so far
+  claimed_by          text,                             -- the worker of the current or last attempt
+  claimed_at          timestamptz,
+  error               jsonb,                            -- the receipt's error, when the call failed
+  cancel_requested_at timestamptz,
+  created_at          timestamptz not null,
+  updated_at          timestamptz not null,
+  computed_key        text,                             -- the idempotency key it holds (running) or waits for (waiting)
+  needs               text,                             -- a capability that its worker must have stated; null: none
+  retries             integer     not null default 0,   -- attempts that ended with a transient error
+  losses              integer     not null default 0,   -- attempts whose worker died
+  events              integer     not null default 0,   -- length of its journal: the last event's seq
+  seq                 bigint      generated always as identity -- insert order
+);
+
+-- A receipt: the one final record of a call. Written once, never changed; it leaves with its call by gem prune.
+create table if not exists public.core_tool_receipts (
+  id               uuid        primary key,             -- of version 7
+  call_id          uuid        not null,
+  tool_name        text        not null,
+  status           text        not null,                -- succeeded, failed, not_configured
+  result           jsonb,                               -- the output; or {"error": …}; or what is not configured
+  effects          jsonb,                               -- what the call did to the world
+  created_at       timestamptz not null,
+  attempt          integer     not null,                -- the attempt that wrote it
+  worker_id        text,                                -- the worker that wrote it
+  registry_version text,                                -- the registry that the call was validated against
+  idempotency_key  text,                                -- the computed key, where the tool has one
+  replay_of        uuid,                                -- the receipt that this one repeats, when the key was a hit
+  duration         interval                             -- from the claim of its attempt to the receipt
+);
+
+-- The journal: append-only, per call numbered 1, 2, 3 without gaps. It leaves with its call by gem prune.
+create table if not exists public.core_tool_events (
+  call_id   uuid        not null,
+  seq       integer     not null,
+  at        timestamptz not null,
+  event     text        not null,                       -- an arrow of the picture in functions/states.sql
+  attempt   integer     not null,
+  worker_id text,                                       -- the worker that wrote it; null when a frontend or an import did
+  data      jsonb,                                      -- what the arrow carries: run_at, the error of a retry, the receipt
+  primary key (call_id, seq)
+);
+
+-- A worker: one process. Rows of stopped and dead ones stay for seven days.
+create table if not exists public.core_workers (
+  worker_id        text        primary key,             -- WORKER_ID and a random suffix: one process, not one machine
+  started_at       timestamptz not null,
+  heartbeat_at     timestamptz not null,
+  alive_until      timestamptz not null,                -- each heartbeat moves it on; a worker past it is dead
+  steady_since     timestamptz,                         -- since then its heartbeats have come in time; null: since it started
+  stopped_at       timestamptz,                         -- set by an orderly stop
+  wants_wake       boolean     not null default false,  -- it has free slots and found nothing: notify it
+  concurrency      integer     not null check (concurrency > 0),
+  can              text[]      not null default '{}',   -- the capabilities that it stated: see needs of a call
+  gem_version      text        not null,
+  registry_version text        not null
+) with (fillfactor = 50);                               -- heartbeats update in place
+
+-- Every registry that a worker ran with. Rows stay.
+create table if not exists public.core_registry_versions (
+  version     text        primary key check (version <> ''),
+  sha256      text        not null check (sha256 ~ '^[0-9a-f]{64}$'),
+  registry    jsonb       not null,
+  recorded_at timestamptz not null
+);
+
+-- The priorities that any call ever had: a claim goes through them in turn. Rows stay.
+create table if not exists gem.priorities (priority integer primary key);
+
+-- The limits of signed-in users, one row. service_role and SQL have the wider bounds of functions/guards.sql.
+create table if not exists gem.limits (
+  only_row        boolean  primary key default true check (only_row),
+  max_open_calls  integer  not null default 1000       check (max_open_calls between 1 and 1000000), -- of one created_by
+  max_input_bytes integer  not null default 262144     check (max_input_bytes > 0),                  -- of one input, as JSON text
+  max_run_ahead   interval not null default '366 days' check (max_run_ahead between '0' and '1000 years'),
+  min_priority    integer  not null default -10        check (min_priority <= 0), -- each priority that was ever used costs
+  max_priority    integer  not null default 10         check (max_priority >= 0)  -- every claim some microseconds
+);
+insert into gem.limits default values on conflict do nothing;
+
+-- How calls ended and how long they took, by day: what functions/watch.sql shows. Rows stay when calls are pruned.
+create table if not exists gem.outcome_counts (
+  day       date     not null,  -- in UTC
+  tool_name text     not null,  -- (unknown) where no worker knew it, or none claimed the call: frontends may send any name
+  status    text     not null,
+  hit       boolean  not null,  -- the receipt repeats an earlier one
+  bucket    smallint,           -- of the duration: up to 0.1 ms * 1.25 ^ bucket; null for hits, and where no worker ran the call
+  calls     bigint   not null,
+  unique nulls not distinct (day, tool_name, status, hit, bucket)
+);
+
+-- One row: the receipts up to this id are in gem.outcome_counts.
+create table if not exists gem.outcomes_counted (
+  only_row boolean     primary key default true check (only_row),
+  upto     uuid        not null,
+  at       timestamptz not null
+);

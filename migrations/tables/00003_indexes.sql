@@ -1,0 +1,47 @@
+-- What Postgres itself keeps true of calls, receipts and journal, and how they are found. While an index is made nothing is
+-- written to its table, some seconds a million rows.
+
+-- One receipt a call. One first success a key: whatever a worker believes, a key succeeds once.
+create unique index if not exists gem_receipts_one_per_call on public.core_tool_receipts (call_id);
+create unique index if not exists gem_receipts_one_success_per_key on public.core_tool_receipts (idempotency_key)
+  where status = 'succeeded' and replay_of is null and idempotency_key is not null;
+-- One running call a key: it makes the second of two calls with one key wait.
+create unique index if not exists gem_calls_one_running_per_key on public.core_tool_calls (computed_key)
+  where status = 'running' and computed_key is not null;
+
+-- The claim's index is its ORDER BY inside its WHERE; anything else walks the backlog.
+create index if not exists gem_calls_ready on public.core_tool_calls (priority, run_at, seq) where status = 'queued';
+create index if not exists gem_calls_running on public.core_tool_calls (claimed_by) where status = 'running';
+create index if not exists gem_calls_waiting on public.core_tool_calls (computed_key, priority desc, seq) where status = 'waiting';
+create index if not exists gem_calls_parent on public.core_tool_calls (parent_call_id) where parent_call_id is not null;
+-- A caller's own calls, newest first, and how many of them are open.
+create index if not exists gem_calls_of_caller on public.core_tool_calls (created_by, created_at desc) where created_by is not null;
+create index if not exists gem_calls_open_of_caller on public.core_tool_calls (created_by)
+  where created_by is not null and status in ('queued', 'waiting', 'running');
+-- Without it, each receipt that is pruned would read all others to see whether one repeats it. Only hits have an entry.
+create index if not exists gem_receipts_replays on public.core_tool_receipts (replay_of) where replay_of is not null;
+create index if not exists gem_receipts_not_succeeded on public.core_tool_receipts (created_at desc) where status <> 'succeeded';
+-- One entry a call, written when it is inserted: os.audit_log_search and gem prune begin with these.
+create index if not exists gem_events_first on public.core_tool_events (at) where seq = 1;
+
+alter table public.core_tool_calls
+  drop constraint if exists gem_calls_parent,
+  add constraint gem_calls_parent foreign key (parent_call_id) references public.core_tool_calls (id) on delete set null;
+
+-- PostgREST tells how many rows a filter is estimated to give, and Postgres estimates from the rows of all users: a column
+-- without statistics tells nothing.
+alter table public.core_tool_calls
+  alter column created_by set statistics 0, alter column session_id set statistics 0, alter column idempotency_key set statistics 0,
+  alter column computed_key set statistics 0, alter column parent_call_id set statistics 0, alter column traceparent set statistics 0,
+  alter column tool_name set statistics 0, alter column claimed_by set statistics 0;
+alter table public.core_tool_receipts
+  alter column idempotency_key set statistics 0, alter column tool_name set statistics 0, alter column worker_id set statistics 0;
+alter table public.core_tool_events alter column worker_id set statistics 0;
+
+-- Supabase's API exposes the schema public whole: without a policy nothing of a table is seen. The policies are in
+-- functions/frontends.sql.
+alter table public.core_tool_calls enable row level security;
+alter table public.core_tool_receipts enable row level security;
+alter table public.core_tool_events enable row level security;
+alter table public.core_workers enable row level security;
+alter table public.core_registry_versions enable row level security;

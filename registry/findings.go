@@ -1,0 +1,164 @@
+package registry
+
+import (
+	"cmp"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v5"
+)
+
+// finding is one fault of a document before it is put into words.
+type finding struct {
+	path    string // of the value, or of the property that is missing
+	keyword string
+	at      string // pointer into the schema, to the keyword's value
+	route   string // how validation came there, $ref by $ref
+	never   bool   // the schema is false: nothing is allowed here
+}
+
+func (f finding) compare(g finding) int {
+	return cmp.Or(comparePointers(f.path, g.path), cmp.Compare(f.keyword, g.keyword), cmp.Compare(f.at, g.at),
+		cmp.Compare(f.route, g.route))
+}
+
+// eachLeaf visits the errors that are the reason of all others. Those that only wrap them (a $ref, a branch of anyOf) are
+// left out, and so are those of the items that contains passed over, which are no faults by themselves.
+func eachLeaf(err *jsonschema.ValidationError, visit func(*jsonschema.ValidationError)) {
+	if len(err.Causes) == 0 || lastKeyword(err.KeywordLocation) == "minContains" {
+		visit(err)
+		return
+	}
+	for _, cause := range err.Causes {
+		eachLeaf(cause, visit)
+	}
+}
+
+// findings splits an error of the library into one finding a property, where it speaks of several.
+func (s *schema) findings(doc any, e *jsonschema.ValidationError) []finding {
+	_, at, _ := strings.Cut(e.AbsoluteKeywordLocation, "#")
+	f := finding{
+		path:    libraryPointer(e.InstanceLocation),
+		keyword: lastKeyword(e.KeywordLocation),
+		at:      libraryPointer(at),
+		route:   e.KeywordLocation,
+		never:   e.Message == "not allowed",
+	}
+	var names []string
+	switch f.keyword {
+	case "minContains":
+		if s.value(f.at) == nil {
+			f.keyword = "contains"
+		}
+	case "required":
+		names = slices.DeleteFunc(texts(s.value(f.at)), func(name string) bool {
+			_, ok := lookup(doc, joinPointer(f.path, name))
+			return ok
+		})
+	case "additionalProperties":
+		if !f.never {
+			names = s.additional(doc, f)
+		}
+	case "dependencies", "dependentRequired":
+		if name, ok := s.value(f.at).(string); ok {
+			names = []string{name}
+		}
+	}
+	if len(names) == 0 {
+		return []finding{f}
+	}
+	all := make([]finding, len(names))
+	for i, name := range names {
+		all[i] = f
+		all[i].path = joinPointer(f.path, name)
+	}
+	return all
+}
+
+// value is what the schema states at a pointer.
+func (s *schema) value(at string) any {
+	v, _ := lookup(s.doc, at)
+	return v
+}
+
+// beside returns the object that the schema states under another keyword of the same subschema.
+func (s *schema) beside(at, keyword string) map[string]any {
+	around, _ := splitPointer(at)
+	v, _ := s.value(around + "/" + keyword).(map[string]any)
+	return v
+}
+
+// additional names the properties that neither properties nor patternProperties of the schema know.
+func (s *schema) additional(doc any, f finding) []string {
+	known := s.beside(f.at, "properties")
+	var patterns []*regexp.Regexp
+	for pattern := range s.beside(f.at, "patternProperties") {
+		if p, err := regexp.Compile(pattern); err == nil {
+			patterns = append(patterns, p)
+		}
+	}
+	v, _ := lookup(doc, f.path)
+	object, _ := v.(map[string]any)
+	return slices.DeleteFunc(slices.Collect(maps.Keys(object)), func(name string) bool {
+		_, ok := known[name]
+		return ok || slices.ContainsFunc(patterns, func(p *regexp.Regexp) bool { return p.MatchString(name) })
+	})
+}
+
+// routeStep is a keyword that validation went through, with the name or the index that follows it, if one does.
+type routeStep struct{ keyword, name string }
+
+// named are the keywords that a name follows.
+var named = []string{"properties", "patternProperties", "dependentSchemas", "dependencies", "dependentRequired"}
+
+// route splits the library's keyword location, such as /properties/tags/items/anyOf/1/type.
+func route(location string) []routeStep {
+	var steps []routeStep
+	parts := tokens(location)
+	for i := 0; i < len(parts); i++ {
+		s := routeStep{keyword: parts[i]}
+		if slices.Contains(named, s.keyword) && i+1 < len(parts) {
+			i++
+			s.name = parts[i]
+		}
+		// The index of a schema in a list. No keyword is a number.
+		if i+1 < len(parts) {
+			if _, ok := index(parts[i+1]); ok {
+				i++
+				s.name = parts[i]
+			}
+		}
+		steps = append(steps, s)
+	}
+	return steps
+}
+
+func lastKeyword(location string) string {
+	steps := route(location)
+	if len(steps) == 0 {
+		return "schema"
+	}
+	return steps[len(steps)-1].keyword
+}
+
+// first keeps the first findings of a document and counts the others, of which there may be hundreds of thousands.
+type first struct {
+	sorted []finding
+	more   int
+}
+
+func (l *first) add(f finding) {
+	// Some of those kept may come out as the same fault, so they are more than will be shown.
+	const keep = 2 * maxFaults
+	if len(l.sorted) == keep {
+		l.more++
+		if f.compare(l.sorted[keep-1]) >= 0 {
+			return
+		}
+		l.sorted = l.sorted[:keep-1]
+	}
+	i, _ := slices.BinarySearchFunc(l.sorted, f, finding.compare)
+	l.sorted = slices.Insert(l.sorted, i, f)
+}

@@ -1,0 +1,183 @@
+package registry
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Parse reads a registry file, checks all of it and compiles its schemas. Its error is an [*InvalidError] with every
+// defect.
+func Parse(data []byte) (*Registry, error) {
+	d := decoder{noun: "the registry", data: bytes.TrimPrefix(data, []byte("\ufeff")), limit: maxRegistryBytes, registry: true}
+	doc := d.decode()
+	p := &parser{}
+	for _, f := range d.faults {
+		p.add(f.Path, f.Message)
+	}
+	var tools []*Tool
+	if !d.stopped {
+		p.shape(doc)
+		tools = p.tools(doc)
+	}
+	if len(p.problems) > 0 {
+		return nil, &InvalidError{defects(doc, p.problems)}
+	}
+	return newRegistry(doc.(map[string]any), tools), nil
+}
+
+// parser makes the tools of one registry file, and checks what its shape does not tell.
+type parser struct{ problems []problem }
+
+func (p *parser) add(pointer, text string) { p.problems = append(p.problems, problem{pointer, text}) }
+
+// defects orders problems by their place, and names the tool and the field of each. Only the first of one place is kept.
+func defects(doc any, problems []problem) []Defect {
+	slices.SortStableFunc(problems, func(a, b problem) int { return comparePointers(a.pointer, b.pointer) })
+	problems = slices.CompactFunc(problems, func(a, b problem) bool { return a.pointer == b.pointer })
+	all := make([]Defect, len(problems))
+	for i, p := range problems {
+		all[i] = defect(doc, tokens(p.pointer), p.text)
+	}
+	return all
+}
+
+func defect(doc any, steps []string, problem string) Defect {
+	d := Defect{Problem: cut(problem, 500)}
+	if len(steps) > 1 && steps[0] == "tools" {
+		list, _ := child(doc, "tools")
+		doc, _ = child(list, steps[1])
+		d.Tool, steps = "tools["+steps[1]+"]", steps[2:]
+		v, _ := child(doc, "name")
+		if name := text(v); name != "" && utf8.RuneCountInString(name) <= 200 && !strings.ContainsFunc(name, unicode.IsControl) {
+			d.Tool = name
+		}
+	}
+	if len(steps) > 0 && strings.HasSuffix(steps[0], "_schema") {
+		d.Field = cut(strings.Join(steps, "/"), 200)
+	} else {
+		d.Field = cut(fieldName(doc, steps), 200)
+	}
+	return d
+}
+
+func (p *parser) tools(doc any) []*Tool {
+	list, _ := child(doc, "tools")
+	var tools []*Tool
+	first := map[string]int{}
+	for i, v := range asList(list) {
+		entry, ok := v.(map[string]any)
+		if !ok {
+			continue
+		}
+		at := "/tools/" + strconv.Itoa(i)
+		t := p.tool(at, entry)
+		if before, twice := first[t.Name]; !twice {
+			first[t.Name] = i
+		} else if t.Name != "" {
+			p.add(at+"/name", fmt.Sprintf("tools[%d] and tools[%d] have the same name: rename or remove one", before, i))
+		}
+		tools = append(tools, t)
+	}
+	return tools
+}
+
+// tool reads one entry. A value of the wrong type is left out: its shape is reported.
+func (p *parser) tool(at string, entry map[string]any) *Tool {
+	idempotency, _ := entry["idempotency"].(map[string]any)
+	retry, _ := entry["retry"].(map[string]any)
+	t := &Tool{
+		Name:          text(entry["name"]),
+		Description:   text(entry["description"]),
+		InputSchema:   canonical(entry["input_schema"]),
+		OutputSchema:  canonical(entry["output_schema"]),
+		Permissions:   texts(entry["permissions"]),
+		Idempotency:   Idempotency{Mode(text(idempotency["mode"])), text(idempotency["key_field"])},
+		Timeout:       milliseconds(entry["timeout_ms"]),
+		ReceiptFields: texts(entry["receipt_fields"]),
+		Retry: Retry{ // with the defaults that its documentation states
+			MaxAttempts: cmp.Or(whole(retry["max_attempts"]), 3),
+			Backoff:     cmp.Or(milliseconds(retry["backoff_ms"]), 500*time.Millisecond),
+		},
+		entry: entry,
+	}
+	t.input = p.schema(entry["input_schema"], at+"/input_schema", "the input")
+	t.input.object = true
+	t.output = p.schema(entry["output_schema"], at+"/output_schema", "the output")
+	p.input(entry["input_schema"], at, t.Idempotency)
+	return t
+}
+
+func text(v any) string {
+	s, _ := v.(string)
+	return s
+}
+
+func whole(v any) int {
+	n, _ := v.(json.Number)
+	i, _ := strconv.Atoi(string(n))
+	return i
+}
+
+func milliseconds(v any) time.Duration { return time.Duration(whole(v)) * time.Millisecond }
+
+func (p *parser) schema(doc any, at, noun string) *schema {
+	s := &schema{noun: noun, doc: doc}
+	switch doc.(type) {
+	case map[string]any, bool:
+		for _, found := range s.compile() {
+			p.add(at+found.pointer, found.text)
+		}
+	}
+	return s
+}
+
+// input refuses an input_schema that no object can match, and a key field that a valid input could lack.
+func (p *parser) input(schema any, at string, idempotency Idempotency) {
+	described, required := false, false
+	for _, part := range conjuncts(nil, schema, schema) {
+		if t, ok := part["type"]; ok && t != "object" && !slices.Contains(asList(t), any("object")) {
+			p.add(at+"/input_schema/type", "is "+show(t)+`, and an input is always an object: write "type": "object"`)
+		}
+		properties, _ := part["properties"].(map[string]any)
+		_, ok := properties[idempotency.KeyField]
+		described = described || ok
+		required = required || slices.Contains(asList(part["required"]), any(idempotency.KeyField))
+	}
+	if idempotency.Mode != Keyed || idempotency.KeyField == "" {
+		return
+	}
+	field := quote(idempotency.KeyField)
+	switch at += "/idempotency/key_field"; {
+	case !described:
+		p.add(at, field+" is not a property of input_schema: describe it under properties, and require it")
+	case !required:
+		p.add(at, field+` is not required by input_schema, and a call without it would have no key: add it to "required"`)
+	}
+}
+
+// conjuncts appends the schemas that every document must match as a whole: the schema itself, and those that it includes by
+// $ref and allOf.
+func conjuncts(all []map[string]any, root, v any) []map[string]any {
+	schema, ok := v.(map[string]any)
+	// A schema in a circle of references is refused elsewhere; here it must only end.
+	if !ok || len(all) >= 100 {
+		return all
+	}
+	all = append(all, schema)
+	if ref := text(schema["$ref"]); strings.HasPrefix(ref, "#/") {
+		target, _ := lookup(root, libraryPointer(ref[1:]))
+		all = conjuncts(all, root, target)
+	}
+	for _, part := range asList(schema["allOf"]) {
+		all = conjuncts(all, root, part)
+	}
+	return all
+}

@@ -1,0 +1,78 @@
+package registry
+
+import (
+	_ "embed"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/santhosh-tekuri/jsonschema/v5"
+)
+
+//go:embed registry.schema.json
+var fileSchemaText []byte
+
+// fileSchema is registry.schema.json without the grammar of the tools' schemas, each of which is checked by its own draft.
+var fileSchema = sync.OnceValue(func() *schema {
+	doc := (&decoder{data: fileSchemaText, limit: maxRegistryBytes, registry: true}).decode()
+	for _, name := range []string{"input", "schema"} {
+		defs, _ := child(doc, "$defs")
+		defs.(map[string]any)[name] = map[string]any{"type": []any{"object", "boolean"}}
+	}
+	s := &schema{noun: "the registry", doc: doc}
+	if err := s.build(); err != nil {
+		panic(err)
+	}
+	return s
+})
+
+// shape checks a registry file against registry.schema.json.
+func (p *parser) shape(doc any) {
+	s := fileSchema()
+	var invalid *jsonschema.ValidationError
+	if errors.As(s.compiled.Validate(doc), &invalid) {
+		eachLeaf(invalid, func(leaf *jsonschema.ValidationError) {
+			for _, f := range s.findings(doc, leaf) {
+				p.add(f.path, s.advice(doc, f))
+			}
+		})
+	}
+}
+
+// advice says what is wrong with a field of the file, followed by the field's description in registry.schema.json.
+func (s *schema) advice(doc any, f finding) string {
+	got, _ := lookup(doc, f.path)
+	_, name := splitPointer(f.path)
+	about, _ := splitPointer(f.at)
+	text := s.verdict(f, got)
+	switch f.keyword {
+	case "additionalProperties":
+		return "unknown field" + s.knownFields(f, name)
+	case "required":
+		about = joinPointer(about+"/properties", name)
+		text = "is missing"
+	case "pattern":
+		text = "has the wrong form: " + show(got)
+	case "minimum", "maximum":
+		text += "; it is " + cut(show(got), 40)
+	}
+	if description, ok := s.value(about + "/description").(string); ok {
+		text = strings.Replace(text+". ", "?. ", "? ", 1) + description
+	}
+	return text
+}
+
+// knownFields tells which field an unknown one may be meant to be.
+func (s *schema) knownFields(f finding, name string) string {
+	known := slices.Sorted(maps.Keys(s.beside(f.at, "properties")))
+	if hint := didYouMean(name, known); hint != "" {
+		return hint
+	}
+	// Other dialects call it so.
+	if slices.Contains([]string{"parameters", "arguments", "args", "schema"}, name) && slices.Contains(known, "input_schema") {
+		return ": did you mean input_schema?"
+	}
+	return ": remove it, or begin its name with x- to keep it as a note; known fields are " + strings.Join(known, ", ")
+}
