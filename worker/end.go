@@ -49,14 +49,15 @@ func (a *attempt) write(e *end) {
 	switch e.how {
 	case receipted:
 		if a.tx != nil && a.tx.Open() {
-			if err = a.tx.Finish(a.final(e.outcome)); err != nil {
-				a.write(a.endOfCommit(err))
+			written, err := a.tx.Finish(a.final(e.outcome))
+			if err != nil {
+				a.write(a.endOfCommit(err, written))
 				return
 			}
 			break
 		}
 		if a.tx != nil {
-			a.tx.Rollback()
+			_ = a.tx.Rollback() // it has written nothing
 		}
 		err = a.writeReceipt(e.outcome)
 		if store.IsRefusal(err) {
@@ -89,12 +90,9 @@ func (a *attempt) write(e *end) {
 	a.tell(e)
 }
 
-// endOf says how an attempt ends whose step gave an error. The handler's transaction, if there was one, is rolled back by now.
-func (a *attempt) endOf(err error) *end {
-	var broken error // the transaction, whatever the handler made of that
-	if a.tx != nil {
-		broken = a.tx.Err()
-	}
+// endOf says how an attempt ends whose step gave an error. broken is the error that broke the handler's transaction, whatever the
+// handler made of it; nil if there was none. The transaction is rolled back by now.
+func (a *attempt) endOf(err, broken error) *end {
 	switch {
 	case store.IsNotHeld(err) || errors.Is(a.cause, errNotHeld):
 		return &end{how: notHeld}
@@ -114,23 +112,22 @@ func (a *attempt) endOf(err error) *end {
 }
 
 // endOfCommit rolls back a handler's transaction that could not be committed with its receipt, and says how the attempt ends.
-func (a *attempt) endOfCommit(err error) *end {
-	broken := a.tx.Err()
-	a.tx.Rollback()
-	var early *lanes.ReceiptError // before the commit
-	switch refused := errors.As(err, &early); {
+// written means that the receipt was accepted, and the commit refused.
+func (a *attempt) endOfCommit(err error, written bool) *end {
+	broken := a.tx.Rollback()
+	switch {
 	case errors.Is(err, lanes.ErrBlocked):
 		err = handlers.Transient(lanes.ErrBlocked)
 	case errors.Is(err, lanes.ErrStatementOpen):
 		err = fmt.Errorf("%s left the rows of a query open: read them to the end, or close them", a.handler.Func)
-	case broken != nil:
-		err = fmt.Errorf("%s went on after a statement had failed: %w", a.handler.Func, broken)
-	case refused && store.IsRefusal(err):
+	case errors.Is(err, lanes.ErrBroken):
+		err = fmt.Errorf("%s %w", a.handler.Func, err)
+	case !written && store.IsRefusal(err):
 		err = &unstorable{tool: a.tool.Name, err: err}
-	case refused && !store.IsNotHeld(err): // the receipt is not the handler's statement: Postgres has reasons of its own
+	case !written && !store.IsNotHeld(err): // the receipt is not the handler's statement: Postgres has reasons of its own
 		err = handlers.Transient(err)
 	}
-	return a.endOf(err)
+	return a.endOf(err, broken)
 }
 
 // failure is the receipt of an attempt whose error is its call's.

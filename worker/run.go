@@ -116,7 +116,7 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 	switch {
 	case err != nil:
 		a.cause = context.Cause(ctx)
-		return a.endOf(err)
+		return a.endOf(err, nil)
 	case held.Verdict == store.KeyBusy:
 		return &end{how: waiting}
 	case held.Verdict == store.KeyHit:
@@ -143,8 +143,7 @@ func (a *attempt) execute(ctx context.Context) *end {
 	if err == nil {
 		return ended(receipts.Success(output))
 	}
-	a.tx.Rollback()
-	return a.endOf(err)
+	return a.endOf(err, a.tx.Rollback())
 }
 
 // mayRunAgain reports whether a second run does no harm: the first one's rows went with its transaction, or the tool promises
