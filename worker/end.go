@@ -151,7 +151,8 @@ func (a *attempt) failure(err error) receipts.Outcome {
 	case errors.As(err, &unfit):
 		return receipts.Failure(receipts.OutputInvalid, unfit.Error(), unfit.faults)
 	case errors.As(err, &unencodable):
-		return receipts.Failure(receipts.OutputInvalid, fmt.Sprintf("The output of %s cannot be encoded as JSON: %v", a.tool.Name, unencodable.Err), nil)
+		return receipts.Failure(receipts.OutputInvalid,
+			fmt.Sprintf("The output of %s cannot be encoded as JSON: %v", a.tool.Name, unencodable.Err), nil)
 	case errors.As(err, &refused):
 		return receipts.Failure(receipts.OutputInvalid, refused.Error(), nil)
 	case errors.As(err, &failed):
@@ -202,10 +203,11 @@ func (a *attempt) final(outcome receipts.Outcome) store.Final {
 		}
 	}
 	if a.tool != nil {
-		effects.Idempotency = receipts.Idempotency{Mode: string(a.tool.Idempotency.Mode), Hit: outcome.ReplayOf != "", KeyField: a.tool.Idempotency.KeyField}
-		if effects.Idempotency.KeyField != "" {
+		key := &effects.Idempotency
+		key.Mode, key.Hit, key.KeyField = string(a.tool.Idempotency.Mode), outcome.ReplayOf != "", a.tool.Idempotency.KeyField
+		if key.KeyField != "" {
 			if value := a.keyValue(); len(value) <= maxKeyValue {
-				effects.Idempotency.KeyValue = value
+				key.KeyValue = value
 			}
 		}
 	}
@@ -213,7 +215,8 @@ func (a *attempt) final(outcome receipts.Outcome) store.Final {
 	if err != nil { // it has strings, numbers, and JSON from the input: this cannot happen, and must not cost the receipt
 		encoded = []byte("{}")
 	}
-	return store.Final{Attempt: a.Attempt, Outcome: outcome, Effects: receipts.CleanJSON(encoded), RegistryVersion: a.options.Registry.Version}
+	return store.Final{Attempt: a.Attempt, Outcome: outcome, Effects: receipts.CleanJSON(encoded),
+		RegistryVersion: a.options.Registry.Version}
 }
 
 // writeReceipt writes a receipt in a transaction of its own.
@@ -285,7 +288,8 @@ func (a *attempt) tell(e *end) {
 	case waiting:
 		fields = append(fields, zap.String("key", a.key))
 	case retried:
-		fields = append(fields, zap.Duration("again_in", time.Until(e.again)), zap.String("error", receipts.Shorten(publicMessage(e.reason), 500)))
+		reason := receipts.Shorten(publicMessage(e.reason), 500)
+		fields = append(fields, zap.Duration("again_in", time.Until(e.again)), zap.String("error", reason))
 	}
 	a.log.Info("call ended", fields...)
 }

@@ -128,7 +128,9 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 // execute runs the handler, inside a transaction that begins with its first statement. If it succeeds, the transaction is
 // still open: write commits it together with the receipt.
 func (a *attempt) execute(ctx context.Context) *end {
-	a.call = &handlers.Call{ID: a.CallID, Tool: a.tool.Name, Attempt: a.Number, SessionID: a.SessionID, CreatedBy: a.CreatedBy, Input: a.Input}
+	a.call = &handlers.Call{
+		ID: a.CallID, Tool: a.tool.Name, Attempt: a.Number, SessionID: a.SessionID, CreatedBy: a.CreatedBy, Input: a.Input,
+	}
 	ctx, a.tx = a.lanes.Begin(ctx, a.tool.Timeout)
 
 	a.at("before", "handler")

@@ -34,7 +34,7 @@ var (
 	ErrConnectionLost = errors.New("the connection to Postgres was lost")                   // or could not be opened
 	ErrBlocked        = fmt.Errorf("the receipt could not be committed within %s: the database was blocked", StatementTimeout)
 	ErrEnded          = errors.New("the call has ended, and its transaction with it")
-	ErrStatementOpen  = errors.New("a statement of this transaction is still under way: read its rows to the end, or close them, before the next")
+	ErrStatementOpen  = errors.New("a statement of this transaction is under way: read its rows to the end, or close them, before the next")
 	ErrBroken         = errors.New("went on after a statement had failed") // whose error is wrapped with it
 )
 
