@@ -180,7 +180,8 @@ type InteractionRef struct {
 
 // AddInteraction is entity.add_interaction.
 func (Entity) AddInteraction(ctx context.Context, tx handlers.Tx, call *handlers.Call, in AddInteraction) (out InteractionRef, err error) {
-	err = table.Row(ctx, tx, "entities", in.EntityID, `select id from gem_entity.add_interaction($1, $2, $3, $4, $5, $6) id where id is not null`,
+	err = table.Row(ctx, tx, "entities", in.EntityID,
+		`select id from gem_entity.add_interaction($1, $2, $3, $4, $5, $6) id where id is not null`,
 		[]any{in.InteractionType, in.Summary, table.NullJSON(in.Details), in.OccurredAt, call.ID}, &out.InteractionID)
 	if err == nil {
 		call.Wrote("interactions", handlers.Insert, out.InteractionID)

@@ -210,7 +210,8 @@ func (Leads) ListByStage(ctx context.Context, tx handlers.Tx, call *handlers.Cal
 	if in.Stage != "" {
 		where = `l.stage = $1` // by itself, so that the index over stages serves it
 	}
-	leads, err := table.List[Lead](ctx, tx, call, "leads", `select l.id::text, l.name, l.phone, l.suburb, l.email, l.source, l.stage, l.notes, l.lost_reason,
+	leads, err := table.List[Lead](ctx, tx, call, "leads", `
+		select l.id::text, l.name, l.phone, l.suburb, l.email, l.source, l.stage, l.notes, l.lost_reason,
 			l.created_at, l.updated_at,
 			coalesce((select jsonb_agg(jsonb_strip_nulls(jsonb_build_object('source', source, 'added_at', created_at))
 					|| case when campaign is null then '{}' else jsonb_build_object('campaign', campaign) end order by created_at, id)

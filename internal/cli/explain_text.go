@@ -61,7 +61,7 @@ func explainQueued(e *client.Explanation) string {
 			last = fmt.Sprintf("the last one, %s, was seen %s ago", w.Last, span(e.At.Sub(w.LastAt)))
 		}
 		return fmt.Sprintf("It is queued, and no worker is running that could take it; %s. Start one: gem worker", last)
-	case client.ForIdle:
+	case client.ForIdleWorker:
 		return fmt.Sprintf("It is queued. It has lost %d workers and may have killed them, so a worker takes it only while running no other such call.", c.Losses)
 	}
 
@@ -92,7 +92,7 @@ func explainRunning(e *client.Explanation) string {
 	if e.Timeout > 0 {
 		said += "; its timeout is " + span(e.Timeout)
 	}
-	if e.WaitsFor == client.ForEnd {
+	if e.WaitsFor == client.ForHandler {
 		if c.CancelRequested {
 			return said + ". Someone asked to cancel it, and its worker is about to end it."
 		}

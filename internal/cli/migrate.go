@@ -38,7 +38,7 @@ the database changes nothing, or refuses.`,
 			}
 			url, from := migrateThrough(cfg)
 			db, err := open(cmd.Context(), url, patience, func(reason string) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "Postgres can not be reached yet, trying again for at most %s: %s\n", patience, reason)
+				fmt.Fprintf(cmd.ErrOrStderr(), "Postgres cannot be reached yet, trying again for at most %s: %s\n", patience, reason)
 			})
 			if err != nil {
 				return fmt.Errorf("%s: %w", from, err)
@@ -71,7 +71,7 @@ func migrateThrough(cfg *config.Config) (url, variable string) {
 	return cfg.DatabaseURL.Reveal(), "DATABASE_URL"
 }
 
-// migrate brings the database to the newest version. What it did before an error is in the result.
+// migrate brings the database up to date. The result also holds what was done before an error.
 func (p *Program) migrate(ctx context.Context, url string) (migrations.Result, error) {
 	done, err := migrations.Apply(ctx, url, p.sources()...)
 	var (
@@ -105,5 +105,5 @@ func migrated(done migrations.Result) string {
 
 // patienceFlag adds the flag of a command that is started together with its database.
 func patienceFlag(cmd *cobra.Command, patience *time.Duration) {
-	cmd.Flags().DurationVar(patience, "patience", time.Minute, "how long to wait for a database that can not be reached")
+	cmd.Flags().DurationVar(patience, "patience", time.Minute, "how long to wait for a database that cannot be reached")
 }
