@@ -27,7 +27,8 @@ func (f finding) compare(g finding) int {
 // eachLeaf visits the errors that are the reason of all others. Those that only wrap them (a $ref, a branch of anyOf) are
 // left out, and so are those of the items that contains passed over, which are no faults by themselves.
 func eachLeaf(err *jsonschema.ValidationError, visit func(*jsonschema.ValidationError)) {
-	if len(err.Causes) == 0 || lastKeyword(err.KeywordLocation) == "minContains" {
+	// A schema under a property of that name has no message.
+	if len(err.Causes) == 0 || strings.HasSuffix(err.KeywordLocation, "/minContains") && err.Message != "" {
 		visit(err)
 		return
 	}
@@ -39,9 +40,10 @@ func eachLeaf(err *jsonschema.ValidationError, visit func(*jsonschema.Validation
 // findings splits an error of the library into one finding a property, where it speaks of several.
 func (s *schema) findings(doc any, e *jsonschema.ValidationError) []finding {
 	_, at, _ := strings.Cut(e.AbsoluteKeywordLocation, "#")
+	steps := route(e.KeywordLocation)
 	f := finding{
 		path:    libraryPointer(e.InstanceLocation),
-		keyword: lastKeyword(e.KeywordLocation),
+		keyword: steps[len(steps)-1].keyword,
 		at:      libraryPointer(at),
 		route:   e.KeywordLocation,
 		never:   e.Message == "not allowed",
@@ -107,40 +109,27 @@ func (s *schema) additional(doc any, f finding) []string {
 	})
 }
 
-// routeStep is a keyword that validation went through, with the name or the index that follows it, if one does.
-type routeStep struct{ keyword, name string }
+// step is a keyword that validation went through, with the index of the schema in its list, if it has one.
+type step struct{ keyword, index string }
 
 // named are the keywords that a name follows.
 var named = []string{"properties", "patternProperties", "dependentSchemas", "dependencies", "dependentRequired"}
 
-// route splits the library's keyword location, such as /properties/tags/items/anyOf/1/type.
-func route(location string) []routeStep {
-	var steps []routeStep
-	parts := tokens(location)
-	for i := 0; i < len(parts); i++ {
-		s := routeStep{keyword: parts[i]}
-		if slices.Contains(named, s.keyword) && i+1 < len(parts) {
-			i++
-			s.name = parts[i]
+// route splits the library's keyword location, such as /properties/tags/items/anyOf/1/type. No keyword is a number.
+func route(location string) []step {
+	all := []step{{keyword: "schema"}}
+	for parts := tokens(location); len(parts) > 0; {
+		s := step{keyword: parts[0]}
+		parts = parts[1:]
+		if len(parts) > 0 && slices.Contains(named, s.keyword) {
+			parts = parts[1:]
 		}
-		// The index of a schema in a list. No keyword is a number.
-		if i+1 < len(parts) {
-			if _, ok := index(parts[i+1]); ok {
-				i++
-				s.name = parts[i]
-			}
+		if len(parts) > 0 && index(parts[0]) >= 0 {
+			s.index, parts = parts[0], parts[1:]
 		}
-		steps = append(steps, s)
+		all = append(all, s)
 	}
-	return steps
-}
-
-func lastKeyword(location string) string {
-	steps := route(location)
-	if len(steps) == 0 {
-		return "schema"
-	}
-	return steps[len(steps)-1].keyword
+	return all
 }
 
 // first keeps the first findings of a document and counts the others, of which there may be hundreds of thousands.

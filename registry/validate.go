@@ -40,12 +40,13 @@ func clean(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
 }
 
-// withMore ends a list of faults with the number of those left out.
-func withMore(faults []Fault, more int) []Fault {
-	if more == 0 {
-		return faults
+// bounded returns the first faults. If there are others, one more fault tells how many: those of the list, and more.
+func bounded(faults []Fault, more int) []Fault {
+	shown := min(len(faults), maxFaults)
+	if more += len(faults) - shown; more > 0 {
+		faults = append(faults[:shown], newFault("", "more", fmt.Sprintf("more faults were left out: %d", more)))
 	}
-	return append(faults, newFault("", "more", fmt.Sprintf("more faults were left out: %d", more)))
+	return faults
 }
 
 // cut shortens a text to at most n characters, and marks that it did.
@@ -81,10 +82,10 @@ func (s *schema) validate(raw []byte) []Fault {
 		large.Lock()
 		defer large.Unlock()
 	}
-	d := decoder{noun: s.noun, data: raw, limit: maxDocumentBytes}
-	doc := d.decode()
+	d := decoder{noun: s.noun}
+	doc := d.decode(raw)
 	if len(d.faults) > 0 {
-		return withMore(d.faults, d.more)
+		return bounded(d.faults, 0)
 	}
 	if _, ok := doc.(map[string]any); s.object && !ok {
 		return []Fault{newFault("", "type", fmt.Sprintf("%s must be an object and is %s", s.noun, kindOf(doc)))}
@@ -127,14 +128,11 @@ func (s *schema) explain(doc any, err *jsonschema.ValidationError) []Fault {
 		}
 	})
 	var faults []Fault
-	for i, f := range found.sorted {
-		if len(faults) == maxFaults {
-			return withMore(faults, found.more+len(found.sorted)-i)
-		}
+	for _, f := range found.sorted {
 		fault := newFault(f.path, f.keyword, s.message(doc, f))
 		if !slices.Contains(faults, fault) {
 			faults = append(faults, fault)
 		}
 	}
-	return withMore(faults, found.more)
+	return bounded(faults, found.more)
 }
