@@ -75,9 +75,9 @@ var refusals = []struct {
 	{"keyed without key_field", file(entry(fields{"idempotency": `{"mode": "keyed"}`})), []string{"leads.create: idempotency.key_field: is required"}, true},
 	{"keyed with an empty key_field", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": ""}`})), []string{"leads.create: idempotency.key_field: is too short: its length is 0 and must be at least 1"}, true},
 	{"keyed with a null key_field", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": null}`})), []string{"leads.create: idempotency.key_field: must be a string and is null. Mode keyed needs"}, true},
-	{"keyed by what is no property", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "mail"}`})), []string{`leads.create: idempotency.key_field: "mail" is not a required property`}, false},
-	{"keyed by what may be absent", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "phone"}`, "input_schema": `{"properties": {"phone": {}}}`})), []string{`leads.create: idempotency.key_field: "phone" is not a required property`}, false},
-	{"keyed by an alternative's property", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "phone"}`, "input_schema": `{"properties": {"phone": {}}, "anyOf": [{"required": ["phone"]}, {}]}`})), []string{`leads.create: idempotency.key_field: "phone" is not a required property`}, false},
+	{"keyed by what is no property", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "mail"}`})), []string{`leads.create: idempotency.key_field: mail is not a required property`}, false},
+	{"keyed by what may be absent", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "phone"}`, "input_schema": `{"properties": {"phone": {}}}`})), []string{`leads.create: idempotency.key_field: phone is not a required property`}, false},
+	{"keyed by an alternative's property", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "phone"}`, "input_schema": `{"properties": {"phone": {}}, "anyOf": [{"required": ["phone"]}, {}]}`})), []string{`leads.create: idempotency.key_field: phone is not a required property`}, false},
 	{"key_field without keyed", file(entry(fields{"idempotency": `{"mode": "safe-retry", "key_field": "phone"}`})), []string{"leads.create: idempotency.key_field: must be null and is a string. Only mode keyed has a key field: remove it"}, true},
 
 	{"timeout 0", file(entry(fields{"timeout_ms": `0`})), []string{"leads.create: timeout_ms: must be at least 1; it is 0. The number of milliseconds after which"}, true},

@@ -26,8 +26,7 @@ func (s *schema) message(doc any, f finding) string {
 			}
 		}
 	}
-	got, _ := lookup(doc, f.path)
-	return cut(subject+" "+s.verdict(f, got), maxMessage-len(suffix)) + suffix
+	return cut(subject+" "+s.verdict(doc, f), maxMessage-len(suffix)) + suffix
 }
 
 // verdicts are sentences without their subject, by keyword. VALUE is the keyword's value in the schema, SIZE the
@@ -56,8 +55,8 @@ var verdicts = map[string]string{
 }
 
 // verdict is the sentence without its subject.
-func (s *schema) verdict(f finding, got any) string {
-	want := s.value(f.at)
+func (s *schema) verdict(doc any, f finding) string {
+	want, got := valueAt(s.doc, f.at), valueAt(doc, f.path)
 	around, _ := splitPointer(f.at)
 	switch f.keyword {
 	case "additionalProperties", "unevaluatedProperties":
@@ -71,10 +70,10 @@ func (s *schema) verdict(f finding, got any) string {
 		return "is not a valid " + show(want) + examples[show(want)]
 	case "dependencies", "dependentRequired":
 		_, other := splitPointer(around)
-		return "is required when " + label(other) + " is present"
+		return "is required when " + show(other) + " is present"
 	case "exclusiveMinimum", "exclusiveMaximum":
 		if want == true { // draft 4: a flag beside the limit
-			want = s.value(around + "/" + strings.ToLower(strings.TrimPrefix(f.keyword, "exclusive")))
+			want = valueAt(s.doc, around+"/"+strings.ToLower(strings.TrimPrefix(f.keyword, "exclusive")))
 		}
 	}
 	if f.never {
@@ -105,22 +104,12 @@ func fieldName(tokens []string) string {
 		case index(token) >= 0:
 			b.WriteString("[" + token + "]")
 		case i > 0:
-			b.WriteString("." + label(token))
+			b.WriteString("." + show(token))
 		default:
-			b.WriteString(label(token))
+			b.WriteString(show(token))
 		}
 	}
 	return b.String()
-}
-
-var plainLabel = regexp.MustCompile(`^[\p{L}_$][\p{L}\p{N}_$-]*$`)
-
-// label shows a property's name, in quotes when it is not a plain word.
-func label(name string) string {
-	if name = cut(name, 60); plainLabel.MatchString(strings.TrimSuffix(name, "…")) {
-		return name
-	}
-	return strconv.Quote(name)
 }
 
 func kindOf(v any) string {
@@ -159,12 +148,17 @@ func words(v any, between string, write func(any) string) string {
 	return strings.Join(all, between)
 }
 
-// show writes a value of the schema. A string stands as it is when it reads as a word.
-func show(want any) string {
-	if s, ok := want.(string); ok && plainLabel.MatchString(s) {
-		return cut(s, 120)
+var plainWord = regexp.MustCompile(`^[\p{L}_$][\p{L}\p{N}_$-]*$`)
+
+// show writes a value of the schema or the name of a property. A string stands as it is when it reads as a word.
+func show(v any) string {
+	if s, ok := v.(string); ok {
+		if s = cut(s, 150); plainWord.MatchString(s) {
+			return s
+		}
+		v = s
 	}
-	return cut(string(canonical(want)), 200)
+	return cut(string(canonical(v)), 200)
 }
 
 func asList(v any) []any {

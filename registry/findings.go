@@ -37,8 +37,8 @@ func eachLeaf(err *jsonschema.ValidationError, visit func(*jsonschema.Validation
 	}
 }
 
-// findings splits an error of the library into one finding a property, where it speaks of several.
-func (s *schema) findings(doc any, e *jsonschema.ValidationError) []finding {
+// findings visits what an error of the library says: one finding a property, where it speaks of several.
+func (s *schema) findings(doc any, e *jsonschema.ValidationError, visit func(finding)) {
 	_, at, _ := strings.Cut(e.AbsoluteKeywordLocation, "#")
 	steps := route(e.KeywordLocation)
 	f := finding{
@@ -51,11 +51,11 @@ func (s *schema) findings(doc any, e *jsonschema.ValidationError) []finding {
 	var names []string
 	switch f.keyword {
 	case "minContains":
-		if s.value(f.at) == nil {
+		if valueAt(s.doc, f.at) == nil {
 			f.keyword = "contains"
 		}
 	case "required":
-		names = slices.DeleteFunc(texts(s.value(f.at)), func(name string) bool {
+		names = slices.DeleteFunc(texts(valueAt(s.doc, f.at)), func(name string) bool {
 			_, ok := lookup(doc, joinPointer(f.path, name))
 			return ok
 		})
@@ -64,31 +64,24 @@ func (s *schema) findings(doc any, e *jsonschema.ValidationError) []finding {
 			names = s.additional(doc, f)
 		}
 	case "dependencies", "dependentRequired":
-		if name, ok := s.value(f.at).(string); ok {
+		if name, ok := valueAt(s.doc, f.at).(string); ok {
 			names = []string{name}
 		}
 	}
 	if len(names) == 0 {
-		return []finding{f}
+		visit(f)
 	}
-	all := make([]finding, len(names))
-	for i, name := range names {
-		all[i] = f
-		all[i].path = joinPointer(f.path, name)
+	around := f.path
+	for _, name := range names {
+		f.path = joinPointer(around, name)
+		visit(f)
 	}
-	return all
-}
-
-// value is what the schema states at a pointer.
-func (s *schema) value(at string) any {
-	v, _ := lookup(s.doc, at)
-	return v
 }
 
 // beside returns the object that the schema states under another keyword of the same subschema.
 func (s *schema) beside(at, keyword string) map[string]any {
 	around, _ := splitPointer(at)
-	v, _ := s.value(around + "/" + keyword).(map[string]any)
+	v, _ := valueAt(s.doc, around+"/"+keyword).(map[string]any)
 	return v
 }
 
@@ -101,8 +94,7 @@ func (s *schema) additional(doc any, f finding) []string {
 			patterns = append(patterns, p)
 		}
 	}
-	v, _ := lookup(doc, f.path)
-	object, _ := v.(map[string]any)
+	object, _ := valueAt(doc, f.path).(map[string]any)
 	return slices.DeleteFunc(slices.Collect(maps.Keys(object)), func(name string) bool {
 		_, ok := known[name]
 		return ok || slices.ContainsFunc(patterns, func(p *regexp.Regexp) bool { return p.MatchString(name) })
@@ -130,24 +122,4 @@ func route(location string) []step {
 		all = append(all, s)
 	}
 	return all
-}
-
-// first keeps the first findings of a document and counts the others, of which there may be hundreds of thousands.
-type first struct {
-	sorted []finding
-	more   int
-}
-
-func (l *first) add(f finding) {
-	// Some of those kept may come out as the same fault, so they are more than will be shown.
-	const keep = 2 * maxFaults
-	if len(l.sorted) == keep {
-		l.more++
-		if f.compare(l.sorted[keep-1]) >= 0 {
-			return
-		}
-		l.sorted = l.sorted[:keep-1]
-	}
-	i, _ := slices.BinarySearchFunc(l.sorted, f, finding.compare)
-	l.sorted = slices.Insert(l.sorted, i, f)
 }

@@ -53,11 +53,9 @@ var printable = regexp.MustCompile(`^\PC{1,200}$`)
 func defect(doc any, steps []string, problem string) Defect {
 	d := Defect{Problem: cut(problem, 500)}
 	if len(steps) > 1 && steps[0] == "tools" {
-		list, _ := child(doc, "tools")
-		doc, _ = child(list, steps[1])
+		name := text(valueAt(doc, "/tools/"+steps[1]+"/name"))
 		d.Tool, steps = "tools["+steps[1]+"]", steps[2:]
-		v, _ := child(doc, "name")
-		if name := text(v); printable.MatchString(name) {
+		if printable.MatchString(name) {
 			d.Tool = name
 		}
 	}
@@ -70,10 +68,9 @@ func defect(doc any, steps []string, problem string) Defect {
 }
 
 func (p *parser) tools(doc any) []*Tool {
-	list, _ := child(doc, "tools")
 	var tools []*Tool
 	first := map[string]int{}
-	for i, v := range asList(list) {
+	for i, v := range asList(valueAt(doc, "/tools")) {
 		entry, ok := v.(map[string]any)
 		if !ok {
 			continue
@@ -153,7 +150,7 @@ func (p *parser) input(schema any, at string, idempotency Idempotency) {
 		required = required || slices.Contains(asList(part["required"]), any(idempotency.KeyField))
 	}
 	if idempotency.Mode == Keyed && idempotency.KeyField != "" && !(described && required) {
-		p.add(at+"/idempotency/key_field", quote(idempotency.KeyField)+" is not a required property of input_schema, and a call without it would "+
+		p.add(at+"/idempotency/key_field", show(idempotency.KeyField)+" is not a required property of input_schema, and a call without it would "+
 			`have no key: describe it under "properties", and add it to "required"`)
 	}
 }
@@ -168,8 +165,7 @@ func conjuncts(all []map[string]any, root, v any) []map[string]any {
 	}
 	all = append(all, schema)
 	if ref := text(schema["$ref"]); strings.HasPrefix(ref, "#/") {
-		target, _ := lookup(root, libraryPointer(ref[1:]))
-		all = conjuncts(all, root, target)
+		all = conjuncts(all, root, valueAt(root, libraryPointer(ref[1:])))
 	}
 	for _, part := range asList(schema["allOf"]) {
 		all = conjuncts(all, root, part)

@@ -75,6 +75,12 @@ func lookup(v any, pointer string) (any, bool) {
 	return v, true
 }
 
+// valueAt is the value that a pointer names, or nil.
+func valueAt(doc any, pointer string) any {
+	v, _ := lookup(doc, pointer)
+	return v
+}
+
 // comparePointers orders pointers by level: indexes by number, before keys by letter.
 func comparePointers(a, b string) int {
 	return slices.CompareFunc(tokens(a), tokens(b), func(a, b string) int {

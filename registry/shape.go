@@ -19,8 +19,7 @@ var fileSchemaText []byte
 var fileSchema = sync.OnceValue(func() *schema {
 	doc := (&decoder{registry: true}).decode(fileSchemaText)
 	for _, name := range []string{"input", "schema"} {
-		defs, _ := child(doc, "$defs")
-		defs.(map[string]any)[name] = map[string]any{"type": []any{"object", "boolean"}}
+		valueAt(doc, "/$defs").(map[string]any)[name] = map[string]any{"type": []any{"object", "boolean"}}
 	}
 	s := &schema{noun: "the registry", doc: doc}
 	if err := s.build(); err != nil {
@@ -35,19 +34,16 @@ func (p *parser) shape(doc any) {
 	var invalid *jsonschema.ValidationError
 	if errors.As(s.compiled.Validate(doc), &invalid) {
 		eachLeaf(invalid, func(leaf *jsonschema.ValidationError) {
-			for _, f := range s.findings(doc, leaf) {
-				p.add(f.path, s.advice(doc, f))
-			}
+			s.findings(doc, leaf, func(f finding) { p.add(f.path, s.advice(doc, f)) })
 		})
 	}
 }
 
 // advice says what is wrong with a field of the file, followed by the field's description in registry.schema.json.
 func (s *schema) advice(doc any, f finding) string {
-	got, _ := lookup(doc, f.path)
 	_, name := splitPointer(f.path)
 	about, _ := splitPointer(f.at)
-	text := s.verdict(f, got)
+	text := s.verdict(doc, f)
 	switch f.keyword {
 	case "additionalProperties":
 		known := slices.Sorted(maps.Keys(s.beside(f.at, "properties")))
@@ -56,9 +52,9 @@ func (s *schema) advice(doc any, f finding) string {
 	case "required":
 		about = joinPointer(about+"/properties", name)
 	case "pattern", "minimum", "maximum":
-		text += "; it is " + cut(show(got), 40)
+		text += "; it is " + cut(show(valueAt(doc, f.path)), 40)
 	}
-	if description, ok := s.value(about + "/description").(string); ok {
+	if description, ok := valueAt(s.doc, about+"/description").(string); ok {
 		text = strings.Replace(text+". ", "?. ", "? ", 1) + description
 	}
 	return text

@@ -31,13 +31,10 @@ const (
 	maxPath    = 500 // characters
 )
 
-// newFault bounds a fault and makes sure that the database can store it: the keys on its path come from the document.
+// newFault bounds a fault and makes sure that the database can store its path, whose keys come from the document.
 func newFault(path, keyword, message string) Fault {
-	return Fault{Path: cut(clean(path), maxPath), Keyword: keyword, Message: cut(clean(message), maxMessage)}
-}
-
-func clean(s string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
+	path = strings.ReplaceAll(strings.ToValidUTF8(path, "\ufffd"), "\x00", "\ufffd")
+	return Fault{Path: cut(path, maxPath), Keyword: keyword, Message: cut(message, maxMessage)}
 }
 
 // bounded returns the first faults. If there are others, one more fault tells how many: those of the list, and more.
@@ -119,20 +116,29 @@ func (s *schema) check(doc any, levels int) (faults []Fault) {
 	}
 }
 
-// explain turns the library's errors into faults, in an order that does not depend on that of a Go map.
+// explain turns the library's errors into faults, in an order that does not depend on that of a Go map. There may be hundreds
+// of thousands; the first are kept, and more than are shown, since some of them may come out as the same fault.
 func (s *schema) explain(doc any, err *jsonschema.ValidationError) []Fault {
-	var found first
+	const keep = 2 * maxFaults
+	var found []finding
+	total := 0
 	eachLeaf(err, func(leaf *jsonschema.ValidationError) {
-		for _, f := range s.findings(doc, leaf) {
-			found.add(f)
-		}
+		s.findings(doc, leaf, func(f finding) {
+			total++
+			if len(found) == keep && f.compare(found[keep-1]) >= 0 {
+				return
+			}
+			i, _ := slices.BinarySearchFunc(found, f, finding.compare)
+			found = slices.Insert(found, i, f)
+			found = found[:min(len(found), keep)]
+		})
 	})
 	var faults []Fault
-	for _, f := range found.sorted {
+	for _, f := range found {
 		fault := newFault(f.path, f.keyword, s.message(doc, f))
 		if !slices.Contains(faults, fault) {
 			faults = append(faults, fault)
 		}
 	}
-	return bounded(faults, found.more)
+	return bounded(faults, total-len(found))
 }
