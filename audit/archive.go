@@ -19,13 +19,13 @@ type File interface {
 //
 // It loads them into temporary tables, in a transaction that writes nothing else and is rolled back at the end. So any database
 // with GEM's tables serves, also through a transaction pooler, and the role needs only the right TEMP. Parents and repeated
-// receipts may be missing: another archive or a database has them. A line that cannot be read is a finding, not an error.
+// receipts may be missing: another archive or a database has them. A line that cannot be read is a finding, not an error. A
+// million calls take a few minutes, most of them to load, and as much temporary disk space as the archives.
 func Archives(ctx context.Context, db Beginner, files []File, o Options) (*Report, error) {
-	return run(ctx, db, pgx.TxOptions{AccessMode: pgx.ReadWrite}, archives, o, func(tx pgx.Tx) error {
-		return load(ctx, tx, files)
-	})
+	return run(ctx, db, archives, files, o)
 }
 
+// load loads archives into temporary tables.
 func load(ctx context.Context, tx pgx.Tx, files []File) error {
 	loader, err := archive.NewLoader(ctx, tx)
 	// Not wrapped: a caller that finds a *PgError in it would show Postgres's words instead of these.

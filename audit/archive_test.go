@@ -166,14 +166,17 @@ func TestEachCheckOfAnArchiveReportsWhatBreaksIt(t *testing.T) {
 		{line, "an id that is none", "invalid input syntax for type uuid", call("id", "x"), ""},
 		{line, "events that are no list", "non-array", edit(func(line, _, _ object, _ []any) { line["events"] = object{} }), ""},
 		{line, "a number twice", "two of its events have the same number", event(2, "seq", 2), ""},
-		{line, "deep nesting", "stack depth limit exceeded", func(*testing.T) []string { return []string{strings.Repeat("[", 1_000_000) + "\n"} }, ""},
+		{line, "deep nesting", "stack depth limit exceeded",
+			func(*testing.T) []string { return []string{strings.Repeat("[", 1_000_000) + "\n"} }, ""},
 		{line, "a later version", "it is not a line of an archive", change("", `"gem_archive": 1`, `"gem_archive": 2`), ""},
 		{"archive-differs", "a call twice", "calls.jsonl:2 has the call once more, and not as calls.jsonl:1 has it",
 			func(*testing.T) []string {
 				return []string{lines[0], strings.Replace(lines[0], `"seq"`, `"sequel": 1, "seq"`, 1)}
 			}, ""},
-		{"archive-repeated", "an interrupted run", "calls.jsonl:3 repeats calls.jsonl:1", func(*testing.T) []string { return []string{lines[0], lines[1], lines[0]} }, ""},
-		{"archive-torn", "an interrupted run", "calls.jsonl:2: the line ends after 50 bytes", func(*testing.T) []string { return []string{lines[0], lines[1][:50]} }, ""},
+		{"archive-repeated", "an interrupted run", "calls.jsonl:3 repeats calls.jsonl:1",
+			func(*testing.T) []string { return []string{lines[0], lines[1], lines[0]} }, ""},
+		{"archive-torn", "an interrupted run", "calls.jsonl:2: the line ends after 50 bytes",
+			func(*testing.T) []string { return []string{lines[0], lines[1][:50]} }, ""},
 		{"archive-unfinished", "a call that runs", "the call is running, and was archived", edit(func(line, call, _ object, events []any) {
 			line["events"] = events[:2]
 			call["events"], call["status"], call["error"] = 2, "running", nil
@@ -214,7 +217,8 @@ func TestEachCheckOfAnArchiveReportsWhatBreaksIt(t *testing.T) {
 		{"journal-gaps", "an event is missing", "there are 2 events, from 1 to 2, and the call counts 3",
 			edit(func(line, _, _ object, events []any) { line["events"] = events[:2] }), ""},
 		{"journal-gaps", "the numbers are wrong", "there are 3 events, from 1 to 4, and the call counts 3", event(2, "seq", 4), ""},
-		{"journal-gaps", "there are none", "there is no journal, and the call counts 3 events", edit(func(line, _, _ object, _ []any) { line["events"] = nil }), ""},
+		{"journal-gaps", "there are none", "there is no journal, and the call counts 3 events",
+			edit(func(line, _, _ object, _ []any) { line["events"] = nil }), ""},
 		{"journal-gaps", "no count", "there are 3 events, from 1 to 3, and the call counts ", call("events", nil), ""},
 		{"journal-order", "never claimed", "event 2 is woken, and the call was queued before", event(1, "event", "woken"), ""},
 		{"journal-order", "no event that exists", "event 2 is nonsense, and the call was queued before", event(1, "event", "nonsense"), ""},
@@ -224,9 +228,12 @@ func TestEachCheckOfAnArchiveReportsWhatBreaksIt(t *testing.T) {
 		{"journal-receipt", "another", "the last event names the receipt " + id, event(2, "data", object{"receipt_id": id}), ""},
 		{"journal-orphan", "another call's", "1 events are of a call that does not exist", event(0, "call_id", id), "journal-gaps"},
 		{"journal-orphan", "nobody's", "1 events are of a call that does not exist", event(0, "call_id", nil), "journal-gaps"},
-		{"hit-source", "another result", "its receipt repeats the receipt", change(`"hit": true, "mode": "keyed"`, `{"lead_id": "`, `{"lead_id": "x`), ""},
-		{"hit-effects", "denied", "its receipt repeats ", change(`"hit": true, "mode": "keyed"`, `"hit": true`, `"hit": false`), ""},
-		{"key-computed", "another input", `, and the call leads.create:phone="3"`, change(`"hit": false, "mode": "keyed"`, `"phone": "2"`, `"phone": "3"`), ""},
+		{"hit-source", "another result", "its receipt repeats the receipt",
+			change(`"hit": true, "mode": "keyed"`, `{"lead_id": "`, `{"lead_id": "x`), ""},
+		{"hit-effects", "denied", "its receipt repeats ",
+			change(`"hit": true, "mode": "keyed"`, `"hit": true`, `"hit": false`), ""},
+		{"key-computed", "another input", `, and the call leads.create:phone="3"`,
+			change(`"hit": false, "mode": "keyed"`, `"phone": "2"`, `"phone": "3"`), ""},
 	} {
 		t.Run(b.check+": "+b.what, func(t *testing.T) {
 			t.Parallel()

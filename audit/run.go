@@ -41,16 +41,19 @@ var settings = map[string]string{
 // calls take about half a minute on two cores, and up to half a gigabyte of temporary files. Vacuum cannot remove dead rows
 // meanwhile. The role must see all rows, as the owner of the tables does.
 func Database(ctx context.Context, db Beginner, o Options) (*Report, error) {
-	nothing := func(pgx.Tx) error { return nil }
-	return run(ctx, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, databases, o, nothing)
+	return run(ctx, db, databases, nil, o)
 }
 
-// run prepares a transaction and makes all checks of a source in it.
-func run(ctx context.Context, db Beginner, mode pgx.TxOptions, of source, o Options, prepare func(pgx.Tx) error) (*Report, error) {
+// run makes all checks of a source in one transaction. files are those of archives.
+func run(ctx context.Context, db Beginner, of source, files []File, o Options) (*Report, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
 	began := time.Now()
+	mode := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	if of == archives {
+		mode.AccessMode = pgx.ReadWrite // load creates temporary tables
+	}
 	tx, err := db.BeginTx(ctx, mode)
 	if err != nil {
 		return nil, err
@@ -61,11 +64,14 @@ func run(ctx context.Context, db Beginner, mode pgx.TxOptions, of source, o Opti
 			return nil, fmt.Errorf("set %s: %w", name, err)
 		}
 	}
-	if _, err := tx.Exec(ctx, "select set_config('statement_timeout', $1, true)", strconv.FormatInt(o.Timeout.Milliseconds(), 10)); err != nil {
+	timeout := strconv.FormatInt(o.Timeout.Milliseconds(), 10)
+	if _, err := tx.Exec(ctx, "select set_config('statement_timeout', $1, true)", timeout); err != nil {
 		return nil, fmt.Errorf("set statement_timeout: %w", err)
 	}
-	if err := prepare(tx); err != nil {
-		return nil, err
+	if of == archives {
+		if err := load(ctx, tx, files); err != nil {
+			return nil, err
+		}
 	}
 	a := auditor{tx: tx, of: of}
 	sizes, err := a.sizes(ctx)
@@ -165,7 +171,8 @@ func (a auditor) findings(ctx context.Context, file string, examples int) (map[s
 	rows, err := a.tx.Query(ctx, `
 		select name, count(*), array_agg(id order by place) filter (where place <= $1), array_agg(what order by place) filter (where place <= $1)
 		from (
-			select name, coalesce(id, '') as id, coalesce(what, '') as what, row_number() over (partition by name order by length(id), id, what) as place
+			select name, coalesce(id, '') as id, coalesce(what, '') as what,
+				row_number() over (partition by name order by length(id), id, what) as place
 			from (`+sql+`
 			) found (name, id, what)
 		) numbered

@@ -56,7 +56,7 @@ var fullSizes = sizes{
 }
 
 var quickSizes = sizes{
-	backlog: 2500, slowBacklog: 300,
+	backlog: 1500, slowBacklog: 300,
 	latency: map[int]time.Duration{1: time.Second, 10: time.Second / 2, 100: time.Second / 4},
 	queued:  15_000, later: 15_000, ended: 40_000, claims: 60,
 	snapshot: 3 * time.Second, snapshotBacklog: 30_000,

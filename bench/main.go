@@ -42,7 +42,7 @@ func parse(args []string) (o options, err error) {
 	f.StringVar(&o.only, "only", "", "measure no more than these: a `list` of names such as throughput,latency,claim-1m.\n"+
 		"What is no measure's name stands for all that begin with it")
 	f.StringVar(&o.contestants, "contestants", "", "measure only these: a `list` of names such as gem,floor")
-	f.IntVar(&o.calls, "calls", 0, "how many calls a backlog of throughput has (0: 50,000, or 2,500 with -quick)")
+	f.IntVar(&o.calls, "calls", 0, "how many calls a backlog of throughput has (0: 50,000, or 1,500 with -quick)")
 	f.IntVar(&o.conns, "conns", 0, "how many connections a throughput has (0: what the measure says)")
 	f.StringVar(&o.after, "after", "", "run the SQL in this `file` in GEM's databases after their migration, to see what a change costs")
 	f.StringVar(&o.beside, "beside", "", "compare with the bench of another checkout, the `program` that go build made there: one round of each\n"+

@@ -14,16 +14,18 @@ import (
 
 // Call is a row of core_tool_calls.
 type Call struct {
-	ID, Tool string
-	Input    json.RawMessage
+	ID    string
+	Tool  string
+	Input json.RawMessage
 	// Status is queued, running, waiting, succeeded, failed or not_configured.
 	Status string
-	// SessionID, CreatedBy and IdempotencyKey are the frontend's; empty for none. Key is the computed key that the call holds
-	// while it runs, or waits for; see receipts.Key.
-	SessionID, CreatedBy, IdempotencyKey, Key string
-	Priority                                  int       // -1000 to 1000; calls of a higher one run first
-	RunAt                                     time.Time // the earliest time to run
-	Seq                                       int64     // rises in the order of inserts
+	// SessionID, CreatedBy and IdempotencyKey are the frontend's; empty for none.
+	SessionID, CreatedBy, IdempotencyKey string
+	// Key is the computed key that the call holds while it runs, or waits for: see receipts.Key. It is empty for none.
+	Key      string
+	Priority int       // -1000 to 1000; calls of a higher one run first
+	RunAt    time.Time // the earliest time to run
+	Seq      int64     // rises in the order of inserts
 	// Attempt counts the claims so far, Retries the attempts that ended with a transient error, and Losses those whose worker
 	// died.
 	Attempt, Retries, Losses int

@@ -22,7 +22,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// DB is a pool, a connection or a transaction of pgx.
+// DB is a pool, a connection or a transaction of pgx. A call that was inserted in a transaction runs after the commit, so
+// await it only then.
 type DB interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
@@ -86,8 +87,8 @@ const (
 	lastPause  = 250 * time.Millisecond
 )
 
-// Await returns the receipt of a call as soon as there is one. It reads in intervals that grow from 20 ms to 250 ms, until
-// ctx ends; the call itself goes on after that.
+// Await returns the receipt of a call as soon as there is one. It reads at intervals that grow from 20 ms to 250 ms. When ctx
+// ends, it returns the error of ctx; the call itself goes on.
 func Await(ctx context.Context, db DB, id string) (*receipts.Receipt, error) {
 	r, err := Receipt(ctx, db, id)
 	for pause := firstPause; errors.Is(err, ErrNoReceipt); pause = min(pause*5/4, lastPause) {

@@ -13,16 +13,24 @@ import (
 // WaitsFor names the one thing that a call needs next.
 type WaitsFor string
 
-// A call that has ended waits for nothing.
 const (
-	Nothing   WaitsFor = ""
-	ForTime   WaitsFor = "time"     // queued until its RunAt
-	ForWorker WaitsFor = "worker"   // no worker is alive that could run it, or take it over from the dead one that runs it
-	ForSlot   WaitsFor = "slot"     // queued: a worker takes it as soon as it is its turn and a slot is free
-	ForIdle   WaitsFor = "idle"     // queued, and lost two workers or more: a worker takes it only while it runs no other such call
-	ForEnd    WaitsFor = "end"      // running on a living worker
-	ForRescue WaitsFor = "recovery" // running on a dead worker: another one takes it over within seconds
-	ForKey    WaitsFor = "key"      // waiting until no other call runs with its key
+	// ForNothing is said of a call that has ended.
+	ForNothing WaitsFor = ""
+	// ForTime is said of a queued call before its RunAt.
+	ForTime WaitsFor = "time"
+	// ForWorker says that no worker is alive that could run the call, or take it over from the dead worker that runs it.
+	ForWorker WaitsFor = "worker"
+	// ForSlot is said of a queued call that a worker claims when it is next in line and a slot is free.
+	ForSlot WaitsFor = "slot"
+	// ForIdleWorker is said of a queued call that lost two workers or more, and may have killed them: a worker claims it only
+	// while it runs no other such call.
+	ForIdleWorker WaitsFor = "idle worker"
+	// ForHandler is said of a call that runs on a living worker.
+	ForHandler WaitsFor = "handler"
+	// ForRecovery is said of a call that runs on a dead worker while others are alive: one takes it over within seconds.
+	ForRecovery WaitsFor = "recovery"
+	// ForKey is said of a waiting call: another one runs with its key.
+	ForKey WaitsFor = "key"
 )
 
 // Explanation says where a call stands, and why.
@@ -104,7 +112,7 @@ func (e *Explanation) queued(ctx context.Context, db DB) error {
 	case e.Workers.Alive == 0:
 		e.WaitsFor = ForWorker
 	case e.Call.Losses >= 2: // as gem.claim has it
-		e.WaitsFor = ForIdle
+		e.WaitsFor = ForIdleWorker
 	default:
 		e.WaitsFor = ForSlot
 		e.Ahead, err = store.CallsAhead(ctx, db, e.Call.Priority, e.Call.RunAt, e.Call.Seq, MaxAhead+1)
@@ -121,13 +129,13 @@ func (e *Explanation) running(ctx context.Context, db DB) error {
 		return err
 	}
 	if w.Alive {
-		e.WaitsFor = ForEnd
+		e.WaitsFor = ForHandler
 		return nil
 	}
 	if e.Workers, err = ReadWorkers(ctx, db); err != nil {
 		return err
 	}
-	e.WaitsFor = ForRescue
+	e.WaitsFor = ForRecovery
 	if e.Workers.Alive == 0 {
 		e.WaitsFor = ForWorker
 	}

@@ -18,19 +18,6 @@ type Worker struct {
 	Silent    time.Duration // since its last heartbeat
 }
 
-// FindWorker returns a worker by its name (WORKER_ID): one that is alive before others, then the one heard of last. It returns
-// nil if there never was one of that name.
-func FindWorker(ctx context.Context, db DB, name string) (*Worker, error) {
-	w, err := store.WorkerNamed(ctx, db, name)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the worker %s: %w", name, err)
-	}
-	return (*Worker)(&w), nil
-}
-
 // Workers sums up the workers of a database.
 type Workers struct {
 	Alive   int // processes

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -299,5 +300,37 @@ func TestAPageFromElsewhereMayAsk(t *testing.T) {
 	allowed := strings.ToLower(a.Header.Get("Access-Control-Allow-Headers"))
 	if a.Status != 200 || a.Header.Get("Access-Control-Allow-Origin") != "*" || !strings.Contains(allowed, "authorization") || !strings.Contains(allowed, "content-type") {
 		t.Errorf("got %d with %v", a.Status, a.Header)
+	}
+}
+
+// docs/tools.md shows the program in own-tools: each line of its code is there, but for those that show another domain.
+func TestTheGuideToToolsShowsTheExample(t *testing.T) {
+	t.Parallel()
+	read := func(path string) string {
+		t.Helper()
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	shown := map[string]string{
+		"json": read("own-tools/tools.registry.json"),
+		"sql":  read("own-tools/00001_orders.sql"),
+		"go":   read("own-tools/main.go") + read("own-tools/main_test.go"),
+	}
+	blocks := regexp.MustCompile("(?s)```(json|sql|go)\n(.*?)```").FindAllStringSubmatch(read("../docs/tools.md"), -1)
+	for _, block := range blocks {
+		if strings.Contains(block[2], "Weather") {
+			continue
+		}
+		for line := range strings.Lines(block[2]) {
+			if line = strings.TrimSpace(line); line != "…" && !strings.Contains(shown[block[1]], line) {
+				t.Errorf("the example has no line %s", line)
+			}
+		}
+	}
+	if len(blocks) < 5 {
+		t.Errorf("%d blocks of code", len(blocks))
 	}
 }

@@ -20,6 +20,7 @@ package handlers
 import (
 	"context"
 	"encoding/json"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -51,5 +52,6 @@ type Call struct {
 	// Input is the validated input as it stands in the row.
 	Input json.RawMessage
 
-	effects recorder
+	mu      sync.Mutex
+	effects Effects
 }

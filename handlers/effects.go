@@ -1,9 +1,6 @@
 package handlers
 
-import (
-	"slices"
-	"sync"
-)
+import "slices"
 
 // Action is what a write did to a row.
 type Action string
@@ -15,7 +12,7 @@ const (
 	Delete Action = "delete"
 )
 
-// Effects is what a call really did to the world. It stands on the receipt under these names.
+// Effects is what a call did to the world, under its names on the receipt.
 type Effects struct {
 	DBWrites      []DBWrite      `json:"db_writes,omitempty"`
 	DBReads       []DBRead       `json:"db_reads,omitempty"`
@@ -44,64 +41,54 @@ type MessageSent struct {
 	MessageID string `json:"message_id"`
 }
 
-// ExternalCall is a request to a service. StatusCode is 0 when no answer came.
+// ExternalCall is a request to a service. StatusCode is 0 if there was no response.
 type ExternalCall struct {
 	Service    string `json:"service"`
 	Endpoint   string `json:"endpoint"` // without query string and credentials
 	StatusCode int    `json:"status_code"`
 }
 
-// recorder collects effects under a lock, since a handler that ignored its context may still be writing to it.
-type recorder struct {
-	mu  sync.Mutex
-	all Effects
+// record adds an effect under a lock, since a handler that ignored the end of its context may still add to them.
+func (c *Call) record(add func(*Effects)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	add(&c.effects)
 }
 
-func (r *recorder) record(add func(*Effects)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	add(&r.all)
-}
-
-// Wrote records a row that the handler inserted, updated or deleted. In a transactional handler it reaches the receipt
-// only when the transaction does.
+// Wrote records a row that the handler inserted, updated or deleted. If the handler is transactional, the receipt has it only
+// if the transaction commits.
 func (c *Call) Wrote(table string, action Action, id string) {
-	c.effects.record(func(e *Effects) { e.DBWrites = append(e.DBWrites, DBWrite{table, action, id}) })
+	c.record(func(e *Effects) { e.DBWrites = append(e.DBWrites, DBWrite{table, action, id}) })
 }
 
-// Read records how many rows of a table the handler looked at to answer.
+// Read records how many rows of a table the handler read for its answer.
 func (c *Call) Read(table string, count int) {
-	c.effects.record(func(e *Effects) { e.DBReads = append(e.DBReads, DBRead{table, count}) })
+	c.record(func(e *Effects) { e.DBReads = append(e.DBReads, DBRead{table, count}) })
 }
 
 // Sent records a message that a service accepted. kind is email or sms.
 func (c *Call) Sent(kind, recipient, messageID string) {
-	c.effects.record(func(e *Effects) { e.MessagesSent = append(e.MessagesSent, MessageSent{kind, recipient, messageID}) })
+	c.record(func(e *Effects) { e.MessagesSent = append(e.MessagesSent, MessageSent{kind, recipient, messageID}) })
 }
 
 // WroteFile records a file that the handler wrote.
 func (c *Call) WroteFile(path string) {
-	c.effects.record(func(e *Effects) { e.FilesWritten = append(e.FilesWritten, path) })
+	c.record(func(e *Effects) { e.FilesWritten = append(e.FilesWritten, path) })
 }
 
-// Called records a request to a service, with the status code of its answer, or 0 when none came. The endpoint must
-// carry no secret: leave out query strings and credentials.
+// Called records a request to a service, with the status code of its response, or 0 if there was none. The endpoint must
+// have no secret: leave out query strings and credentials.
 func (c *Call) Called(service, endpoint string, statusCode int) {
-	c.effects.record(func(e *Effects) {
+	c.record(func(e *Effects) {
 		e.ExternalCalls = append(e.ExternalCalls, ExternalCall{service, endpoint, statusCode})
 	})
 }
 
-// Effects returns what was recorded so far.
-func (c *Call) Effects() Effects {
-	c.effects.mu.Lock()
-	defer c.effects.mu.Unlock()
-	e := c.effects.all
-	return Effects{
-		DBWrites:      slices.Clone(e.DBWrites),
-		DBReads:       slices.Clone(e.DBReads),
-		MessagesSent:  slices.Clone(e.MessagesSent),
-		FilesWritten:  slices.Clone(e.FilesWritten),
-		ExternalCalls: slices.Clone(e.ExternalCalls),
-	}
+// Effects returns the effects so far.
+func (c *Call) Effects() (all Effects) {
+	c.record(func(e *Effects) {
+		all = Effects{slices.Clone(e.DBWrites), slices.Clone(e.DBReads), slices.Clone(e.MessagesSent),
+			slices.Clone(e.FilesWritten), slices.Clone(e.ExternalCalls)}
+	})
+	return all
 }

@@ -27,6 +27,11 @@ type Failure struct {
 
 func (e *Failure) Error() string { return e.Message }
 
+// Fail is a [Failure] with the code execution_error. Its details have a reason, for programs.
+func Fail(reason, message string) error {
+	return &Failure{Message: message, Details: map[string]string{"reason": reason}}
+}
+
 // NotFound is the failure of a call that names a row which does not exist.
 func NotFound(table, id string) error {
 	return &Failure{

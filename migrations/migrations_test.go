@@ -258,7 +258,8 @@ func TestReceiptsAndJournalCanNotBeChangedNotEvenByTheOwner(t *testing.T) {
 		"update core_tool_calls set status = 'queued'",
 		"update core_tool_calls set input = '{\"a\": 1}'",
 		"delete from core_tool_calls",
-		"insert into core_tool_receipts (call_id, tool_name, status, result, attempt) select id, 'a.b', 'succeeded', '{}', 2 from core_tool_calls",
+		"insert into core_tool_receipts (id, created_at, call_id, tool_name, status, result, attempt) select gen_random_uuid(), now(), id, 'a.b', 'succeeded', '{}', 2 from core_tool_calls",
+		"insert into core_tool_receipts (id, created_at, call_id, tool_name, status, result, attempt, idempotency_key, replay_of) select gen_random_uuid(), now(), gen_random_uuid(), 'a.b', 'succeeded', '{}', 2, 'k', gen_random_uuid()",
 		"insert into core_tool_events (call_id, seq, at, event, attempt) select id, 3, now(), 'claimed', 1 from core_tool_calls",
 	} {
 		if _, err := db.Exec(t.Context(), sql); err == nil {

@@ -91,7 +91,7 @@ func TestTheWorkersRoleCanDoNoMore(t *testing.T) {
 	insert(t, owner, "select gem.claim('w', 1, true)")
 	db := as(t, owner, u)
 	for what, sql := range map[string]string{
-		"a second receipt":                 "insert into core_tool_receipts (call_id, tool_name, status, result, attempt) select id, 'a.b', 'succeeded', '{}', 1 from core_tool_calls",
+		"a second receipt":                 "insert into core_tool_receipts (id, created_at, call_id, tool_name, status, result, attempt) select gen_random_uuid(), now(), id, 'a.b', 'succeeded', '{}', 1 from core_tool_calls",
 		"a final status without a receipt": "update core_tool_calls set status = 'succeeded'",
 		"a forged attempt":                 "update core_tool_calls set attempt = 7",
 		"another attempt's end":            "select gem.finish(id, 2, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls where status = 'running'",

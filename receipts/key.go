@@ -11,14 +11,6 @@ import (
 // maxReadable is the length in bytes up to which a key's value stands in it readably; a longer one stands as its hash.
 const maxReadable = 200
 
-// Idempotency is what a receipt's effects say about the key of its call.
-type Idempotency struct {
-	Mode     string          `json:"mode"`
-	Hit      bool            `json:"hit"`
-	KeyField string          `json:"key_field,omitempty"`
-	KeyValue json.RawMessage `json:"key_value,omitempty"`
-}
-
 // Key computes the key of a keyed tool: the tool's name, the key field and its value in the input, whoever calls. It
 // returns false when the value is missing or empty. The first file of migrations computes the same for imported receipts.
 func Key(tool, field string, value json.RawMessage) (string, bool) {

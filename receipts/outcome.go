@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 const (
@@ -62,11 +63,19 @@ func mustEncode(v any) json.RawMessage {
 	return encoded
 }
 
-func cleanText(s string, limit int) string {
-	if len(s) > limit {
-		s = s[:limit] + "…"
+// Shorten cuts text that is longer than limit bytes, and ends it with an ellipsis.
+func Shorten(s string, limit int) string {
+	if len(s) <= limit {
+		return s
 	}
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+	for limit > 0 && !utf8.RuneStart(s[limit]) {
+		limit--
+	}
+	return s[:limit] + "…"
+}
+
+func cleanText(s string, limit int) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(Shorten(s, limit), "\uFFFD"), "\x00", "\uFFFD")
 }
 
 func cleanDetails(details any) json.RawMessage {

@@ -91,7 +91,7 @@ func crashRegistry(mode string) []byte {
 // doomed is the process that dies. It works until its point comes.
 func doomed() {
 	ctx, stop := context.WithCancel(context.Background())
-	point, url := worker.Point(os.Getenv(doomedPoint)), os.Getenv(doomedURL)
+	point, url := os.Getenv(doomedPoint), os.Getenv(doomedURL)
 	go func() { _, _ = io.Copy(io.Discard, os.Stdin); os.Exit(3) }() // dies with its test
 	die := func(err error) { fmt.Fprintln(os.Stderr, "doomed:", err); os.Exit(2) }
 	reg, err := registry.Parse(crashRegistry(os.Getenv(doomedMode)))
@@ -106,14 +106,15 @@ func doomed() {
 	if err != nil {
 		die(err)
 	}
-	w, err := worker.New(worker.Options{Calls: pool, Control: pool, Registry: reg, Handlers: bound, Concurrency: 1, Name: "doomed",
-		HeartbeatInterval: 50 * time.Millisecond, DeadAfter: 400 * time.Millisecond,
-		At: func(p worker.Point) {
-			if p == point {
-				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-				select {} // until it comes
-			}
-		}})
+	options := worker.Options{Calls: pool, Control: pool, Registry: reg, Handlers: bound, Concurrency: 1, Name: "doomed",
+		HeartbeatInterval: 50 * time.Millisecond, DeadAfter: 400 * time.Millisecond}
+	worker.SetHook(&options, func(p string) {
+		if p == point {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {} // until it comes
+		}
+	})
+	w, err := worker.New(options)
 	if err != nil {
 		die(err)
 	}
@@ -132,7 +133,7 @@ func TestAWorkerThatDiesAtAnyPointCostsNoCallAndDoublesNone(t *testing.T) {
 		unknown     = "unknown"
 	)
 	type scenario struct {
-		point worker.Point
+		point string
 		tool  string
 		modes string
 		then  string
@@ -141,31 +142,31 @@ func TestAWorkerThatDiesAtAnyPointCostsNoCallAndDoublesNone(t *testing.T) {
 	}
 	all := "none safe-retry keyed"
 	scenarios := []scenario{
-		{worker.BeforeClaim, write, all, "", again, 0},
-		{worker.AfterClaim, write, all, "", again, 0},
-		{worker.AfterClaim, send, "safe-retry keyed", "", again, 1},
-		{worker.AfterClaim, send, "none", "", unknown, 0}, // claimed is not begun, but only the dead worker knew
-		{worker.BeforeKey, write, "safe-retry keyed", "", again, 0},
-		{worker.AfterKey, write, "safe-retry keyed", "", again, 0},
-		{worker.AfterKey, send, "safe-retry keyed", "", again, 1},
-		{worker.BeforeHandler, write, all, "", again, 0},
-		{worker.BeforeHandler, send, "none", "", unknown, 0},
-		{worker.AfterHandler, write, all, "", again, 0},
-		{worker.AfterHandler, send, "safe-retry keyed", "", again, 2},
-		{worker.AfterHandler, send, "none", "", unknown, 1},
-		{worker.BeforeCommit, write, all, "", again, 0},
-		{worker.AfterCommit, write, all, "", stands, 0},
-		{worker.BeforeReceipt, send, "safe-retry keyed", "", again, 2},
-		{worker.BeforeReceipt, send, "none", "", unknown, 1},
-		{worker.AfterReceipt, send, all, "", stands, 1},
-		{worker.BeforePutBack, write, all, "transient once", again, 0},
-		{worker.AfterPutBack, write, all, "transient once", again, 0},
-		{worker.BeforePutBack, send, "safe-retry keyed", "transient once", again, 2},
-		{worker.AfterPutBack, send, "safe-retry keyed", "transient once", again, 2},
-		{worker.BeforeHandOver, write, all, "wait once", again, 0},
-		{worker.AfterHandOver, write, all, "wait once", again, 0},
-		{worker.BeforeHandOver, send, "safe-retry keyed", "wait once", again, 2},
-		{worker.AfterHandOver, send, "safe-retry keyed", "wait once", again, 2},
+		{"before claim", write, all, "", again, 0},
+		{"after claim", write, all, "", again, 0},
+		{"after claim", send, "safe-retry keyed", "", again, 1},
+		{"after claim", send, "none", "", unknown, 0}, // claimed is not begun, but only the dead worker knew
+		{"before key", write, "safe-retry keyed", "", again, 0},
+		{"after key", write, "safe-retry keyed", "", again, 0},
+		{"after key", send, "safe-retry keyed", "", again, 1},
+		{"before handler", write, all, "", again, 0},
+		{"before handler", send, "none", "", unknown, 0},
+		{"after handler", write, all, "", again, 0},
+		{"after handler", send, "safe-retry keyed", "", again, 2},
+		{"after handler", send, "none", "", unknown, 1},
+		{"before receipt", write, all, "", again, 0},
+		{"after receipt", write, all, "", stands, 0},
+		{"before receipt", send, "safe-retry keyed", "", again, 2},
+		{"before receipt", send, "none", "", unknown, 1},
+		{"after receipt", send, all, "", stands, 1},
+		{"before retried", write, all, "transient once", again, 0},
+		{"after retried", write, all, "transient once", again, 0},
+		{"before retried", send, "safe-retry keyed", "transient once", again, 2},
+		{"after retried", send, "safe-retry keyed", "transient once", again, 2},
+		{"before released", write, all, "wait once", again, 0},
+		{"after released", write, all, "wait once", again, 0},
+		{"before released", send, "safe-retry keyed", "wait once", again, 2},
+		{"after released", send, "safe-retry keyed", "wait once", again, 2},
 	}
 	for _, s := range scenarios {
 		for mode := range strings.FieldsSeq(s.modes) {
@@ -232,12 +233,12 @@ func TestAWorkerThatDiesAtAnyPointCostsNoCallAndDoublesNone(t *testing.T) {
 }
 
 // dieAt runs the doomed process until it is dead.
-func dieAt(t *testing.T, point worker.Point, route testdb.Route, mode, sink string) {
+func dieAt(t *testing.T, point string, route testdb.Route, mode, sink string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(os.Environ(), doomedPoint+"="+string(point), doomedURL+"="+route.URL, doomedPool+"="+string(route.Mode),
+	cmd.Env = append(os.Environ(), doomedPoint+"="+point, doomedURL+"="+route.URL, doomedPool+"="+string(route.Mode),
 		doomedMode+"="+mode, doomedSink+"="+sink)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr

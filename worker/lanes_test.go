@@ -148,11 +148,11 @@ func TestACallThatGetsNoConnectionRunsLater(t *testing.T) {
 	env, lab := startLab(t, nil, tool{name: "lab.write"}, tool{name: "lab.star", timeout: 200 * time.Millisecond, attempts: 20})
 	putBack := make(chan struct{}, 100)
 	env.StartWorker(sharing(t, env, 1, false), func(o *worker.Options) {
-		o.At = func(p worker.Point) {
-			if p == worker.BeforePutBack {
+		worker.SetHook(o, func(point string) {
+			if point == "before retried" {
 				putBack <- struct{}{}
 			}
-		}
+		})
 	})
 	long := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "long", Gate: "g"})})
 	lab.awaitBegin(t)

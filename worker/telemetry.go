@@ -16,8 +16,7 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 )
 
-// telemetry tells OpenTelemetry what becomes of calls: never their input, output or messages, which belong to whoever made
-// the call. A nil one tells nothing, and costs no more than the question.
+// telemetry tells OpenTelemetry what becomes of calls, but never their input, output or messages. A nil one tells nothing.
 type telemetry struct {
 	registry  *registry.Registry
 	workerID  string
@@ -28,7 +27,7 @@ type telemetry struct {
 	claims    metric.Float64Histogram
 }
 
-// The names of attributes: those of the conventions where these have one, and else GEM's own.
+// The names of attributes: those of OpenTelemetry's conventions where they have one, and otherwise GEM's own.
 const (
 	attrOperation = attribute.Key("gen_ai.operation.name")
 	attrTool      = attribute.Key("gen_ai.tool.name")
@@ -43,16 +42,16 @@ const (
 	attrClaim     = attribute.Key("gem.claim.result")
 )
 
-// other stands for what would give an attribute without end of values: names of tools that are in no registry, and the
-// codes that handlers give.
+// other stands for values without end: names of tools that are in no registry, and error codes that handlers give.
 const other = "_OTHER"
 
 // buckets are in seconds: a call that writes a row takes a few milliseconds, one of a slow service minutes.
-var buckets = metric.WithExplicitBucketBoundaries(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+var buckets = metric.WithExplicitBucketBoundaries(
+	0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
-// newTelemetry returns nil where there is neither a tracer nor a meter.
+// newTelemetry returns nil if there is neither a tracer nor a meter.
 func newTelemetry(w *Worker) (*telemetry, error) {
-	tracer, meter := w.Tracer, w.Meter
+	tracer, meter := w.options.Tracer, w.options.Meter
 	if tracer == nil && meter == nil {
 		return nil, nil
 	}
@@ -62,31 +61,31 @@ func newTelemetry(w *Worker) (*telemetry, error) {
 	if meter == nil {
 		meter = metricnoop.Meter{}
 	}
-	t := &telemetry{registry: w.Registry, workerID: w.id, tracer: tracer}
+	t := &telemetry{registry: w.options.Registry, workerID: w.id, tracer: tracer}
 	var errs [6]error
 	t.ended, errs[0] = meter.Int64Counter("gem.call.ended", metric.WithUnit("{call}"),
 		metric.WithDescription("Calls that got their receipt."))
 	t.duration, errs[1] = meter.Float64Histogram("gem.call.duration", metric.WithUnit("s"), buckets,
-		metric.WithDescription("What an attempt of a call took, from its claim to its end."))
+		metric.WithDescription("Duration of an attempt, from its claim to its end."))
 	t.queueWait, errs[2] = meter.Float64Histogram("gem.call.queue_wait", metric.WithUnit("s"), buckets,
 		metric.WithDescription("How long a call had been due when it was claimed, by the clock of Postgres."))
 	t.claims, errs[3] = meter.Float64Histogram("gem.claim.duration", metric.WithUnit("s"), buckets,
-		metric.WithDescription("What a look for calls took."))
-	held, err := meter.Int64ObservableUpDownCounter("gem.worker.calls", metric.WithUnit("{call}"),
-		metric.WithDescription("Calls that the worker holds: those that run, and those that are ready to."))
+		metric.WithDescription("Duration of a claim."))
+	claimed, err := meter.Int64ObservableUpDownCounter("gem.worker.calls", metric.WithUnit("{call}"),
+		metric.WithDescription("Calls that the worker has claimed: running ones, and those that are ready to run."))
 	errs[4] = err
 	_, errs[5] = meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		w.mu.Lock()
 		running, ready := w.busy, len(w.ready)
 		w.mu.Unlock()
-		o.ObserveInt64(held, int64(running), metric.WithAttributes(attrState.String("running")))
-		o.ObserveInt64(held, int64(ready), metric.WithAttributes(attrState.String("ready")))
+		o.ObserveInt64(claimed, int64(running), metric.WithAttributes(attrState.String("running")))
+		o.ObserveInt64(claimed, int64(ready), metric.WithAttributes(attrState.String("ready")))
 		return nil
-	}, held)
+	}, claimed)
 	return t, errors.Join(errs[:]...)
 }
 
-// claim tells of a look for calls that began then.
+// claim records a claim.
 func (t *telemetry) claim(began time.Time, found int, err error) {
 	if t == nil {
 		return
@@ -101,84 +100,81 @@ func (t *telemetry) claim(began time.Time, found int, err error) {
 	t.claims.Record(context.Background(), time.Since(began).Seconds(), metric.WithAttributes(attrClaim.String(result)))
 }
 
-// seen is an attempt that telemetry watches; nil where there is none.
-type seen struct {
+// attemptSpan is the span of an attempt, and what is measured at its end; nil without telemetry.
+type attemptSpan struct {
 	*telemetry
 	ctx   context.Context // of the span, so that a measurement can name its trace
 	span  trace.Span
 	tool  attribute.KeyValue
-	since time.Time
+	began time.Time
 }
 
-// begin begins the span of an attempt, at its claim. The context that it returns carries the span, for those that a handler
-// begins inside it. The span is the first of a trace: the frontend's ended long ago, and may have made many calls, so that
-// this one only links to it.
-func (t *telemetry) begin(ctx context.Context, c *claimed) (context.Context, *seen) {
+// begin begins the span of an attempt at its claim, and returns the context that carries it to the handler. The span begins a
+// trace of its own and links to the frontend's, which ended long ago and may have made many calls.
+func (t *telemetry) begin(c *claimedCall) (context.Context, *attemptSpan) {
 	if t == nil {
-		return ctx, nil
+		return c.ctx, nil
 	}
-	s := &seen{telemetry: t, tool: attrTool.String(other), since: c.told.claimedAt}
+	s := &attemptSpan{telemetry: t, tool: attrTool.String(other), began: c.claimedAt}
 	if _, known := t.registry.Tool(c.Tool); known {
 		s.tool = attrTool.String(c.Tool)
 	}
-	wait := max(c.told.waited, 0).Seconds()
-	s.ctx, s.span = t.tracer.Start(ctx, "execute_tool "+s.tool.Value.AsString(), trace.WithNewRoot(), trace.WithTimestamp(s.since),
-		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(frontend(c.told.traceparent.String)...),
+	wait := max(c.Waited, 0).Seconds()
+	s.ctx, s.span = t.tracer.Start(c.ctx, "execute_tool "+s.tool.Value.AsString(), trace.WithNewRoot(), trace.WithTimestamp(s.began),
+		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(frontendLinks(c.Traceparent)...),
 		trace.WithAttributes(attrOperation.String("execute_tool"), s.tool, attrCallID.String(c.CallID), attrAttempt.Int(c.Number),
 			attrWorkerID.String(t.workerID), attrQueueWait.Float64(wait)))
 	t.queueWait.Record(s.ctx, wait, metric.WithAttributes(s.tool))
 	return s.ctx, s
 }
 
-// frontend is the link to the span in which a call was made, when the call says which.
-func frontend(traceparent string) []trace.Link {
+// frontendLinks is the link to the span in which the call was made, if the call has one.
+func frontendLinks(traceparent string) []trace.Link {
 	if traceparent == "" {
 		return nil
 	}
 	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": traceparent})
 	made := trace.SpanContextFromContext(ctx)
-	if !made.IsValid() { // zeros, which Postgres lets pass
+	if !made.IsValid() { // all zeros, which Postgres accepts
 		return nil
 	}
 	return []trace.Link{{SpanContext: made}}
 }
 
-// end ends the span of an attempt, and counts the attempt. code is the error's, where there is one; hit says that the call
-// repeats an earlier receipt.
-func (s *seen) end(outcome string, code receipts.Code, hit bool) {
+// end ends the span of an attempt, and counts the attempt.
+func (s *attemptSpan) end(e *end) {
 	if s == nil {
 		return
 	}
-	switch {
-	case code != "":
-	case outcome == retried:
+	code := e.outcome.Code
+	switch e.how {
+	case retried:
 		code = receipts.ExecutionError // as in the journal
-	case outcome == notHeld || outcome == leftToRecovery:
-		code = receipts.Code(outcome)
+	case notHeld, leftToRecovery:
+		code = receipts.Code(e.how)
 	}
-	how := attrOutcome.String(outcome)
-	counted := []attribute.KeyValue{s.tool, how}
+	outcome := attrOutcome.String(e.name())
+	counted := []attribute.KeyValue{s.tool, outcome}
 	if code != "" {
 		s.span.SetStatus(codes.Error, string(code))
 		s.span.SetAttributes(attrError.String(string(code)))
 		counted = append(counted, attrError.String(known(code)))
 	}
-	s.span.SetAttributes(how, attrHit.Bool(hit))
+	s.span.SetAttributes(outcome, attrHit.Bool(e.outcome.ReplayOf != ""))
 	s.span.End()
 
 	as := metric.WithAttributeSet(attribute.NewSet(counted...))
-	s.duration.Record(s.ctx, time.Since(s.since).Seconds(), as)
-	switch receipts.Status(outcome) {
-	case receipts.Succeeded, receipts.Failed, receipts.NotConfigured:
+	s.duration.Record(s.ctx, time.Since(s.began).Seconds(), as)
+	if e.how == receipted {
 		s.ended.Add(s.ctx, 1, as)
 	}
 }
 
-// known folds the codes that handlers give into one.
+// known makes all codes of handlers one.
 func known(code receipts.Code) string {
 	switch code {
 	case receipts.UnknownTool, receipts.ValidationError, receipts.ExecutionError, receipts.Timeout, receipts.Panic, receipts.OutputInvalid,
-		receipts.OutcomeUnknown, receipts.WorkerLost, receipts.Cancelled, notHeld, leftToRecovery:
+		receipts.OutcomeUnknown, receipts.WorkerLost, receipts.Cancelled, receipts.Code(notHeld), receipts.Code(leftToRecovery):
 		return string(code)
 	}
 	return other

@@ -181,14 +181,14 @@ func TestWhatIsHandedOverBeforeItBeganHasASpan(t *testing.T) {
 			id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
 			ctx, stop := context.WithCancel(t.Context())
 			w := env.NewWorker(func(o *worker.Options) {
-				o.At = func(p worker.Point) {
+				worker.SetHook(o, func(point string) {
 					switch {
-					case p == worker.AfterClaim:
+					case point == "after claim":
 						stop()
-					case p == worker.BeforeHandOver && want.Outcome != "released":
+					case point == "before released" && want.Outcome != "released":
 						o.Control.Close()
 					}
-				}
+				})
 			})
 			if err := w.Run(ctx); err != nil {
 				t.Fatal(err)

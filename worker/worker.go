@@ -1,16 +1,17 @@
 // Package worker takes calls from the queue and runs each to its receipt.
 //
-// The path of one call, file by file: [Worker.Run] here claims what there is room for (claim.go); a slot takes it (slots.go);
-// attempt.go decides what it needs and runs its handler, in the transaction of tx.go where the handler takes one; outcome.go
-// turns what came out into a receipt or a retry; lanes.go carries both over the connections that calls share. Beside that
-// path, heartbeat.go says that the process lives and takes in the calls of dead ones, wake.go listens for inserts, counts.go
-// counts what has ended, watchdog.go ends a process that hangs, and telemetry.go tells OpenTelemetry, where someone listens.
+// The life of a call is the function run, in run.go: its steps decide, take the key and execute, and each may say how the
+// attempt ends. The handler runs in handler.go. What an error becomes, and the one function that writes an end, are in
+// end.go. Calls come from loop.go, which claims what there is room for. Beside that, heartbeat.go shows that the process
+// lives, and what it says of the running calls; listen.go is woken by inserts; watchdog.go ends a process that hangs;
+// telemetry.go makes spans and measurements.
 //
-// Every change of a call is one SQL function of migrations/00002_state_machine.sql and, where a later file replaces it, the
-// one there. What this package keeps in memory may be lost at any line.
+// Every change of a call is one SQL function: see internal/store, and the functions in migrations. All that this package
+// keeps in memory may be lost at any line.
 package worker
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -22,6 +23,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/lanes"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -31,98 +33,98 @@ import (
 )
 
 const (
-	// statementDeadline bounds every statement of the worker's own. A handler's statements are bounded by its timeout.
-	statementDeadline = 10 * time.Second
-	// endTime is what the ends of calls may take after the grace time, and goodbyeTime what comes then, where the database does
-	// not answer: platforms kill a process that takes long.
-	endTime, goodbyeTime = 6 * time.Second, 2 * time.Second
-	// controlDeadline bounds claims and heartbeats. On a network that swallows packets a worker must find a connection that
+	// statementTimeout limits every statement of the worker's own. A handler's statements are limited by its tool's timeout.
+	statementTimeout = lanes.StatementTimeout
+	// controlTimeout limits claims and heartbeats. On a network that swallows packets, a worker must find a connection that
 	// works before the others take it for dead.
-	controlDeadline = 3 * time.Second
-	// reactionTime is what a handler gets to notice that its context has ended, before it is given up.
-	reactionTime = time.Second
+	controlTimeout = lanes.ControlTimeout
+	// After the grace time, the ends of calls may take endTimeout, and the last statement stopTimeout: platforms kill a process
+	// that takes long to stop.
+	endTimeout, stopTimeout = 6 * time.Second, 2 * time.Second
 )
 
-// Options says what a worker works with. The zero value of a field that names a default is that default.
+// capabilities are what this worker can do beside what every worker can. A call that needs another capability is not claimed.
+var capabilities []string
+
+// Options configure a worker. Calls, Control, Registry and Handlers are required; all other fields have a default.
 type Options struct {
-	// Calls is the pool that handlers, receipts and keys share. A handler's transaction has a connection to itself: with
-	// fewer connections than slots, handlers may wait for one.
+	// Calls is the pool that handlers, receipts and keys share. A handler's transaction needs a connection to itself: with
+	// fewer connections than Concurrency, handlers may wait for one.
 	Calls *pgxpool.Pool
-	// Control is the pool that claims and heartbeats use: two connections of its own, so that no handler can starve them.
+	// Control is the pool for claims and heartbeats, so that no handler can starve them. Two connections are enough.
 	Control *pgxpool.Pool
-	// ListenURL leads directly to Postgres, for notifications; empty: the worker polls alone.
+	// ListenURL is a connection string for notifications of new calls, which do not pass a transaction pooler. Default: none;
+	// the worker only polls.
 	ListenURL string
 
+	// Registry has the tools, and Handlers what they do. A tool without a handler ends as not_configured.
 	Registry *registry.Registry
 	Handlers *handlers.Handlers
 
-	// Name stands before a random suffix in the worker's id. Default: worker.
+	// Name is the first part of the worker's id, before a random suffix. Default: worker.
 	Name string
 	// Version is recorded in core_workers. Default: dev.
 	Version string
 	// Concurrency is how many calls run at once. Default: 10.
 	Concurrency int
-	// PollInterval is how often the queue is looked at when nothing happens. Default: 1 s. While calls come, and no
-	// notification can, it is looked at more often.
+	// PollInterval is how often the worker looks for calls when nothing tells it of any. Default: 1 s. Without notifications
+	// it looks more often for a while after each call.
 	PollInterval time.Duration
-	// ShutdownGrace is what running calls get to end when the worker stops. 0: none.
+	// ShutdownGrace is how long running calls may go on after the worker was told to stop. Default: 0, they are ended at once.
 	ShutdownGrace time.Duration
-	// HeartbeatInterval and DeadAfter say how often the worker shows that it lives, and after how long a silence the others
-	// take its calls. Defaults: 1.5 s and 5 s. One whose own heartbeats are late judges nobody.
-	HeartbeatInterval, DeadAfter time.Duration
+	// HeartbeatInterval is how often the worker shows that it lives. Default: 1.5 s.
+	HeartbeatInterval time.Duration
+	// DeadAfter is the silence after which others take over its calls, at least twice HeartbeatInterval. Default: 5 s. A
+	// worker whose own heartbeats are late takes nobody for dead.
+	DeadAfter time.Duration
 
-	// StallLimit is how long the loop may stand still before OnStall is called: a process that hangs is worth less than one
-	// that the platform starts again. Default: 1 min. OnStall's default logs why and ends the process with status 70.
+	// StallLimit is how long the loop may hang before OnStall is called. Default: 1 min.
 	StallLimit time.Duration
-	OnStall    func(standing time.Duration)
+	// OnStall is called once. Default: it logs how long the loop has hung, and ends the process with status 70, so that the
+	// platform starts it again.
+	OnStall func(hung time.Duration)
 
-	// At is called at each point of a call's life. It is for tests; nil costs nothing.
-	At func(Point)
-
-	// Tracer gets a span for each attempt of a call, and Meter what is measured. Default: nothing is traced, or measured.
+	// Tracer gets a span for each attempt, and Meter the measurements. Default: none.
 	Tracer trace.Tracer
 	Meter  metric.Meter
-
-	// Log is told of each call when it ends, and at the level debug when it begins. Default: none.
+	// Log gets a line for each call that ends, and at level debug one for each claim. Default: none.
 	Log *zap.Logger
+
+	hook func(when, what string) // see [Worker.at]
 }
 
-// Worker runs calls. One process may have several.
+// Worker runs calls. A process may have several.
 type Worker struct {
-	Options
-	id      string
-	control *pgxpool.Pool
-	calls   *pgxpool.Pool
-	lanes   *lanes
-	// telemetry is nil when there is none.
-	telemetry *telemetry
+	id        string
+	options   Options
+	log       *zap.Logger
+	lanes     *lanes.Lanes
+	telemetry *telemetry // nil if there is no Tracer and no Meter
 
-	beatNow   chan struct{} // someone asked to cancel a call: see whether it runs here
-	wake      chan struct{} // someone says that there is something to claim
-	lookAgain atomic.Bool   // and that it lies behind the marks
-	listening atomic.Bool   // notifications come through
-	turned    atomic.Int64  // when the loop last turned, in Unix nanoseconds
-	wanted    bool          // what core_workers says of wants_wake
-	marks     marks
-	pace      pace
-	giveUpAt  atomic.Int64 // Unix nanoseconds after which nothing is tried again; 0 while the worker works
-	sweep     sweep
+	// Of the loop. The channels carry one signal at most.
+	wake       chan struct{} // a call may be ready
+	freed      chan struct{} // there is room for calls
+	rewind     atomic.Bool   // a call came back to its earlier place in the queue
+	loopedAt   atomic.Int64  // when the loop last began a round, in Unix nanoseconds
+	claiming   sync.Mutex    // held during a claim, until its calls are in running
+	cursor     claimCursor
+	wakeWanted bool // what core_workers has in wants_wake
+
+	// Of the services beside it.
+	beat       chan struct{} // a heartbeat is wanted now
+	listening  atomic.Bool   // notifications arrive
+	sweepUntil atomic.Int64  // heartbeats make full sweeps until then, in Unix nanoseconds
+	lastSweep  time.Time
+	giveUpAt   atomic.Int64 // when the worker stops trying to write ends, in Unix nanoseconds; 0 until it is told to stop
 
 	mu       sync.Mutex
-	held     map[store.Attempt]*holding // every call that this worker has claimed and that has not ended
-	left     map[store.Attempt]struct{} // attempts that ran here, and whose end could not be written
-	ready    []*holding                 // those of them that wait for a slot, in the order in which they are to run
-	busy     int                        // slots that run a call
-	refillAt int                        // as few ready calls as this are a reason to claim more
-	freed    chan struct{}              // there is room for calls
-	done     sync.WaitGroup             // the slots that run a call
-}
-
-// holding is a call that this worker has claimed.
-type holding struct {
-	claimed
-	ctx    context.Context // ends when the call is to end early
-	cancel context.CancelCauseFunc
+	running  map[store.Attempt]*claimedCall // all calls that were claimed and have not ended, ready ones too
+	ready    []*claimedCall                 // those that wait for a slot, in order
+	suspects int                            // calls in running that may kill their worker
+	busy     int                            // slots that run a call
+	slots    sync.WaitGroup
+	rate     claimRate
+	refillAt int // so few ready calls are a reason to claim more
 }
 
 // New checks the options. It does not connect.
@@ -130,13 +132,13 @@ func New(o Options) (*Worker, error) {
 	if o.Calls == nil || o.Control == nil || o.Registry == nil || o.Handlers == nil {
 		return nil, errors.New("worker: Calls, Control, Registry and Handlers must be set")
 	}
-	def(&o.Name, "worker")
-	def(&o.Version, "dev")
-	def(&o.Concurrency, 10)
-	def(&o.PollInterval, time.Second)
-	def(&o.HeartbeatInterval, 1500*time.Millisecond)
-	def(&o.DeadAfter, 5*time.Second)
-	def(&o.StallLimit, time.Minute)
+	o.Name = cmp.Or(o.Name, "worker")
+	o.Version = cmp.Or(o.Version, "dev")
+	o.Concurrency = cmp.Or(o.Concurrency, 10)
+	o.PollInterval = cmp.Or(o.PollInterval, time.Second)
+	o.HeartbeatInterval = cmp.Or(o.HeartbeatInterval, 1500*time.Millisecond)
+	o.DeadAfter = cmp.Or(o.DeadAfter, 5*time.Second)
+	o.StallLimit = cmp.Or(o.StallLimit, time.Minute)
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
@@ -151,234 +153,190 @@ func New(o Options) (*Worker, error) {
 		return nil, err
 	}
 	w := &Worker{
-		Options: o,
 		// A restarted process must not be taken for its predecessor, whose calls are to be recovered.
 		id:      o.Name + "-" + hex.EncodeToString(suffix[:]),
-		control: o.Control,
-		calls:   o.Calls,
-		lanes:   newLanes(o.Calls),
-		beatNow: make(chan struct{}, 1),
+		options: o,
+		log:     o.Log,
+		lanes:   lanes.New(o.Calls),
 		wake:    make(chan struct{}, 1),
 		freed:   make(chan struct{}, 1),
-		held:    map[store.Attempt]*holding{},
-		left:    map[store.Attempt]struct{}{},
+		beat:    make(chan struct{}, 1),
+		running: map[store.Attempt]*claimedCall{},
 	}
 	var err error
 	if w.telemetry, err = newTelemetry(w); err != nil {
-		return nil, fmt.Errorf("worker: set up what is measured: %w", err)
+		return nil, fmt.Errorf("worker: set up telemetry: %w", err)
 	}
 	return w, nil
-}
-
-func def[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // ID is the worker's id: its name and a random suffix.
 func (w *Worker) ID() string { return w.id }
 
-// Run works until ctx ends, and then stops in order: it claims nothing more, gives what runs the grace time to end, hands
-// over or finishes the rest, and says goodbye. An error means that it could not begin.
+// Run works until ctx ends, and then stops in order: it claims nothing more, lets running calls end within the grace time,
+// hands over or finishes the rest, and says that it has stopped. It returns an error only if it could not start.
 func (w *Worker) Run(ctx context.Context) error {
-	if err := w.introduce(ctx); err != nil {
+	if err := w.start(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // told to stop before it began
+			return nil //nolint:nilerr // it was told to stop before it had started
 		}
 		return err
 	}
-	// The services beside the loop outlive it: a call that is still ending needs its heartbeat.
+	// The services go on after the loop has ended: a call that is still ending needs the worker's heartbeat.
 	services, stopServices := context.WithCancel(context.WithoutCancel(ctx))
 	var beside sync.WaitGroup
-	w.turned.Store(time.Now().UnixNano())
+	w.loopedAt.Store(time.Now().UnixNano())
 	beside.Go(func() { w.heartbeats(services) })
-	beside.Go(func() { w.counts(services) })
+	beside.Go(func() { w.countOutcomes(services) })
 	beside.Go(func() { w.watch(ctx) })
-	if w.ListenURL != "" {
+	if w.options.ListenURL != "" {
 		beside.Go(func() { w.listen(services) })
 	}
-	w.Log.Info("worker started", zap.String("worker_id", w.id), zap.Int("concurrency", w.Concurrency),
-		zap.String("registry_version", w.Registry.Version), zap.Duration("poll_interval", w.PollInterval))
+	w.log.Info("worker started", zap.String("worker_id", w.id), zap.Int("concurrency", w.options.Concurrency),
+		zap.String("registry_version", w.options.Registry.Version), zap.Duration("poll_interval", w.options.PollInterval))
 
 	w.loop(ctx)
 	w.stop()
 
 	stopServices()
 	beside.Wait()
-	w.say(w.goodbye(), "say goodbye")
-	w.Log.Info("worker stopped", zap.String("worker_id", w.id))
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	w.warn(store.StopWorker(ctx, w.options.Control, w.id), "record that the worker has stopped")
+	w.log.Info("worker stopped", zap.String("worker_id", w.id))
 	return nil
 }
 
-// introduce makes the registry and the worker known.
-func (w *Worker) introduce(ctx context.Context) error {
-	if err := w.recordRegistry(ctx); err != nil {
+// start makes the registry and the worker known.
+func (w *Worker) start(ctx context.Context) error {
+	starting, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	if err := w.recordRegistry(starting); err != nil {
 		return err
 	}
-	if err := w.start(ctx); err != nil {
-		return err
+	err := store.StartWorker(starting, w.options.Control, store.Worker{
+		ID: w.id, Concurrency: w.options.Concurrency, Version: w.options.Version, RegistryVersion: w.options.Registry.Version,
+		DeadAfter: w.options.DeadAfter, Capabilities: capabilities,
+	})
+	if err != nil {
+		return fmt.Errorf("register the worker: %w", err)
 	}
-	w.say(w.heartbeat(ctx), "send the first heartbeat")
+	w.warn(w.heartbeat(ctx), "send the first heartbeat")
 	return nil
 }
 
-// loop claims calls for the free slots until ctx ends, and somewhat ahead of them: see [pace].
-func (w *Worker) loop(ctx context.Context) {
-	pause := pollPause{shortest: 20 * time.Millisecond, longest: w.PollInterval}
-	for ctx.Err() == nil {
-		w.turned.Store(time.Now().UnixNano())
-		room := w.room()
-		if room == 0 {
-			select {
-			case <-ctx.Done():
-			case <-w.freed:
-			case <-time.After(w.StallLimit / 4): // turn, to show that nothing hangs
-			}
-			continue
-		}
-		if w.lookAgain.Swap(false) {
-			w.marks.forget()
-		}
-		w.at(BeforeClaim)
-		calls, err := w.claim(ctx, room)
-		if err != nil {
-			w.sweep.soon()
-			if ctx.Err() == nil {
-				w.say(err, "claim calls")
-				sleep(ctx, min(jitter(w.PollInterval), w.StallLimit/4))
-			}
-			continue
-		}
-		if len(calls) > 0 {
-			w.at(AfterClaim)
-		}
-		w.hold(ctx, calls)
-		if len(calls) == room {
-			w.want(ctx, false)
-			continue // there may be more
-		}
-		if w.listening.Load() && w.want(ctx, true) {
-			continue // something may have come before it was wanted
-		}
-		if len(calls) > 0 {
-			pause.reset()
-		}
-		w.sleepUntilWoken(ctx, &pause)
+// recordRegistry refuses a registry whose version was recorded with other contents.
+func (w *Worker) recordRegistry(ctx context.Context) error {
+	ours := w.options.Registry
+	sha256, recorded, err := store.RecordRegistry(ctx, w.options.Control, ours.Version, ours.SHA256(), ours.JSON())
+	if err != nil {
+		return fmt.Errorf("record the registry's version: %w", err)
 	}
-}
-
-// sleepUntilWoken waits for a notification, or for the poll.
-func (w *Worker) sleepUntilWoken(ctx context.Context, pause *pollPause) {
-	wait := w.PollInterval
-	if !w.listening.Load() {
-		wait = pause.next()
+	if sha256 == ours.SHA256() {
+		return nil
 	}
-	timer := time.NewTimer(min(jitter(wait), w.StallLimit/4))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-w.wake:
-	case <-timer.C:
+	earlier, err := registry.Parse(recorded)
+	if err != nil {
+		return fmt.Errorf("another registry was recorded as version %s, and this program cannot read it: raise the version", ours.Version)
 	}
+	return registry.CheckUpgrade(earlier, ours)
 }
 
 // The reasons for which a running call's context ends, beside its timeout.
 var (
 	errStopping  = errors.New("the worker is stopping")
-	errNotHeld   = errors.New("the call is no longer held by this attempt")
+	errNotHeld   = errors.New("the attempt no longer has its call")
 	errCancelled = errors.New("someone asked to cancel the call")
 )
 
-// stop lets what runs end inside the grace time, and then tells it to stop.
+// stop hands over the calls that have not begun, lets the others end within the grace time, and then ends their contexts.
 func (w *Worker) stop() {
-	grace := time.NewTimer(w.ShutdownGrace)
-	w.giveUpAt.Store(time.Now().Add(w.ShutdownGrace + endTime).UnixNano())
-	handedOver := w.handOverReady()
+	grace := time.NewTimer(w.options.ShutdownGrace)
+	w.giveUpAt.Store(time.Now().Add(w.options.ShutdownGrace + endTimeout).UnixNano())
+	handedOver := w.handOver()
 	w.mu.Lock()
 	running := w.busy
 	w.mu.Unlock()
 	if running > 0 {
-		w.Log.Info("stopping: waiting for running calls", zap.Int("running", running), zap.Int("handed_over", handedOver), zap.Duration("grace", w.ShutdownGrace))
+		w.log.Info("stopping: waiting for running calls", zap.Int("running", running), zap.Int("handed_over", handedOver),
+			zap.Duration("grace", w.options.ShutdownGrace))
 	}
 	ended := make(chan struct{})
-	go func() { w.done.Wait(); close(ended) }()
+	go func() { w.slots.Wait(); close(ended) }()
 	select {
 	case <-ended:
 		return
 	case <-grace.C:
 	}
 	w.mu.Lock()
-	w.Log.Warn("the grace time is over: ending running calls", zap.Int("running", len(w.held)))
-	for _, h := range w.held {
-		h.cancel(errStopping)
+	w.log.Warn("the grace time is over: ending running calls", zap.Int("running", len(w.running)))
+	for _, c := range w.running {
+		c.cancel(errStopping)
 	}
 	w.mu.Unlock()
 	<-ended
 }
 
-// givingUp reports whether the worker has stopped for so long that what does not work now is left to others.
+// givingUp reports whether the worker was told to stop so long ago that ends which cannot be written are left to others.
 func (w *Worker) givingUp() bool {
 	at := w.giveUpAt.Load()
 	return at != 0 && time.Now().UnixNano() >= at
 }
 
-// tryTime is what a statement may take that ends a call: less as the time to give up comes near, and never under a second.
-func (w *Worker) tryTime() time.Duration {
+// tryTimeout limits one try to write an end: less as the time to give up comes near, and never less than a second.
+func (w *Worker) tryTimeout() time.Duration {
 	at := w.giveUpAt.Load()
 	if at == 0 {
-		return statementDeadline
+		return statementTimeout
 	}
-	return max(min(statementDeadline, time.Until(time.Unix(0, at))), time.Second)
+	return max(min(statementTimeout, time.Until(time.Unix(0, at))), time.Second)
 }
 
-// say logs the error of a statement that will be tried again, or that nothing depends on.
-func (w *Worker) say(err error, doing string) {
+// at passes a point of a call's life: just before or after something is done that outlives the process. Tests end the process
+// there.
+func (w *Worker) at(when, what string) {
+	if w.options.hook != nil {
+		w.options.hook(when, what)
+	}
+}
+
+// warn logs the error, if there is one, of a statement that is tried again or that nothing depends on.
+func (w *Worker) warn(err error, doing string) {
 	if err != nil {
-		w.Log.Warn("could not "+doing, zap.Error(err))
+		w.log.Warn("could not "+doing, zap.Error(err))
 	}
 }
 
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
-
-// jitter spreads the polls of workers that started together: it returns between 0.8 and 1.2 of d.
-func jitter(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.8 + 0.4*mathrand.Float64()))
-}
-
-// pollPause grows from shortest to longest while nothing comes, for a worker that no notification reaches.
-type pollPause struct{ shortest, longest, last time.Duration }
-
-func (p *pollPause) reset() { p.last = 0 }
-
-func (p *pollPause) next() time.Duration {
-	p.last = min(max(p.shortest, p.last*5/4), p.longest)
-	return p.last
-}
-
-// recordRegistry refuses to run with a registry that differs from what ran under the same version before.
-func (w *Worker) recordRegistry(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, statementDeadline)
-	defer cancel()
-	var sha256 string
-	var recorded []byte
-	err := w.control.QueryRow(ctx, "select sha256, registry::text from gem.record_registry($1, $2, $3)",
-		w.Registry.Version, w.Registry.SHA256(), string(w.Registry.JSON())).Scan(&sha256, &recorded)
-	if err != nil {
-		return fmt.Errorf("record the registry's version: %w", err)
-	}
-	if sha256 == w.Registry.SHA256() {
+// ignoreEnd drops the error of a statement that ended because the worker stops.
+func ignoreEnd(ctx context.Context, err error) error {
+	if ctx.Err() == context.Canceled {
 		return nil
 	}
-	old, err := registry.Parse(recorded)
-	if err != nil {
-		return fmt.Errorf("another registry was recorded as version %s, and this program can not read it: raise the version", w.Registry.Version)
+	return err
+}
+
+// signal wakes up whoever waits at the channel, or will next. Two signals may become one.
+func signal(at chan struct{}) {
+	select {
+	case at <- struct{}{}:
+	default:
 	}
-	return registry.CheckUpgrade(old, w.Registry)
+}
+
+// wait waits for a signal, for some time, or until ctx ends.
+func wait(ctx context.Context, at <-chan struct{}, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-at:
+	case <-timer.C:
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) { wait(ctx, nil, d) }
+
+// jitter returns between 0.8 and 1.2 of d, so that workers that started together do not poll together.
+func jitter(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.8 + 0.4*mathrand.Float64()))
 }

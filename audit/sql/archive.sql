@@ -1,6 +1,7 @@
 -- The lines of archives, which are loaded in the order of the files.
 with line as (
-  select place, call_id, fault, torn, hash, row_number() over call as nth, first_value(hash) over call as first_hash, first_value(place) over call as first
+  select place, call_id, fault, torn, hash, row_number() over call as nth,
+    first_value(hash) over call as first_hash, first_value(place) over call as first
   from pg_temp.archive_lines
   window call as (partition by call_id order by line)
 )

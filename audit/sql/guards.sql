@@ -1,7 +1,8 @@
 -- The guards by which the database itself refuses to break a promise: each exists and is enabled.
 select 'guards' as name, guard.rel || '.' || guard.guard as id, format('the %s %s', guard.kind, guard.fault) as what
 from (
-  select 'trigger' as kind, e.rel, e.guard, case when t.oid is null then 'is missing' when t.tgenabled not in ('O', 'A') then 'is disabled' end as fault
+  select 'trigger' as kind, e.rel, e.guard,
+    case when t.oid is null then 'is missing' when t.tgenabled not in ('O', 'A') then 'is disabled' end as fault
   from (values
     ('core_tool_calls', 'gem_before_insert'), ('core_tool_calls', 'gem_after_insert'), ('core_tool_calls', 'gem_state_holds'),
     ('core_tool_calls', 'gem_removed_whole'), ('core_tool_calls', 'gem_not_emptied'),
@@ -22,7 +23,7 @@ from (
   union all
   select 'constraint', e.rel, e.guard, case when c.oid is null then 'is missing' end
   from (values
-    ('core_tool_calls', 'gem_calls_parent'), ('core_tool_receipts', 'gem_receipts_replay_of')
+    ('core_tool_calls', 'gem_calls_parent')
   ) e (rel, guard)
   left join pg_constraint c on c.conrelid = ('public.' || e.rel)::regclass and c.conname = e.guard
 

@@ -59,13 +59,16 @@ with event as (
   from step
 ), walked as (
   select call_id, count(*) as events, min(seq) as lowest, max(seq) as highest,
-    min(lpad(seq::text, 10, '0') || format('event %s is %s, and the call was %s before', seq, event, coalesce(nullif(before, ''), 'not there')))
+    min(lpad(seq::text, 10, '0') || format('event %s is %s, and the call was %s before', seq, event,
+      coalesce(nullif(before, ''), 'not there')))
       filter (where legal is not true) as disorder,
-    min(lpad(seq::text, 10, '0') || format('event %s is %s of attempt %s by %s, and the call was with attempt %s of %s', seq, event, attempt,
-      coalesce(worker_id, 'nobody'), coalesce(attempt_before, 0), coalesce(holder, 'nobody'))) filter (where held is not true) as stranger,
+    min(lpad(seq::text, 10, '0') || format('event %s is %s of attempt %s by %s, and the call was with attempt %s of %s', seq, event,
+      attempt, coalesce(worker_id, 'nobody'), coalesce(attempt_before, 0), coalesce(holder, 'nobody')))
+      filter (where held is not true) as stranger,
     max(state) filter (where last) as state,
     max(attempt) filter (where last) as attempt,
-    max(case when event in ('claimed', 'imported') then taker when before = 'running' and state not in ('queued', 'waiting') then holder end)
+    max(case when event in ('claimed', 'imported') then taker
+        when before = 'running' and state not in ('queued', 'waiting') then holder end)
       filter (where last) as claimed_by,
     max(case when event = 'claimed' then at when before = 'running' and state not in ('queued', 'waiting') then held_since end)
       filter (where last) as claimed_at,
@@ -111,9 +114,12 @@ with event as (
         coalesce(c.claimed_by, 'null'), coalesce(w.claimed_by, 'null')) end,
       -- When an imported attempt was claimed is not in the journal.
       case when c.claimed_at is distinct from w.claimed_at and not (w.imported and w.attempt = 1 and w.claimed_by is not null)
-        then format('claimed_at is %s, and %s by the journal', coalesce(c.claimed_at::text, 'null'), coalesce(w.claimed_at::text, 'null')) end,
-      case when c.retries is distinct from coalesce(s.retries, 0) then format('retries is %s, and %s by the journal', c.retries, coalesce(s.retries, 0)) end,
-      case when c.losses is distinct from coalesce(s.losses, 0) then format('losses is %s, and %s by the journal', c.losses, coalesce(s.losses, 0)) end,
+        then format('claimed_at is %s, and %s by the journal',
+          coalesce(c.claimed_at::text, 'null'), coalesce(w.claimed_at::text, 'null')) end,
+      case when c.retries is distinct from coalesce(s.retries, 0)
+        then format('retries is %s, and %s by the journal', c.retries, coalesce(s.retries, 0)) end,
+      case when c.losses is distinct from coalesce(s.losses, 0)
+        then format('losses is %s, and %s by the journal', c.losses, coalesce(s.losses, 0)) end,
       case when c.run_at is distinct from coalesce(s.run_at, w.run_at)::timestamptz
         then format('run_at is %s, and %s by the journal', c.run_at, coalesce(s.run_at, w.run_at, 'null')) end,
       case when c.priority is distinct from w.priority::integer
@@ -140,14 +146,17 @@ select distinct name, coalesce(call, call_id)::text as id,
     when 'journal-gaps' then case when call_id is null then format('there is no journal, and the call counts %s events', counted)
       else format('there are %s events, from %s to %s, and the call counts %s', events, lowest, highest, counted) end
     when 'journal-order' then coalesce(substr(disorder, 11),
-      format('event %s is cancel_requested, and no attempt of that number ran', cancel_of_none), format('%s events are cancel_requested', cancels))
+      format('event %s is cancel_requested, and no attempt of that number ran', cancel_of_none),
+      format('%s events are cancel_requested', cancels))
     when 'journal-holder' then substr(stranger, 11)
     when 'journal-replay' then differences
-    else format('the last event names the receipt %s of %s, and the call''s is %s of %s', coalesce(receipt, 'null'), ended_at, receipt_id, receipt_at)
+    else format('the last event names the receipt %s of %s, and the call''s is %s of %s',
+      coalesce(receipt, 'null'), ended_at, receipt_id, receipt_at)
   end as what
 from replayed, unnest(case when broken is not null then array[broken] else array[
   case when differences <> '' then 'journal-replay' end,
   -- Of two receipts one cannot be named: that is receipt-second.
-  case when misnamed and call not in (select call_id from public.core_tool_receipts group by call_id having count(*) > 1) then 'journal-receipt' end
+  case when misnamed and call not in (select call_id from public.core_tool_receipts group by call_id having count(*) > 1)
+    then 'journal-receipt' end
 ] end) as name
 where (broken is not null or differences <> '' or misnamed) and name is not null

@@ -19,7 +19,8 @@ union all
 
 -- A hit says so and did nothing else, and no other receipt says so. Receipts of an earlier GEM may say anything.
 select 'hit-effects', r.call_id::text,
-  format('its receipt %s, and its effects are %s', case when r.replay_of is null then 'repeats none' else 'repeats ' || r.replay_of end, left(r.effects::text, 150))
+  format('its receipt %s, and its effects are %s',
+    case when r.replay_of is null then 'repeats none' else 'repeats ' || r.replay_of end, left(r.effects::text, 150))
 from public.core_tool_receipts r
 join public.core_tool_calls c on c.id = r.call_id and not (c.events = 1 and c.status in ('succeeded', 'failed', 'not_configured'))
 where case
@@ -28,14 +29,16 @@ where case
 
 union all
 
-select 'key-once', min(call_id::text), format('the key %s succeeded %s times: in the receipts %s', idempotency_key, count(*), string_agg(id::text, ', ' order by created_at, id))
+select 'key-once', min(call_id::text),
+  format('the key %s succeeded %s times: in the receipts %s', idempotency_key, count(*), string_agg(id::text, ', ' order by created_at, id))
 from public.core_tool_receipts
 where status = 'succeeded' and replay_of is null and idempotency_key is not null
 group by idempotency_key having count(*) > 1
 
 union all
 
-select 'key-running', min(id::text), format('the key %s is held by %s running calls: %s', computed_key, count(*), string_agg(id::text, ', ' order by claimed_at, id))
+select 'key-running', min(id::text),
+  format('the key %s is held by %s running calls: %s', computed_key, count(*), string_agg(id::text, ', ' order by claimed_at, id))
 from public.core_tool_calls
 where status = 'running' and computed_key is not null
 group by computed_key having count(*) > 1
@@ -44,7 +47,9 @@ union all
 
 -- The key of a receipt is its call's, and follows from the call's input, or from the client's key and the caller: see Key and
 -- ClientKey in receipts/key.go. A caller whose name Go would quote with a backslash is left out.
-select 'key-computed', call_id::text, format('its receipt has the key %s, and the call %s', coalesce(k.idempotency_key, 'null'), coalesce(k.computed, 'has ' || k.held, 'has none'))
+select 'key-computed', call_id::text,
+  format('its receipt has the key %s, and the call %s', coalesce(k.idempotency_key, 'null'),
+    coalesce(k.computed, 'has ' || k.held, 'has none'))
 from (
   select r.call_id, r.idempotency_key, c.computed_key as held, r.status, r.effects #>> '{idempotency,mode}' as mode,
     case r.effects #>> '{idempotency,mode}'

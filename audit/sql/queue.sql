@@ -1,5 +1,6 @@
 -- Calls that have not ended, and what they depend on. Something that is due is not wrong: perhaps no worker runs.
-select 'queue-priority' as name, c.id::text, format('the call is queued with priority %s, and no claim looks there: gem.priorities lacks it', c.priority) as what
+select 'queue-priority' as name, c.id::text,
+  format('the call is queued with priority %s, and no claim looks there: gem.priorities lacks it', c.priority) as what
 from public.core_tool_calls c
 where c.status = 'queued' and c.priority not in (select priority from gem.priorities)
 
@@ -22,20 +23,23 @@ where c.status = 'running' and coalesce(least(w.stopped_at, w.alive_until), c.cl
 
 union all
 
-select 'waiting-due', c.id::text, format('the call has waited since %s for the key %s, and no call runs with it', c.updated_at, c.computed_key)
+select 'waiting-due', c.id::text,
+  format('the call has waited since %s for the key %s, and no call runs with it', c.updated_at, c.computed_key)
 from public.core_tool_calls c
 where c.status = 'waiting' and c.updated_at < now() - interval '1 minute'
   and not exists (select from public.core_tool_calls h where h.status = 'running' and h.computed_key = c.computed_key)
 
 union all
 
-select 'cancel-due', c.id::text, format('the call still runs on %s, and someone asked to cancel it at %s', c.claimed_by, c.cancel_requested_at)
+select 'cancel-due', c.id::text,
+  format('the call still runs on %s, and someone asked to cancel it at %s', c.claimed_by, c.cancel_requested_at)
 from public.core_tool_calls c
 where c.status = 'running' and c.cancel_requested_at < now() - interval '1 minute'
 
 union all
 
-select 'registry-recorded', min(r.call_id::text), format('%s receipts are of the registry %s, which is not recorded', count(*), r.registry_version)
+select 'registry-recorded', min(r.call_id::text),
+  format('%s receipts are of the registry %s, which is not recorded', count(*), r.registry_version)
 from public.core_tool_receipts r
 where r.registry_version is not null and r.registry_version not in (select version from public.core_registry_versions)
 group by r.registry_version

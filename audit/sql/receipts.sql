@@ -3,7 +3,8 @@
 -- since a row of an archive may have null where the tables cannot.
 with pair as (
   select coalesce(c.id, r.call_id) as id, c.status, c.attempt, c.claimed_by, coalesce(c.tool_name, '') as tool, c.error,
-    r.id as receipt, r.status as receipt_status, r.attempt as receipt_attempt, r.worker_id, r.tool_name as receipt_tool, r.result, r.effects,
+    r.id as receipt, r.status as receipt_status, r.attempt as receipt_attempt, r.worker_id, r.tool_name as receipt_tool,
+    r.result, r.effects,
     c.id is not null as has_call, r.id is not null as has_receipt,
     coalesce(c.status in ('succeeded', 'failed', 'not_configured'), false) as final,
     r.id is not null and not coalesce(c.events = 1 and c.status in ('succeeded', 'failed', 'not_configured'), false) as ours

@@ -1,8 +1,10 @@
 -- The tables that receipts say were written, as far as the database has them with a column id: their names as a list of
 -- literals, and a query that gives their rows as (tab, id, owned, call_id), with the id as text. A table owned by calls has a
 -- column call_id, the call that inserted the row. A name without a schema is one of public. GEM's own tables are left out.
-select coalesce(string_agg(quote_literal(tab), ', '), 'null'), concat_ws(' union all ', 'select null::text as tab, null::text as id, false as owned, null::uuid as call_id where false',
-  string_agg(format('select %L, id::text, %s from %I.%I', tab, case when owned then 'true, call_id' else 'false, null' end, nspname, relname), ' union all '))
+select coalesce(string_agg(quote_literal(tab), ', '), 'null'), concat_ws(' union all ',
+  'select null::text as tab, null::text as id, false as owned, null::uuid as call_id where false',
+  string_agg(format('select %L, id::text, %s from %I.%I', tab,
+    case when owned then 'true, call_id' else 'false, null' end, nspname, relname), ' union all '))
 from (
   select distinct w ->> 'table' as tab
   from (

@@ -17,9 +17,7 @@ create table if not exists public.comms_log (
   message_id  text,                                 -- the service's own id of the message
   error       text,                                 -- why it failed, the last time
   sent_at     timestamptz,
-  call_id     uuid,
-  created_at  timestamptz not null default now(),
-  updated_at  timestamptz not null default now(),
+  call_id uuid, created_at timestamptz not null default now(), updated_at timestamptz not null default now(),
   constraint gem_comms_log_values check (call_id is null or (
     channel in ('email', 'sms') and status in ('sending', 'sent', 'failed') and (status = 'sent') = (sent_at is not null)))
 );

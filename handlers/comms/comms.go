@@ -153,9 +153,10 @@ type TaskRef struct {
 
 // CreateFollowupTaskFromMessage is comms.create_followup_task_from_message. The task is business, unless the type of its
 // context is personal. The domain os writes it.
-func (*Comms) CreateFollowupTaskFromMessage(ctx context.Context, tx handlers.Tx, call *handlers.Call, in CreateFollowupTaskFromMessage) (TaskRef, error) {
-	id, err := table.Insert(ctx, tx, call, "tasks",
-		`select gem_os.create_task($1, case when $2::jsonb ->> 'type' = 'personal' then 'personal' else 'business' end, null, $3, $2, 'normal', $4)::text`,
+func (*Comms) CreateFollowupTaskFromMessage(ctx context.Context, tx handlers.Tx, call *handlers.Call, in CreateFollowupTaskFromMessage) (
+	TaskRef, error) {
+	id, err := table.Insert(ctx, tx, call, "tasks", `select gem_os.create_task($1,
+		case when $2::jsonb ->> 'type' = 'personal' then 'personal' else 'business' end, null, $3, $2, 'normal', $4)::text`,
 		in.Title, table.NullJSON(in.ContextRef), in.DueAt, call.ID)
 	return TaskRef{TaskID: id}, lacks(err, "os", "tasks")
 }

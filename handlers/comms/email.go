@@ -48,18 +48,12 @@ func (c *Comms) SendEmail(ctx context.Context, call *handlers.Call, in SendEmail
 	}
 	for _, header := range []struct{ field, value string }{{"to", in.To}, {"subject", in.Subject}} {
 		if strings.ContainsAny(header.value, "\r\n") {
-			return EmailSent{}, &handlers.Failure{
-				Message: fmt.Sprintf("%s must be a single line: a line break in it could add headers to the mail.", header.field),
-				Details: map[string]string{"reason": "line_break_in_header", "field": header.field},
-			}
+			return EmailSent{}, handlers.Fail("line_break_in_header", header.field+" must be a single line: a line break could add headers to the mail.")
 		}
 	}
 	to, err := netmail.ParseAddress(in.To)
 	if err != nil {
-		return EmailSent{}, &handlers.Failure{
-			Message: "to is not an e-mail address such as jo@example.com.",
-			Details: map[string]string{"reason": "bad_recipient"},
-		}
+		return EmailSent{}, handlers.Fail("bad_recipient", "to is not an e-mail address such as jo@example.com.")
 	}
 
 	messageID := call.ID + from.Address[strings.LastIndexByte(from.Address, '@'):]
@@ -72,7 +66,8 @@ func (c *Comms) SendEmail(ctx context.Context, call *handlers.Call, in SendEmail
 	msg.SetBodyString(mail.TypeTextPlain, in.Body)
 
 	id, err := c.send(ctx, call, message{
-		channel: "email", recipient: to.Address, subject: in.Subject, body: in.Body, contextRef: table.NullJSON(in.ContextRef), templateID: in.TemplateID,
+		channel: "email", recipient: to.Address, subject: in.Subject, body: in.Body,
+		contextRef: table.NullJSON(in.ContextRef), templateID: in.TemplateID,
 	}, func() (string, error) { return messageID, c.config.deliver(ctx, msg) })
 	return EmailSent{EmailID: id}, err
 }
@@ -100,8 +95,9 @@ func (c *config) deliver(ctx context.Context, msg *mail.Msg) error {
 	}
 	if c.SMTPUsername != "" {
 		options = append(options, mail.WithUsername(c.SMTPUsername.Reveal()), mail.WithPassword(c.SMTPPassword.Reveal()),
-			// PLAIN and LOGIN are refused by the library on a connection that is neither encrypted nor local.
-			mail.WithOpportunisticSMTPAuth(mail.SMTPAuthSCRAMSHA256, mail.SMTPAuthSCRAMSHA1, mail.SMTPAuthPlain, mail.SMTPAuthLogin, mail.SMTPAuthCramMD5))
+			// The library refuses PLAIN and LOGIN on a connection that is neither encrypted nor local.
+			mail.WithOpportunisticSMTPAuth(mail.SMTPAuthSCRAMSHA256, mail.SMTPAuthSCRAMSHA1, mail.SMTPAuthPlain, mail.SMTPAuthLogin,
+				mail.SMTPAuthCramMD5))
 	}
 	// After an error, close the connection without QUIT: inside a message that was cut off, QUIT would end and send it.
 	hangUp := func() {}
@@ -123,7 +119,7 @@ func (c *config) deliver(ctx context.Context, msg *mail.Msg) error {
 	}))
 	client, err := mail.NewClient(c.SMTPHost, options...)
 	if err != nil {
-		return &handlers.Failure{Message: "The mail client cannot be set up: " + value.OneLine(err.Error(), c.SMTPPassword.Reveal()), Details: map[string]string{"reason": "smtp_setup"}}
+		return handlers.Fail("smtp_setup", "The mail client cannot be set up: "+value.OneLine(err.Error(), c.SMTPPassword.Reveal()))
 	}
 
 	session, err := client.DialToSMTPClientWithContext(ctx)
@@ -147,7 +143,7 @@ func (c *config) explain(ctx context.Context, err error) error {
 		// Without a code there was no reply: the connection broke. The library does not return the error itself.
 		passes = passes || code == 0 && sending.Reason != mail.ErrGetSender && sending.Reason != mail.ErrGetRcpts
 		if sending.Reason == mail.ErrSMTPDataClose && code == 0 {
-			return handlers.Transient(fmt.Errorf("the connection to the mail server broke after the whole message was sent: it may have been delivered (%s)", reply))
+			return handlers.Transient(fmt.Errorf("the connection to the mail server broke after the message: it may have been delivered (%s)", reply))
 		}
 	} else if refused := (*textproto.Error)(nil); errors.As(err, &refused) {
 		code = refused.Code
@@ -165,10 +161,7 @@ func (c *config) explain(ctx context.Context, err error) error {
 	case passes:
 		return handlers.Transient(fmt.Errorf("the mail server could not be reached: %s", reply))
 	}
-	return &handlers.Failure{
-		Message: "The mail server and GEM could not agree on a connection: " + reply + ". Check SMTP_TLS, SMTP_PORT and the login.",
-		Details: map[string]string{"reason": "smtp_setup"},
-	}
+	return handlers.Fail("smtp_setup", "The mail server and GEM could not agree on a connection: "+reply+". Check SMTP_TLS, SMTP_PORT and the login.")
 }
 
 // boundedConn reads at most so many bytes: the replies of a mail server have no limit of their own.

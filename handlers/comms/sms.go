@@ -88,7 +88,7 @@ func (c *config) post(ctx context.Context, call *handlers.Call, endpoint *url.UR
 			err = outer.Err
 		}
 		if wrote.Load() {
-			return "", handlers.Transient(fmt.Errorf("the connection to Twilio broke after the message was sent: it may have been delivered (%w)", err))
+			return "", handlers.Transient(fmt.Errorf("the connection to Twilio broke after the message: it may have been delivered (%w)", err))
 		}
 		return "", handlers.Transient(fmt.Errorf("could not reach Twilio: %w", err))
 	}

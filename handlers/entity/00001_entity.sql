@@ -9,9 +9,7 @@ create table if not exists public.entities (
   name        text        not null default '',
   contact     jsonb       not null default '{}',    -- phone, email, address, …: any keys
   notes       text,
-  call_id     uuid,
-  created_at  timestamptz not null default now(),
-  updated_at  timestamptz not null default now(),
+  call_id uuid, created_at timestamptz not null default now(), updated_at timestamptz not null default now(),
   constraint gem_entities_values check (call_id is null or (
     entity_type in ('client', 'supplier', 'partner', 'friend', 'lead', 'other') and jsonb_typeof(contact) = 'object'))
 );
@@ -23,9 +21,7 @@ create table if not exists public.interactions (
   summary          text        not null default '',
   details          jsonb,
   occurred_at      timestamptz not null default now(),
-  call_id          uuid,
-  created_at       timestamptz not null default now(),
-  updated_at       timestamptz not null default now(),
+  call_id uuid, created_at timestamptz not null default now(), updated_at timestamptz not null default now(),
   constraint gem_interactions_values check (call_id is null or (
     entity_id is not null and interaction_type in ('call', 'sms', 'email', 'meeting', 'site_visit', 'other')
     and (details is null or jsonb_typeof(details) = 'object')))

@@ -12,9 +12,7 @@ create table if not exists public.leads (
   stage       text        not null default 'new',
   notes       text,                                 -- from its creation; later ones are in lead_stage_changes
   lost_reason text,                                 -- set while stage is lost
-  call_id     uuid,
-  created_at  timestamptz not null default now(),
-  updated_at  timestamptz not null default now(),
+  call_id uuid, created_at timestamptz not null default now(), updated_at timestamptz not null default now(),
   constraint gem_leads_values check (call_id is null or (
     source in ('gmb', 'google_ads', 'meta', 'referral', 'repeat', 'other')
     and stage in ('new', 'contacted', 'inspection_scheduled', 'quoted', 'won', 'lost')
@@ -28,9 +26,7 @@ create table if not exists public.lead_sources (
   lead_id    uuid        constraint gem_lead_sources_lead references public.leads on delete cascade,
   source     text        not null default 'other',
   campaign   jsonb,
-  call_id    uuid,
-  created_at timestamptz not null default now(),
-  updated_at timestamptz not null default now(),
+  call_id uuid, created_at timestamptz not null default now(), updated_at timestamptz not null default now(),
   constraint gem_lead_sources_values check (call_id is null or (
     lead_id is not null and source in ('gmb', 'google_ads', 'meta', 'referral', 'repeat', 'other')
     and (campaign is null or jsonb_typeof(campaign) = 'object')))
@@ -42,9 +38,7 @@ create table if not exists public.lead_photo_links (
   lead_id    uuid        constraint gem_lead_photo_links_lead references public.leads on delete cascade,
   link       text        not null default '',
   position   integer     not null default 1, -- its place in the list that the call gave
-  call_id    uuid,
-  created_at timestamptz not null default now(),
-  updated_at timestamptz not null default now(),
+  call_id uuid, created_at timestamptz not null default now(), updated_at timestamptz not null default now(),
   constraint gem_lead_photo_links_values check (call_id is null or (lead_id is not null and position >= 1))
 );
 create index if not exists gem_lead_photo_links_lead on public.lead_photo_links (lead_id);
@@ -56,9 +50,7 @@ create table if not exists public.lead_stage_changes (
   to_stage   text        not null default 'new', -- equal to from_stage if only a note was added
   reason     text,                               -- why it was lost
   notes      text,
-  call_id    uuid,
-  created_at timestamptz not null default now(),
-  updated_at timestamptz not null default now(),
+  call_id uuid, created_at timestamptz not null default now(), updated_at timestamptz not null default now(),
   constraint gem_lead_stage_changes_values check (call_id is null or (
     lead_id is not null and to_stage in ('new', 'contacted', 'inspection_scheduled', 'quoted', 'won', 'lost')
     and (to_stage = 'lost' or reason is null)))

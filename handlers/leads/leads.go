@@ -165,8 +165,8 @@ type ListByStage struct {
 	Limit  value.Limit `json:"limit"`  // 50 by default
 }
 
-// LeadsListed is the answer to [ListByStage].
-type LeadsListed struct {
+// Listed is the answer to [ListByStage].
+type Listed struct {
 	Leads []Lead `json:"leads"`
 }
 
@@ -205,12 +205,13 @@ type StageChange struct {
 }
 
 // ListByStage is leads.list_by_stage.
-func (Leads) ListByStage(ctx context.Context, tx handlers.Tx, call *handlers.Call, in ListByStage) (LeadsListed, error) {
+func (Leads) ListByStage(ctx context.Context, tx handlers.Tx, call *handlers.Call, in ListByStage) (Listed, error) {
 	where := `true`
 	if in.Stage != "" {
 		where = `l.stage = $1` // by itself, so that the index over stages serves it
 	}
-	leads, err := table.List[Lead](ctx, tx, call, "leads", `select l.id::text, l.name, l.phone, l.suburb, l.email, l.source, l.stage, l.notes, l.lost_reason,
+	leads, err := table.List[Lead](ctx, tx, call, "leads", `
+		select l.id::text, l.name, l.phone, l.suburb, l.email, l.source, l.stage, l.notes, l.lost_reason,
 			l.created_at, l.updated_at,
 			coalesce((select jsonb_agg(jsonb_strip_nulls(jsonb_build_object('source', source, 'added_at', created_at))
 					|| case when campaign is null then '{}' else jsonb_build_object('campaign', campaign) end order by created_at, id)
@@ -224,5 +225,5 @@ func (Leads) ListByStage(ctx context.Context, tx handlers.Tx, call *handlers.Cal
 			and ($3 = '' or l.source = $3 or exists (select from lead_sources s where s.lead_id = l.id and s.source = $3))
 		order by l.created_at desc, l.id limit $4`,
 		in.Stage, in.Suburb, in.Source, in.Limit.Or(50, 100))
-	return LeadsListed{Leads: leads}, err
+	return Listed{Leads: leads}, err
 }

@@ -12,9 +12,7 @@ create table if not exists public.notes (
   title       text        not null default '',
   content     text        not null default '',
   entity_refs jsonb       not null default '[]',   -- [{type, id}]
-  call_id     uuid,
-  created_at  timestamptz not null default now(),
-  updated_at  timestamptz not null default now(),
+  call_id uuid, created_at timestamptz not null default now(), updated_at timestamptz not null default now(),
   constraint gem_notes_values check (call_id is null or (
     domain in ('business', 'personal', 'both') and jsonb_typeof(entity_refs) = 'array'))
 );
@@ -32,9 +30,7 @@ create table if not exists public.tasks (
   completed_at    timestamptz,                           -- set while status is done
   completion_note text,
   defer_reason    text,                                  -- of the last deferral
-  call_id         uuid,
-  created_at      timestamptz not null default now(),
-  updated_at      timestamptz not null default now(),
+  call_id uuid, created_at timestamptz not null default now(), updated_at timestamptz not null default now(),
   constraint gem_tasks_values check (call_id is null or (
     domain in ('business', 'personal', 'both') and priority in ('low', 'normal', 'high') and status in ('open', 'done')
     and (status = 'done') = (completed_at is not null)
@@ -50,9 +46,7 @@ create table if not exists public.reminders (
   title       text        not null default '',
   remind_at   timestamptz,
   context_ref jsonb,
-  call_id     uuid,
-  created_at  timestamptz not null default now(),
-  updated_at  timestamptz not null default now(),
+  call_id uuid, created_at timestamptz not null default now(), updated_at timestamptz not null default now(),
   constraint gem_reminders_values check (call_id is null or (
     domain in ('business', 'personal', 'both') and remind_at is not null
     and (context_ref is null or jsonb_typeof(context_ref) = 'object')))
@@ -65,9 +59,7 @@ create table if not exists public.state_snapshots (
   as_of      timestamptz not null default now(),
   since      timestamptz,                         -- where its count of activity begins
   state      jsonb       not null default '{}',
-  call_id    uuid,
-  created_at timestamptz not null default now(),
-  updated_at timestamptz not null default now(),
+  call_id uuid, created_at timestamptz not null default now(), updated_at timestamptz not null default now(),
   constraint gem_state_snapshots_values check (call_id is null or (
     domain in ('business', 'personal', 'both') and jsonb_typeof(state) = 'object'))
 );

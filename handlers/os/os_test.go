@@ -149,6 +149,12 @@ func TestATaskIsCreatedChangedDeferredAndDone(t *testing.T) {
 	if got := only("open"); got.Title != "Call Jo & Al" || got.Priority != "high" || got.DueAt != nil || *got.Description != "d" || got.Domain != "business" {
 		t.Errorf("updated: %+v", got)
 	}
+	for _, due := range []string{"2026-05-01T00:00:00+23:59", "2026-04-30t00:01:00.0z", "2026-04-29T23:59:60-00:01"} {
+		do[os.TaskRef](env, "os.update_task", `{"task_id": "`+id+`", "patch": {"due_at": "`+due+`"}}`)
+		if got := only("open"); got.DueAt.Format(time.RFC3339) != "2026-04-30T00:01:00Z" {
+			t.Errorf("due %s: %v", due, got.DueAt)
+		}
+	}
 	for _, patch := range []string{``, `, "patch": {}`} {
 		_, receipt = handlertest.Do[os.TaskRef](env, "os.update_task", `{"task_id": "`+id+`"`+patch+`}`)
 		if got := handlertest.Effects(t, receipt); got != "read 1 tasks" {

@@ -135,7 +135,8 @@ type SnapshotRef struct {
 }
 
 // RefreshStateSnapshot is os.refresh_state_snapshot.
-func (*OS) RefreshStateSnapshot(ctx context.Context, tx handlers.Tx, call *handlers.Call, in RefreshStateSnapshot) (out SnapshotRef, err error) {
+func (*OS) RefreshStateSnapshot(ctx context.Context, tx handlers.Tx, call *handlers.Call, in RefreshStateSnapshot) (
+	out SnapshotRef, err error) {
 	current, err := currentStateOf(ctx, tx)
 	if err != nil {
 		return out, err

@@ -60,19 +60,23 @@ func (*OS) UpdateTask(ctx context.Context, tx handlers.Tx, call *handlers.Call, 
 	if len(patch) == 0 {
 		return out, table.Exists(ctx, tx, call, "tasks", in.TaskID, &out.TaskID)
 	}
+	var due *value.Time // Postgres would not read every date-time that the rule lets through
+	if raw, given := patch["due_at"]; given {
+		_ = json.Unmarshal(raw, &due)
+	}
 	return changeTask(ctx, tx, call, in.TaskID, `update tasks set
 			title       = coalesce($2::jsonb ->> 'title', title),
 			domain      = coalesce($2::jsonb ->> 'domain', domain),
 			priority    = coalesce($2::jsonb ->> 'priority', priority),
 			status      = coalesce($2::jsonb ->> 'status', status),
 			description = case when $2::jsonb ? 'description' then $2::jsonb ->> 'description' else description end,
-			due_at      = case when $2::jsonb ? 'due_at' then ($2::jsonb ->> 'due_at')::timestamptz else due_at end,
+			due_at      = case when $2::jsonb ? 'due_at' then $3 else due_at end,
 			context_ref = case when $2::jsonb ? 'context_ref' then nullif($2::jsonb -> 'context_ref', 'null') else context_ref end,
 			completed_at = case $2::jsonb ->> 'status' when 'done' then coalesce(completed_at, now()) when 'open' then null
 				else completed_at end,
 			completion_note = case when $2::jsonb ->> 'status' = 'open' then null else completion_note end,
 			updated_at  = now()
-		where id = $1 returning id::text`, patch)
+		where id = $1 returning id::text`, patch, due)
 }
 
 // CompleteTask marks a task as done. One that is done already only takes a new note.

@@ -12,9 +12,9 @@ import (
 	"github.com/gemworker/gem/handlers"
 )
 
-// A Rule checks one value of a patch. It returns the value as it is to be stored, or the keyword of JSON Schema that it
-// breaks and the end of the sentence "<key> …".
-type Rule func(raw json.RawMessage) (value any, keyword, fault string)
+// A Rule checks one value of a patch. It returns the keyword of JSON Schema that the value breaks and the end of the sentence
+// "<key> …", or nothing.
+type Rule func(raw json.RawMessage) (keyword, fault string)
 
 // patchFault has the form of the faults that the registry's validation reports.
 type patchFault struct {
@@ -23,97 +23,89 @@ type patchFault struct {
 	Message string `json:"message"`
 }
 
+var pointer = strings.NewReplacer("~", "~0", "/", "~1")
+
 // ReadPatch checks the input field patch, an object, against the rules of the columns that may be patched. It returns the
 // values by column, or all faults in one validation_error. An absent patch is an empty one.
-func ReadPatch(raw json.RawMessage, columns map[string]Rule) (map[string]any, error) {
-	given := map[string]json.RawMessage{}
-	if len(raw) > 0 {
-		if err := json.Unmarshal(raw, &given); err != nil {
-			return nil, refusedPatch([]patchFault{{"/patch", "type", "patch must be an object"}})
-		}
-	}
-	patch := map[string]any{}
+func ReadPatch(raw json.RawMessage, columns map[string]Rule) (map[string]json.RawMessage, error) {
+	patch := map[string]json.RawMessage{}
 	var faults []patchFault
-	for _, key := range slices.Sorted(maps.Keys(given)) {
-		path := "/patch/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(Shorten(key, 100))
-		check, known := columns[key]
-		if !known {
-			faults = append(faults, patchFault{path, "additionalProperties", fmt.Sprintf("%q cannot be patched: the keys are %s",
-				Shorten(key, 100), strings.Join(slices.Sorted(maps.Keys(columns)), ", "))})
-			continue
-		}
-		value, keyword, fault := check(given[key])
-		if fault != "" {
-			faults = append(faults, patchFault{path, keyword, key + " " + fault})
-		}
-		patch[key] = value
+	if len(raw) > 0 && json.Unmarshal(raw, &patch) != nil {
+		faults = append(faults, patchFault{"/patch", "type", "patch must be an object"})
 	}
-	if len(faults) > 0 {
-		return nil, refusedPatch(faults)
+	for _, key := range slices.Sorted(maps.Keys(patch)) {
+		name := Shorten(key, 100)
+		keyword, message := "additionalProperties", fmt.Sprintf("%q cannot be patched: the keys are %s",
+			name, strings.Join(slices.Sorted(maps.Keys(columns)), ", "))
+		if check, known := columns[key]; known {
+			var fault string
+			if keyword, fault = check(patch[key]); fault == "" {
+				continue
+			}
+			message = key + " " + fault
+		}
+		faults = append(faults, patchFault{"/patch/" + pointer.Replace(name), keyword, message})
 	}
-	return patch, nil
-}
-
-func refusedPatch(faults []patchFault) error {
+	if len(faults) == 0 {
+		return patch, nil
+	}
 	message := "The patch was refused: " + faults[0].Message
 	if more := len(faults) - 1; more > 0 {
 		message += fmt.Sprintf(" (and %d more, see details)", more)
 	}
-	return &handlers.Failure{Code: "validation_error", Message: message + ".", Details: faults}
+	return nil, &handlers.Failure{Code: "validation_error", Message: message + ".", Details: faults}
 }
 
 // Text is a string of at most limit characters; 0 is no limit.
 func Text(limit int) Rule {
-	return func(raw json.RawMessage) (any, string, string) {
+	return func(raw json.RawMessage) (string, string) {
 		var s *string
 		if json.Unmarshal(raw, &s) != nil || s == nil {
-			return nil, "type", "must be a string"
+			return "type", "must be a string"
 		}
 		if limit > 0 && utf8.RuneCountInString(*s) > limit {
-			return nil, "maxLength", fmt.Sprintf("must have at most %d characters", limit)
+			return "maxLength", fmt.Sprintf("must have at most %d characters", limit)
 		}
-		return *s, "", ""
+		return "", ""
 	}
 }
 
 // OneOf is one of these strings.
 func OneOf(values ...string) Rule {
-	return func(raw json.RawMessage) (any, string, string) {
+	return func(raw json.RawMessage) (string, string) {
 		var s string
 		if json.Unmarshal(raw, &s) != nil || !slices.Contains(values, s) {
-			return nil, "enum", "must be one of " + strings.Join(values, ", ")
+			return "enum", "must be one of " + strings.Join(values, ", ")
 		}
-		return s, "", ""
+		return "", ""
 	}
 }
 
 // DateTime is a [Time].
-func DateTime(raw json.RawMessage) (any, string, string) {
-	var t Time
-	if json.Unmarshal(raw, &t) != nil {
-		return nil, "format", "must be a date-time such as 2026-01-31T09:30:00Z"
+func DateTime(raw json.RawMessage) (keyword, fault string) {
+	if json.Unmarshal(raw, new(Time)) != nil {
+		return "format", "must be a date-time such as 2026-01-31T09:30:00Z"
 	}
-	return t, "", ""
+	return "", ""
 }
 
 // Object is any JSON object.
-func Object(raw json.RawMessage) (any, string, string) {
+func Object(raw json.RawMessage) (keyword, fault string) {
 	if !bytes.HasPrefix(raw, []byte("{")) {
-		return nil, "type", "must be an object"
+		return "type", "must be an object"
 	}
-	return raw, "", ""
+	return "", ""
 }
 
 // OrNull also lets null through, which empties the column.
 func OrNull(check Rule) Rule {
-	return func(raw json.RawMessage) (any, string, string) {
+	return func(raw json.RawMessage) (keyword, fault string) {
 		if string(raw) == "null" {
-			return nil, "", ""
+			return "", ""
 		}
-		value, keyword, fault := check(raw)
-		if fault != "" {
+		if keyword, fault = check(raw); fault != "" {
 			fault += " or null"
 		}
-		return value, keyword, fault
+		return keyword, fault
 	}
 }

@@ -5,15 +5,25 @@ import (
 	"unicode/utf8"
 )
 
-// Shorten returns at most n bytes of s, with an ellipsis after them if there were more.
-func Shorten(s string, n int) string {
+// Cut returns at most n bytes of s, and no part of a character.
+func Cut(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
+	for back := 0; back < utf8.UTFMax && back <= n; back++ {
+		if utf8.RuneStart(s[n-back]) {
+			return s[:n-back]
+		}
 	}
-	return s[:n] + "…"
+	return s[:n] // not UTF-8
+}
+
+// Shorten is [Cut] with an ellipsis in place of the rest.
+func Shorten(s string, n int) string {
+	if len(s) > n {
+		s = Cut(s, n) + "…"
+	}
+	return s
 }
 
 // Storable makes s a text that Postgres can hold: invalid UTF-8 and NUL become U+FFFD.

@@ -15,19 +15,16 @@ import (
 	"golang.org/x/net/idna"
 )
 
-// allowList is HTTP_ALLOWED_HOSTS. A URL is compared with it by name, and the address of that name when the connection is
-// made, so a name that changes its address gives access to nothing else.
+// allowList is HTTP_ALLOWED_HOSTS: hosts, and hosts with a port, in their normal form. A URL is compared with it by name, and
+// the address of that name when the connection is made, so a name that changes its address gives access to nothing else.
 //
 // `api.example.com` allows that host on the scheme's own port (80 or 443), and only at public addresses. `intranet:8443`
 // allows that port, also at an address in a private network: somebody who wrote the port knows the service.
-type allowList struct {
-	hosts map[string]bool // on the scheme's own port, at public addresses
-	exact map[string]bool // host:port, at any address
-}
+type allowList map[string]bool
 
 // Decode reads the list from the environment.
 func (l *allowList) Decode(list string) error {
-	*l = allowList{hosts: map[string]bool{}, exact: map[string]bool{}}
+	*l = allowList{}
 	for entry := range strings.SplitSeq(list, ",") {
 		if entry = strings.TrimSpace(entry); entry == "" {
 			continue
@@ -36,16 +33,13 @@ func (l *allowList) Decode(list string) error {
 		if err != nil {
 			return err
 		}
-		if port == "" {
-			l.hosts[host] = true
-		} else {
-			l.exact[net.JoinHostPort(host, port)] = true
+		if port != "" {
+			host = net.JoinHostPort(host, port)
 		}
+		(*l)[host] = true
 	}
 	return nil
 }
-
-func (l allowList) empty() bool { return len(l.hosts) == 0 && len(l.exact) == 0 }
 
 // parseEntry reads a host, or a host and a port. An IPv6 address with a port is in brackets.
 func parseEntry(entry string) (host, port string, err error) {
@@ -74,7 +68,7 @@ func parseEntry(entry string) (host, port string, err error) {
 func (l allowList) check(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
-		return nil, refuse("invalid_url", "url is not a URL such as https://api.example.com/path.")
+		return nil, handlers.Fail("invalid_url", "url is not a URL such as https://api.example.com/path.")
 	}
 	return l.checkURL(u)
 }
@@ -83,23 +77,23 @@ func (l allowList) checkURL(u *url.URL) (*url.URL, error) {
 	own := map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	switch {
 	case own == "" || u.Opaque != "" || u.Host == "":
-		return nil, refuse("invalid_url", "url must begin with http:// or https:// and name a host.")
+		return nil, handlers.Fail("invalid_url", "url must begin with http:// or https:// and name a host.")
 	case u.User != nil:
-		return nil, refuse("credentials_in_url", "url carries a user or a password: send an Authorization header instead.")
+		return nil, handlers.Fail("credentials_in_url", "url carries a user or a password: send an Authorization header instead.")
 	}
 	host, err := normalHost(u.Hostname())
 	if err != nil {
-		return nil, refuse("invalid_url", "url has no valid host.")
+		return nil, handlers.Fail("invalid_url", "url has no valid host.")
 	}
 	port := u.Port()
 	if port == "" {
 		port = own
 	} else if port, err = normalPort(port); err != nil {
-		return nil, refuse("invalid_url", "url has no valid port.")
+		return nil, handlers.Fail("invalid_url", "url has no valid port.")
 	}
 	address := net.JoinHostPort(host, port)
-	if !l.exact[address] && (!l.hosts[host] || port != own) {
-		return nil, refuse("host_not_allowed", fmt.Sprintf("%s is not listed in HTTP_ALLOWED_HOSTS: the operator of the worker can add it.", address))
+	if !l[address] && (!l[host] || port != own) {
+		return nil, handlers.Fail("host_not_allowed", address+" is not listed in HTTP_ALLOWED_HOSTS: the operator of the worker can add it.")
 	}
 
 	// It is requested in the form that was compared, so nothing after this reads the name in another way.
@@ -114,7 +108,7 @@ func (l allowList) checkURL(u *url.URL) (*url.URL, error) {
 
 // allowsAddress reports whether a connection to host:port, as the transport writes it, may go to this address.
 func (l allowList) allowsAddress(hostPort string, address netip.Addr) bool {
-	return l.exact[hostPort] || isPublic(address)
+	return l[hostPort] || isPublic(address)
 }
 
 func normalPort(port string) (string, error) {
@@ -171,9 +165,4 @@ func isPublic(address netip.Addr) bool {
 		return false
 	}
 	return !slices.ContainsFunc(notPublic, func(p netip.Prefix) bool { return p.Contains(address) })
-}
-
-// refuse is the failure of a request that is not made; reason is for programs.
-func refuse(reason, message string) error {
-	return &handlers.Failure{Message: message, Details: map[string]string{"reason": reason}}
 }

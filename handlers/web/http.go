@@ -16,7 +16,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode/utf8"
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/value"
@@ -65,7 +64,7 @@ func (l allowList) control(hostPort string) func(network, address string, _ sysc
 	return func(_, address string, _ syscall.RawConn) error {
 		resolved, err := netip.ParseAddrPort(address)
 		if err != nil || !l.allowsAddress(hostPort, resolved.Addr()) {
-			return refuse("private_address", fmt.Sprintf(
+			return handlers.Fail("private_address", fmt.Sprintf(
 				"%s leads to an address that is not public: it can be reached only if HTTP_ALLOWED_HOSTS lists it with its port.", hostPort))
 		}
 		return nil
@@ -93,7 +92,7 @@ type Response struct {
 // Request is http.request. It follows up to 5 redirects, each to a listed host, and not from https to http. A redirect to
 // another scheme, host or port is followed without the caller's headers.
 func (h *HTTP) Request(ctx context.Context, call *handlers.Call, in Request) (Response, error) {
-	if h.config.AllowedHosts.empty() {
+	if len(h.config.AllowedHosts) == 0 {
 		return Response{}, &handlers.NotConfigured{
 			Reason:      "HTTP_ALLOWED_HOSTS lists no host, so no request can be made.",
 			RequiredEnv: []string{"HTTP_ALLOWED_HOSTS"},
@@ -112,22 +111,22 @@ func (h *HTTP) Request(ctx context.Context, call *handlers.Call, in Request) (Re
 		return Response{}, err
 	}
 	if len(in.Body) > maxRequestBody {
-		return Response{}, refuse("body_too_large", fmt.Sprintf("body has %d bytes, and can have %d (1 MiB).", len(in.Body), maxRequestBody))
+		return Response{}, handlers.Fail("body_too_large", fmt.Sprintf("body has %d bytes, and can have %d (1 MiB).", len(in.Body), maxRequestBody))
 	}
 
 	method, body := in.Method, in.Body
-	for redirects := 0; ; redirects++ {
+	for followed := 0; ; followed++ {
 		resp, err := h.send(ctx, call, method, target, header, body)
 		if err != nil {
 			return Response{}, err
 		}
 		location := resp.Header.Get("Location")
-		if !isRedirect(resp.StatusCode) || location == "" {
+		if !slices.Contains(redirects, resp.StatusCode) || location == "" {
 			return readResponse(resp)
 		}
 		_ = resp.Body.Close()
-		if redirects == maxRedirects {
-			return Response{}, refuse("too_many_redirects", fmt.Sprintf("The request was redirected more than %d times.", maxRedirects))
+		if followed == maxRedirects {
+			return Response{}, handlers.Fail("too_many_redirects", fmt.Sprintf("The request was redirected more than %d times.", maxRedirects))
 		}
 		next, err := h.follow(target, location)
 		if err != nil {
@@ -154,7 +153,7 @@ func (h *HTTP) Request(ctx context.Context, call *handlers.Call, in Request) (Re
 func (h *HTTP) follow(from *url.URL, location string) (*url.URL, error) {
 	to, err := from.Parse(location)
 	if err != nil {
-		return nil, refuse("invalid_redirect", "The server redirects to something that is not a URL.")
+		return nil, handlers.Fail("invalid_redirect", "The server redirects to something that is not a URL.")
 	}
 	next, err := h.config.AllowedHosts.checkURL(to)
 	if failure := (*handlers.Failure)(nil); errors.As(err, &failure) {
@@ -162,28 +161,24 @@ func (h *HTTP) follow(from *url.URL, location string) (*url.URL, error) {
 		return nil, failure
 	}
 	if from.Scheme == "https" && next.Scheme == "http" {
-		return nil, refuse("redirect_to_http", "The server redirects from https to http, which would reveal what https hides.")
+		return nil, handlers.Fail("redirect_to_http", "The server redirects from https to http, which would reveal what https hides.")
 	}
 	return next, nil
 }
 
-func isRedirect(code int) bool {
-	switch code {
-	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
-		return true
-	}
-	return false
-}
+var redirects = []int{http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect,
+	http.StatusPermanentRedirect}
 
 // send makes one request. The caller closes the response's body.
-func (h *HTTP) send(ctx context.Context, call *handlers.Call, method string, target *url.URL, header http.Header, body string) (*http.Response, error) {
+func (h *HTTP) send(ctx context.Context, call *handlers.Call, method string, target *url.URL, header http.Header, body string) (
+	*http.Response, error) {
 	var content io.Reader
 	if body != "" {
 		content = strings.NewReader(body)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, target.String(), content)
 	if err != nil {
-		return nil, refuse("invalid_request", "The method or the url cannot be written as a request.")
+		return nil, handlers.Fail("invalid_request", "The method or the url cannot be written as a request.")
 	}
 	req.Header = header.Clone()
 	if len(req.Header.Values("User-Agent")) == 0 {
@@ -204,15 +199,12 @@ func (h *HTTP) send(ctx context.Context, call *handlers.Call, method string, tar
 		return nil, handlers.Transient(fmt.Errorf("the name %s could not be resolved", target.Hostname()))
 	}
 	if strings.Contains(err.Error(), "server response headers exceeded") {
-		return nil, refuse("headers_too_large", fmt.Sprintf("The headers of the response take more than %d bytes.", maxHeaders))
+		return nil, handlers.Fail("headers_too_large", fmt.Sprintf("The headers of the response take more than %d bytes.", maxHeaders))
 	}
 	if handlers.IsNetworkError(err) || ctx.Err() != nil {
 		return nil, handlers.Transient(fmt.Errorf("no answer from %s: %w", target.Host, err))
 	}
-	return nil, &handlers.Failure{
-		Message: fmt.Sprintf("The request to %s failed: %s", target.Host, value.OneLine(err.Error())),
-		Details: map[string]string{"reason": "request_failed"},
-	}
+	return nil, handlers.Fail("request_failed", fmt.Sprintf("The request to %s failed: %s", target.Host, value.OneLine(err.Error())))
 }
 
 // ownHeaders are set by the worker, or belong to one connection and not to the request.
@@ -225,11 +217,12 @@ func requestHeader(given map[string]string) (http.Header, error) {
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
 		switch {
 		case !isToken(name) || strings.ContainsFunc(given[name], func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }):
-			return nil, refuse("invalid_header", fmt.Sprintf("The header %q has a name or a value that is not allowed: it may have a line break.", value.Shorten(name, 100)))
+			return nil, handlers.Fail("invalid_header",
+				fmt.Sprintf("The header %q has a name or a value that is not allowed: it may have a line break.", value.Shorten(name, 100)))
 		case slices.Contains(ownHeaders, canonical):
-			return nil, refuse("header_not_allowed", fmt.Sprintf("The header %s is set by the worker: leave it out.", canonical))
+			return nil, handlers.Fail("header_not_allowed", fmt.Sprintf("The header %s is set by the worker: leave it out.", canonical))
 		case header[canonical] != nil:
-			return nil, refuse("invalid_header", fmt.Sprintf("The header %s is given twice.", value.Shorten(canonical, 100)))
+			return nil, handlers.Fail("invalid_header", fmt.Sprintf("The header %s is given twice.", value.Shorten(canonical, 100)))
 		}
 		header[canonical] = []string{given[name]}
 	}
@@ -246,7 +239,7 @@ func readResponse(resp *http.Response) (Response, error) {
 	defer func() { _ = resp.Body.Close() }()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxResponseBody+1))
 	if err != nil && len(data) <= maxResponseBody {
-		return Response{}, handlers.Transient(fmt.Errorf("the server answered %d, and the connection broke inside the body: %w", resp.StatusCode, err))
+		return Response{}, handlers.Transient(fmt.Errorf("the server answered %d, then the connection broke: %w", resp.StatusCode, err))
 	}
 	out := Response{StatusCode: resp.StatusCode, Headers: map[string]string{}}
 	for name, values := range resp.Header {
@@ -254,26 +247,10 @@ func readResponse(resp *http.Response) (Response, error) {
 			out.Headers[value.Storable(name)] = value.Storable(strings.Join(values, ", "))
 		}
 	}
-	if len(data) > maxResponseBody {
-		data, out.Truncated = data[:maxResponseBody], true
-		// A character that was cut in two is left out, not replaced.
-		for cut := 1; cut < utf8.UTFMax; cut++ {
-			if tail := data[len(data)-cut:]; utf8.RuneStart(tail[0]) {
-				if !utf8.FullRune(tail) {
-					data = data[:len(data)-cut]
-				}
-				break
-			}
-		}
-	}
-	out.Body = value.Storable(string(data))
-	// Replacements take three bytes each, so the text may have grown beyond the limit.
-	if len(out.Body) > maxResponseBody {
-		cut := maxResponseBody
-		for !utf8.RuneStart(out.Body[cut]) {
-			cut--
-		}
-		out.Body, out.Truncated = out.Body[:cut], true
-	}
+	out.Body = string(data)
+	out.Truncated = len(out.Body) > maxResponseBody
+	out.Body = value.Storable(value.Cut(out.Body, maxResponseBody))
+	out.Truncated = out.Truncated || len(out.Body) > maxResponseBody // a replacement takes three bytes
+	out.Body = value.Cut(out.Body, maxResponseBody)
 	return out, nil
 }

@@ -21,18 +21,18 @@ func auditCommand(p *Program) *cobra.Command {
 		Use:   "audit",
 		Short: "Check that every promise holds, over the whole database or archives",
 		Long: `
-Everything is looked at in one read-only snapshot, while workers go on: that
-each finished call has its one receipt, that its journal has no gaps and gives
-its row when it is replayed, that a hit repeats a real receipt, and that the
-rows are there that receipts name. A line a check says what was looked at and
-what is wrong, with up to five examples. The exit code is 1 when there is any
-fault. A remark is worth knowing and no fault.
+Everything is checked in one read-only snapshot, while workers go on: each
+finished call has its one receipt; its journal has no gaps and gives its row
+when it is replayed; a hit repeats a real receipt; the rows that receipts name
+exist. A line for each check says how much was checked and what is wrong, with
+up to five examples. The exit code is 1 if there is any fault. A remark is worth
+knowing, but not a fault.
 
 Connect as the owner of the tables, who sees every row. A million calls take
 about half a minute, and vacuum cannot remove dead rows meanwhile.
 
-Rows that people deleted by hand are reported by effects-missing, since nothing
-tells them from rows that were lost: --skip effects-missing, where that is so.
+The check effects-missing also reports rows that people deleted by hand, which
+look like rows that were lost. Use --skip effects-missing if there are such.
 
 --archive FILE checks an archive that gem prune wrote instead, by the same
 statements. It needs a database too: it loads the archive into temporary tables

@@ -95,10 +95,11 @@ func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
 		return nil, err
 	}
 	version, _ := s.program.version()
+	listenURL, _ := routes.listen()
 	return worker.New(worker.Options{
 		Calls:         calls,
 		Control:       control,
-		ListenURL:     routes.listenURL(),
+		ListenURL:     listenURL,
 		Registry:      s.registry,
 		Handlers:      bound,
 		Name:          s.config.WorkerID,

@@ -48,7 +48,7 @@ func refusal(err error) error {
 	case err == nil || errors.Is(err, context.Canceled):
 		return err
 	case errors.As(err, &connectErr):
-		return fmt.Errorf("Postgres can not be reached: %s", pgpool.Reason(err)) //nolint:staticcheck // a name begins it
+		return fmt.Errorf("Postgres cannot be reached: %s", pgpool.Reason(err)) //nolint:staticcheck // a name begins it
 	case !errors.As(err, &pgErr):
 		return err
 	case lacksSchema(err):

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 )
@@ -23,8 +23,8 @@ func healthcheckCommand() *cobra.Command {
 		Long: `
 For the health check of a container that runs gem worker, with the same
 environment. The worker is looked for by its name, WORKER_ID or what stands for
-it, and is alive when its last heartbeat says so by Postgres's clock. The exit
-code is 0 then, else 1, within 3 s and with one line that says why.
+it, and is alive if its last heartbeat says so by Postgres's clock. The exit
+code is 0 then, otherwise 1, within 3 s and with one line that says why.
 
 Workers that share a name answer for each other: where several run, leave
 WORKER_ID to its default, which is the container's own.`,
@@ -48,12 +48,11 @@ WORKER_ID to its default, which is the container's own.`,
 
 // livingWorker returns the id of a worker of that name that is alive, or why there is none.
 func livingWorker(ctx context.Context, database handlers.Secret, name string) (id string, err error) {
-	late := fmt.Errorf("Postgres did not answer within %s", HealthDeadline) //nolint:staticcheck // a name begins it
-	ctx, cancel := context.WithTimeoutCause(ctx, HealthDeadline, late)
+	ctx, cancel := context.WithTimeout(ctx, HealthDeadline)
 	defer cancel()
 	defer func() {
-		if err != nil && errors.Is(context.Cause(ctx), late) {
-			err = late
+		if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			err = fmt.Errorf("Postgres did not answer within %s", HealthDeadline) //nolint:staticcheck // a name begins it
 		}
 	}()
 	conn, err := healthConn(ctx, database)
@@ -62,12 +61,12 @@ func livingWorker(ctx context.Context, database handlers.Secret, name string) (i
 	}
 	defer func() { _ = conn.Close(ctx) }()
 
-	w, err := client.FindWorker(ctx, conn, name)
+	w, err := store.WorkerNamed(ctx, conn, name)
 	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return "", fmt.Errorf("no worker named %q is known to this database: it has not started yet, or has another WORKER_ID", name)
 	case err != nil:
 		return "", refusal(err)
-	case w == nil:
-		return "", fmt.Errorf("no worker named %q is known to this database: it has not started yet, or has another WORKER_ID", name)
 	case w.Alive:
 		return w.ID, nil
 	case !w.StoppedAt.IsZero():

@@ -13,10 +13,7 @@ import (
 
 // Main runs the command that the arguments of the process name, and ends the process.
 func Main(p Program) {
-	ctx, stop := untilSignal(context.Background())
-	code := run(ctx, &p, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
+	os.Exit(run(untilSignal(), &p, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
 // The exit codes. A command that a signal ended early has 128 and the signal's number.
@@ -57,14 +54,14 @@ func run(ctx context.Context, p *Program, args []string, stdin io.Reader, stdout
 		exit    exitError
 		wrong   usageError
 		invalid *config.InvalidError
+		signal  interrupted
 	)
-	signal, stopped := bySignal(ctx)
 	switch {
 	case err == nil:
 		return exitDone
 	case errors.As(err, &exit):
 		return exit.code
-	case stopped:
+	case errors.As(context.Cause(ctx), &signal):
 		return signal.exitCode()
 	}
 	fmt.Fprintf(stderr, "%s: %v\n", command.CommandPath(), err)

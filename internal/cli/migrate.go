@@ -19,13 +19,14 @@ func migrateCommand(p *Program) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "migrate",
-		Short: "Create GEM's tables, or bring them to the version of this program",
+		Short: "Create the tables, or bring them to the version of this program",
 		Long: `
-Needs DATABASE_URL; DIRECT_URL is used instead where it is set. Tables of an
-earlier GEM are taken over with their rows. A second run finds nothing to do,
-and several at once do it once, so run it in every deploy, before the workers
-start: those of the version before go on meanwhile. A program that is older than
-the database changes nothing, or refuses.`,
+Needs DATABASE_URL; DIRECT_URL is used instead where it is set. GEM's own tables
+come first, then those of the domains and of the program. Tables of an earlier
+GEM are taken over with their rows. A second run finds nothing to do, and
+several at once do it once, so run it in every deploy before the workers start:
+those of the version before go on meanwhile. A program that is older than the
+database changes nothing, or refuses.`,
 		Example: "  DATABASE_URL=postgres://user:password@host:5432/postgres gem migrate",
 		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -38,7 +39,7 @@ the database changes nothing, or refuses.`,
 			}
 			url, from := migrateThrough(cfg)
 			db, err := open(cmd.Context(), url, patience, func(reason string) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "Postgres can not be reached yet, trying again for at most %s: %s\n", patience, reason)
+				fmt.Fprintf(cmd.ErrOrStderr(), "Postgres cannot be reached yet, trying again for at most %s: %s\n", patience, reason)
 			})
 			if err != nil {
 				return fmt.Errorf("%s: %w", from, err)
@@ -59,7 +60,7 @@ the database changes nothing, or refuses.`,
 		},
 	}
 	patienceFlag(cmd, &patience)
-	cmd.Flags().BoolVar(&print, "print", false, "print all of it as one plain SQL file, for psql or the migrations folder of Supabase, and do nothing")
+	cmd.Flags().BoolVar(&print, "print", false, "only print the SQL, as one file for psql or the migrations folder of Supabase")
 	return cmd
 }
 
@@ -71,7 +72,7 @@ func migrateThrough(cfg *config.Config) (url, variable string) {
 	return cfg.DatabaseURL.Reveal(), "DATABASE_URL"
 }
 
-// migrate brings the database to the newest version. What it did before an error is in the result.
+// migrate brings the database up to date. The result also holds what was done before an error.
 func (p *Program) migrate(ctx context.Context, url string) (migrations.Result, error) {
 	done, err := migrations.Apply(ctx, url, p.sources()...)
 	var (
@@ -105,5 +106,5 @@ func migrated(done migrations.Result) string {
 
 // patienceFlag adds the flag of a command that is started together with its database.
 func patienceFlag(cmd *cobra.Command, patience *time.Duration) {
-	cmd.Flags().DurationVar(patience, "patience", time.Minute, "how long to wait for a database that can not be reached")
+	cmd.Flags().DurationVar(patience, "patience", time.Minute, "how long to wait for a database that cannot be reached")
 }

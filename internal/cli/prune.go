@@ -27,14 +27,14 @@ Calls that ended longer ago than --older-than are removed with their receipts
 and journals, in small steps that disturb no worker. Before a step commits, its
 calls are written to the archive and synced: a run that is interrupted loses
 nothing, and the next one goes on. It may write a few lines twice. The archive
-is a JSONL file, a line a call, that grows with each run; gem audit --archive
+is a JSONL file, a line for each call, that grows with each run; gem audit --archive
 checks it. It holds all that the calls held: keep it as safe as the database.
 
-What a call is still needed for keeps it: another call that stays was made on
-its behalf, or repeats its receipt. What handlers wrote to other tables stays.
+A call stays as long as another one that stays needs it: one that was made on
+its behalf, or that repeats its receipt. Rows of other tables stay, too.
 
-A key is remembered by the receipt that succeeded with it: when that is
-removed, the next call with the key runs again. Choose --older-than longer than
+The receipt that succeeded with a key remembers the key: once it is removed, the
+next call with the key runs again. Choose an --older-than that is longer than
 any client may repeat itself.
 
 Connect as the owner of the tables: no other role may prune.`,

@@ -74,9 +74,9 @@ func registryListCommand(p *Program) *cobra.Command {
 		Use:   "list [FILE]",
 		Short: "List the tools, and the function that each dispatches to",
 		Long: `
-A line a tool: its idempotency (with the key field of a keyed one), its
-timeout, its permissions, and the handler's file and function, or "no handler",
-which makes its calls end as not_configured.`,
+A line for each tool: its idempotency (with the key field of a keyed one), its
+timeout, its permissions, and the handler's file and function, or "no handler":
+calls of such a tool end as not_configured.`,
 		Example: "  gem registry list",
 		Args:    takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {

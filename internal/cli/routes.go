@@ -23,12 +23,12 @@ const directPatience = 5 * time.Second
 // findRoutes waits for the database, finds out what it is reached through, and says so in one line.
 func findRoutes(ctx context.Context, s *setup) (*routes, error) {
 	r := &routes{config: s.config}
-	url, said := s.config.DatabaseURL.Reveal(), stated(s.config)
+	stated := map[string]pgpool.PoolMode{"none": pgpool.Direct, "session": pgpool.SessionPooler, "transaction": pgpool.TransactionPooler}
 	err := pgpool.Wait(ctx, func(ctx context.Context) (err error) {
-		r.database, err = pgpool.Probe(ctx, url, said)
+		r.database, err = pgpool.Probe(ctx, s.config.DatabaseURL.Reveal(), stated[s.config.DatabasePooler])
 		return err
 	}, s.patience, func(reason string) {
-		s.log.Warn("Postgres can not be reached yet, trying again", zap.String("reason", reason), zap.Duration("for_at_most", s.patience))
+		s.log.Warn("Postgres cannot be reached yet, trying again", zap.String("reason", reason), zap.Duration("for_at_most", s.patience))
 	})
 	if err != nil {
 		return nil, err
@@ -62,41 +62,17 @@ func (r *routes) findDirect(ctx context.Context, log *zap.Logger) {
 	}
 }
 
-// stated is what DATABASE_POOLER says; empty: it is to be found out.
-func stated(cfg *config.Config) pgpool.PoolMode {
-	switch cfg.DatabasePooler {
-	case "none":
-		return pgpool.Direct
-	case "session":
-		return pgpool.SessionPooler
-	case "transaction":
-		return pgpool.TransactionPooler
-	}
-	return pgpool.Unknown
-}
-
-// listenVia names the variable through which notifications come; empty: through none.
-func (r *routes) listenVia() string {
+// listen returns the connection string for notifications and its variable. Both are empty if the queue is polled.
+func (r *routes) listen() (url, variable string) {
 	switch {
 	case r.direct != nil && r.direct.MayNotify():
-		return "DIRECT_URL"
+		return r.config.DirectURL.Reveal(), "DIRECT_URL"
 	case r.database.MayNotify():
-		return "DATABASE_URL"
-	case r.config.DirectURL != "" && r.direct == nil:
-		return "DIRECT_URL" // it may come back
+		return r.config.DatabaseURL.Reveal(), "DATABASE_URL"
+	case r.direct == nil: // without DIRECT_URL; or it may come back
+		return r.config.DirectURL.Reveal(), "DIRECT_URL"
 	}
-	return ""
-}
-
-// listenURL is the connection string for notifications; empty: the queue is polled.
-func (r *routes) listenURL() string {
-	switch r.listenVia() {
-	case "DIRECT_URL":
-		return r.config.DirectURL.Reveal()
-	case "DATABASE_URL":
-		return r.config.DatabaseURL.Reveal()
-	}
-	return ""
+	return "", ""
 }
 
 func (r *routes) String() string {
@@ -119,8 +95,8 @@ func (r *routes) statements() string {
 }
 
 func (r *routes) newCalls() string {
-	if via := r.listenVia(); via != "" {
-		return "by notification through " + via
+	if url, variable := r.listen(); url != "" {
+		return "by notification through " + variable
 	}
 	return fmt.Sprintf("by a poll every %s", r.config.PollInterval())
 }

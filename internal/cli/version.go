@@ -26,6 +26,13 @@ registry is the one that a worker would load here, with where it comes from.`,
 func printVersion(p *Program, cmd *cobra.Command) error {
 	version, commit := p.version()
 	fmt.Fprintf(cmd.OutOrStdout(), "gem %s (commit %s)\n", version, cmp.Or(commit, "unknown"))
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, dep := range info.Deps {
+			if dep.Path == "github.com/gemworker/gem" { // the program is another module's
+				fmt.Fprintf(cmd.OutOrStdout(), "built from %s with %s %s\n", info.Main.Path, dep.Path, dep.Version)
+			}
+		}
+	}
 	reg, from, err := p.loadRegistry(os.Getenv("TOOLS_REGISTRY"))
 	if err != nil {
 		return usageError{err}

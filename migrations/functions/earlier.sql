@@ -32,7 +32,8 @@ begin
   with pair as (
     select t as name, to_regclass('public.' || t) as new, to_regclass('gem_earlier.' || t) as old from unnest(p_tables) t
   ), new_column as (
-    select p.name, p.old, a.attname as col, a.attnotnull as required, format_type(a.atttypid, a.atttypmod) as type, pg_get_expr(d.adbin, d.adrelid) as value
+    select p.name, p.old, a.attname as col, a.attnotnull as required, format_type(a.atttypid, a.atttypmod) as type,
+      pg_get_expr(d.adbin, d.adrelid) as value
     from pair p
     join pg_attribute a on a.attrelid = p.new and a.attnum > 0 and not a.attisdropped
     left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
@@ -71,8 +72,8 @@ begin
       and not exists (select from pg_index i where i.indrelid = o.attrelid and i.indisprimary and o.attnum = any (i.indkey))
     union all
     -- Foreign keys also of new tables, which lost those to a table that was dropped.
-    select 7, format('alter table public.%I drop constraint if exists %I, add constraint %2$I %3$s', p.name, k.conname, pg_get_constraintdef(k.oid))
-      || case k.contype when 'f' then ' not valid' else '' end
+    select 7, format('alter table public.%I drop constraint if exists %I, add constraint %2$I %3$s',
+      p.name, k.conname, pg_get_constraintdef(k.oid)) || case k.contype when 'f' then ' not valid' else '' end
     from pair p
     join pg_constraint k on k.conrelid = p.new and (k.contype = 'f' or k.contype = 'c' and p.old is not null)
     union all

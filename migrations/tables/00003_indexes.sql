@@ -27,9 +27,6 @@ create index if not exists gem_events_first on public.core_tool_events (at) wher
 alter table public.core_tool_calls
   drop constraint if exists gem_calls_parent,
   add constraint gem_calls_parent foreign key (parent_call_id) references public.core_tool_calls (id) on delete set null;
-alter table public.core_tool_receipts
-  drop constraint if exists gem_receipts_replay_of,
-  add constraint gem_receipts_replay_of foreign key (replay_of) references public.core_tool_receipts (id);
 
 -- PostgREST tells how many rows a filter is estimated to give, and Postgres estimates from the rows of all users: a column
 -- without statistics tells nothing.

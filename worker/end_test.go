@@ -80,7 +80,7 @@ func TestWhateverAHandlerDoesItsCallEnds(t *testing.T) {
 		{"panic with poison", receipts.Panic, "nul \uFFFD and \uFFFD"},
 		{"poison error", "c\uFFFD", "nul \uFFFD and \uFFFD"},
 		{"goexit", receipts.Panic, "ended its goroutine"},
-		{"nan", receipts.OutputInvalid, "can not be written as JSON"},
+		{"nan", receipts.OutputInvalid, "cannot be encoded as JSON"},
 		{"nul", receipts.OutputInvalid, ""},
 		{"huge number", receipts.OutputInvalid, ""},
 		{"lone surrogate", receipts.OutputInvalid, ""},

@@ -1,0 +1,21 @@
+package receipts
+
+import (
+	"encoding/json"
+
+	"github.com/gemworker/gem/handlers"
+)
+
+// Effects is what a receipt's effects hold: what the handler recorded, and what became of the call's key.
+type Effects struct {
+	handlers.Effects
+	Idempotency Idempotency `json:"idempotency"`
+}
+
+// Idempotency is what a receipt's effects say about the key of its call.
+type Idempotency struct {
+	Mode     string          `json:"mode"` // none, safe-retry or keyed; empty for a tool that is not in the registry
+	Hit      bool            `json:"hit"`  // the receipt repeats an earlier one
+	KeyField string          `json:"key_field,omitempty"`
+	KeyValue json.RawMessage `json:"key_value,omitempty"` // up to 1 KiB; a longer value is only in the call's input
+}

@@ -1,0 +1,343 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/lanes"
+	"github.com/gemworker/gem/internal/store"
+	"github.com/gemworker/gem/receipts"
+	"github.com/jackc/pgx/v5/pgconn"
+	"go.uber.org/zap"
+)
+
+// end is how an attempt ends. The steps of run decide it; write makes it so.
+type end struct {
+	how     how
+	outcome receipts.Outcome // of a receipt
+	reason  error            // of a retry, and of a call that is left to recovery
+	again   time.Time        // when a retried call may run again: set by write
+}
+
+// how names the kinds of ends, in the words of the journal where it has one.
+type how string
+
+const (
+	receipted      how = "receipt"          // the call gets its receipt
+	retried        how = "retried"          // after a transient error it goes back into the queue, to run again later
+	released       how = "released"         // the worker stops: it goes back into the queue at once
+	waiting        how = "waiting"          // another call runs with its key
+	notHeld        how = "not_held"         // the call is another attempt's, or has ended: nothing is written
+	leftToRecovery how = "left_to_recovery" // the end could not be written before the worker had to stop
+)
+
+func ended(o receipts.Outcome) *end { return &end{how: receipted, outcome: o} }
+
+func failed(code receipts.Code, message string, details any) *end {
+	return ended(receipts.Failure(code, message, details))
+}
+
+// write makes an end so, and tells of it. It is the only place that moves a call after its claim, with one exception: the
+// statement that finds the key of a call taken, gem.hold_key, puts the call to wait.
+func (a *attempt) write(e *end) {
+	a.at("before", string(e.how))
+	var err error
+	switch e.how {
+	case receipted:
+		if a.tx != nil && a.tx.Open() {
+			written, err := a.tx.Finish(a.final(e.outcome))
+			if err != nil {
+				a.write(a.endOfCommit(err, written))
+				return
+			}
+			break
+		}
+		if a.tx != nil {
+			_ = a.tx.Rollback() // it has written nothing
+		}
+		err = a.writeReceipt(e.outcome)
+		if store.IsRefusal(err) {
+			e = failed(receipts.OutputInvalid, (&unstorable{tool: a.Tool, err: err}).Error(), nil)
+			err = a.writeReceipt(e.outcome)
+		}
+	case retried:
+		e.again, err = a.putBack(e.reason)
+		if err == nil && e.again.IsZero() { // its attempts are spent
+			a.cause = nil
+			a.write(ended(a.failure(e.reason)))
+			return
+		}
+	case released:
+		err = a.persist(context.Background(), "hand the call over", func(ctx context.Context) error {
+			return store.Release(ctx, a.options.Calls, a.Attempt)
+		})
+	}
+	switch {
+	case err == nil:
+		a.at("after", string(e.how))
+	case store.IsNotHeld(err):
+		e = &end{how: notHeld}
+	default:
+		e = &end{how: leftToRecovery, reason: err}
+	}
+	if e.how == notHeld {
+		e = a.ownReceipt()
+	}
+	a.tell(e)
+}
+
+// endOf says how an attempt ends whose step gave an error. broken is the error that broke the handler's transaction, whatever the
+// handler made of it; nil if there was none. The transaction is rolled back by now.
+func (a *attempt) endOf(err, broken error) *end {
+	switch {
+	case store.IsNotHeld(err) || errors.Is(a.cause, errNotHeld):
+		return &end{how: notHeld}
+	case errors.Is(a.cause, errCancelled):
+		return failed(receipts.Cancelled, "The call was cancelled while it ran. "+a.mayHaveDone(), nil)
+	case errors.Is(a.cause, errStopping) && a.mayRunAgain():
+		return &end{how: released}
+	case errors.Is(a.cause, errStopping):
+		return failed(receipts.OutcomeUnknown, fmt.Sprintf("The worker was stopped in the middle of the call, and %s must not run twice: "+
+			"whether it took effect is not known.", a.tool.Name), nil)
+	case errors.Is(broken, lanes.ErrNoConnection) && a.mayRunAgain(): // the handler had not begun, even if its time is over
+		return &end{how: retried, reason: lanes.ErrNoConnection}
+	case (isTransient(err) || isTransient(broken)) && a.mayRunAgain() && !errors.Is(a.cause, context.DeadlineExceeded):
+		return &end{how: retried, reason: err}
+	}
+	return ended(a.failure(err))
+}
+
+// endOfCommit rolls back a handler's transaction that could not be committed with its receipt, and says how the attempt ends.
+// written means that the receipt was accepted, and the commit refused.
+func (a *attempt) endOfCommit(err error, written bool) *end {
+	broken := a.tx.Rollback()
+	switch {
+	case errors.Is(err, lanes.ErrBlocked):
+		err = handlers.Transient(lanes.ErrBlocked)
+	case errors.Is(err, lanes.ErrStatementOpen):
+		err = fmt.Errorf("%s left the rows of a query open: read them to the end, or close them", a.handler.Func)
+	case errors.Is(err, lanes.ErrBroken):
+		err = fmt.Errorf("%s %w", a.handler.Func, err)
+	case !written && store.IsRefusal(err):
+		err = &unstorable{tool: a.tool.Name, err: err}
+	case !written && !store.IsNotHeld(err): // the receipt is not the handler's statement: Postgres has reasons of its own
+		err = handlers.Transient(err)
+	}
+	return a.endOf(err, broken)
+}
+
+// failure is the receipt of an attempt whose error is its call's.
+func (a *attempt) failure(err error) receipts.Outcome {
+	var (
+		notConfigured *handlers.NotConfigured
+		failed        *handlers.Failure
+		unencodable   *handlers.OutputError
+		unfit         *invalidOutput
+		refused       *unstorable
+		panicking     *panicked
+	)
+	switch {
+	case errors.As(err, &notConfigured):
+		return receipts.Unconfigured(notConfigured.Reason, notConfigured.RequiredEnv, notConfigured.NextSteps)
+	case errors.As(err, &panicking):
+		return receipts.Failure(receipts.Panic, fmt.Sprintf("%s panicked: %s", a.handler.Func, receipts.Shorten(panicking.Error(), 500)), nil)
+	case errors.Is(a.cause, context.DeadlineExceeded):
+		return receipts.Failure(receipts.Timeout, fmt.Sprintf("%s took longer than its %s.", a.tool.Name, a.tool.Timeout),
+			map[string]int64{"timeout_ms": a.tool.Timeout.Milliseconds()})
+	case errors.As(err, &unfit):
+		return receipts.Failure(receipts.OutputInvalid, unfit.Error(), unfit.faults)
+	case errors.As(err, &unencodable):
+		return receipts.Failure(receipts.OutputInvalid,
+			fmt.Sprintf("The output of %s cannot be encoded as JSON: %v", a.tool.Name, unencodable.Err), nil)
+	case errors.As(err, &refused):
+		return receipts.Failure(receipts.OutputInvalid, refused.Error(), nil)
+	case errors.As(err, &failed):
+		code := receipts.Code(failed.Code)
+		if code == "" {
+			code = receipts.ExecutionError
+		}
+		return receipts.Failure(code, failed.Message, failed.Details)
+	}
+	var details any
+	if spent := a.Spent() + 1; spent > 1 {
+		details = map[string]int{"attempts": spent}
+	}
+	return receipts.Failure(receipts.ExecutionError, publicMessage(err), details)
+}
+
+// publicMessage is what a receipt says of an error. That of a connection is left out: it names hosts and users.
+func publicMessage(err error) string {
+	var connectErr *pgconn.ConnectError
+	if errors.As(err, &connectErr) {
+		return "Postgres could not be reached."
+	}
+	return err.Error()
+}
+
+// isTransient reports whether the next attempt may succeed: the handler says so, or Postgres does.
+func isTransient(err error) bool {
+	var transient *handlers.TransientError
+	switch {
+	case errors.As(err, &transient):
+		return true
+	case errors.Is(err, lanes.ErrEnded) || errors.Is(err, lanes.ErrStatementOpen):
+		return false
+	}
+	return store.IsTransient(err) || errors.Is(err, lanes.ErrConnectionLost)
+}
+
+// maxKeyValue limits, in bytes, the value of a key that is repeated on the receipt. A longer one is only in the input.
+const maxKeyValue = 1 << 10
+
+// final is the receipt of an outcome, with the effects that the handler has recorded.
+func (a *attempt) final(outcome receipts.Outcome) store.Final {
+	var effects receipts.Effects
+	if a.call != nil {
+		effects.Effects = a.call.Effects()
+		if a.handler.Transactional && !a.tx.Open() {
+			effects.DBWrites = nil // they went with the transaction
+		}
+	}
+	if a.tool != nil {
+		key := &effects.Idempotency
+		key.Mode, key.Hit, key.KeyField = string(a.tool.Idempotency.Mode), outcome.ReplayOf != "", a.tool.Idempotency.KeyField
+		if key.KeyField != "" {
+			if value := a.keyValue(); len(value) <= maxKeyValue {
+				key.KeyValue = value
+			}
+		}
+	}
+	encoded, err := json.Marshal(effects)
+	if err != nil { // it has strings, numbers, and JSON from the input: this cannot happen, and must not cost the receipt
+		encoded = []byte("{}")
+	}
+	return store.Final{Attempt: a.Attempt, Outcome: outcome, Effects: receipts.CleanJSON(encoded),
+		RegistryVersion: a.options.Registry.Version}
+}
+
+// writeReceipt writes a receipt in a transaction of its own.
+func (a *attempt) writeReceipt(o receipts.Outcome) error {
+	final := a.final(o)
+	return a.persist(context.Background(), "write the receipt", func(ctx context.Context) error { return a.lanes.Write(ctx, final) })
+}
+
+// putBack puts the call back after a transient error, to run again at the time that it returns. It returns the zero time if
+// its attempts are spent.
+func (a *attempt) putBack(reason error) (again time.Time, err error) {
+	failure := receipts.Failure(receipts.ExecutionError, publicMessage(reason), nil)
+	err = a.persist(context.Background(), "put the call back", func(ctx context.Context) error {
+		again, err = store.Retry(ctx, a.options.Calls, a.Attempt, failure, a.tool.Retry.MaxAttempts, a.tool.Retry.Backoff)
+		return err
+	})
+	if err == nil && !again.IsZero() {
+		time.AfterFunc(time.Until(again), func() { signal(a.wake) })
+	}
+	return again, err
+}
+
+// persist runs a statement until Postgres has done or refused what it says: a connection may break, a server restart, or take
+// no writes for a while. It gives up when ctx ends, and some time after the worker was told to stop.
+func (a *attempt) persist(ctx context.Context, doing string, statement func(context.Context) error) error {
+	pause := 50 * time.Millisecond
+	for {
+		try, cancel := context.WithTimeout(ctx, a.tryTimeout())
+		err := statement(try)
+		cancel()
+		answered := err == nil || store.IsRefusal(err) || store.IsNotHeld(err)
+		if answered || ctx.Err() != nil || a.givingUp() {
+			return err
+		}
+		a.log.Warn("could not "+doing+", trying again", a.fields(zap.Error(err), zap.Duration("pause", pause))...)
+		sleep(ctx, jitter(pause))
+		pause = min(pause*2, 2*time.Second)
+	}
+}
+
+// ownReceipt is the end of an attempt that does not have its call: with the receipt that it wrote itself, when the answer to
+// that was lost on the way, and otherwise without any.
+func (a *attempt) ownReceipt() *end {
+	ctx, cancel := context.WithTimeout(context.Background(), a.tryTimeout())
+	defer cancel()
+	r, err := store.Receipt(ctx, a.options.Calls, a.CallID)
+	if err != nil || r.Attempt != a.Number || r.WorkerID != a.WorkerID {
+		return &end{how: notHeld}
+	}
+	failure, _ := r.Error()
+	return ended(receipts.Outcome{Status: r.Status, Code: failure.Code, ReplayOf: r.ReplayOf})
+}
+
+// tell logs an end, and tells telemetry.
+func (a *attempt) tell(e *end) {
+	a.span.end(e)
+	if e.how == leftToRecovery {
+		a.log.Error("the call is left to recovery", a.fields(zap.Error(e.reason))...)
+		return
+	}
+	fields := a.fields(zap.String("outcome", e.name()), zap.Duration("duration", time.Since(a.started)))
+	if e.outcome.Code != "" {
+		fields = append(fields, zap.String("error_code", string(e.outcome.Code)))
+	}
+	if e.outcome.ReplayOf != "" {
+		fields = append(fields, zap.String("replay_of", e.outcome.ReplayOf))
+	}
+	switch e.how {
+	case waiting:
+		fields = append(fields, zap.String("key", a.key))
+	case retried:
+		reason := receipts.Shorten(publicMessage(e.reason), 500)
+		fields = append(fields, zap.Duration("again_in", time.Until(e.again)), zap.String("error", reason))
+	}
+	a.log.Info("call ended", fields...)
+}
+
+// name is the status that the call has got, or else how its attempt ended.
+func (e *end) name() string {
+	if e.how == receipted {
+		return string(e.outcome.Status)
+	}
+	return string(e.how)
+}
+
+// handOver gives back the calls that were claimed and have not begun, all at once, and returns how many there were.
+func (w *Worker) handOver() int {
+	w.mu.Lock()
+	ready := w.ready
+	w.ready = nil
+	w.mu.Unlock()
+	if len(ready) == 0 {
+		return 0
+	}
+	attempts := make([]store.Attempt, len(ready))
+	for i, c := range ready {
+		attempts[i] = c.Attempt
+	}
+	w.at("before", string(released))
+	e := &end{how: leftToRecovery}
+	for e.how != released && !w.givingUp() {
+		err := w.releaseAll(context.Background(), attempts)
+		if err == nil {
+			e.how = released
+			break
+		}
+		w.warn(err, "hand over the calls that have not begun")
+		sleep(context.Background(), 200*time.Millisecond)
+	}
+	w.at("after", string(released))
+	for _, c := range ready {
+		_, span := w.telemetry.begin(c)
+		span.end(e)
+		w.forget(c)
+	}
+	return len(ready)
+}
+
+// releaseAll gives back calls that did not run here.
+func (w *Worker) releaseAll(ctx context.Context, attempts []store.Attempt) error {
+	ctx, cancel := context.WithTimeout(ctx, min(controlTimeout, w.tryTimeout()))
+	defer cancel()
+	return store.ReleaseAll(ctx, w.options.Control, w.id, attempts)
+}

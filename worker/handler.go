@@ -1,0 +1,79 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"github.com/gemworker/gem/receipts"
+	"runtime/debug"
+	"time"
+
+	"github.com/gemworker/gem/registry"
+	"go.uber.org/zap"
+)
+
+// reactionTime is what a handler gets to return after its context has ended.
+const reactionTime = time.Second
+
+// runHandler runs the handler in a goroutine of its own and returns its output. A handler that ignores the end of its context is
+// given up: it costs that goroutine, and what it does later reaches neither the transaction nor the receipt.
+func (a *attempt) runHandler(ctx context.Context) (json.RawMessage, error) {
+	type result struct {
+		output json.RawMessage
+		err    error
+	}
+	returned := make(chan result, 1)
+	go func() {
+		r := result{err: &panicked{value: "the handler ended its goroutine"}} // unless it returns, or panics
+		defer func() {
+			if v := recover(); v != nil {
+				a.log.Error("the handler panicked",
+					a.fields(zap.String("panic", receipts.Shorten(fmt.Sprint(v), 500)), zap.ByteString("stack", debug.Stack()))...)
+				r = result{err: &panicked{value: v}}
+			}
+			returned <- r
+		}()
+		output, err := a.handler.Run(ctx, a.tx, a.call)
+		r = result{output, err}
+	}()
+	select {
+	case r := <-returned:
+		return r.output, r.err
+	case <-ctx.Done():
+	}
+	select {
+	case r := <-returned:
+		return r.output, r.err
+	case <-time.After(reactionTime):
+		a.log.Error("the handler ignores that its context has ended: it is given up",
+			a.fields(zap.String("handler", a.handler.Func), zap.String("file", a.handler.File))...)
+		return nil, ctx.Err()
+	}
+}
+
+// panicked is the error of a handler that panicked.
+type panicked struct{ value any }
+
+func (e *panicked) Error() string { return fmt.Sprint(e.value) }
+
+// invalidOutput is the error of an output that the tool's schema forbids.
+type invalidOutput struct {
+	tool   string
+	faults []registry.Fault
+}
+
+func (e *invalidOutput) Error() string {
+	return fmt.Sprintf("The output of %s does not fit its schema.", e.tool)
+}
+
+// unstorable is the error of an outcome that Postgres refuses to store.
+type unstorable struct {
+	tool string
+	err  error
+}
+
+func (e *unstorable) Error() string {
+	return fmt.Sprintf("Postgres cannot store what %s returned: %s", e.tool, publicMessage(e.err))
+}
+
+func (e *unstorable) Unwrap() error { return e.err }

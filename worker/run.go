@@ -1,0 +1,185 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/lanes"
+	"github.com/gemworker/gem/internal/store"
+	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/registry"
+	"go.uber.org/zap"
+)
+
+// attempt is one run of a call, from its claim to its end.
+type attempt struct {
+	*Worker
+	*claimedCall
+	started time.Time
+	span    *attemptSpan // nil without telemetry
+	tool    *registry.Tool
+	handler *handlers.Handler
+	key     string         // the computed idempotency key; empty for none
+	call    *handlers.Call // what the handler knows, and where it records its effects; nil until it runs
+	tx      *lanes.Tx      // the handler's transaction; nil until the handler runs
+	cause   error          // why the call's context had ended when the last step did; nil if it had not
+}
+
+// run is the life of a claimed call on this worker. Each step returns how the attempt ends, or nil if it goes on.
+func (w *Worker) run(c *claimedCall) {
+	a := &attempt{Worker: w, claimedCall: c, started: time.Now()}
+	ctx, span := w.telemetry.begin(c)
+	a.span = span
+	if line := w.log.Check(zap.DebugLevel, "call claimed"); line != nil {
+		line.Write(a.fields()...)
+	}
+	end := a.decide(ctx)
+	if end == nil {
+		end = a.takeKey(ctx)
+	}
+	if end == nil {
+		end = a.execute(ctx)
+	}
+	a.write(end)
+}
+
+// decide ends what can be decided without running anything: the call was cancelled or taken away, the worker stops, the tool is
+// unknown, the input is wrong, nobody wrote a handler, or lost attempts forbid another.
+func (a *attempt) decide(ctx context.Context) *end {
+	switch cause := context.Cause(ctx); {
+	case cause == nil:
+	case errors.Is(cause, errNotHeld):
+		return &end{how: notHeld}
+	case errors.Is(cause, errStopping):
+		return &end{how: released}
+	case a.Losses == 0:
+		return failed(receipts.Cancelled, "The call was cancelled before it ran.", nil)
+	default:
+		a.Cancelled = true
+	}
+	var known, bound bool
+	if a.tool, known = a.options.Registry.Tool(a.Tool); !known {
+		return failed(receipts.UnknownTool, fmt.Sprintf("The registry %s has no tool %q: `gem registry list` shows those that it has.",
+			a.options.Registry.Version, receipts.Shorten(a.Tool, 200)), nil)
+	}
+	if faults := a.tool.ValidateInput(a.Input); len(faults) > 0 {
+		return a.invalidInput(faults)
+	}
+	if a.handler, bound = a.options.Handlers.For(a.tool.Name); !bound {
+		return ended(receipts.Unconfigured(fmt.Sprintf("The tool %s is registered, but this worker has no handler for it.", a.tool.Name), nil,
+			[]string{"Write the handler: see docs/tools.md.", "Deploy the worker with it, and make the call again."}))
+	}
+	switch most := a.tool.Retry.MaxAttempts; {
+	case a.Losses > 0 && !a.mayRunAgain():
+		return failed(receipts.OutcomeUnknown, fmt.Sprintf("The worker that ran the call was lost, and %s must not run twice: whether it took "+
+			"effect is not known. Look for its effect, and make a new call if there is none.", a.tool.Name), nil)
+	case a.Losses > 0 && a.Spent() >= most:
+		return failed(receipts.WorkerLost, fmt.Sprintf("The call lost its worker %d times, and has spent its %d attempts.", a.Losses, most),
+			map[string]int{"lost_attempts": a.Losses, "max_attempts": most})
+	case a.Cancelled:
+		return failed(receipts.Cancelled, "The call was cancelled while an attempt ran whose worker was lost. "+a.mayHaveDone(), nil)
+	}
+	return nil
+}
+
+// takeKey asks for the call's idempotency key, if it has one. The attempt ends if the key has succeeded before, or is another
+// call's.
+func (a *attempt) takeKey(ctx context.Context) *end {
+	switch field := a.tool.Idempotency.KeyField; a.tool.Idempotency.Mode {
+	case registry.SafeRetry:
+		if a.ClientKey != "" {
+			a.key = receipts.ClientKey(a.tool.Name, a.CreatedBy, a.ClientKey)
+		}
+	case registry.Keyed:
+		key, present := receipts.Key(a.tool.Name, field, a.keyValue())
+		if !present {
+			return a.invalidInput([]registry.Fault{{Path: "/" + field, Keyword: "required",
+				Message: field + " is the key of this tool and must not be empty"}})
+		}
+		a.key = key
+	}
+	if a.key == "" {
+		return nil
+	}
+	var held store.Key
+	a.at("before", "key")
+	err := a.persist(ctx, "take the idempotency key", func(ctx context.Context) (err error) {
+		held, err = store.HoldKey(ctx, a.options.Calls, a.Attempt, a.key)
+		return err
+	})
+	a.at("after", "key")
+	switch {
+	case err != nil:
+		a.cause = context.Cause(ctx)
+		return a.endOf(err, nil)
+	case held.Verdict == store.KeyBusy:
+		return &end{how: waiting}
+	case held.Verdict == store.KeyHit:
+		return ended(receipts.Replay(held.ReceiptID, held.Result))
+	}
+	return nil
+}
+
+// execute runs the handler, inside a transaction that begins with its first statement. If it succeeds, the transaction is
+// still open: write commits it together with the receipt.
+func (a *attempt) execute(ctx context.Context) *end {
+	a.call = &handlers.Call{
+		ID: a.CallID, Tool: a.tool.Name, Attempt: a.Number, SessionID: a.SessionID, CreatedBy: a.CreatedBy, Input: a.Input,
+	}
+	ctx, a.tx = a.lanes.Begin(ctx, a.tool.Timeout)
+
+	a.at("before", "handler")
+	output, err := a.runHandler(ctx)
+	a.at("after", "handler")
+	a.cause = context.Cause(ctx)
+	if err == nil {
+		if faults := a.tool.ValidateOutput(output); len(faults) > 0 {
+			err = &invalidOutput{tool: a.tool.Name, faults: faults}
+		}
+	}
+	if err == nil {
+		return ended(receipts.Success(output))
+	}
+	return a.endOf(err, a.tx.Rollback())
+}
+
+// mayRunAgain reports whether a second run does no harm: the first one's rows went with its transaction, or the tool promises
+// that running twice is like running once.
+func (a *attempt) mayRunAgain() bool {
+	return a.handler.Transactional || a.tool.Idempotency.Mode != registry.None
+}
+
+// mayHaveDone says on a receipt what an attempt that was cut short may have done.
+func (a *attempt) mayHaveDone() string {
+	if a.handler.Transactional {
+		return "Nothing of it stays: its rows went with its transaction."
+	}
+	return "The effects list what it did as far as that is known; it may have done more."
+}
+
+func (a *attempt) invalidInput(faults []registry.Fault) *end {
+	problems := make([]string, 0, len(faults))
+	for _, f := range faults {
+		problems = append(problems, strings.TrimPrefix(f.Path+": ", ": ")+f.Message)
+	}
+	return failed(receipts.ValidationError, fmt.Sprintf("The input does not fit %s: %s", a.tool.Name, strings.Join(problems, "; ")), faults)
+}
+
+// keyValue is the value of the tool's key field in the input; nil if it is missing.
+func (a *attempt) keyValue() json.RawMessage {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(a.Input, &fields) != nil {
+		return nil
+	}
+	return fields[a.tool.Idempotency.KeyField]
+}
+
+// fields are what every line of the log about this attempt has.
+func (a *attempt) fields(more ...zap.Field) []zap.Field {
+	return append([]zap.Field{zap.String("call_id", a.CallID), zap.String("tool", a.Tool), zap.Int("attempt", a.Number)}, more...)
+}
