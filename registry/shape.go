@@ -51,6 +51,7 @@ func (s *schema) advice(doc any, f finding) string {
 			": remove it, or begin its name with x- to keep it as a note; known fields are "+strings.Join(known, ", "))
 	case "required":
 		about = joinPointer(about+"/properties", name)
+		text = "is missing"
 	case "pattern", "minimum", "maximum":
 		text += "; it is " + cut(show(valueAt(doc, f.path)), 40)
 	}
