@@ -5,19 +5,18 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 )
 
 // Parse reads a registry file, checks all of it and compiles its schemas. Its error is an [*InvalidError] with every
 // defect.
 func Parse(data []byte) (*Registry, error) {
-	d := decoder{noun: "the registry", data: bytes.TrimPrefix(data, []byte("\ufeff")), limit: maxRegistryBytes, registry: true}
-	doc := d.decode()
+	d := decoder{noun: "the registry", registry: true}
+	doc := d.decode(bytes.TrimPrefix(data, []byte("\ufeff")))
 	p := &parser{}
 	for _, f := range d.faults {
 		p.add(f.Path, f.Message)
@@ -49,30 +48,29 @@ func defects(doc any, problems []problem) []Defect {
 	return all
 }
 
+var printable = regexp.MustCompile(`^\PC{1,200}$`)
+
 func defect(doc any, steps []string, problem string) Defect {
 	d := Defect{Problem: cut(problem, 500)}
 	if len(steps) > 1 && steps[0] == "tools" {
-		list, _ := child(doc, "tools")
-		doc, _ = child(list, steps[1])
+		name := text(valueAt(doc, "/tools/"+steps[1]+"/name"))
 		d.Tool, steps = "tools["+steps[1]+"]", steps[2:]
-		v, _ := child(doc, "name")
-		if name := text(v); name != "" && utf8.RuneCountInString(name) <= 200 && !strings.ContainsFunc(name, unicode.IsControl) {
+		if printable.MatchString(name) {
 			d.Tool = name
 		}
 	}
 	if len(steps) > 0 && strings.HasSuffix(steps[0], "_schema") {
 		d.Field = cut(strings.Join(steps, "/"), 200)
 	} else {
-		d.Field = cut(fieldName(doc, steps), 200)
+		d.Field = cut(fieldName(steps), 200)
 	}
 	return d
 }
 
 func (p *parser) tools(doc any) []*Tool {
-	list, _ := child(doc, "tools")
 	var tools []*Tool
 	first := map[string]int{}
-	for i, v := range asList(list) {
+	for i, v := range asList(valueAt(doc, "/tools")) {
 		entry, ok := v.(map[string]any)
 		if !ok {
 			continue
@@ -151,15 +149,9 @@ func (p *parser) input(schema any, at string, idempotency Idempotency) {
 		described = described || ok
 		required = required || slices.Contains(asList(part["required"]), any(idempotency.KeyField))
 	}
-	if idempotency.Mode != Keyed || idempotency.KeyField == "" {
-		return
-	}
-	field := quote(idempotency.KeyField)
-	switch at += "/idempotency/key_field"; {
-	case !described:
-		p.add(at, field+" is not a property of input_schema: describe it under properties, and require it")
-	case !required:
-		p.add(at, field+` is not required by input_schema, and a call without it would have no key: add it to "required"`)
+	if idempotency.Mode == Keyed && idempotency.KeyField != "" && !(described && required) {
+		p.add(at+"/idempotency/key_field", show(idempotency.KeyField)+" is not a required property of input_schema, and a call without it would "+
+			`have no key: describe it under "properties", and add it to "required"`)
 	}
 }
 
@@ -173,8 +165,7 @@ func conjuncts(all []map[string]any, root, v any) []map[string]any {
 	}
 	all = append(all, schema)
 	if ref := text(schema["$ref"]); strings.HasPrefix(ref, "#/") {
-		target, _ := lookup(root, libraryPointer(ref[1:]))
-		all = conjuncts(all, root, target)
+		all = conjuncts(all, root, valueAt(root, libraryPointer(ref[1:])))
 	}
 	for _, part := range asList(schema["allOf"]) {
 		all = conjuncts(all, root, part)

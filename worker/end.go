@@ -49,14 +49,15 @@ func (a *attempt) write(e *end) {
 	switch e.how {
 	case receipted:
 		if a.tx != nil && a.tx.Open() {
-			if err = a.tx.Finish(a.final(e.outcome)); err != nil {
-				a.write(a.endOfCommit(err))
+			written, err := a.tx.Finish(a.final(e.outcome))
+			if err != nil {
+				a.write(a.endOfCommit(err, written))
 				return
 			}
 			break
 		}
 		if a.tx != nil {
-			a.tx.Rollback()
+			_ = a.tx.Rollback() // it has written nothing
 		}
 		err = a.writeReceipt(e.outcome)
 		if store.IsRefusal(err) {
@@ -89,12 +90,9 @@ func (a *attempt) write(e *end) {
 	a.tell(e)
 }
 
-// endOf says how an attempt ends whose step gave an error. The handler's transaction, if there was one, is rolled back by now.
-func (a *attempt) endOf(err error) *end {
-	var broken error // the transaction, whatever the handler made of that
-	if a.tx != nil {
-		broken = a.tx.Err()
-	}
+// endOf says how an attempt ends whose step gave an error. broken is the error that broke the handler's transaction, whatever the
+// handler made of it; nil if there was none. The transaction is rolled back by now.
+func (a *attempt) endOf(err, broken error) *end {
 	switch {
 	case store.IsNotHeld(err) || errors.Is(a.cause, errNotHeld):
 		return &end{how: notHeld}
@@ -114,23 +112,22 @@ func (a *attempt) endOf(err error) *end {
 }
 
 // endOfCommit rolls back a handler's transaction that could not be committed with its receipt, and says how the attempt ends.
-func (a *attempt) endOfCommit(err error) *end {
-	broken := a.tx.Err()
-	a.tx.Rollback()
-	var early *lanes.ReceiptError // before the commit
-	switch refused := errors.As(err, &early); {
+// written means that the receipt was accepted, and the commit refused.
+func (a *attempt) endOfCommit(err error, written bool) *end {
+	broken := a.tx.Rollback()
+	switch {
 	case errors.Is(err, lanes.ErrBlocked):
 		err = handlers.Transient(lanes.ErrBlocked)
 	case errors.Is(err, lanes.ErrStatementOpen):
 		err = fmt.Errorf("%s left the rows of a query open: read them to the end, or close them", a.handler.Func)
-	case broken != nil:
-		err = fmt.Errorf("%s went on after a statement had failed: %w", a.handler.Func, broken)
-	case refused && store.IsRefusal(err):
+	case errors.Is(err, lanes.ErrBroken):
+		err = fmt.Errorf("%s %w", a.handler.Func, err)
+	case !written && store.IsRefusal(err):
 		err = &unstorable{tool: a.tool.Name, err: err}
-	case refused && !store.IsNotHeld(err): // the receipt is not the handler's statement: Postgres has reasons of its own
+	case !written && !store.IsNotHeld(err): // the receipt is not the handler's statement: Postgres has reasons of its own
 		err = handlers.Transient(err)
 	}
-	return a.endOf(err)
+	return a.endOf(err, broken)
 }
 
 // failure is the receipt of an attempt whose error is its call's.
@@ -154,7 +151,8 @@ func (a *attempt) failure(err error) receipts.Outcome {
 	case errors.As(err, &unfit):
 		return receipts.Failure(receipts.OutputInvalid, unfit.Error(), unfit.faults)
 	case errors.As(err, &unencodable):
-		return receipts.Failure(receipts.OutputInvalid, fmt.Sprintf("The output of %s cannot be encoded as JSON: %v", a.tool.Name, unencodable.Err), nil)
+		return receipts.Failure(receipts.OutputInvalid,
+			fmt.Sprintf("The output of %s cannot be encoded as JSON: %v", a.tool.Name, unencodable.Err), nil)
 	case errors.As(err, &refused):
 		return receipts.Failure(receipts.OutputInvalid, refused.Error(), nil)
 	case errors.As(err, &failed):
@@ -205,10 +203,11 @@ func (a *attempt) final(outcome receipts.Outcome) store.Final {
 		}
 	}
 	if a.tool != nil {
-		effects.Idempotency = receipts.Idempotency{Mode: string(a.tool.Idempotency.Mode), Hit: outcome.ReplayOf != "", KeyField: a.tool.Idempotency.KeyField}
-		if effects.Idempotency.KeyField != "" {
+		key := &effects.Idempotency
+		key.Mode, key.Hit, key.KeyField = string(a.tool.Idempotency.Mode), outcome.ReplayOf != "", a.tool.Idempotency.KeyField
+		if key.KeyField != "" {
 			if value := a.keyValue(); len(value) <= maxKeyValue {
-				effects.Idempotency.KeyValue = value
+				key.KeyValue = value
 			}
 		}
 	}
@@ -216,7 +215,8 @@ func (a *attempt) final(outcome receipts.Outcome) store.Final {
 	if err != nil { // it has strings, numbers, and JSON from the input: this cannot happen, and must not cost the receipt
 		encoded = []byte("{}")
 	}
-	return store.Final{Attempt: a.Attempt, Outcome: outcome, Effects: receipts.CleanJSON(encoded), RegistryVersion: a.options.Registry.Version}
+	return store.Final{Attempt: a.Attempt, Outcome: outcome, Effects: receipts.CleanJSON(encoded),
+		RegistryVersion: a.options.Registry.Version}
 }
 
 // writeReceipt writes a receipt in a transaction of its own.
@@ -288,7 +288,8 @@ func (a *attempt) tell(e *end) {
 	case waiting:
 		fields = append(fields, zap.String("key", a.key))
 	case retried:
-		fields = append(fields, zap.Duration("again_in", time.Until(e.again)), zap.String("error", receipts.Shorten(publicMessage(e.reason), 500)))
+		reason := receipts.Shorten(publicMessage(e.reason), 500)
+		fields = append(fields, zap.Duration("again_in", time.Until(e.again)), zap.String("error", reason))
 	}
 	a.log.Info("call ended", fields...)
 }

@@ -27,7 +27,8 @@ func (a *attempt) runHandler(ctx context.Context) (json.RawMessage, error) {
 		r := result{err: &panicked{value: "the handler ended its goroutine"}} // unless it returns, or panics
 		defer func() {
 			if v := recover(); v != nil {
-				a.log.Error("the handler panicked", a.fields(zap.String("panic", receipts.Shorten(fmt.Sprint(v), 500)), zap.ByteString("stack", debug.Stack()))...)
+				a.log.Error("the handler panicked",
+					a.fields(zap.String("panic", receipts.Shorten(fmt.Sprint(v), 500)), zap.ByteString("stack", debug.Stack()))...)
 				r = result{err: &panicked{value: v}}
 			}
 			returned <- r

@@ -74,7 +74,8 @@ func (w *Worker) giveBack(ctx context.Context, unknown []store.Attempt) {
 	lost := slices.DeleteFunc(unknown, func(a store.Attempt) bool { return w.running[a] != nil })
 	w.mu.Unlock()
 	if len(lost) > 0 {
-		w.log.Warn("giving back calls whose claim was lost on the way", zap.Int("calls", len(lost)), zap.String("first_call_id", lost[0].CallID))
+		w.log.Warn("giving back calls whose claim was lost on the way", zap.Int("calls", len(lost)),
+			zap.String("first_call_id", lost[0].CallID))
 		w.warn(w.releaseAll(ctx, lost), "give back calls")
 	}
 }

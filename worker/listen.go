@@ -84,8 +84,8 @@ func (w *Worker) listenOnce(ctx context.Context) error {
 	}
 }
 
-var errNotDelivered = errors.New("LISTEN works, but the worker's own NOTIFY never arrived; this may be a pooler in transaction mode, or another " +
-	"database than that of DATABASE_URL: set DIRECT_URL to Postgres itself, or DATABASE_POOLER=transaction to poll without trying")
+var errNotDelivered = errors.New("LISTEN works, but the worker's own NOTIFY never arrived: this may be a pooler in transaction mode, " +
+	"or another database than that of DATABASE_URL. Set DIRECT_URL to Postgres itself, or DATABASE_POOLER=transaction to poll without trying")
 
 // proveListening listens, and waits for a notification that the worker sends over another connection. Some poolers accept LISTEN
 // and deliver nothing, or only notifications of the connection itself.

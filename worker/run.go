@@ -116,7 +116,7 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 	switch {
 	case err != nil:
 		a.cause = context.Cause(ctx)
-		return a.endOf(err)
+		return a.endOf(err, nil)
 	case held.Verdict == store.KeyBusy:
 		return &end{how: waiting}
 	case held.Verdict == store.KeyHit:
@@ -128,7 +128,9 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 // execute runs the handler, inside a transaction that begins with its first statement. If it succeeds, the transaction is
 // still open: write commits it together with the receipt.
 func (a *attempt) execute(ctx context.Context) *end {
-	a.call = &handlers.Call{ID: a.CallID, Tool: a.tool.Name, Attempt: a.Number, SessionID: a.SessionID, CreatedBy: a.CreatedBy, Input: a.Input}
+	a.call = &handlers.Call{
+		ID: a.CallID, Tool: a.tool.Name, Attempt: a.Number, SessionID: a.SessionID, CreatedBy: a.CreatedBy, Input: a.Input,
+	}
 	ctx, a.tx = a.lanes.Begin(ctx, a.tool.Timeout)
 
 	a.at("before", "handler")
@@ -143,8 +145,7 @@ func (a *attempt) execute(ctx context.Context) *end {
 	if err == nil {
 		return ended(receipts.Success(output))
 	}
-	a.tx.Rollback()
-	return a.endOf(err)
+	return a.endOf(err, a.tx.Rollback())
 }
 
 // mayRunAgain reports whether a second run does no harm: the first one's rows went with its transaction, or the tool promises

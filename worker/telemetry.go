@@ -46,7 +46,8 @@ const (
 const other = "_OTHER"
 
 // buckets are in seconds: a call that writes a row takes a few milliseconds, one of a slow service minutes.
-var buckets = metric.WithExplicitBucketBoundaries(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+var buckets = metric.WithExplicitBucketBoundaries(
+	0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 // newTelemetry returns nil if there is neither a tracer nor a meter.
 func newTelemetry(w *Worker) (*telemetry, error) {

@@ -43,6 +43,9 @@ const (
 	endTimeout, stopTimeout = 6 * time.Second, 2 * time.Second
 )
 
+// capabilities are what this worker can do beside what every worker can. A call that needs another capability is not claimed.
+var capabilities []string
+
 // Options configure a worker. Calls, Control, Registry and Handlers are required; all other fields have a default.
 type Options struct {
 	// Calls is the pool that handlers, receipts and keys share. A handler's transaction needs a connection to itself: with
@@ -211,8 +214,10 @@ func (w *Worker) start(ctx context.Context) error {
 	if err := w.recordRegistry(starting); err != nil {
 		return err
 	}
-	err := store.StartWorker(starting, w.options.Control, store.Worker{ID: w.id, Concurrency: w.options.Concurrency, Version: w.options.Version,
-		RegistryVersion: w.options.Registry.Version, DeadAfter: w.options.DeadAfter})
+	err := store.StartWorker(starting, w.options.Control, store.Worker{
+		ID: w.id, Concurrency: w.options.Concurrency, Version: w.options.Version, RegistryVersion: w.options.Registry.Version,
+		DeadAfter: w.options.DeadAfter, Capabilities: capabilities,
+	})
 	if err != nil {
 		return fmt.Errorf("register the worker: %w", err)
 	}

@@ -1,4 +1,11 @@
-// Package lanes carries what calls write to Postgres over few connections.
+// Package lanes runs the transactions of handlers and writes receipts, for more calls at once than there are connections.
+//
+// A lane is a connection in use. When it is free, it sends what waits by then in one round trip, each transaction with a sync of
+// its own, and reads the answers in that order:
+//
+//	receipt and commit of the transaction that had the lane │ receipt │ receipt │ … │ begin, first statement of the next one
+//
+// That transaction then has the lane to its end. Nothing is held back to be sent with something else.
 package lanes
 
 import (
@@ -7,297 +14,180 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
+	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// lanes carry what calls write over a few connections, as many as the pool has. A lane that is free sends all that waits in
-// one go, each in a transaction of its own, and reads the answers in that order, so that those which share a connection do
-// not wait for one another's round trip:
-//
-//	finish, commit of the transaction that held the lane │ receipt │ receipt │ … │ begin, first statement of the next one
-//
-// That transaction then holds the lane to its end. Nothing is put off to be sent with something else: whoever comes while a
-// lane is free has it to itself.
-//
-// Where a pooler may give each transaction another server connection, a lane sends one at a time: there are poolers that take
-// the connection back at the first answer, and lose what was sent behind it.
+const (
+	StatementTimeout = 10 * time.Second // of a statement that ends a call, and of the wait for a connection
+	ControlTimeout   = 3 * time.Second  // of a rollback
+	maxReceipts      = 16               // in a round trip: one that waits for a lock keeps those behind it waiting
+)
+
+// The errors of transactions and receipts, beside those of Postgres.
+var (
+	ErrNoConnection   = errors.New("no connection to Postgres was free in the call's time") // and nothing was sent
+	ErrConnectionLost = errors.New("the connection to Postgres was lost")                   // or could not be opened
+	ErrBlocked        = fmt.Errorf("the receipt could not be committed within %s: the database was blocked", StatementTimeout)
+	ErrEnded          = errors.New("the call has ended, and its transaction with it")
+	ErrStatementOpen  = errors.New("a statement of this transaction is under way: read its rows to the end, or close them, before the next")
+	ErrBroken         = errors.New("went on after a statement had failed") // whose error is wrapped with it
+)
+
+// Lanes share the connections of a pool.
 type Lanes struct {
-	pool     *pgxpool.Pool
-	count    int  // as many as the pool has connections
-	oneByOne bool // nothing is sent behind a transaction before it is answered
-
-	mu       sync.Mutex
-	busy     int // lanes at work, those that a transaction holds among them
-	receipts []*receiptJob
-	begins   []*beginJob
-	began    bool // what was sent last, one by one, was a begin
+	pool *pgxpool.Pool
+	// keeps means that a client keeps its server connection: statements stay prepared on it, and a transaction is sent before
+	// the one ahead of it is answered. Some poolers take the connection back at the first answer, and lose what is behind it.
+	keeps bool
+	mu    sync.Mutex
+	spare int // lanes that are not in use; there are as many as the pool has connections
+	queue []*job
 }
 
-func New(pool *pgxpool.Pool) *Lanes {
-	return &Lanes{pool: pool, count: int(pool.Config().MaxConns), oneByOne: !keepsStatements(pool.Config().ConnConfig)}
-}
-
-// maxReceipts is how many receipts a lane sends in one go. One that waits for a lock keeps those behind it waiting.
-const maxReceipts = 16
-
-// receiptJob is a receipt in a transaction of its own.
-type receiptJob struct {
-	args  []any
-	ended chan error // with room for one, as below: whoever answers does not wait
-}
-
-// beginJob is the first statement of a transaction.
-type beginJob struct {
-	ctx    context.Context // ends when its handler waits no longer
-	sql    string
-	args   []any
-	answer chan held
-
-	mu   sync.Mutex
-	gone bool // its handler went on, and args are the handler's again
-}
-
-// leave returns when args are not in use, and will not be.
-func (j *beginJob) leave() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.gone = true
-}
-
-// held is a lane in the hands of a transaction whose first statement was sent: the answers to begin and to the statement
-// are still to be read.
-type held struct {
+// job is one transaction's share of a round trip: a receipt, the end of a transaction, or its beginning.
+type job struct {
+	sql     string
+	args    []any
+	commit  bool            // the receipt ends the transaction that has the lane
+	handler context.Context // of a first statement: ends when its handler no longer waits
+	done    chan error      // has room for one
+	written bool            // the receipt was accepted: an error is the commit's
+	// The lane of a first statement: the answers to begin and to itself are still in the pipeline, and cancel ends them.
 	conn     *pgxpool.Conn
 	pipeline *pgconn.Pipeline
-	cancel   context.CancelFunc // ends the statement
-	err      error              // the lane is not held; the statement was not run
+	cancel   context.CancelFunc
 }
 
-// receipt ends a call whose handler has no transaction.
+// New returns lanes over all connections of a pool.
+func New(pool *pgxpool.Pool) *Lanes {
+	return &Lanes{pool: pool, keeps: pgpool.KeepsStatements(pool), spare: int(pool.Config().MaxConns)}
+}
+
+// Write writes a receipt in a transaction of its own. If ctx ends first, it may have been written all the same.
 func (l *Lanes) Write(ctx context.Context, final store.Final) error {
-	job := &receiptJob{args: final.Args(), ended: make(chan error, 1)}
+	return l.do(ctx, &job{sql: store.FinishSQL, args: final.Args(), done: make(chan error, 1)})
+}
+
+// do waits until a job is done, or ctx ends. A first statement that is being sent is waited for: its arguments are in use.
+func (l *Lanes) do(ctx context.Context, j *job) error {
 	l.mu.Lock()
-	l.receipts = append(l.receipts, job)
-	l.employ()
+	l.queue = append(l.queue, j)
+	if l.spare > 0 {
+		l.spare--
+		go l.serve(nil)
+	}
 	l.mu.Unlock()
 	select {
-	case err := <-job.ended:
+	case err := <-j.done:
 		return err
 	case <-ctx.Done():
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.receipts = slices.DeleteFunc(l.receipts, func(j *receiptJob) bool { return j == job })
-	return ctx.Err() // it may be on its way: the next try is told
-}
-
-// ErrNoConnection is the error of a transaction that its call's time was over for before any connection was free to begin it.
-var ErrNoConnection = errors.New("no connection to Postgres came free in the call's time")
-
-// begin begins a transaction with its first statement, and returns the lane that it holds from here on.
-func (l *Lanes) first(ctx context.Context, sql string, args []any) (held, error) {
-	job := &beginJob{ctx: ctx, sql: sql, args: args, answer: make(chan held, 1)}
-	l.mu.Lock()
-	l.begins = append(l.begins, job)
-	l.employ()
+	queued := len(l.queue)
+	l.queue = slices.DeleteFunc(l.queue, func(other *job) bool { return other == j })
+	queued -= len(l.queue)
 	l.mu.Unlock()
-	select {
-	case h := <-job.answer:
-		return h, h.err
-	case <-ctx.Done():
+	switch {
+	case queued > 0:
+		return errors.Join(ErrNoConnection, ctx.Err())
+	case j.handler == nil:
+		return ctx.Err()
 	}
-	job.leave()
-	l.mu.Lock()
-	before := len(l.begins)
-	l.begins = slices.DeleteFunc(l.begins, func(j *beginJob) bool { return j == job })
-	onItsWay := len(l.begins) == before
-	l.mu.Unlock()
-	if onItsWay {
-		go func() {
-			if h := <-job.answer; h.err == nil {
-				h.cancel()
-				_ = h.pipeline.Close()
-				l.rollback(h.conn)
-			}
-		}()
-		return held{}, ctx.Err()
-	}
-	return held{}, errors.Join(ErrNoConnection, ctx.Err())
+	return <-j.done
 }
 
-// finish ends the transaction that holds the lane with its receipt, and leaves the lane to who waits. committing says that
-// an error comes from the commit, after which the transaction is over; after any other it is to be rolled back.
-func (l *Lanes) finish(conn *pgxpool.Conn, final store.Final) (committing bool, err error) {
-	taken, committing, err := l.turn(conn, final.Args())
-	if (err == nil || committing) && !taken {
-		l.leave(conn)
-	}
-	return committing, err
-}
-
-// rollback ends the transaction that holds the lane without a trace, and leaves the lane to who waits. broken says that the
-// connection was lost with it.
-func (l *Lanes) rollback(conn *pgxpool.Conn) (broken bool) {
-	if !conn.Conn().IsClosed() && conn.Conn().PgConn().TxStatus() != 'I' {
-		ctx, cancel := context.WithTimeout(context.Background(), ControlTimeout)
-		if _, err := conn.Conn().Exec(ctx, "rollback"); err != nil {
-			_ = conn.Conn().Close(ctx) // a transaction that can not be ended ends with its connection
-		}
-		cancel()
-	}
-	broken = conn.Conn().IsClosed()
-	l.leave(conn)
-	return broken
-}
-
-// leave gives up a lane that a transaction held.
-func (l *Lanes) leave(conn *pgxpool.Conn) {
-	l.mu.Lock()
-	nobodyWaits := len(l.receipts) == 0 && len(l.begins) == 0
-	if nobodyWaits {
-		l.busy--
-	}
-	l.mu.Unlock()
-	if nobodyWaits {
-		conn.Release() // the pool drops one that is broken
-		return
-	}
-	go l.work(conn)
-}
-
-// abandon gives up a lane whose connection a handler still uses: it is cut.
-func (l *Lanes) abandon(conn *pgxpool.Conn) {
-	raw := conn.Hijack()
-	_ = raw.PgConn().Conn().Close()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.busy--
-	if len(l.receipts)+len(l.begins) > 0 {
-		l.employ()
-	}
-}
-
-// employ puts one more lane to work, if there is one. It is called with the lock held.
-func (l *Lanes) employ() {
-	if l.busy < l.count {
-		l.busy++
-		go l.work(nil)
-	}
-}
-
-// work serves who waits, until nobody does or a transaction holds the lane.
-func (l *Lanes) work(conn *pgxpool.Conn) {
+// serve makes round trips until no job waits, or a transaction has the lane. conn is nil for a lane without a connection.
+func (l *Lanes) serve(conn *pgxpool.Conn) {
 	for {
 		l.mu.Lock()
-		if len(l.receipts) == 0 && len(l.begins) == 0 {
-			l.busy--
-			l.mu.Unlock()
-			if conn != nil {
-				conn.Release()
-			}
-			return
+		idle := len(l.queue) == 0
+		if idle {
+			l.spare++
 		}
 		l.mu.Unlock()
-		if conn != nil && conn.Conn().IsClosed() {
+		if conn != nil && (idle || conn.Conn().IsClosed()) {
 			conn.Release()
 			conn = nil
 		}
+		if idle {
+			return
+		}
 		if conn == nil {
-			var err error
-			if conn, err = l.connect(); err != nil {
-				if l.retire() {
-					return
-				}
-				l.fail(err)
-				continue
+			if conn = l.connect(); conn == nil {
+				return
 			}
 		}
-		if taken, _, _ := l.turn(conn, nil); taken {
+		if l.roundTrip(conn) {
 			return
 		}
 	}
 }
 
-func (l *Lanes) connect() (*pgxpool.Conn, error) {
+// connect gets a connection for a lane, or ends the lane. Other lanes serve the queue then; if there are none, its jobs fail.
+func (l *Lanes) connect() *pgxpool.Conn {
 	ctx, cancel := context.WithTimeout(context.Background(), StatementTimeout)
 	defer cancel()
-	return l.pool.Acquire(ctx)
-}
-
-// retire gives up a lane that has no connection, if there are others at work: who waits is theirs to serve.
-func (l *Lanes) retire() bool {
+	conn, err := l.pool.Acquire(ctx)
+	if err == nil {
+		if _, err = l.statements(ctx, conn); err == nil {
+			return conn
+		}
+		_ = conn.Conn().Close(ctx)
+		conn.Release()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.busy == 1 {
-		return false
+	if l.spare++; l.spare == int(l.pool.Config().MaxConns) {
+		for _, j := range l.queue {
+			j.done <- errors.Join(ErrConnectionLost, err)
+		}
+		l.queue = nil
 	}
-	l.busy--
-	return true
+	return nil
 }
 
-// fail tells all who wait that there is no connection to be had.
-func (l *Lanes) fail(err error) {
-	err = nothingRan(err)
-	l.mu.Lock()
-	waiting, begins := l.receipts, l.begins
-	l.receipts, l.begins = nil, nil
-	l.mu.Unlock()
-	for _, job := range waiting {
-		job.ended <- err
-	}
-	for _, job := range begins {
-		job.answer <- held{err: err}
-	}
-}
-
-// nothingRan makes an error of the way to Postgres, and of a wait that was too long, one that is worth another attempt.
-func nothingRan(err error) error {
-	var said *pgconn.PgError
-	if errors.As(err, &said) {
-		return err
-	}
-	return fmt.Errorf("%w: %v", ErrConnectionLost, err) //nolint:errorlint // it is to count as nothing else
-}
-
-// take takes what is to be sent next: receipts, and the first begin that fits. lead says that it goes behind the end of a
-// transaction.
-func (l *Lanes) take(lead bool, fits func(sql string) bool) (batch []*receiptJob, next *beginJob) {
+// take adds to a commit, if there is one, what the same round trip sends: receipts, and at most one first statement. Behind a
+// commit nothing can be prepared: an error would break the transaction.
+func (l *Lanes) take(commit []*job, s *statements) []*job {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := min(len(l.receipts), maxReceipts)
-	if l.oneByOne {
-		// One of either, by turns.
-		if lead {
-			return nil, nil
-		}
-		l.began = len(l.begins) > 0 && (len(l.receipts) == 0 || !l.began)
-		if n = min(n, 1); l.began {
-			next = l.begins[0]
-			l.begins = slices.Delete(l.begins, 0, 1)
-			return nil, next
-		}
-		fits = func(string) bool { return false }
-	}
-	batch = slices.Clone(l.receipts[:n])
-	l.receipts = slices.Delete(l.receipts, 0, n)
-	for i, job := range l.begins {
-		if fits(job.sql) {
-			l.begins = slices.Delete(l.begins, i, i+1)
-			return batch, job
+	var first, rest []*job
+	jobs := commit
+	for _, j := range l.queue {
+		room := l.keeps || len(jobs)+len(first) == 0
+		switch {
+		case room && j.handler == nil && len(jobs) < maxReceipts:
+			jobs = append(jobs, j)
+		case room && j.handler != nil && len(first) == 0 && (len(commit) == 0 || s.prepared[j.sql] != nil):
+			first = append(first, j)
+		default:
+			rest = append(rest, j)
 		}
 	}
-	return batch, nil
+	l.queue = rest
+	return append(jobs, first...)
 }
 
-// putBack puts what was not run back to where it was.
-func (l *Lanes) putBack(batch []*receiptJob, next *beginJob) {
+// putBack puts jobs that were not sent back to the head of the queue.
+func (l *Lanes) putBack(jobs []*job) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.receipts = append(slices.Clone(batch), l.receipts...)
-	if next != nil {
-		l.begins = append([]*beginJob{next}, l.begins...)
+	l.queue = append(slices.Clone(jobs), l.queue...)
+}
+
+// rollback ends the transaction that has a lane, and reports whether its connection is lost.
+func (l *Lanes) rollback(conn *pgxpool.Conn) (lost bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), ControlTimeout)
+	defer cancel()
+	if _, err := conn.Conn().Exec(ctx, "rollback"); err != nil {
+		_ = conn.Conn().Close(ctx) // the transaction ends with its connection
 	}
+	lost = conn.Conn().IsClosed()
+	go l.serve(conn)
+	return lost
 }

@@ -2,7 +2,7 @@ package lanes
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -12,70 +12,74 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Tx is the transaction that a handler and its receipt share. It begins with the handler's first statement and
-// commits with the finish, each in one round trip, and so costs a call that writes one row two round trips.
-//
-// It outlives no call: when a handler ignores its context and goes on, its statements are refused, and the connection
-// goes back to the pool only after the transaction is gone from it.
+// Tx is the transaction that a handler and its receipt share. It begins with the handler's first statement and commits with the
+// receipt, each in one round trip. After its end it refuses statements: a handler may ignore that its call has ended.
 type Tx struct {
 	lanes  *Lanes
-	ctx    context.Context // the handler's: every statement ends with it, whatever context the handler passes
+	ctx    context.Context // every statement ends with it, whatever context the handler passes
 	cancel context.CancelFunc
 
-	mu     sync.Mutex
-	conn   *pgxpool.Conn // the lane that it holds; nil until the first statement was sent
-	open   chan struct{} // closed when the statement under way has ended; nil when there is none
-	ended  bool
-	failed error // the first error that Postgres gave: the transaction can only be rolled back from then on
+	mu      sync.Mutex
+	conn    *pgxpool.Conn // its lane; nil until the first statement was sent
+	current chan struct{} // closed when the statement under way has ended; nil if there is none
+	ended   bool
+	failed  error // the first error of a statement: from then on it can only be rolled back
 }
 
-var (
-	// ErrEnded is what a handler gets that goes on after its call has ended.
-	ErrEnded = errors.New("the call has ended, and its transaction with it")
-	// ErrStatementOpen is what a handler gets that leaves rows open, or uses the transaction from two goroutines at once.
-	ErrStatementOpen  = errors.New("a statement of this transaction is still under way: read its rows to the end, or close them, before the next")
-	ErrConnectionLost = errors.New("the connection to Postgres was lost")
-)
+// Begin returns a transaction for a handler that may take so long, and the context that ends with it. It must be finished or
+// rolled back.
+func (l *Lanes) Begin(ctx context.Context, timeout time.Duration) (context.Context, *Tx) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	return ctx, &Tx{lanes: l, ctx: ctx, cancel: cancel}
+}
 
 // Exec runs a statement.
-func (t *Tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+func (t *Tx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
 	rows, err := t.Query(ctx, sql, args...)
-	if err != nil {
-		return pgconn.CommandTag{}, err
+	if err == nil {
+		rows.Close()
+		tag, err = rows.CommandTag(), rows.Err()
 	}
-	rows.Close()
-	return rows.CommandTag(), rows.Err()
+	return tag, err
 }
 
-// QueryRow runs a statement that gives one row.
+// QueryRow runs a statement that returns a row. Its error comes with Scan.
 func (t *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	rows, err := t.Query(ctx, sql, args...)
-	return &callRow{rows: rows, err: err}
+	return txRow{rows, err}
+}
+
+type txRow struct {
+	pgx.Rows
+	err error
+}
+
+func (r txRow) Scan(dest ...any) error {
+	if r.err == nil {
+		_, r.err = pgx.CollectOneRow(r.Rows, func(row pgx.CollectableRow) (none struct{}, err error) { return none, row.Scan(dest...) })
+	}
+	return r.err
 }
 
 // Query runs a statement. The rows must be read to their end or closed before the next one.
 func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	rows := &callRows{tx: t, release: func() {}}
+	t.mu.Lock()
+	switch {
+	case t.ended:
+		t.mu.Unlock()
+		return nil, ErrEnded
+	case t.current != nil:
+		t.mu.Unlock()
+		return nil, ErrStatementOpen
+	}
+	t.current = make(chan struct{})
+	t.mu.Unlock()
+	rows := &txRows{tx: t, release: func() {}}
 	if ctx != t.ctx {
 		joined, cancel := context.WithCancel(ctx)
 		stop := context.AfterFunc(t.ctx, cancel)
 		ctx, rows.release = joined, func() { stop(); cancel() }
 	}
-
-	t.mu.Lock()
-	switch {
-	case t.ended:
-		t.mu.Unlock()
-		rows.release()
-		return nil, ErrEnded
-	case t.open != nil:
-		t.mu.Unlock()
-		rows.release()
-		return nil, ErrStatementOpen
-	}
-	t.open = make(chan struct{})
-	t.mu.Unlock()
-
 	var err error
 	if t.conn == nil {
 		err = t.begin(ctx, rows, sql, args)
@@ -83,15 +87,14 @@ func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 		rows.Rows, err = t.conn.Conn().Query(ctx, sql, args...)
 	}
 	if err != nil {
-		rows.letGo()
-		t.statementEnded(err)
+		rows.end(err)
 		return nil, err
 	}
 	return rows, nil
 }
 
-// begin takes a lane, on which the begin and the first statement were sent together.
-func (t *Tx) begin(ctx context.Context, rows *callRows, sql string, args []any) (err error) {
+// begin gets a lane, on which begin and the first statement were sent, and reads the answers up to the statement's rows.
+func (t *Tx) begin(ctx context.Context, rows *txRows, sql string, args []any) (err error) {
 	if len(args) > 0 {
 		if rewriter, ok := args[0].(pgx.QueryRewriter); ok { // such as pgx.NamedArgs
 			if sql, args, err = rewriter.RewriteQuery(ctx, nil, sql, args[1:]); err != nil {
@@ -99,151 +102,104 @@ func (t *Tx) begin(ctx context.Context, rows *callRows, sql string, args []any) 
 			}
 		}
 	}
-	lane, err := t.lanes.first(ctx, sql, args)
-	if err != nil {
+	first := &job{sql: sql, args: args, handler: ctx, done: make(chan error, 1)}
+	if err := t.lanes.do(ctx, first); err != nil {
 		return err
 	}
 	t.mu.Lock()
-	late := t.ended
-	if !late {
-		t.conn = lane.conn
-	}
-	t.mu.Unlock()
-	if late { // the call was given up meanwhile
-		lane.cancel()
-		_ = lane.pipeline.Close()
-		t.lanes.rollback(lane.conn)
+	if t.ended { // the call was given up meanwhile
+		t.mu.Unlock()
+		first.cancel()
+		_ = first.pipeline.Close()
+		t.lanes.rollback(first.conn)
 		return ErrEnded
 	}
-	rows.first, rows.unwatch = lane.pipeline, context.AfterFunc(ctx, lane.cancel)
-	if err := readOne(lane.pipeline); err != nil { // begin's
-		return errors.Join(err, lane.pipeline.Close())
+	t.conn = first.conn
+	t.mu.Unlock()
+	stop, release := context.AfterFunc(ctx, first.cancel), rows.release
+	rows.pipeline, rows.release = first.pipeline, func() { stop(); release() }
+	if _, err := readAnswer(first.pipeline, true); err != nil { // to begin
+		return err
 	}
-	answer, err := lane.pipeline.GetResults()
-	if err != nil {
-		closeErr := lane.pipeline.Close()
-		dropStale(lane.conn, err)
-		return errors.Join(err, closeErr)
+	reader, err := readAnswer(first.pipeline, false)
+	if err == nil {
+		rows.Rows = pgx.RowsFromResultReader(first.conn.Conn().TypeMap(), reader)
 	}
-	reader, ok := answer.(*pgconn.ResultReader)
-	if !ok {
-		return errors.Join(ErrConnectionLost, lane.pipeline.Close())
-	}
-	rows.Rows = pgx.RowsFromResultReader(lane.conn.Conn().TypeMap(), reader)
-	return nil
+	return err
 }
 
-func (t *Tx) statementEnded(err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.failed == nil && err != nil {
-		t.failed = err
-		if t.conn != nil && t.conn.Conn().IsClosed() { // whatever the error says: it comes from the way to Postgres
-			t.failed = ErrConnectionLost
-		}
-	}
-	close(t.open)
-	t.open = nil
-}
-
-// Begin returns a transaction for a handler that may take so long, and the context that ends with it.
-func (l *Lanes) Begin(ctx context.Context, timeout time.Duration) (context.Context, *Tx) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	return ctx, &Tx{lanes: l, ctx: ctx, cancel: cancel}
-}
-
-// Open reports whether the transaction has begun and not ended.
+// Open reports whether a statement was tried, and the transaction has not ended.
 func (t *Tx) Open() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return !t.ended && (t.conn != nil || t.failed != nil)
 }
 
-// broken returns the error that doomed the transaction: the first that Postgres gave, or that the connection was lost.
-func (t *Tx) Err() error {
+// Finish writes the receipt and commits, in one round trip. written means that the receipt was accepted, and the error is the
+// commit's. After an error the transaction must be rolled back. If the connection broke, only the database knows what stays.
+func (t *Tx) Finish(final store.Final) (written bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	switch {
+	case t.ended:
+		return false, ErrEnded
+	case t.current != nil:
+		return false, ErrStatementOpen
+	case t.failed != nil:
+		return false, fmt.Errorf("%w: %w", ErrBroken, t.failed)
+	}
+	commit := &job{sql: store.FinishSQL, args: final.Args(), commit: true, done: make(chan error, 1)}
+	taken := t.lanes.roundTrip(t.conn, commit)
+	if commit.written {
+		t.ended = true
+		t.cancel()
+		if !taken {
+			go t.lanes.serve(t.conn)
+		}
+	}
+	return commit.written, <-commit.done
+}
+
+// Rollback ends the transaction without a trace, if it has not ended, and returns the first error of a statement or of the
+// connection. A statement under way is told to stop, and loses its connection if it does not.
+func (t *Tx) Rollback() error {
+	t.cancel()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended {
+		return t.failed
+	}
+	t.ended = true // from here on no statement begins
+	stopped := true
+	if current := t.current; current != nil {
+		t.mu.Unlock()
+		select {
+		case <-current:
+		case <-time.After(2 * time.Second):
+			stopped = false
+		}
+		t.mu.Lock()
+	}
+	switch {
+	case t.conn == nil:
+	case !stopped: // the handler still has the connection in its hands
+		_ = t.conn.Hijack().PgConn().Conn().Close()
+		go t.lanes.serve(nil)
+	case t.lanes.rollback(t.conn) && t.failed == nil:
+		t.failed = ErrConnectionLost
+	}
 	return t.failed
 }
 
-// ReceiptError is the error of a receipt that was refused before the commit.
-type ReceiptError struct{ Err error }
-
-func (e *ReceiptError) Error() string { return e.Err.Error() }
-func (e *ReceiptError) Unwrap() error { return e.Err }
-
-// Finish writes the receipt and commits, in one round trip.
-func (t *Tx) Finish(final store.Final) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.ended {
-		return ErrEnded
-	}
-	if t.open != nil {
-		return ErrStatementOpen
-	}
-	if t.failed != nil {
-		return t.failed
-	}
-	committing, err := t.lanes.finish(t.conn, final)
-	if err == nil || committing {
-		t.ended = true
-		t.cancel()
-	}
-	if err != nil && !committing {
-		return &ReceiptError{err}
-	}
-	return err
-}
-
-// rollback ends the transaction without a trace. A statement under way is told to stop; one that does not stop within
-// two seconds loses its connection.
-func (t *Tx) Rollback() {
-	t.cancel()
-	t.mu.Lock()
-	if t.ended {
-		t.mu.Unlock()
-		return
-	}
-	t.ended = true // from here on no statement begins
-	open := t.open
-	t.mu.Unlock()
-
-	if open != nil {
-		select {
-		case <-open:
-		case <-time.After(2 * time.Second):
-			t.mu.Lock()
-			defer t.mu.Unlock()
-			if t.conn != nil { // the handler still has it in its hands: it is taken from the pool and cut
-				t.lanes.abandon(t.conn)
-			}
-			return
-		}
-	}
-	if t.conn == nil {
-		return
-	}
-	if broken := t.lanes.rollback(t.conn); broken {
-		t.mu.Lock()
-		if t.failed == nil {
-			t.failed = ErrConnectionLost
-		}
-		t.mu.Unlock()
-	}
-}
-
-// callRows ends the pipeline that began the transaction, and the joined context, when the rows are read.
-type callRows struct {
+// txRows are the rows of the current statement.
+type txRows struct {
 	pgx.Rows
-	tx      *Tx
-	first   *pgconn.Pipeline // nil but for the first statement
-	unwatch func() bool      // the same
-	release func()
-	done    bool
+	tx       *Tx
+	pipeline *pgconn.Pipeline // of a first statement; otherwise nil
+	release  func()           // takes the statement out of reach of the contexts that could end it; nil after its end
 }
 
-func (r *callRows) Next() bool {
+func (r *txRows) Next() bool {
 	if r.Rows.Next() {
 		return true
 	}
@@ -251,47 +207,30 @@ func (r *callRows) Next() bool {
 	return false
 }
 
-func (r *callRows) Close() {
+func (r *txRows) Close() {
 	r.Rows.Close()
-	if r.done {
-		return
+	if r.release != nil {
+		r.end(r.Err())
 	}
-	r.done = true
-	if r.first != nil {
-		_ = r.first.Close()
-	}
-	r.letGo()
-	r.tx.statementEnded(r.Err())
 }
 
-// letGo takes the statement out of reach of the contexts that could end it.
-func (r *callRows) letGo() {
-	if r.unwatch != nil {
-		r.unwatch()
+// end ends the current statement, and keeps its error.
+func (r *txRows) end(err error) {
+	t := r.tx
+	if r.pipeline != nil {
+		_ = r.pipeline.Close()
+		closeStale(t.conn, err)
 	}
 	r.release()
-}
-
-// callRow reads the one row of a QueryRow.
-type callRow struct {
-	rows pgx.Rows
-	err  error
-}
-
-func (r *callRow) Scan(dest ...any) error {
-	if r.err != nil {
-		return r.err
-	}
-	defer r.rows.Close()
-	if !r.rows.Next() {
-		if err := r.rows.Err(); err != nil {
-			return err
+	r.release = nil
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.failed == nil && err != nil {
+		t.failed = err
+		if t.conn != nil && t.conn.Conn().IsClosed() { // whatever the error says
+			t.failed = ErrConnectionLost
 		}
-		return pgx.ErrNoRows
 	}
-	if err := r.rows.Scan(dest...); err != nil {
-		return err
-	}
-	r.rows.Close()
-	return r.rows.Err()
+	close(t.current)
+	t.current = nil
 }

@@ -78,13 +78,15 @@ const FinishSQL = "select gem.finish($1, $2, $3, $4, $5, $6, $7, $8)::text"
 
 // Args are the arguments of [FinishSQL]. JSON goes as text: through a pooler Postgres must not have to guess.
 func (f Final) Args() []any {
-	return []any{f.CallID, f.Number, f.WorkerID, string(f.Status), string(f.Result), string(f.Effects), f.RegistryVersion, zeronull.Text(f.ReplayOf)}
+	return []any{f.CallID, f.Number, f.WorkerID, string(f.Status), string(f.Result), string(f.Effects), f.RegistryVersion,
+		zeronull.Text(f.ReplayOf)}
 }
 
-// Retry puts a call back after a transient error, of which reason is the failure, and returns when it may run again. It returns the zero time, and changes
-// nothing, if this was the last of the attempts that the tool allows.
-func Retry(ctx context.Context, db DB, a Attempt, reason receipts.Outcome, maxAttempts int, backoff time.Duration) (again time.Time, err error) {
-	err = db.QueryRow(ctx, "select gem.retry($1, $2, $3, ($4::jsonb) -> 'error', $5, make_interval(secs => $6))",
+// Retry puts a call back after the transient error that reason describes, and returns when it may run again. It returns the zero
+// time, and changes nothing, if the tool allows no further attempt.
+func Retry(ctx context.Context, db DB, a Attempt, reason receipts.Outcome, maxAttempts int, backoff time.Duration) (time.Time, error) {
+	var again time.Time
+	err := db.QueryRow(ctx, "select gem.retry($1, $2, $3, ($4::jsonb) -> 'error', $5, make_interval(secs => $6))",
 		a.CallID, a.Number, a.WorkerID, string(reason.Result), maxAttempts, backoff.Seconds()).Scan((*zeronull.Timestamptz)(&again))
 	return again, err
 }

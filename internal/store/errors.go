@@ -54,5 +54,6 @@ func IsTransient(err error) bool {
 			slices.Contains([]string{"08", "53", "58"}, class(code)) || strings.HasPrefix(code, "57P")
 	}
 	var connectErr *pgconn.ConnectError
-	return err != nil && (errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &connectErr) || pgconn.SafeToRetry(err) || pgconn.Timeout(err))
+	return err != nil &&
+		(errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &connectErr) || pgconn.SafeToRetry(err) || pgconn.Timeout(err))
 }

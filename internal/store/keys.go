@@ -26,7 +26,7 @@ type Key struct {
 
 // HoldKey asks for a key on behalf of an attempt. If another call holds it, the call is put to wait in the same statement.
 func HoldKey(ctx context.Context, db DB, a Attempt, key string) (k Key, err error) {
-	err = db.QueryRow(ctx, "select verdict, receipt_id::text, result::text from gem.hold_key($1, $2, $3, $4)", a.CallID, a.Number, a.WorkerID, key).
-		Scan(&k.Verdict, (*zeronull.Text)(&k.ReceiptID), &k.Result)
+	err = db.QueryRow(ctx, "select verdict, receipt_id::text, result::text from gem.hold_key($1, $2, $3, $4)",
+		a.CallID, a.Number, a.WorkerID, key).Scan(&k.Verdict, (*zeronull.Text)(&k.ReceiptID), &k.Result)
 	return k, err
 }

@@ -15,11 +15,13 @@ type Worker struct {
 	Version         string
 	RegistryVersion string
 	DeadAfter       time.Duration // the silence after which others take its calls
+	Capabilities    []string      // it is given no call that needs another one
 }
 
 // StartWorker registers a worker. Calls that it claims before count as a dead worker's.
 func StartWorker(ctx context.Context, db DB, w Worker) error {
-	_, err := db.Exec(ctx, "select gem.start_worker($1, $2, $3, $4, $5)", w.ID, w.Concurrency, w.Version, w.RegistryVersion, w.DeadAfter)
+	_, err := db.Exec(ctx, "select gem.start_worker($1, $2, $3, $4, $5, coalesce($6, '{}'))",
+		w.ID, w.Concurrency, w.Version, w.RegistryVersion, w.DeadAfter, w.Capabilities)
 	return err
 }
 
@@ -83,10 +85,10 @@ func WantWake(ctx context.Context, db DB, workerID string, wanted bool) error {
 
 // RecordRegistry records the contents of a registry version, and returns what is recorded under that version: something
 // else if that was recorded first.
-func RecordRegistry(ctx context.Context, db DB, version, sha256 string, contents []byte) (recordedSHA256 string, recorded []byte, err error) {
+func RecordRegistry(ctx context.Context, db DB, version, sha256 string, contents []byte) (sum string, recorded []byte, err error) {
 	err = db.QueryRow(ctx, "select sha256, registry::text from gem.record_registry($1, $2, $3)", version, sha256, string(contents)).
-		Scan(&recordedSHA256, &recorded)
-	return recordedSHA256, recorded, err
+		Scan(&sum, &recorded)
+	return sum, recorded, err
 }
 
 // CountOutcomes adds up to limit receipts to the totals behind gem.outcomes, and returns how many: 0 while another worker counts.
