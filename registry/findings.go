@@ -25,9 +25,9 @@ func (f finding) compare(g finding) int {
 }
 
 // eachLeaf visits the errors that are the reason of all others. Those that only wrap them (a $ref, a branch of anyOf) are
-// left out, and so are those of the items that contains passed over, which are no faults by themselves.
+// left out, and so are those of the items that contains passed over, which are not faults by themselves.
 func eachLeaf(err *jsonschema.ValidationError, visit func(*jsonschema.ValidationError)) {
-	// A schema under a property of that name has no message.
+	// The error of a schema under a property named minContains has no message.
 	if len(err.Causes) == 0 || strings.HasSuffix(err.KeywordLocation, "/minContains") && err.Message != "" {
 		visit(err)
 		return
