@@ -43,7 +43,7 @@ func failed(code receipts.Code, message string, details any) *end {
 
 // write makes an end so, and tells of it. It is the only place that moves a call after its claim, with one exception: the
 // statement that finds the key of a call taken, gem.hold_key, puts the call to wait.
-func (a *attempt) write(e *end) {
+func (a *attempt) write(e *end) *end {
 	a.at("before", string(e.how))
 	var err error
 	switch e.how {
@@ -51,8 +51,7 @@ func (a *attempt) write(e *end) {
 		if a.tx != nil && a.tx.Open() {
 			written, err := a.tx.Finish(a.final(e.outcome))
 			if err != nil {
-				a.write(a.endOfCommit(err, written))
-				return
+				return a.write(a.endOfCommit(err, written))
 			}
 			break
 		}
@@ -68,8 +67,7 @@ func (a *attempt) write(e *end) {
 		e.again, err = a.putBack(e.reason)
 		if err == nil && e.again.IsZero() { // its attempts are spent
 			a.cause = nil
-			a.write(ended(a.failure(e.reason)))
-			return
+			return a.write(ended(a.failure(e.reason)))
 		}
 	case released:
 		err = a.persist(context.Background(), "hand the call over", func(ctx context.Context) error {
@@ -88,6 +86,7 @@ func (a *attempt) write(e *end) {
 		e = a.ownReceipt()
 	}
 	a.tell(e)
+	return e
 }
 
 // endOf says how an attempt ends whose step gave an error. broken is the error that broke the handler's transaction, whatever the

@@ -65,7 +65,7 @@ func (w *Worker) giveBack(ctx context.Context, unknown []store.Attempt) {
 		return
 	}
 	w.sweepSoon()
-	// An answer that is under way makes a call known. A call that ran here and could not be ended is left to recovery.
+	// An answer that is under way makes a call known.
 	if w.givingUp() || !w.claiming.TryLock() {
 		return
 	}

@@ -209,8 +209,9 @@ func (w *Worker) slot() {
 		if few {
 			signal(w.freed)
 		}
-		w.run(c)
-		w.forget(c)
+		if w.run(c).how != leftToRecovery { // such a call stays in running, so that no sweep gives it back as if it had not run
+			w.forget(c)
+		}
 	}
 }
 

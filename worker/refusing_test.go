@@ -56,6 +56,41 @@ func TestAServerThatRefusesReceiptsForAWhileGetsThem(t *testing.T) {
 	}
 }
 
+// A call that ran, and whose receipt the database refuses for good, is not given back as if it had not run.
+func TestACallWhoseReceiptIsRefusedForGoodDoesNotRunAgain(t *testing.T) {
+	t.Parallel()
+	env, lab := startLab(t, nil, tool{name: "lab.send"})
+	admin := connection(t, env)
+	runSQL(t, admin, `
+		create function refuse() returns trigger language plpgsql as $$ begin raise check_violation using message = 'no'; end $$;
+		create trigger refuse before insert on core_tool_receipts for each row execute function refuse()`)
+	env.StartWorker()
+	id := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x"})})
+	env.Until("the receipt to be refused", func() bool { return env.Logs.FilterMessage("the call is left to recovery").Len() == 1 })
+	// A worker whose connections were cut looks over all calls that it has: see heartbeat.go.
+	runSQL(t, admin, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()")
+	env.DB.Reset()
+	var beats, before int64
+	for beats < 4 {
+		var at int64
+		if err := admin.QueryRow(t.Context(), "select max(extract(epoch from heartbeat_at) * 1000)::bigint from core_workers").Scan(&at); err != nil {
+			t.Fatal(err)
+		}
+		if at > before {
+			before = at
+			beats++
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	var status string
+	if err := admin.QueryRow(t.Context(), "select status from core_tool_calls where id = $1", id).Scan(&status); err != nil || status != "running" {
+		t.Errorf("the call is %s, %v", status, err)
+	}
+	if sent := lab.sentSoFar(); len(sent) != 1 {
+		t.Errorf("sent %d times", len(sent))
+	}
+}
+
 // A handler's first statement may have to be prepared, and waits for a lock as any other does: as long as its tool may take.
 func TestAFirstStatementWaitsForALockAsLongAsItsToolMayTake(t *testing.T) {
 	t.Parallel()

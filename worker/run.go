@@ -30,8 +30,9 @@ type attempt struct {
 	cause   error          // why the call's context had ended when the last step did; nil if it had not
 }
 
-// run is the life of a claimed call on this worker. Each step returns how the attempt ends, or nil if it goes on.
-func (w *Worker) run(c *claimedCall) {
+// run is the life of a claimed call on this worker. Each step returns how the attempt ends, or nil if it goes on; run returns
+// how it ended.
+func (w *Worker) run(c *claimedCall) *end {
 	a := &attempt{Worker: w, claimedCall: c, started: time.Now()}
 	ctx, span := w.telemetry.begin(c)
 	a.span = span
@@ -45,7 +46,7 @@ func (w *Worker) run(c *claimedCall) {
 	if end == nil {
 		end = a.execute(ctx)
 	}
-	a.write(end)
+	return a.write(end)
 }
 
 // decide ends what can be decided without running anything: the call was cancelled or taken away, the worker stops, the tool is
