@@ -28,7 +28,7 @@ func TestDemoWithNothingSetUp(t *testing.T) {
 	got := gemWith(t, env, "demo")
 	got.wantCode(t, 0)
 	wants(t, got.stderr, "a private Postgres runs", "insert into core_tool_calls (tool_name, input) values ('os.create_note', ", "leads.create         succeeded")
-	wants(t, got.stdout, "TOOL ", "validation_error", "unknown_tool", "execution_error", "needs TWILIO_ACCOUNT_SID", "no handler is built", "results 1 entry", " hit ", "gem dev")
+	wants(t, got.stdout, "TOOL ", "validation_error", "unknown_tool", "execution_error", "needs TWILIO_ACCOUNT_SID", "has no handler", "results 1 entry", " hit ", "gem dev")
 	receipts, _, _ := strings.Cut(got.stdout, "\n\n")
 	if lines := strings.Count(receipts, "\n"); lines != 12 { // below the head
 		t.Errorf("receipts in the table: got %d, want a dozen:\n%s", lines, got.stdout)

@@ -58,7 +58,7 @@ func TestWorkerSaysWhatItIsConnectedThrough(t *testing.T) {
 			p := startWorker(t, c.database, append(c.env, "LOG_LEVEL=debug")...)
 			wants(t, p.stderr.String(), c.wants...)
 			if strings.Contains(strings.Join(c.wants, ""), "by notification") {
-				p.stderr.waitFor(t, "notifications come through")
+				p.stderr.waitFor(t, "notifications arrive")
 			}
 			execute(t, testdb.Pool(t, url), `insert into core_tool_calls (tool_name, input) values ('os.health_check', '{}')`)
 			p.stop(t)
