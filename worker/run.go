@@ -33,8 +33,10 @@ type attempt struct {
 // run is the life of a claimed call on this worker. Each step returns how the attempt ends, or nil if it goes on.
 func (w *Worker) run(c *claimedCall) {
 	a := &attempt{Worker: w, claimedCall: c, started: time.Now()}
-	ctx, span := w.telemetry.begin(c)
-	a.span = span
+	ctx := c.ctx
+	if w.telemetry != nil {
+		ctx, a.span = w.telemetry.begin(c)
+	}
 	if line := w.log.Check(zap.DebugLevel, "call claimed"); line != nil {
 		line.Write(a.fields()...)
 	}
@@ -182,4 +184,12 @@ func (a *attempt) keyValue() json.RawMessage {
 // fields are what every line of the log about this attempt has.
 func (a *attempt) fields(more ...zap.Field) []zap.Field {
 	return append([]zap.Field{zap.String("call_id", a.CallID), zap.String("tool", a.Tool), zap.Int("attempt", a.Number)}, more...)
+}
+
+// at passes a point of a call's life: just before or after something is done that outlives the process. Tests end the process
+// there.
+func (w *Worker) at(when, what string) {
+	if w.options.hook != nil {
+		w.options.hook(when, what)
+	}
 }
