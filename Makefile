@@ -1,12 +1,12 @@
 .PHONY: demo dev test race lint fuzz chaos bench check build
 
-demo: ## a dozen calls on a private Postgres, and what became of them
+demo: ## some calls on a private Postgres, and their receipts
 	go run ./cmd/gem demo
 
-dev: ## a private Postgres and a worker, until Ctrl-C
+dev: ## a private Postgres and a worker until Ctrl-C; the data stay
 	go run ./cmd/gem dev --keep
 
-test: ## all tests, against a Postgres that they start themselves
+test: ## all tests; they start a Postgres themselves
 	go test ./...
 
 race: ## the same with the race detector
@@ -17,18 +17,18 @@ lint: ## formatting, vet and the linters of .golangci.yml
 	go vet ./...
 	golangci-lint run ./...
 
-fuzz: ## random JSON into validation and dispatch, a minute each
+fuzz: ## random JSON for validation and dispatch, a minute each
 	go test ./registry -run '^$$' -fuzz FuzzValidate -fuzztime 60s
 	go test ./handlers/builtin -run '^$$' -fuzz FuzzDispatch -fuzztime 60s
 
-chaos: ## workers killed and cut off, Postgres restarted, for CHAOS_DURATION (10m), and what became of CHAOS_CALLS (20000) calls
+chaos: ## kills workers, cuts connections and restarts Postgres for CHAOS_DURATION (10m), and checks CHAOS_CALLS (20000) calls
 	CHAOS_DURATION=$${CHAOS_DURATION:-10m} CHAOS_CALLS=$${CHAOS_CALLS:-20000} \
 		go test ./internal/chaos -run NothingIsLost -count=1 -timeout 0 -v
 
-bench: ## the table of docs/performance.md, beside River and a floor, on a durable Postgres of its own; some 40 minutes
+bench: ## the tables of docs/performance.md, beside River and a floor, on a durable Postgres of its own; some 50 minutes
 	cd bench && go run .
 
-check: ## what CI does
+check: ## runs what CI runs
 	bash .ci/run
 
 build: ## the static binary, as the image has it

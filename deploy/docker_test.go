@@ -176,7 +176,8 @@ func TestComposeRunsTheProgram(t *testing.T) {
 	}
 	wantCommand(t, "worker: healthcheck", check.Test[1:], "healthcheck")
 	if timeout, err := time.ParseDuration(check.Timeout); err != nil || timeout <= cli.HealthDeadline {
-		t.Errorf("worker: the health check's timeout is %q, and gem healthcheck may take %s to say what is wrong", check.Timeout, cli.HealthDeadline)
+		t.Errorf("worker: the health check's timeout is %q, and gem healthcheck may take %s to say what is wrong",
+			check.Timeout, cli.HealthDeadline)
 	}
 
 	env := map[string]string{}
@@ -279,7 +280,8 @@ func TestDockerComposeTakesTheFile(t *testing.T) {
 			t.Skip(missing)
 		}
 	}
-	args := slices.Concat(compose, []string{"--file", filepath.Join(root, "docker-compose.yml"), "--profile", "test", "--profile", "supabase", "config", "--quiet"})
+	file := filepath.Join(root, "docker-compose.yml")
+	args := slices.Concat(compose, []string{"--file", file, "--profile", "test", "--profile", "supabase", "config", "--quiet"})
 	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {

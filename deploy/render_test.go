@@ -61,7 +61,8 @@ func TestRenderYAMLFitsTheProgram(t *testing.T) {
 	}
 	w := file.Services[0]
 	if w.Type != "worker" || w.Runtime != "docker" || w.Name == "" || w.Plan == "free" {
-		t.Errorf("type %q, runtime %q, name %q, plan %q: want a worker, docker, a name, and a plan that has workers", w.Type, w.Runtime, w.Name, w.Plan)
+		t.Errorf("type %q, runtime %q, name %q, plan %q: want a worker, docker, a name, and a plan that has workers",
+			w.Type, w.Runtime, w.Name, w.Plan)
 	}
 	if !slices.Contains([]string{"", "commit", "checksPass", "off"}, w.AutoDeployTrigger) {
 		t.Errorf("autoDeployTrigger is %q, want commit, checksPass or off", w.AutoDeployTrigger)
@@ -135,6 +136,7 @@ func checkConnections(t *testing.T, w renderWorker, env map[string]string) {
 		t.Fatalf("%d instances with WORKER_CONNECTIONS=%q (%v), want 1 or more of each", instances, env["WORKER_CONNECTIONS"], err)
 	}
 	if needs := 2 * instances * (connections + own); needs > poolSize {
-		t.Errorf("WORKER_CONNECTIONS is %d: in a deploy, 2 × %d instances take %d connections, and the pool has %d", connections, instances, needs, poolSize)
+		t.Errorf("WORKER_CONNECTIONS is %d: in a deploy, 2 × %d instances take %d connections, and the pool has %d",
+			connections, instances, needs, poolSize)
 	}
 }

@@ -1,7 +1,7 @@
--- The roles that Supabase has, for the stack of docker-compose.yml: it runs before the migrations, at each start.
+-- Supabase's roles for the stack of docker-compose.yml. This runs before the migrations, at each start.
 --
--- PostgREST connects as authenticator, which can do nothing itself, and becomes the role that a request's token names.
--- anon is that of a request without a token, and service_role that of a backend, whom row level security does not hold.
+-- PostgREST connects as authenticator, which has no rights itself, and becomes the role that a request's token names. A request
+-- without a token gets anon. service_role is for backends, and row level security does not apply to it.
 \getenv password AUTHENTICATOR_PASSWORD
 
 do $$

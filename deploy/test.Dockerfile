@@ -1,4 +1,4 @@
-# What all tests need, for the profile "test" of docker-compose.yml: Postgres and PgBouncer, which some tests start
+# Everything that the tests need, for the profile "test" of docker-compose.yml: Postgres and PgBouncer, which some tests start
 # themselves, Docker Compose, which checks its file, and PostgREST and supabase-js with Node.js.
 ARG BUILD_IMAGE=golang:1.26-bookworm
 ARG NODE_IMAGE=node:22-bookworm-slim
@@ -19,6 +19,6 @@ RUN go mod download
 COPY internal/supabase/package.json internal/supabase/package-lock.json internal/supabase/.npmrc internal/supabase/
 RUN npm ci --prefix internal/supabase
 COPY . .
-# Nothing of the above may be missing: a test that would be skipped fails.
+# Nothing of that may be missing: a test that would be skipped fails.
 ENV GEM_TEST_REQUIRE=1
 CMD ["go", "test", "./..."]

@@ -121,7 +121,7 @@ type Wrong struct{}
 func (Wrong) NoStruct(context.Context, *handlers.Call, string) (int, error)   { return 0, nil }
 func (Wrong) NoError(context.Context, *handlers.Call, struct{}) int           { return 0 }
 func (Wrong) TwoDots(context.Context, *handlers.Call, struct{}) (int, error)  { return 0, nil }
-func (Wrong) Two_Dots(context.Context, *handlers.Call, struct{}) (int, error) { return 0, nil }
+func (Wrong) Two_dots(context.Context, *handlers.Call, struct{}) (int, error) { return 0, nil } //nolint:revive // the tool name of TwoDots
 func (Wrong) TxBehind(context.Context, *handlers.Call, handlers.Tx, struct{}) (int, error) {
 	return 0, nil
 }
@@ -132,7 +132,7 @@ func TestBindReportsAllMethodsThatAreNotHandlers(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"Wrong.NoError in ", "Wrong.NoStruct in ", "Wrong.TxBehind in ", "Wrong.Two_Dots and Wrong.TwoDots have", "domain 2 has no Tools"} {
+	for _, want := range []string{"Wrong.NoError in ", "Wrong.NoStruct in ", "Wrong.TxBehind in ", "Wrong.Two_dots and Wrong.TwoDots have", "domain 2 has no Tools"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in:\n%v", want, err)
 		}

@@ -21,21 +21,21 @@ var refusals = []struct {
 	editor bool
 }{
 	{"no object", `[]`, []string{": : must be an object and is a list"}, true},
-	{"no version", `{"tools": []}`, []string{": version: is missing"}, true},
-	{"empty version", `{"version": "", "tools": []}`, []string{": version: must not be empty"}, true},
+	{"no version", `{"tools": []}`, []string{": version: is required"}, true},
+	{"empty version", `{"version": "", "tools": []}`, []string{": version: is too short: its length is 0 and must be at least 1"}, true},
 	{"version in white space", `{"version": " 1", "tools": []}`, []string{": version: without control characters or white space at its ends"}, true},
 	{"version of another type", `{"version": 1, "tools": []}`, []string{": version: must be a string and is a number"}, true},
-	{"long version", `{"version": "` + strings.Repeat("1", 65) + `", "tools": []}`, []string{": version: must have at most 64 characters and has 65"}, true},
-	{"no tools", `{"version": "1", "tool": []}`, []string{`: tools: is missing`}, true},
+	{"long version", `{"version": "` + strings.Repeat("1", 65) + `", "tools": []}`, []string{": version: is too long: its length is 65 and must be at most 64"}, true},
+	{"no tools", `{"version": "1", "tool": []}`, []string{`: tools: is required`}, true},
 	{"tools of another type", `{"version": "1", "tools": {}}`, []string{": tools: must be a list and is an object"}, true},
 	{"null", `{"version": null, "tools": null}`, []string{": tools: must be a list and is null", ": version: must be a string and is null"}, true},
 	{"tool of another type", file(`"leads.create"`), []string{"tools[0]: : must be an object and is a string"}, true},
 	{"empty tool", file(`{}`), []string{
-		"tools[0]: idempotency: is missing. Whether a call repeats the result of an earlier one instead of running: {\"mode\": \"none\"}",
-		"tools[0]: input_schema: is missing",
-		"tools[0]: name: is missing",
-		"tools[0]: output_schema: is missing",
-		"tools[0]: timeout_ms: is missing",
+		"tools[0]: idempotency: is required. Whether a call repeats the result of an earlier one instead of running: {\"mode\": \"none\"}",
+		"tools[0]: input_schema: is required",
+		"tools[0]: name: is required",
+		"tools[0]: output_schema: is required",
+		"tools[0]: timeout_ms: is required",
 	}, true},
 
 	{"duplicate names", file(entry(nil), entry(fields{"name": `"os.x"`}), entry(nil)), []string{"leads.create: name: tools[0] and tools[2]"}, false},
@@ -47,12 +47,12 @@ var refusals = []struct {
 	{"empty part", file(entry(fields{"name": `"leads..create"`})), []string{"leads..create: name: joined by dots"}, true},
 	{"dot at the end", file(entry(fields{"name": `"leads.create."`})), []string{"leads.create.: name: joined by dots"}, true},
 	{"line break in a name", file(entry(fields{"name": `"leads.create\n"`})), []string{"tools[0]: name: joined by dots"}, true},
-	{"long name", file(entry(fields{"name": `"a.` + strings.Repeat("b", 199) + `"`})), []string{"tools[0]: name: must have at most 200 characters and has 201"}, true},
+	{"long name", file(entry(fields{"name": `"a.` + strings.Repeat("b", 199) + `"`})), []string{"tools[0]: name: is too long: its length is 201 and must be at most 200"}, true},
 	{"description of another type", file(entry(fields{"description": `["a"]`})), []string{"leads.create: description: must be a string and is a list"}, true},
 
 	{"mistyped field", file(entry(fields{"timeout": `3`})), []string{"leads.create: timeout: unknown field: did you mean timeout_ms?"}, true},
 	{"field in another style", file(entry(fields{"inputSchema": `{}`})), []string{"leads.create: inputSchema: did you mean input_schema?"}, true},
-	{"field of another dialect", file(entry(fields{"parameters": `{}`})), []string{"leads.create: parameters: did you mean input_schema?"}, true},
+	{"field of another dialect", file(entry(fields{"parameters": `{}`})), []string{"leads.create: parameters: known fields are description, idempotency, input_schema"}, true},
 	{"unknown field", file(entry(fields{"colour": `1`})), []string{"leads.create: colour: unknown field: remove it, or begin its name with x- to keep it as a note; known fields are description,"}, true},
 
 	{"input_schema of another type", file(entry(fields{"input_schema": `"object"`})), []string{"leads.create: input_schema: must be an object or a boolean and is a string"}, true},
@@ -64,20 +64,20 @@ var refusals = []struct {
 		"leads.create: output_schema/type: must be one of",
 	}, true},
 
-	{"no mode", file(entry(fields{"idempotency": `{}`})), []string{"leads.create: idempotency.mode: is missing"}, true},
+	{"no mode", file(entry(fields{"idempotency": `{}`})), []string{"leads.create: idempotency.mode: is required"}, true},
 	{"idempotency of another type", file(entry(fields{"idempotency": `"none"`})), []string{`leads.create: idempotency: {"mode": "none"}`}, true},
 	{"unknown mode", file(entry(fields{"idempotency": `{"mode": "safe_retry"}`})), []string{"leads.create: idempotency.mode: did you mean safe-retry? none: every call runs"}, true},
 	{"mode of another type", file(entry(fields{"idempotency": `{"mode": 1}`})), []string{"leads.create: idempotency.mode: must be one of none, safe-retry, keyed"}, true},
 	{"mistyped key_field", file(entry(fields{"idempotency": `{"mode": "keyed", "keyField": "phone"}`})), []string{
 		"leads.create: idempotency.keyField: did you mean key_field?",
-		"leads.create: idempotency.key_field: is missing. Mode keyed needs",
+		"leads.create: idempotency.key_field: is required. Mode keyed needs",
 	}, true},
-	{"keyed without key_field", file(entry(fields{"idempotency": `{"mode": "keyed"}`})), []string{"leads.create: idempotency.key_field: is missing"}, true},
-	{"keyed with an empty key_field", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": ""}`})), []string{"leads.create: idempotency.key_field: must not be empty"}, true},
+	{"keyed without key_field", file(entry(fields{"idempotency": `{"mode": "keyed"}`})), []string{"leads.create: idempotency.key_field: is required"}, true},
+	{"keyed with an empty key_field", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": ""}`})), []string{"leads.create: idempotency.key_field: is too short: its length is 0 and must be at least 1"}, true},
 	{"keyed with a null key_field", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": null}`})), []string{"leads.create: idempotency.key_field: must be a string and is null. Mode keyed needs"}, true},
-	{"keyed by what is no property", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "mail"}`})), []string{`leads.create: idempotency.key_field: "mail" is not a property`}, false},
-	{"keyed by what may be absent", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "phone"}`, "input_schema": `{"properties": {"phone": {}}}`})), []string{`leads.create: idempotency.key_field: "phone" is not required`}, false},
-	{"keyed by an alternative's property", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "phone"}`, "input_schema": `{"properties": {"phone": {}}, "anyOf": [{"required": ["phone"]}, {}]}`})), []string{`leads.create: idempotency.key_field: "phone" is not required`}, false},
+	{"keyed by what is no property", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "mail"}`})), []string{`leads.create: idempotency.key_field: mail is not a required property`}, false},
+	{"keyed by what may be absent", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "phone"}`, "input_schema": `{"properties": {"phone": {}}}`})), []string{`leads.create: idempotency.key_field: phone is not a required property`}, false},
+	{"keyed by an alternative's property", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "phone"}`, "input_schema": `{"properties": {"phone": {}}, "anyOf": [{"required": ["phone"]}, {}]}`})), []string{`leads.create: idempotency.key_field: phone is not a required property`}, false},
 	{"key_field without keyed", file(entry(fields{"idempotency": `{"mode": "safe-retry", "key_field": "phone"}`})), []string{"leads.create: idempotency.key_field: must be null and is a string. Only mode keyed has a key field: remove it"}, true},
 
 	{"timeout 0", file(entry(fields{"timeout_ms": `0`})), []string{"leads.create: timeout_ms: must be at least 1; it is 0. The number of milliseconds after which"}, true},
@@ -88,11 +88,11 @@ var refusals = []struct {
 
 	{"permissions of another type", file(entry(fields{"permissions": `"read:db"`})), []string{"leads.create: permissions: must be a list and is a string"}, true},
 	{"malformed permissions", file(entry(fields{"permissions": `["read:db", "read", 3, "a b:c", ":db"]`})), []string{
-		`leads.create: permissions[1]: has the wrong form: read. A permission has the form verb:object`, `leads.create: permissions[2]: must be a string and is a number`,
-		`leads.create: permissions[3]: has the wrong form: "a b:c"`, `leads.create: permissions[4]: has the wrong form: ":db"`,
+		`leads.create: permissions[1]: it is read. A permission has the form verb:object`, `leads.create: permissions[2]: must be a string and is a number`,
+		`leads.create: permissions[3]: it is "a b:c"`, `leads.create: permissions[4]: it is ":db"`,
 	}, true},
 	{"malformed receipt_fields", file(entry(fields{"receipt_fields": `["results.id", "effects.", "lead_id", null]`})), []string{
-		`leads.create: receipt_fields[0]: has the wrong form: "results.id". A path begins with result or effects`,
+		`leads.create: receipt_fields[0]: it is "results.id". A path begins with result or effects`,
 		`leads.create: receipt_fields[1]: "effects."`, `leads.create: receipt_fields[2]: lead_id`, `leads.create: receipt_fields[3]: must be a string and is null`,
 	}, true},
 	{"retry out of range", file(entry(fields{"retry": `{"max_attempts": 21, "backoff_ms": 3600001}`})), []string{
@@ -102,7 +102,7 @@ var refusals = []struct {
 	{"retry of nothing", file(entry(fields{"retry": `{"max_attempts": 0, "backoff_ms": 0}`})), []string{
 		"leads.create: retry.backoff_ms: must be at least 1; it is 0", "leads.create: retry.max_attempts: must be at least 1; it is 0"}, true},
 	{"retry of another type", file(entry(fields{"retry": `3`})), []string{"leads.create: retry: must be an object and is a number"}, true},
-	{"mistyped retry", file(entry(fields{"retry": `{"attempts": 3}`})), []string{"leads.create: retry.attempts: unknown field: remove it"}, true},
+	{"mistyped retry", file(entry(fields{"retry": `{"attempts": 3}`})), []string{"leads.create: retry.attempts: unknown field: did you mean max_attempts?"}, true},
 
 	{"duplicate keys", `{"version": "1", "version": "2", "tools": [` + strings.Replace(entry(nil), `"phone":`, `"phone": {}, "phone":`, 1) + `]}`, []string{
 		"leads.create: input_schema/properties/phone: the key appears twice",
@@ -119,7 +119,7 @@ var refusals = []struct {
 	{"too deep", `{"version": "1", "tools": [], "x": ` + strings.Repeat("[", 250) + strings.Repeat("]", 250) + `}`, []string{": : nested more than 200 levels"}, false},
 
 	{"everything at once", `{"version": 1, "tools": [` + entry(fields{"timeout_ms": `0`}) + `, 3, ` + entry(fields{"name": `"x"`, "permissions": `[1]`}) + `]}`, []string{
-		"leads.create: timeout_ms: it is 0", "tools[1]: : is a number", "x: name: has the wrong form: x", "x: permissions[0]: is a number",
+		"leads.create: timeout_ms: it is 0", "tools[1]: : is a number", "x: name: it is x", "x: permissions[0]: is a number",
 		": version: is a number"}, true},
 }
 

@@ -8,44 +8,20 @@ import (
 	"strings"
 )
 
-// ChangeKind is the kind of a [Change].
-type ChangeKind string
-
-// The kinds of changes.
-const (
-	Added   ChangeKind = "added"
-	Removed ChangeKind = "removed"
-	Changed ChangeKind = "changed"
-)
-
-// Change is the difference of one tool between two registries.
-type Change struct {
-	Tool   string
-	Kind   ChangeKind
-	Fields []string // of a changed tool: the names of the fields that differ, sorted
-}
-
-// String returns a text such as "leads.create was changed (timeout_ms)".
-func (c Change) String() string {
-	if len(c.Fields) == 0 {
-		return fmt.Sprintf("%s was %s", c.Tool, c.Kind)
-	}
-	return fmt.Sprintf("%s was %s (%s)", c.Tool, c.Kind, strings.Join(c.Fields, ", "))
-}
-
-// Compare returns the tools that were added, removed or changed, sorted by name. Formatting and order do not count.
-func Compare(old, new *Registry) []Change {
-	var changes []Change
+// Compare returns a line for each tool that was added, removed or changed, sorted by name, such as "leads.create was changed
+// (timeout_ms)". Formatting and order do not count.
+func Compare(old, new *Registry) []string {
+	var changes []string
 	for _, name := range keysOf(old.byName, new.byName) {
 		was, now := old.byName[name], new.byName[name]
 		switch {
 		case was == nil:
-			changes = append(changes, Change{Tool: name, Kind: Added})
+			changes = append(changes, name+" was added")
 		case now == nil:
-			changes = append(changes, Change{Tool: name, Kind: Removed})
+			changes = append(changes, name+" was removed")
 		default:
 			if fields := differing(was.entry, now.entry); len(fields) > 0 {
-				changes = append(changes, Change{name, Changed, fields})
+				changes = append(changes, fmt.Sprintf("%s was changed (%s)", name, strings.Join(fields, ", ")))
 			}
 		}
 	}
@@ -74,10 +50,7 @@ func CheckUpgrade(old, new *Registry) error {
 	if old.Version != new.Version || bytes.Equal(old.json, new.json) {
 		return nil
 	}
-	var changes []string
-	for _, c := range Compare(old, new) {
-		changes = append(changes, c.String())
-	}
+	changes := Compare(old, new)
 	for _, field := range differing(old.doc, new.doc) {
 		if field != "tools" {
 			changes = append(changes, field+" at the top was changed")

@@ -23,49 +23,45 @@ const (
 	maxWork = 64 << 20
 )
 
-// decoder builds the value of a JSON text and reports what the library or Postgres could not take. encoding/json has
-// checked the syntax. A value that is refused does not end the reading, so that all such values are reported.
+// decoder builds the value of a JSON text and reports what the library or Postgres could not take. A value that is refused
+// does not end the reading, so that all such values are reported.
 type decoder struct {
-	noun  string // what faults call the document
-	data  []byte
-	limit int // bytes
-	pos   int
-	path  []byte // JSON pointer of the value that is being read
-
-	deepest int // level reached
-	work    int
-
+	noun string // what faults call the document
 	// registry: the document is a registry file, in which a duplicate key is a fault, and whose numbers become canonical.
 	registry bool
 
+	data    []byte // whose syntax encoding/json has checked
+	pos     int
+	path    []byte // JSON pointer of the value that is being read
+	deepest int    // level reached
+	work    int
 	faults  []Fault
-	more    int  // faults that were only counted
 	stopped bool // nothing after this can be read
 }
 
 // decode returns the value of the document. Of an input or an output it must only be used when there are no faults; of two
 // equal keys the last counts, as in jsonb. A registry file can be checked further unless the decoder stopped: numbers that
 // were refused are 1.
-func (d *decoder) decode() any {
+func (d *decoder) decode(data []byte) any {
+	limit := maxDocumentBytes
+	if d.registry {
+		limit = maxRegistryBytes
+	}
 	switch {
-	case len(d.data) > d.limit:
-		d.stop("size", "%s has %d bytes and may have at most %d", d.noun, len(d.data), d.limit)
+	case len(data) > limit:
+		d.stop("size", "%s has %d bytes and may have at most %d", d.noun, len(data), limit)
 		return nil
-	case !json.Valid(d.data):
-		d.syntax()
+	case !json.Valid(data):
+		d.syntax(data)
 		return nil
 	}
-	d.skip()
+	d.data = data
 	return d.value(0)
 }
 
 // add records a fault of the value that is being read.
 func (d *decoder) add(keyword, format string, args ...any) {
-	switch {
-	case d.stopped:
-	case len(d.faults) == maxFaults && !d.registry:
-		d.more++
-	default:
+	if !d.stopped {
 		d.faults = append(d.faults, newFault(string(d.path), keyword, fmt.Sprintf(format, args...)))
 	}
 }
@@ -78,21 +74,16 @@ func (d *decoder) stop(keyword, format string, args ...any) {
 }
 
 // syntax reports why the document is not JSON, and where.
-func (d *decoder) syntax() {
+func (d *decoder) syntax(data []byte) {
 	e := &json.SyntaxError{}
-	_ = errors.As(json.Unmarshal(d.data, new(any)), &e)
+	_ = errors.As(json.Unmarshal(data, new(any)), &e)
 	if strings.HasSuffix(e.Error(), "exceeded max depth") {
-		d.tooDeep()
-		return
+		d.count(maxDepth + 1)
 	}
-	before := d.data[:max(0, e.Offset-1)]
+	before := data[:max(0, e.Offset-1)]
 	line := 1 + bytes.Count(before, []byte("\n"))
 	column := 1 + utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:])
 	d.stop("json", "%s is not valid JSON: line %d, column %d: %v", d.noun, line, column, e)
-}
-
-func (d *decoder) tooDeep() {
-	d.stop("depth", "%s is nested more than %d levels deep", d.noun, maxDepth)
 }
 
 // count adds up the cost of checking a value: the path that is built for it, in which each byte of a key may take three,
@@ -101,31 +92,33 @@ func (d *decoder) count(depth int) {
 	d.deepest = max(d.deepest, depth)
 	d.work += 128 + 32*depth + depth*depth + 3*len(d.path)
 	if depth > maxDepth {
-		d.tooDeep()
+		d.stop("depth", "%s is nested more than %d levels deep", d.noun, maxDepth)
 	}
 	if d.work > maxWork && !d.registry {
 		d.stop("size", "%s has too many values under too long keys to be checked: send less, or split it into several calls", d.noun)
 	}
 }
 
-// skip passes over white space and the signs between values.
-func (d *decoder) skip() {
-	for d.pos < len(d.data) && (d.data[d.pos] <= ' ' || d.data[d.pos] == ',' || d.data[d.pos] == ':') {
-		d.pos++
-	}
-}
-
-// next goes to the next value in an object or a list, and reports whether there is one.
+// next goes to the next value in an object or a list, or after its end, and reports whether there is a value.
 func (d *decoder) next(closing byte) bool {
-	if d.skip(); d.stopped || d.data[d.pos] == closing {
+	d.skip()
+	if d.stopped || d.data[d.pos] == closing {
 		d.pos++
 		return false
 	}
 	return true
 }
 
+// skip passes over white space and the signs between values.
+func (d *decoder) skip() {
+	for d.pos < len(d.data) && strings.IndexByte(" \t\r\n,:", d.data[d.pos]) >= 0 {
+		d.pos++
+	}
+}
+
 func (d *decoder) value(depth int) any {
 	d.count(depth)
+	d.skip()
 	switch d.data[d.pos] {
 	case '{':
 		return d.object(depth)
@@ -133,56 +126,52 @@ func (d *decoder) value(depth int) any {
 		return d.list(depth)
 	case '"':
 		return d.text("")
-	case 't':
-		d.pos += len("true")
-		return true
-	case 'f':
-		d.pos += len("false")
-		return false
-	case 'n':
-		d.pos += len("null")
-		return nil
 	}
-	return d.number()
+	from := d.pos
+	for d.pos < len(d.data) && strings.IndexByte(" \t\r\n,]}", d.data[d.pos]) < 0 {
+		d.pos++
+	}
+	switch word := string(d.data[from:d.pos]); word {
+	case "null":
+		return nil
+	case "true", "false":
+		return word == "true"
+	default:
+		return d.number(json.Number(word))
+	}
 }
 
 func (d *decoder) object(depth int) any {
 	object := make(map[string]any)
-	d.pos++
-	for d.next('}') {
+	for d.pos++; d.next('}'); {
 		key := d.text("a key of ")
-		d.skip()
-		above := len(d.path)
-		d.path = append(append(d.path, '/'), pointerEscape.Replace(key)...)
-		if d.registry {
-			if _, twice := object[key]; twice {
-				d.add("duplicate", "the key appears twice in one object, and one of its values would be lost: remove or rename one")
-			}
+		if _, twice := object[key]; twice && d.registry {
+			d.faults = append(d.faults, newFault(joinPointer(string(d.path), key), "duplicate",
+				"the key appears twice in one object, and one of its values would be lost: remove or rename one"))
 		}
-		object[key] = d.value(depth + 1)
-		d.path = d.path[:above]
+		object[key] = d.under(key, depth)
 	}
 	return object
 }
 
 func (d *decoder) list(depth int) any {
 	list := []any{}
-	d.pos++
-	for d.next(']') {
-		above := len(d.path)
-		d.path = strconv.AppendInt(append(d.path, '/'), int64(len(list)), 10)
-		list = append(list, d.value(depth+1))
-		d.path = d.path[:above]
+	for d.pos++; d.next(']'); {
+		list = append(list, d.under(strconv.Itoa(len(list)), depth))
 	}
 	return list
 }
 
-func (d *decoder) number() any {
-	from := d.pos
-	for d.pos < len(d.data) && strings.IndexByte("0123456789.+-eE", d.data[d.pos]) >= 0 {
-		d.pos++
-	}
-	n := json.Number(d.data[from:d.pos])
+// under returns the value under a key or an index.
+func (d *decoder) under(token string, depth int) any {
+	above := len(d.path)
+	d.path = append(append(d.path, '/'), pointerEscape.Replace(token)...)
+	v := d.value(depth + 1)
+	d.path = d.path[:above]
+	return v
+}
+
+func (d *decoder) number(n json.Number) any {
 	mantissa, power, _ := strings.Cut(strings.ToLower(string(n)), "e")
 	digits := len(mantissa) - strings.Count(mantissa, "-") - strings.Count(mantissa, ".")
 	exponent, _ := strconv.Atoi(power) // at the limits of int where it is out of range
@@ -199,8 +188,7 @@ func (d *decoder) number() any {
 
 // text reads a string. part is what it is of the value that faults name: nothing for a value, "a key of " for a key.
 func (d *decoder) text(part string) string {
-	from := d.pos
-	escaped := false
+	from, escaped := d.pos, false
 	for d.pos++; d.data[d.pos] != '"'; d.pos++ {
 		if d.data[d.pos] == '\\' {
 			escaped = true
@@ -211,19 +199,16 @@ func (d *decoder) text(part string) string {
 	literal := d.data[from:d.pos]
 	s := string(literal[1 : len(literal)-1])
 	if escaped {
-		s = unescape(literal)
+		var whole string
+		_ = json.Unmarshal(literal, &whole) // which is valid
+		s = whole
 	}
-	if escaped && strings.Contains(s, "\x00") {
+	if strings.Contains(s, "\x00") {
 		d.add("nul", "%sthis value contains the character NUL (\\u0000), which the database cannot store: remove it", part)
 	}
 	if !utf8.Valid(literal) || escaped && halfPair(literal) {
 		d.add("unicode", "%sthis value is not valid Unicode text, which the database cannot store: send UTF-8 and whole surrogate pairs", part)
 	}
-	return s
-}
-
-func unescape(literal []byte) (s string) {
-	_ = json.Unmarshal(literal, &s) // which is valid
 	return s
 }
 

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -13,20 +14,19 @@ import (
 
 // message puts a finding into a sentence. It may quote the schema, which its author wrote, and not the document.
 func (s *schema) message(doc any, f finding) string {
-	subject := s.subject(doc, f.path)
+	subject := s.subject(f.path)
 	suffix := ""
 	for _, step := range route(f.route) {
 		switch step.keyword {
 		case "propertyNames":
 			subject = "the property name " + subject
 		case "anyOf", "oneOf":
-			if i, ok := index(step.name); ok {
+			if i := index(step.index); i >= 0 {
 				suffix = fmt.Sprintf(" (alternative %d of %s)", i+1, step.keyword)
 			}
 		}
 	}
-	got, _ := lookup(doc, f.path)
-	return cut(subject+" "+s.verdict(f, got), maxMessage-len(suffix)) + suffix
+	return cut(subject+" "+s.verdict(doc, f), maxMessage-len(suffix)) + suffix
 }
 
 // verdicts are sentences without their subject, by keyword. VALUE is the keyword's value in the schema, SIZE the
@@ -40,67 +40,52 @@ var verdicts = map[string]string{
 	"maximum":          "must be at most VALUE",
 	"exclusiveMaximum": "must be less than VALUE",
 	"multipleOf":       "must be a multiple of VALUE",
-	"minLength":        "must have at least VALUE characters and has SIZE",
-	"maxLength":        "must have at most VALUE characters and has SIZE",
-	"minItems":         "must have at least VALUE items and has SIZE",
-	"maxItems":         "must have at most VALUE items and has SIZE",
-	"minContains":      "must have at least VALUE items that match contains",
-	"maxContains":      "must have at most VALUE items that match contains",
-	"minProperties":    "must have at least VALUE properties and has SIZE",
-	"maxProperties":    "must have at most VALUE properties and has SIZE",
+	"minLength":        "is too short: its length is SIZE and must be at least VALUE",
+	"maxLength":        "is too long: its length is SIZE and must be at most VALUE",
+	"minItems":         "has too few items: the number is SIZE and must be at least VALUE",
+	"maxItems":         "has too many items: the number is SIZE and must be at most VALUE",
+	"minContains":      "has too few items that match contains: the number must be at least VALUE",
+	"maxContains":      "has too many items that match contains: the number must be at most VALUE",
+	"minProperties":    "has too few properties: the number is SIZE and must be at least VALUE",
+	"maxProperties":    "has too many properties: the number is SIZE and must be at most VALUE",
 	"uniqueItems":      "must not contain the same item twice",
 	"contains":         "must contain an item that matches contains",
-	"additionalItems":  "has more items than its schema allows",
-	"not":              "must not match the schema under not",
+	"not":              "must not match VALUE",
 	"oneOf":            "matches more than one alternative of oneOf and must match exactly one",
-	"contentEncoding":  "is not encoded as VALUE",
-	"contentMediaType": "is not of the media type VALUE",
 }
 
-// singular mends the verdicts on one thing.
-var singular = strings.NewReplacer(
-	"have at least 1 characters and has 0", "not be empty", "have at least 1 items and has 0", "not be empty",
-	"have at least 1 properties and has 0", "not be empty",
-	" 1 characters", " 1 character", " 1 items that match", " 1 item that matches", " 1 items", " 1 item", " 1 properties", " 1 property")
-
 // verdict is the sentence without its subject.
-func (s *schema) verdict(f finding, got any) string {
-	want := s.value(f.at)
+func (s *schema) verdict(doc any, f finding) string {
+	want, got := valueAt(s.doc, f.at), valueAt(doc, f.path)
 	around, _ := splitPointer(f.at)
 	switch f.keyword {
 	case "additionalProperties", "unevaluatedProperties":
 		_, name := splitPointer(f.path)
-		if hint := didYouMean(name, slices.Sorted(maps.Keys(s.beside(f.at, "properties")))); hint != "" {
-			return "is an unknown property" + hint
-		}
-		return "is an unknown property: leave it out"
+		return "is an unknown property" + cmp.Or(didYouMean(name, slices.Sorted(maps.Keys(s.beside(f.at, "properties")))), ": leave it out")
 	case "type":
-		return "must be " + kinds(want) + " and is " + kindOf(got)
+		return "must be " + words(want, " or ", kindName) + " and is " + kindOf(got)
 	case "enum":
-		return "must be one of " + list(want) + didYouMean(text(got), texts(want))
+		return "must be one of " + words(want, ", ", show) + didYouMean(text(got), texts(want))
 	case "format":
 		return "is not a valid " + show(want) + examples[show(want)]
 	case "dependencies", "dependentRequired":
 		_, other := splitPointer(around)
-		return "is required when " + label(other) + " is present"
+		return "is required when " + show(other) + " is present"
 	case "exclusiveMinimum", "exclusiveMaximum":
 		if want == true { // draft 4: a flag beside the limit
-			want = s.value(around + "/" + strings.ToLower(strings.TrimPrefix(f.keyword, "exclusive")))
+			want = valueAt(s.doc, around+"/"+strings.ToLower(strings.TrimPrefix(f.keyword, "exclusive")))
 		}
 	}
 	if f.never {
 		return "is not allowed here: leave it out"
 	}
-	if text, ok := verdicts[f.keyword]; ok {
-		text = strings.Replace(text, "SIZE", strconv.Itoa(length(got)), 1)
-		return singular.Replace(strings.Replace(text, "VALUE", show(want), 1))
-	}
-	return "does not match " + f.keyword + " of its schema"
+	text := cmp.Or(verdicts[f.keyword], "does not match "+f.keyword+" VALUE")
+	return strings.NewReplacer("SIZE", strconv.Itoa(length(got)), "VALUE", show(want)).Replace(text)
 }
 
 // subject names the value at a pointer as people write it: context_ref.type, links[2], or the input itself.
-func (s *schema) subject(doc any, path string) string {
-	name := fieldName(doc, tokens(path))
+func (s *schema) subject(path string) string {
+	name := fieldName(tokens(path))
 	if name == "" || name[0] == '[' {
 		name = s.noun + name
 	}
@@ -111,30 +96,20 @@ func (s *schema) subject(doc any, path string) string {
 	return name
 }
 
-func fieldName(doc any, steps []string) string {
+// fieldName joins the tokens of a pointer: indexes in brackets, keys with dots between them.
+func fieldName(tokens []string) string {
 	var b strings.Builder
-	for _, token := range steps {
-		if _, ok := doc.([]any); ok {
+	for i, token := range tokens {
+		switch {
+		case index(token) >= 0:
 			b.WriteString("[" + token + "]")
-		} else {
-			if b.Len() > 0 {
-				b.WriteByte('.')
-			}
-			b.WriteString(label(token))
+		case i > 0:
+			b.WriteString("." + show(token))
+		default:
+			b.WriteString(show(token))
 		}
-		doc, _ = child(doc, token)
 	}
 	return b.String()
-}
-
-var plainLabel = regexp.MustCompile(`^[\p{L}_$][\p{L}\p{N}_$-]*$`)
-
-// label shows a property's name, in quotes when it is not a plain word.
-func label(name string) string {
-	if name = cut(name, 60); plainLabel.MatchString(strings.TrimSuffix(name, "…")) {
-		return name
-	}
-	return strconv.Quote(name)
 }
 
 func kindOf(v any) string {
@@ -158,31 +133,32 @@ var kindNames = map[string]string{
 	"string": "a string", "array": "a list", "object": "an object",
 }
 
-// kinds words the value of the keyword type: a string, or a list of strings.
-func kinds(want any) string {
-	var words []string
-	for _, t := range append(texts(want), text(want)) {
-		if t != "" {
-			words = append(words, kindNames[t])
+func kindName(v any) string { return kindNames[text(v)] }
+
+// words writes a value, or the items of a list.
+func words(v any, between string, write func(any) string) string {
+	items, ok := v.([]any)
+	if !ok {
+		items = []any{v}
+	}
+	var all []string
+	for _, item := range items {
+		all = append(all, write(item))
+	}
+	return strings.Join(all, between)
+}
+
+var plainWord = regexp.MustCompile(`^[\p{L}_$][\p{L}\p{N}_$-]*$`)
+
+// show writes a value of the schema or the name of a property. A string stands as it is when it reads as a word.
+func show(v any) string {
+	if s, ok := v.(string); ok {
+		if s = cut(s, 150); plainWord.MatchString(s) {
+			return s
 		}
+		v = s
 	}
-	return strings.Join(words, " or ")
-}
-
-// show writes a value of the schema. A string stands as it is when it reads as a word.
-func show(want any) string {
-	if s, ok := want.(string); ok && plainLabel.MatchString(s) {
-		return cut(s, 120)
-	}
-	return cut(string(canonical(want)), 200)
-}
-
-func list(want any) string {
-	var words []string
-	for _, item := range asList(want) {
-		words = append(words, show(item))
-	}
-	return strings.Join(words, ", ")
+	return cut(string(canonical(v)), 200)
 }
 
 func asList(v any) []any {

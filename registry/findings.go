@@ -25,9 +25,10 @@ func (f finding) compare(g finding) int {
 }
 
 // eachLeaf visits the errors that are the reason of all others. Those that only wrap them (a $ref, a branch of anyOf) are
-// left out, and so are those of the items that contains passed over, which are no faults by themselves.
+// left out, and so are those of the items that contains passed over, which are not faults by themselves.
 func eachLeaf(err *jsonschema.ValidationError, visit func(*jsonschema.ValidationError)) {
-	if len(err.Causes) == 0 || lastKeyword(err.KeywordLocation) == "minContains" {
+	// The error of a schema under a property named minContains has no message.
+	if len(err.Causes) == 0 || strings.HasSuffix(err.KeywordLocation, "/minContains") && err.Message != "" {
 		visit(err)
 		return
 	}
@@ -36,12 +37,13 @@ func eachLeaf(err *jsonschema.ValidationError, visit func(*jsonschema.Validation
 	}
 }
 
-// findings splits an error of the library into one finding a property, where it speaks of several.
-func (s *schema) findings(doc any, e *jsonschema.ValidationError) []finding {
+// findings visits what an error of the library says: one finding a property, where it speaks of several.
+func (s *schema) findings(doc any, e *jsonschema.ValidationError, visit func(finding)) {
 	_, at, _ := strings.Cut(e.AbsoluteKeywordLocation, "#")
+	steps := route(e.KeywordLocation)
 	f := finding{
 		path:    libraryPointer(e.InstanceLocation),
-		keyword: lastKeyword(e.KeywordLocation),
+		keyword: steps[len(steps)-1].keyword,
 		at:      libraryPointer(at),
 		route:   e.KeywordLocation,
 		never:   e.Message == "not allowed",
@@ -49,11 +51,11 @@ func (s *schema) findings(doc any, e *jsonschema.ValidationError) []finding {
 	var names []string
 	switch f.keyword {
 	case "minContains":
-		if s.value(f.at) == nil {
+		if valueAt(s.doc, f.at) == nil {
 			f.keyword = "contains"
 		}
 	case "required":
-		names = slices.DeleteFunc(texts(s.value(f.at)), func(name string) bool {
+		names = slices.DeleteFunc(texts(valueAt(s.doc, f.at)), func(name string) bool {
 			_, ok := lookup(doc, joinPointer(f.path, name))
 			return ok
 		})
@@ -62,31 +64,24 @@ func (s *schema) findings(doc any, e *jsonschema.ValidationError) []finding {
 			names = s.additional(doc, f)
 		}
 	case "dependencies", "dependentRequired":
-		if name, ok := s.value(f.at).(string); ok {
+		if name, ok := valueAt(s.doc, f.at).(string); ok {
 			names = []string{name}
 		}
 	}
 	if len(names) == 0 {
-		return []finding{f}
+		visit(f)
 	}
-	all := make([]finding, len(names))
-	for i, name := range names {
-		all[i] = f
-		all[i].path = joinPointer(f.path, name)
+	around := f.path
+	for _, name := range names {
+		f.path = joinPointer(around, name)
+		visit(f)
 	}
-	return all
-}
-
-// value is what the schema states at a pointer.
-func (s *schema) value(at string) any {
-	v, _ := lookup(s.doc, at)
-	return v
 }
 
 // beside returns the object that the schema states under another keyword of the same subschema.
 func (s *schema) beside(at, keyword string) map[string]any {
 	around, _ := splitPointer(at)
-	v, _ := s.value(around + "/" + keyword).(map[string]any)
+	v, _ := valueAt(s.doc, around+"/"+keyword).(map[string]any)
 	return v
 }
 
@@ -99,66 +94,32 @@ func (s *schema) additional(doc any, f finding) []string {
 			patterns = append(patterns, p)
 		}
 	}
-	v, _ := lookup(doc, f.path)
-	object, _ := v.(map[string]any)
+	object, _ := valueAt(doc, f.path).(map[string]any)
 	return slices.DeleteFunc(slices.Collect(maps.Keys(object)), func(name string) bool {
 		_, ok := known[name]
 		return ok || slices.ContainsFunc(patterns, func(p *regexp.Regexp) bool { return p.MatchString(name) })
 	})
 }
 
-// routeStep is a keyword that validation went through, with the name or the index that follows it, if one does.
-type routeStep struct{ keyword, name string }
+// step is a keyword that validation went through, with the index of the schema in its list, if it has one.
+type step struct{ keyword, index string }
 
 // named are the keywords that a name follows.
 var named = []string{"properties", "patternProperties", "dependentSchemas", "dependencies", "dependentRequired"}
 
-// route splits the library's keyword location, such as /properties/tags/items/anyOf/1/type.
-func route(location string) []routeStep {
-	var steps []routeStep
-	parts := tokens(location)
-	for i := 0; i < len(parts); i++ {
-		s := routeStep{keyword: parts[i]}
-		if slices.Contains(named, s.keyword) && i+1 < len(parts) {
-			i++
-			s.name = parts[i]
+// route splits the library's keyword location, such as /properties/tags/items/anyOf/1/type. No keyword is a number.
+func route(location string) []step {
+	all := []step{{keyword: "schema"}}
+	for parts := tokens(location); len(parts) > 0; {
+		s := step{keyword: parts[0]}
+		parts = parts[1:]
+		if len(parts) > 0 && slices.Contains(named, s.keyword) {
+			parts = parts[1:]
 		}
-		// The index of a schema in a list. No keyword is a number.
-		if i+1 < len(parts) {
-			if _, ok := index(parts[i+1]); ok {
-				i++
-				s.name = parts[i]
-			}
+		if len(parts) > 0 && index(parts[0]) >= 0 {
+			s.index, parts = parts[0], parts[1:]
 		}
-		steps = append(steps, s)
+		all = append(all, s)
 	}
-	return steps
-}
-
-func lastKeyword(location string) string {
-	steps := route(location)
-	if len(steps) == 0 {
-		return "schema"
-	}
-	return steps[len(steps)-1].keyword
-}
-
-// first keeps the first findings of a document and counts the others, of which there may be hundreds of thousands.
-type first struct {
-	sorted []finding
-	more   int
-}
-
-func (l *first) add(f finding) {
-	// Some of those kept may come out as the same fault, so they are more than will be shown.
-	const keep = 2 * maxFaults
-	if len(l.sorted) == keep {
-		l.more++
-		if f.compare(l.sorted[keep-1]) >= 0 {
-			return
-		}
-		l.sorted = l.sorted[:keep-1]
-	}
-	i, _ := slices.BinarySearchFunc(l.sorted, f, finding.compare)
-	l.sorted = slices.Insert(l.sorted, i, f)
+	return all
 }

@@ -61,15 +61,13 @@ var notes = strings.Fields("$schema id $id $anchor $dynamicAnchor $recursiveAnch
 
 // instead says what to write for keywords of other dialects and of earlier drafts.
 var instead = map[string]string{
-	"id":              `write $id`,
-	"additionalItems": `write prefixItems for the first items, and items for all others`,
-	"nullable":        `write "type": ["string", "null"], with the value's own type`,
-	"example":         `write "examples": [...]`,
-	"optional":        `a property is optional unless the list "required" of its object names it`,
-	"discriminator":   `write oneOf with a "const" in each alternative`,
-	"extends":         `write allOf`,
-	"divisibleBy":     `write multipleOf`,
-	"disallow":        `write not`,
+	"id":              `: write $id`,
+	"additionalItems": `: write prefixItems for the first items, and items for all others`,
+	"nullable":        `: write "type": ["string", "null"], with the value's own type`,
+	"example":         `: write "examples": [...]`,
+	"optional":        `: a property is optional unless the list "required" of its object names it`,
+	"discriminator":   `: write oneOf with a "const" in each alternative`,
+	"extends":         `: write allOf`,
 }
 
 // drafts are the values of $schema that the library knows, without the scheme and the empty fragment.

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -34,7 +35,7 @@ func lint(schema any) (_ []problem, refs bool) {
 		if l.draft, ok = drafts[strings.TrimRight(bare, "/#")]; !ok {
 			l.add("/$schema", "%s is not a supported draft of JSON Schema: remove $schema for draft 2020-12, or write one of "+
 				"https://json-schema.org/draft/2020-12/schema, https://json-schema.org/draft/2019-09/schema and "+
-				"http://json-schema.org/draft-07/schema# (also 06 and 04)", quote(name))
+				"http://json-schema.org/draft-07/schema# (also 06 and 04)", show(name))
 			return l.problems, false
 		}
 	}
@@ -109,15 +110,12 @@ func (l *linter) known(schema map[string]any, name, at string) bool {
 		return false
 	}
 	if !l.has(name) {
-		hint := didYouMean(name, slices.DeleteFunc(slices.Sorted(maps.Keys(keywords)), func(name string) bool { return !l.has(name) }))
+		known := slices.DeleteFunc(slices.Sorted(maps.Keys(keywords)), func(name string) bool { return !l.has(name) })
+		hint := cmp.Or(instead[name], didYouMean(name, known), ": remove it, or begin its name with x- to keep it as a note")
 		if since := keywords[name].since; since > l.draft {
 			hint = ": name " + draftNames[since] + " in $schema, or remove $schema"
-		} else if text, ok := instead[name]; ok {
-			hint = ": " + text
-		} else if hint == "" {
-			hint = ": remove it, or begin its name with x- to keep it as a note"
 		}
-		l.add(at, "%s is not a JSON Schema keyword in %s and would check nothing%s", quote(name), draftNames[l.draft], hint)
+		l.add(at, "%s is not a JSON Schema keyword in %s and would check nothing%s", show(name), draftNames[l.draft], hint)
 		return false
 	}
 	if _, ref := schema["$ref"]; ref && l.draft < 2019 && name != "$ref" && !slices.Contains(notes, name) {
@@ -138,6 +136,3 @@ func (l *linter) pattern(pattern, at string) {
 			"those that must not match under not; see https://pkg.go.dev/regexp/syntax", err)
 	}
 }
-
-// quote shows a word of the registry, cut to a length that a person reads.
-func quote(s string) string { return strconv.Quote(cut(s, 80)) }

@@ -5,19 +5,18 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 )
 
 // Parse reads a registry file, checks all of it and compiles its schemas. Its error is an [*InvalidError] with every
 // defect.
 func Parse(data []byte) (*Registry, error) {
-	d := decoder{noun: "the registry", data: bytes.TrimPrefix(data, []byte("\ufeff")), limit: maxRegistryBytes, registry: true}
-	doc := d.decode()
+	d := decoder{noun: "the registry", registry: true}
+	doc := d.decode(bytes.TrimPrefix(data, []byte("\ufeff")))
 	p := &parser{}
 	for _, f := range d.faults {
 		p.add(f.Path, f.Message)
@@ -28,7 +27,7 @@ func Parse(data []byte) (*Registry, error) {
 		tools = p.tools(doc)
 	}
 	if len(p.problems) > 0 {
-		return nil, &InvalidError{defects(doc, p.problems)}
+		return nil, &InvalidError{p.defects(doc)}
 	}
 	return newRegistry(doc.(map[string]any), tools), nil
 }
@@ -38,41 +37,35 @@ type parser struct{ problems []problem }
 
 func (p *parser) add(pointer, text string) { p.problems = append(p.problems, problem{pointer, text}) }
 
-// defects orders problems by their place, and names the tool and the field of each. Only the first of one place is kept.
-func defects(doc any, problems []problem) []Defect {
-	slices.SortStableFunc(problems, func(a, b problem) int { return comparePointers(a.pointer, b.pointer) })
-	problems = slices.CompactFunc(problems, func(a, b problem) bool { return a.pointer == b.pointer })
-	all := make([]Defect, len(problems))
-	for i, p := range problems {
-		all[i] = defect(doc, tokens(p.pointer), p.text)
+var printable = regexp.MustCompile(`^\PC{1,200}$`)
+
+// defects orders the problems by their place, and names the tool and the field of each. Only the first of one place is kept.
+func (p *parser) defects(doc any) (all []Defect) {
+	slices.SortStableFunc(p.problems, func(a, b problem) int { return comparePointers(a.pointer, b.pointer) })
+	for _, found := range slices.CompactFunc(p.problems, func(a, b problem) bool { return a.pointer == b.pointer }) {
+		d := Defect{Problem: cut(found.text, 500)}
+		steps := tokens(found.pointer)
+		if len(steps) > 1 && steps[0] == "tools" {
+			d.Tool = "tools[" + steps[1] + "]"
+			if name := text(valueAt(doc, "/tools/"+steps[1]+"/name")); printable.MatchString(name) {
+				d.Tool = name
+			}
+			steps = steps[2:]
+		}
+		d.Field = fieldName(steps)
+		if strings.Contains(d.Field, "_schema.") {
+			d.Field = strings.Join(steps, "/")
+		}
+		d.Field = cut(d.Field, 200)
+		all = append(all, d)
 	}
 	return all
 }
 
-func defect(doc any, steps []string, problem string) Defect {
-	d := Defect{Problem: cut(problem, 500)}
-	if len(steps) > 1 && steps[0] == "tools" {
-		list, _ := child(doc, "tools")
-		doc, _ = child(list, steps[1])
-		d.Tool, steps = "tools["+steps[1]+"]", steps[2:]
-		v, _ := child(doc, "name")
-		if name := text(v); name != "" && utf8.RuneCountInString(name) <= 200 && !strings.ContainsFunc(name, unicode.IsControl) {
-			d.Tool = name
-		}
-	}
-	if len(steps) > 0 && strings.HasSuffix(steps[0], "_schema") {
-		d.Field = cut(strings.Join(steps, "/"), 200)
-	} else {
-		d.Field = cut(fieldName(doc, steps), 200)
-	}
-	return d
-}
-
 func (p *parser) tools(doc any) []*Tool {
-	list, _ := child(doc, "tools")
 	var tools []*Tool
 	first := map[string]int{}
-	for i, v := range asList(list) {
+	for i, v := range asList(valueAt(doc, "/tools")) {
 		entry, ok := v.(map[string]any)
 		if !ok {
 			continue
@@ -91,20 +84,18 @@ func (p *parser) tools(doc any) []*Tool {
 
 // tool reads one entry. A value of the wrong type is left out: its shape is reported.
 func (p *parser) tool(at string, entry map[string]any) *Tool {
-	idempotency, _ := entry["idempotency"].(map[string]any)
-	retry, _ := entry["retry"].(map[string]any)
 	t := &Tool{
 		Name:          text(entry["name"]),
 		Description:   text(entry["description"]),
 		InputSchema:   canonical(entry["input_schema"]),
 		OutputSchema:  canonical(entry["output_schema"]),
 		Permissions:   texts(entry["permissions"]),
-		Idempotency:   Idempotency{Mode(text(idempotency["mode"])), text(idempotency["key_field"])},
+		Idempotency:   Idempotency{Mode(text(valueAt(entry, "/idempotency/mode"))), text(valueAt(entry, "/idempotency/key_field"))},
 		Timeout:       milliseconds(entry["timeout_ms"]),
 		ReceiptFields: texts(entry["receipt_fields"]),
 		Retry: Retry{ // with the defaults that its documentation states
-			MaxAttempts: cmp.Or(whole(retry["max_attempts"]), 3),
-			Backoff:     cmp.Or(milliseconds(retry["backoff_ms"]), 500*time.Millisecond),
+			MaxAttempts: cmp.Or(whole(valueAt(entry, "/retry/max_attempts")), 3),
+			Backoff:     cmp.Or(milliseconds(valueAt(entry, "/retry/backoff_ms")), 500*time.Millisecond),
 		},
 		entry: entry,
 	}
@@ -130,11 +121,8 @@ func milliseconds(v any) time.Duration { return time.Duration(whole(v)) * time.M
 
 func (p *parser) schema(doc any, at, noun string) *schema {
 	s := &schema{noun: noun, doc: doc}
-	switch doc.(type) {
-	case map[string]any, bool:
-		for _, found := range s.compile() {
-			p.add(at+found.pointer, found.text)
-		}
+	for _, found := range s.compile() {
+		p.add(at+found.pointer, found.text)
 	}
 	return s
 }
@@ -146,20 +134,13 @@ func (p *parser) input(schema any, at string, idempotency Idempotency) {
 		if t, ok := part["type"]; ok && t != "object" && !slices.Contains(asList(t), any("object")) {
 			p.add(at+"/input_schema/type", "is "+show(t)+`, and an input is always an object: write "type": "object"`)
 		}
-		properties, _ := part["properties"].(map[string]any)
-		_, ok := properties[idempotency.KeyField]
+		_, ok := lookup(part, joinPointer("/properties", idempotency.KeyField))
 		described = described || ok
 		required = required || slices.Contains(asList(part["required"]), any(idempotency.KeyField))
 	}
-	if idempotency.Mode != Keyed || idempotency.KeyField == "" {
-		return
-	}
-	field := quote(idempotency.KeyField)
-	switch at += "/idempotency/key_field"; {
-	case !described:
-		p.add(at, field+" is not a property of input_schema: describe it under properties, and require it")
-	case !required:
-		p.add(at, field+` is not required by input_schema, and a call without it would have no key: add it to "required"`)
+	if idempotency.Mode == Keyed && idempotency.KeyField != "" && (!described || !required) {
+		p.add(at+"/idempotency/key_field", show(idempotency.KeyField)+" is not a required property of input_schema, and a call without it would "+
+			`have no key: describe it under "properties", and add it to "required"`)
 	}
 }
 
@@ -173,8 +154,7 @@ func conjuncts(all []map[string]any, root, v any) []map[string]any {
 	}
 	all = append(all, schema)
 	if ref := text(schema["$ref"]); strings.HasPrefix(ref, "#/") {
-		target, _ := lookup(root, libraryPointer(ref[1:]))
-		all = conjuncts(all, root, target)
+		all = conjuncts(all, root, valueAt(root, libraryPointer(ref[1:])))
 	}
 	for _, part := range asList(schema["allOf"]) {
 		all = conjuncts(all, root, part)

@@ -1,7 +1,9 @@
 package registry
 
 import (
+	"cmp"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -23,14 +25,9 @@ func splitPointer(pointer string) (around, last string) {
 
 // tokens splits a pointer into its unescaped keys and indexes.
 func tokens(pointer string) []string {
-	if pointer == "" {
-		return nil
-	}
-	parts := strings.Split(pointer[1:], "/")
-	if strings.Contains(pointer, "~") {
-		for i, p := range parts {
-			parts[i] = pointerUnescape.Replace(p)
-		}
+	parts := strings.Split(pointer, "/")[1:]
+	for i, p := range parts {
+		parts[i] = pointerUnescape.Replace(p)
 	}
 	return parts
 }
@@ -50,20 +47,21 @@ func child(v any, token string) (any, bool) {
 		c, ok := v[token]
 		return c, ok
 	case []any:
-		if i, ok := index(token); ok && i < len(v) {
+		if i := index(token); i >= 0 && i < len(v) {
 			return v[i], true
 		}
 	}
 	return nil, false
 }
 
-// index reads a token that is the index of a list.
-func index(token string) (int, bool) {
-	if token == "" || token[0] < '0' || token[0] > '9' {
-		return 0, false
+// index reads a token that is the index of a list. Any other is -1.
+func index(token string) int {
+	if token != "" && '0' <= token[0] && token[0] <= '9' {
+		if i, err := strconv.Atoi(token); err == nil {
+			return i
+		}
 	}
-	i, err := strconv.Atoi(token)
-	return i, err == nil
+	return -1
 }
 
 // lookup returns the value that a pointer names.
@@ -77,26 +75,15 @@ func lookup(v any, pointer string) (any, bool) {
 	return v, true
 }
 
+// valueAt is the value that a pointer names, or nil.
+func valueAt(doc any, pointer string) any {
+	v, _ := lookup(doc, pointer)
+	return v
+}
+
 // comparePointers orders pointers by level: indexes by number, before keys by letter.
 func comparePointers(a, b string) int {
-	for a != b {
-		var left, right string
-		left, a, _ = strings.Cut(a, "/")
-		right, b, _ = strings.Cut(b, "/")
-		if left == right {
-			continue
-		}
-		i, isIndex := index(left)
-		j, alsoIndex := index(right)
-		switch {
-		case isIndex && alsoIndex && i != j:
-			return i - j
-		case isIndex != alsoIndex && isIndex:
-			return -1
-		case isIndex != alsoIndex:
-			return 1
-		}
-		return strings.Compare(left, right)
-	}
-	return 0
+	return slices.CompareFunc(tokens(a), tokens(b), func(a, b string) int {
+		return cmp.Or(cmp.Compare(uint(index(a)), uint(index(b))), strings.Compare(a, b))
+	})
 }

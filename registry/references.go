@@ -33,22 +33,16 @@ func (l *linter) identify(schema map[string]any, at, base string) string {
 // follow checks that a reference stays inside its schema and leads to something there, and walks its target.
 func (l *linter) follow(ref reference) {
 	location, fragment, _ := strings.Cut(resolveURL(ref.base, ref.target), "#")
-	if plain, err := url.PathUnescape(fragment); err == nil {
-		fragment = plain
-	}
+	fragment = libraryPointer(fragment)
 	at, inside := l.resources[location]
 	target, found := lookup(l.root, at+fragment)
+	byPointer := len(fragment) > 1 && fragment[0] == '/'
 	switch {
 	case !inside:
-		l.add(ref.pointer, "%s leads out of this schema: copy its target under $defs and refer to #/$defs/NAME", quote(ref.target))
-	case fragment == "" || fragment == "/":
-	case fragment[0] != '/':
-		if !l.anchors[location+"#"+fragment] {
-			l.add(ref.pointer, "%s names no $anchor of this schema: add it, or refer to #/$defs/NAME", quote(ref.target))
-		}
-	case !found:
-		l.add(ref.pointer, "%s leads to nothing in this schema: add its target, or correct the reference", quote(ref.target))
-	default:
+		l.add(ref.pointer, "%s leads out of this schema: copy its target under $defs and refer to #/$defs/NAME", show(ref.target))
+	case byPointer && !found, !byPointer && !l.anchors[location+"#"+strings.TrimPrefix(fragment, "/")]:
+		l.add(ref.pointer, "%s leads to nothing in this schema: add its target, or correct the reference", show(ref.target))
+	case byPointer:
 		switch target.(type) {
 		case map[string]any, bool:
 			l.walk(target, itself, at+fragment, location)

@@ -110,8 +110,7 @@ func (r *Registry) Tools() []*Tool { return slices.Clone(r.tools) }
 func newRegistry(doc map[string]any, tools []*Tool) *Registry {
 	doc = maps.Clone(doc)
 	delete(doc, "$schema")
-	r := &Registry{doc: doc, json: canonical(doc), tools: tools, byName: make(map[string]*Tool, len(tools))}
-	r.Version, _ = doc["version"].(string)
+	r := &Registry{Version: text(doc["version"]), doc: doc, json: canonical(doc), tools: tools, byName: make(map[string]*Tool, len(tools))}
 	for _, t := range tools {
 		r.byName[t.Name] = t
 	}

@@ -270,7 +270,7 @@ func TestReadFile(t *testing.T) {
 		"broken JSON": {write("{\n  \"version\": \"1\",\n  \"tools\": [}\n"), []string{"tools.registry.json is invalid", "line 3, column 13"}},
 		"cut off":     {write("{\n  \"version\": \"1\""), []string{"line 2, column 16", "unexpected end of JSON input"}},
 		"empty":       {write(""), []string{"unexpected end of JSON input"}},
-		"wrong":       {write(`{"tools": []}`), []string{"tools.registry.json is invalid", "version: is missing"}},
+		"wrong":       {write(`{"tools": []}`), []string{"tools.registry.json is invalid", "version: is required"}},
 	} {
 		_, err := registry.ReadFile(c.path)
 		if err == nil {

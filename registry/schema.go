@@ -19,8 +19,7 @@ type schema struct {
 	budget   *budget // nil for a schema without references
 }
 
-// compile returns every problem in the schema, for one place the clearest first, and makes it ready if there is none. Its
-// document is an object or a boolean.
+// compile returns every problem in the schema, for one place the clearest first, and makes it ready if there is none.
 func (s *schema) compile() []problem {
 	problems, refs := lint(s.doc)
 	if refs {

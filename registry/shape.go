@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	_ "embed"
 	"errors"
 	"maps"
@@ -16,10 +17,9 @@ var fileSchemaText []byte
 
 // fileSchema is registry.schema.json without the grammar of the tools' schemas, each of which is checked by its own draft.
 var fileSchema = sync.OnceValue(func() *schema {
-	doc := (&decoder{data: fileSchemaText, limit: maxRegistryBytes, registry: true}).decode()
+	doc := (&decoder{registry: true}).decode(fileSchemaText)
 	for _, name := range []string{"input", "schema"} {
-		defs, _ := child(doc, "$defs")
-		defs.(map[string]any)[name] = map[string]any{"type": []any{"object", "boolean"}}
+		valueAt(doc, "/$defs").(map[string]any)[name] = map[string]any{"type": []any{"object", "boolean"}}
 	}
 	s := &schema{noun: "the registry", doc: doc}
 	if err := s.build(); err != nil {
@@ -34,45 +34,28 @@ func (p *parser) shape(doc any) {
 	var invalid *jsonschema.ValidationError
 	if errors.As(s.compiled.Validate(doc), &invalid) {
 		eachLeaf(invalid, func(leaf *jsonschema.ValidationError) {
-			for _, f := range s.findings(doc, leaf) {
-				p.add(f.path, s.advice(doc, f))
-			}
+			s.findings(doc, leaf, func(f finding) { p.add(f.path, s.advice(doc, f)) })
 		})
 	}
 }
 
 // advice says what is wrong with a field of the file, followed by the field's description in registry.schema.json.
 func (s *schema) advice(doc any, f finding) string {
-	got, _ := lookup(doc, f.path)
 	_, name := splitPointer(f.path)
 	about, _ := splitPointer(f.at)
-	text := s.verdict(f, got)
+	text := s.verdict(doc, f)
 	switch f.keyword {
 	case "additionalProperties":
-		return "unknown field" + s.knownFields(f, name)
+		known := slices.Sorted(maps.Keys(s.beside(f.at, "properties")))
+		text = "unknown field" + cmp.Or(didYouMean(name, known),
+			": remove it, or begin its name with x- to keep it as a note; known fields are "+strings.Join(known, ", "))
 	case "required":
 		about = joinPointer(about+"/properties", name)
-		text = "is missing"
-	case "pattern":
-		text = "has the wrong form: " + show(got)
-	case "minimum", "maximum":
-		text += "; it is " + cut(show(got), 40)
+	case "pattern", "minimum", "maximum":
+		text += "; it is " + cut(show(valueAt(doc, f.path)), 40)
 	}
-	if description, ok := s.value(about + "/description").(string); ok {
+	if description, ok := valueAt(s.doc, about+"/description").(string); ok {
 		text = strings.Replace(text+". ", "?. ", "? ", 1) + description
 	}
 	return text
-}
-
-// knownFields tells which field an unknown one may be meant to be.
-func (s *schema) knownFields(f finding, name string) string {
-	known := slices.Sorted(maps.Keys(s.beside(f.at, "properties")))
-	if hint := didYouMean(name, known); hint != "" {
-		return hint
-	}
-	// Other dialects call it so.
-	if slices.Contains([]string{"parameters", "arguments", "args", "schema"}, name) && slices.Contains(known, "input_schema") {
-		return ": did you mean input_schema?"
-	}
-	return ": remove it, or begin its name with x- to keep it as a note; known fields are " + strings.Join(known, ", ")
 }

@@ -31,21 +31,19 @@ const (
 	maxPath    = 500 // characters
 )
 
-// newFault bounds a fault and makes sure that the database can store it: the keys on its path come from the document.
+// newFault bounds a fault and makes sure that the database can store its path, whose keys come from the document.
 func newFault(path, keyword, message string) Fault {
-	return Fault{Path: cut(clean(path), maxPath), Keyword: keyword, Message: cut(clean(message), maxMessage)}
+	path = strings.ReplaceAll(strings.ToValidUTF8(path, "\ufffd"), "\x00", "\ufffd")
+	return Fault{Path: cut(path, maxPath), Keyword: keyword, Message: cut(message, maxMessage)}
 }
 
-func clean(s string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
-}
-
-// withMore ends a list of faults with the number of those left out.
-func withMore(faults []Fault, more int) []Fault {
-	if more == 0 {
-		return faults
+// bounded returns the first faults. If there are others, one more fault tells how many: those of the list, and more.
+func bounded(faults []Fault, more int) []Fault {
+	shown := min(len(faults), maxFaults)
+	if more += len(faults) - shown; more > 0 {
+		faults = append(faults[:shown], newFault("", "more", fmt.Sprintf("more faults were left out: %d", more)))
 	}
-	return append(faults, newFault("", "more", fmt.Sprintf("more faults were left out: %d", more)))
+	return faults
 }
 
 // cut shortens a text to at most n characters, and marks that it did.
@@ -81,10 +79,10 @@ func (s *schema) validate(raw []byte) []Fault {
 		large.Lock()
 		defer large.Unlock()
 	}
-	d := decoder{noun: s.noun, data: raw, limit: maxDocumentBytes}
-	doc := d.decode()
+	d := decoder{noun: s.noun}
+	doc := d.decode(raw)
 	if len(d.faults) > 0 {
-		return withMore(d.faults, d.more)
+		return bounded(d.faults, 0)
 	}
 	if _, ok := doc.(map[string]any); s.object && !ok {
 		return []Fault{newFault("", "type", fmt.Sprintf("%s must be an object and is %s", s.noun, kindOf(doc)))}
@@ -118,23 +116,29 @@ func (s *schema) check(doc any, levels int) (faults []Fault) {
 	}
 }
 
-// explain turns the library's errors into faults, in an order that does not depend on that of a Go map.
+// explain turns the library's errors into faults, in an order that does not depend on that of a Go map. There may be hundreds
+// of thousands; the first are kept, and more than are shown, since some of them may come out as the same fault.
 func (s *schema) explain(doc any, err *jsonschema.ValidationError) []Fault {
-	var found first
+	const keep = 2 * maxFaults
+	var found []finding
+	total := 0
 	eachLeaf(err, func(leaf *jsonschema.ValidationError) {
-		for _, f := range s.findings(doc, leaf) {
-			found.add(f)
-		}
+		s.findings(doc, leaf, func(f finding) {
+			total++
+			if len(found) == keep && f.compare(found[keep-1]) >= 0 {
+				return
+			}
+			i, _ := slices.BinarySearchFunc(found, f, finding.compare)
+			found = slices.Insert(found, i, f)
+			found = found[:min(len(found), keep)]
+		})
 	})
 	var faults []Fault
-	for i, f := range found.sorted {
-		if len(faults) == maxFaults {
-			return withMore(faults, found.more+len(found.sorted)-i)
-		}
+	for _, f := range found {
 		fault := newFault(f.path, f.keyword, s.message(doc, f))
 		if !slices.Contains(faults, fault) {
 			faults = append(faults, fault)
 		}
 	}
-	return withMore(faults, found.more)
+	return bounded(faults, total-len(found))
 }

@@ -95,13 +95,13 @@ type SearchEntities struct {
 	Limit      value.Limit `json:"limit"` // 20 by default
 }
 
-// EntitiesFound is the answer to [SearchEntities].
-type EntitiesFound struct {
-	Results []EntityCard `json:"results"`
+// Found is the answer to [SearchEntities].
+type Found struct {
+	Results []Card `json:"results"`
 }
 
-// EntityCard is an entity as it is found.
-type EntityCard struct {
+// Card is an entity as it is found.
+type Card struct {
 	EntityID   string          `json:"entity_id"`
 	EntityType string          `json:"entity_type"`
 	Name       string          `json:"name"`
@@ -112,14 +112,14 @@ type EntityCard struct {
 }
 
 // Search is entity.search.
-func (Entity) Search(ctx context.Context, tx handlers.Tx, call *handlers.Call, in SearchEntities) (EntitiesFound, error) {
-	found, err := table.List[EntityCard](ctx, tx, call, "entities", `
+func (Entity) Search(ctx context.Context, tx handlers.Tx, call *handlers.Call, in SearchEntities) (Found, error) {
+	found, err := table.List[Card](ctx, tx, call, "entities", `
 		select id::text, entity_type, name, contact, notes, created_at, updated_at from entities
 		where ($2 = '' or entity_type = $2)
 			and concat_ws(' ', name, notes, (select string_agg(value #>> '{}', ' ') from jsonb_each(
 				case when jsonb_typeof(contact) = 'object' then contact else '{}' end))) ilike all ($1::text[])
 		order by name ilike all ($1::text[]) desc, name, id limit $3`, value.Words(in.Query), in.EntityType, in.Limit.Or(20, 50))
-	return EntitiesFound{Results: found}, err
+	return Found{Results: found}, err
 }
 
 // GetEntity asks for one entity.
@@ -127,14 +127,14 @@ type GetEntity struct {
 	EntityID string `json:"entity_id"`
 }
 
-// EntityGot is the answer to [GetEntity].
-type EntityGot struct {
-	Entity EntityRecord `json:"entity"`
+// Got is the answer to [GetEntity].
+type Got struct {
+	Entity Record `json:"entity"`
 }
 
-// EntityRecord is an entity with its latest 20 interactions, the latest first.
-type EntityRecord struct {
-	EntityCard
+// Record is an entity with its latest 20 interactions, the latest first.
+type Record struct {
+	Card
 	Interactions []Interaction `json:"interactions"`
 }
 
@@ -148,8 +148,8 @@ type Interaction struct {
 }
 
 // Get is entity.get.
-func (Entity) Get(ctx context.Context, tx handlers.Tx, call *handlers.Call, in GetEntity) (EntityGot, error) {
-	var e EntityRecord
+func (Entity) Get(ctx context.Context, tx handlers.Tx, call *handlers.Call, in GetEntity) (Got, error) {
+	var e Record
 	err := table.Row(ctx, tx, "entities", in.EntityID, `select id::text, entity_type, name, contact, notes, created_at, updated_at,
 			coalesce((select jsonb_agg(jsonb_build_object('interaction_id', id, 'interaction_type', interaction_type, 'summary', summary,
 					'occurred_at', occurred_at) || case when details is null then '{}' else jsonb_build_object('details', details) end
@@ -161,7 +161,7 @@ func (Entity) Get(ctx context.Context, tx handlers.Tx, call *handlers.Call, in G
 		call.Read("entities", 1)
 		call.Read("interactions", len(e.Interactions))
 	}
-	return EntityGot{Entity: e}, err
+	return Got{Entity: e}, err
 }
 
 // AddInteraction is a contact between an entity and the team.

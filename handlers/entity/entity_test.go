@@ -56,9 +56,9 @@ func TestAnEntityIsPatchedKeyByKey(t *testing.T) {
 	if got := handlertest.Effects(t, receipt); got != "insert entities" {
 		t.Errorf("effects: %s", got)
 	}
-	get := func() entity.EntityRecord {
+	get := func() entity.Record {
 		t.Helper()
-		return do[entity.EntityGot](env, "entity.get", `{"entity_id": "`+created.EntityID+`"}`).Entity
+		return do[entity.Got](env, "entity.get", `{"entity_id": "`+created.EntityID+`"}`).Entity
 	}
 	for _, c := range []struct{ patch, contact, rest string }{
 		{`{"contact": {"phone": "2", "email": null, "web": "x"}}`, `{"big":12345678901234567890,"ids":[1,null],"web":"x","phone":"2"}`, "client Acme n"},
@@ -111,7 +111,7 @@ func TestEntitiesAreFoundByNameNotesAndContact(t *testing.T) {
 		`{"query": "roof", "entity_type": "supplier"}`: {"Acme"},
 	} {
 		var got []string
-		for _, e := range do[entity.EntitiesFound](env, "entity.search", input).Results {
+		for _, e := range do[entity.Found](env, "entity.search", input).Results {
 			got = append(got, e.Name)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -133,7 +133,7 @@ func TestWhatPassedIsShownWithTheEntity(t *testing.T) {
 	}
 	do[entity.InteractionRef](env, "comms.log_call_outcome", `{"entity_id": "`+id+`", "outcome": "busy"}`)
 
-	got, receipt := handlertest.Do[entity.EntityGot](env, "entity.get", `{"entity_id": "`+id+`"}`)
+	got, receipt := handlertest.Do[entity.Got](env, "entity.get", `{"entity_id": "`+id+`"}`)
 	var shown []string
 	for _, i := range got.Entity.Interactions {
 		details, _ := json.Marshal(i.Details)

@@ -165,8 +165,8 @@ type ListByStage struct {
 	Limit  value.Limit `json:"limit"`  // 50 by default
 }
 
-// LeadsListed is the answer to [ListByStage].
-type LeadsListed struct {
+// Listed is the answer to [ListByStage].
+type Listed struct {
 	Leads []Lead `json:"leads"`
 }
 
@@ -205,7 +205,7 @@ type StageChange struct {
 }
 
 // ListByStage is leads.list_by_stage.
-func (Leads) ListByStage(ctx context.Context, tx handlers.Tx, call *handlers.Call, in ListByStage) (LeadsListed, error) {
+func (Leads) ListByStage(ctx context.Context, tx handlers.Tx, call *handlers.Call, in ListByStage) (Listed, error) {
 	where := `true`
 	if in.Stage != "" {
 		where = `l.stage = $1` // by itself, so that the index over stages serves it
@@ -225,5 +225,5 @@ func (Leads) ListByStage(ctx context.Context, tx handlers.Tx, call *handlers.Cal
 			and ($3 = '' or l.source = $3 or exists (select from lead_sources s where s.lead_id = l.id and s.source = $3))
 		order by l.created_at desc, l.id limit $4`,
 		in.Stage, in.Suburb, in.Source, in.Limit.Or(50, 100))
-	return LeadsListed{Leads: leads}, err
+	return Listed{Leads: leads}, err
 }

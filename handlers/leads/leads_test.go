@@ -41,7 +41,7 @@ func failsAsNotFound(t *testing.T, env *handlertest.Env, calls map[string]string
 
 func onlyLead(t *testing.T, env *handlertest.Env) leads.Lead {
 	t.Helper()
-	listed := do[leads.LeadsListed](env, "leads.list_by_stage", `{}`).Leads
+	listed := do[leads.Listed](env, "leads.list_by_stage", `{}`).Leads
 	if len(listed) != 1 {
 		t.Fatalf("got %d leads, want 1", len(listed))
 	}
@@ -160,7 +160,7 @@ func TestLeadsAreListedByStageSuburbAndSource(t *testing.T) {
 		`{"stage": "new", "suburb": "soho", "source": "gmb"}`: {"ada"},
 	} {
 		var got []string
-		for _, lead := range do[leads.LeadsListed](env, "leads.list_by_stage", input).Leads {
+		for _, lead := range do[leads.Listed](env, "leads.list_by_stage", input).Leads {
 			got = append(got, lead.Name)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

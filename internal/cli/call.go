@@ -61,9 +61,9 @@ show what became of it.`,
 	f.BoolVar(&wait, "wait", false, "wait for the receipt and print it")
 	f.DurationVar(&timeout, "timeout", 0, "with --wait: how long, such as 30s; 0 means without end")
 	f.StringVar(&c.SessionID, "session", "", "the session_id that groups the calls of one conversation")
-	f.StringVar(&c.IdempotencyKey, "key", "", "the idempotency_key: a call of a safe-retry tool with a key that succeeded before gets that result")
+	f.StringVar(&c.IdempotencyKey, "key", "", "the idempotency_key: a call of a safe-retry tool gets the result of an earlier success with it")
 	f.IntVar(&c.Priority, "priority", 0, "from -1000 to 1000; higher runs first")
-	f.StringVar(&runAt, "run-at", "", "not before this time, such as 2027-01-31T15:04:05Z, or in this time from now, such as 10m; at most 366 days ahead")
+	f.StringVar(&runAt, "run-at", "", "not before this time, such as 2027-01-31T15:04:05Z, or this long from now, such as 10m")
 	return cmd
 }
 

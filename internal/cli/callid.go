@@ -37,7 +37,8 @@ var uuidForm = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-
 // callID checks the argument of a command that takes a call's id.
 func callID(arg string) (string, error) {
 	if !uuidForm.MatchString(arg) {
-		return "", usage("%q is not a call id: a call id is a uuid such as %s, which `gem call` prints and core_tool_calls.id holds", arg, exampleID)
+		return "", usage("%q is not a call id: that is a uuid such as %s, which `gem call` prints and core_tool_calls.id holds",
+			arg, exampleID)
 	}
 	return strings.ToLower(arg), nil
 }

@@ -70,7 +70,8 @@ func (d *demo) builtInTools(ctx context.Context) error {
 	var wrong []error
 	for _, c := range d.calls {
 		if e, _ := c.receipt.Error(); c.receipt.Status != c.want || e.Code != c.code {
-			wrong = append(wrong, fmt.Errorf("%s should end as %s, and ended as %s", c.tool, outcome(c.want, c.code), outcome(c.receipt.Status, e.Code)))
+			wrong = append(wrong, fmt.Errorf("%s should end as %s, and ended as %s",
+				c.tool, outcome(c.want, c.code), outcome(c.receipt.Status, e.Code)))
 		}
 	}
 	ran, repeated := lead.receipt, again.receipt
@@ -140,7 +141,7 @@ func (d *demo) ownTools(ctx context.Context) error {
 		fmt.Fprintln(d.out, "\nEach call has one receipt.")
 	}
 	if len(left) > 0 {
-		fmt.Fprintf(d.out, "\nNot called, since their input is not known or they may reach more than Postgres. Try them while gem dev runs:\n%s\n",
+		fmt.Fprintf(d.out, "\nNot called, since the input is not known or the tool may reach more than Postgres. Try it with gem dev:\n%s\n",
 			strings.Join(left, "\n"))
 	}
 	return nil

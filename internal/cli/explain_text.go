@@ -19,7 +19,7 @@ func explanation(e *client.Explanation) string {
 	case c.Status == "running":
 		return explainRunning(e)
 	case c.Status == "waiting" && e.KeyHolder == nil:
-		return fmt.Sprintf("It waits for its key, %s. The call that held the key no longer runs, so a worker takes this one within seconds.", c.Key)
+		return fmt.Sprintf("It waits for its key, %s, whose holder no longer runs: a worker takes it within seconds.", c.Key)
 	case c.Status == "waiting":
 		h := e.KeyHolder
 		return fmt.Sprintf("It waits for call %s, which holds the same key, %s, and has been running on %s since %s. "+
@@ -62,7 +62,8 @@ func explainQueued(e *client.Explanation) string {
 		}
 		return fmt.Sprintf("It is queued, and no worker is running that could take it; %s. Start one: gem worker", last)
 	case client.ForIdleWorker:
-		return fmt.Sprintf("It is queued. It has lost %d workers and may have killed them, so a worker takes it only while running no other such call.", c.Losses)
+		return fmt.Sprintf("It is queued. It has lost %d workers and may have killed them, "+
+			"so a worker takes it only while running no other such call.", c.Losses)
 	}
 
 	place := "next in line"
@@ -76,7 +77,8 @@ func explainQueued(e *client.Explanation) string {
 	if w.Running == 1 {
 		verb = "is"
 	}
-	said := fmt.Sprintf("It is queued %s: %d of the %s of %s %s busy.", place, w.Running, count(w.Slots, "slot"), count(w.Alive, "worker"), verb)
+	said := fmt.Sprintf("It is queued %s: %d of the %s of %s %s busy.",
+		place, w.Running, count(w.Slots, "slot"), count(w.Alive, "worker"), verb)
 	switch {
 	case w.Running >= w.Slots:
 		return said + " More slots (WORKER_CONCURRENCY) or more workers take calls sooner."
@@ -88,7 +90,8 @@ func explainQueued(e *client.Explanation) string {
 
 func explainRunning(e *client.Explanation) string {
 	c := &e.Call
-	said := fmt.Sprintf("It has been running on %s since %s, for %s, in attempt %d", c.WorkerID, moment(c.ClaimedAt), span(e.At.Sub(c.ClaimedAt)), c.Attempt)
+	said := fmt.Sprintf("It has been running on %s since %s, for %s, in attempt %d",
+		c.WorkerID, moment(c.ClaimedAt), span(e.At.Sub(c.ClaimedAt)), c.Attempt)
 	if e.Timeout > 0 {
 		said += "; its timeout is " + span(e.Timeout)
 	}
@@ -117,7 +120,8 @@ func explainEnded(e *client.Explanation) string {
 		return explainNotConfigured(r)
 	}
 	if r.ReplayOf != "" {
-		return fmt.Sprintf("It succeeded by repeating receipt %s of call %s, which had succeeded with the same key, %s: nothing ran again. The result: %s",
+		return fmt.Sprintf("It succeeded by repeating receipt %s of call %s, which had succeeded with the same key, %s: nothing ran again. "+
+			"The result: %s",
 			r.ReplayOf, e.RepeatedCall, r.IdempotencyKey, cut(upshot(r), 300))
 	}
 	took := ""

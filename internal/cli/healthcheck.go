@@ -48,12 +48,11 @@ WORKER_ID to its default, which is the container's own.`,
 
 // livingWorker returns the id of a worker of that name that is alive, or why there is none.
 func livingWorker(ctx context.Context, database handlers.Secret, name string) (id string, err error) {
-	late := fmt.Errorf("Postgres did not answer within %s", HealthDeadline) //nolint:staticcheck // a name begins it
-	ctx, cancel := context.WithTimeoutCause(ctx, HealthDeadline, late)
+	ctx, cancel := context.WithTimeout(ctx, HealthDeadline)
 	defer cancel()
 	defer func() {
-		if err != nil && errors.Is(context.Cause(ctx), late) {
-			err = late
+		if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			err = fmt.Errorf("Postgres did not answer within %s", HealthDeadline) //nolint:staticcheck // a name begins it
 		}
 	}()
 	conn, err := healthConn(ctx, database)

@@ -19,13 +19,14 @@ func migrateCommand(p *Program) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "migrate",
-		Short: "Create GEM's tables, or bring them to the version of this program",
+		Short: "Create the tables, or bring them to the version of this program",
 		Long: `
-Needs DATABASE_URL; DIRECT_URL is used instead where it is set. Tables of an
-earlier GEM are taken over with their rows. A second run finds nothing to do,
-and several at once do it once, so run it in every deploy, before the workers
-start: those of the version before go on meanwhile. A program that is older than
-the database changes nothing, or refuses.`,
+Needs DATABASE_URL; DIRECT_URL is used instead where it is set. GEM's own tables
+come first, then those of the domains and of the program. Tables of an earlier
+GEM are taken over with their rows. A second run finds nothing to do, and
+several at once do it once, so run it in every deploy before the workers start:
+those of the version before go on meanwhile. A program that is older than the
+database changes nothing, or refuses.`,
 		Example: "  DATABASE_URL=postgres://user:password@host:5432/postgres gem migrate",
 		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -59,7 +60,7 @@ the database changes nothing, or refuses.`,
 		},
 	}
 	patienceFlag(cmd, &patience)
-	cmd.Flags().BoolVar(&print, "print", false, "print all of it as one plain SQL file, for psql or the migrations folder of Supabase, and do nothing")
+	cmd.Flags().BoolVar(&print, "print", false, "only print the SQL, as one file for psql or the migrations folder of Supabase")
 	return cmd
 }
 

@@ -35,7 +35,8 @@ func (p *Program) check() error {
 	for i, d := range handlers.Domains(p.Domains...) {
 		switch {
 		case d.Tools == nil || reflect.TypeOf(d.Tools).NumMethod() == 0:
-			return fmt.Errorf("Domains[%d], a %T, has no tools: a tool is an exported method, and one with a pointer receiver needs a pointer", i, cmp.Or(d.Tools, p.Domains[i]))
+			return fmt.Errorf("its Domains[%d], a %T, has no tools: a tool is an exported method; one with a pointer receiver needs a pointer",
+				i, cmp.Or(d.Tools, p.Domains[i]))
 		case named[d.Name()]:
 			return fmt.Errorf("two of its Domains are named %s, after the types of their tools: rename one", d.Name())
 		}

@@ -43,7 +43,7 @@ refused, as a worker refuses them.`,
 			if err != nil {
 				return err
 			}
-			var changes []registry.Change
+			var changes []string
 			if against != "" {
 				old, err := registry.ReadFile(against)
 				if err != nil {
@@ -57,7 +57,7 @@ refused, as a worker refuses them.`,
 			out := cmd.OutOrStdout()
 			fmt.Fprintf(out, "ok: %s, version %s (%s)\n", count(len(r.Tools()), "tool"), r.Version, from)
 			for _, c := range changes {
-				fmt.Fprintf(out, "%s\n", c)
+				fmt.Fprintln(out, c)
 			}
 			if against != "" && len(changes) == 0 {
 				fmt.Fprintf(out, "no tool was changed against %s\n", against)

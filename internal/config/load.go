@@ -58,7 +58,7 @@ func (c *Config) Wrong() map[string]string {
 	return wrong
 }
 
-// database checks a connection string, which may be empty. pgx's own errors quote it, so none of their words are passed on.
+// database checks a connection string, which may be empty. It passes none of pgx's errors on, since they quote the string.
 func database(dsn string) (reason string, ok bool) {
 	if dsn == "" {
 		return "", true
@@ -89,8 +89,8 @@ func database(dsn string) (reason string, ok bool) {
 	return reason, false
 }
 
-// strayAt reports whether a URL has an @ behind its host: a slash or another special character ended the host early, inside
-// a password that was not written with %XX. The rest of that password would be looked up, and logged, as a host's name.
+// strayAt reports whether a URL has an @ after its host: a slash or another special character, in a password that was not
+// written with %XX, ended the host early. The beginning of that password would be resolved, and logged, as the host.
 func strayAt(dsn string) bool {
 	u, err := url.Parse(dsn)
 	return err == nil && strings.Contains(u.EscapedPath()+u.Fragment, "@")
@@ -98,7 +98,7 @@ func strayAt(dsn string) bool {
 
 const maxWorkerID = 100 // characters
 
-// defaultWorkerID never fails: what the platform calls this process is made to fit.
+// defaultWorkerID is the name that the platform gives this process, made to fit.
 func defaultWorkerID() string {
 	id := strings.TrimSpace(os.Getenv("RENDER_INSTANCE_ID"))
 	if id == "" {

@@ -20,7 +20,7 @@ type Worker struct {
 
 // StartWorker registers a worker. Calls that it claims before count as a dead worker's.
 func StartWorker(ctx context.Context, db DB, w Worker) error {
-	_, err := db.Exec(ctx, "select gem.start_worker($1, $2, $3, $4, $5, coalesce($6, '{}'))",
+	_, err := db.Exec(ctx, "select gem.start_worker($1, $2, $3, $4, $5, coalesce($6, '{}'::text[]))",
 		w.ID, w.Concurrency, w.Version, w.RegistryVersion, w.DeadAfter, w.Capabilities)
 	return err
 }

@@ -2,7 +2,7 @@ package testdb
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"os"
 	"sync"
 	"testing"
@@ -11,11 +11,11 @@ import (
 	"github.com/gemworker/gem/internal/pgpool"
 )
 
-// Route is how a worker under test reaches its database. The environment variable GEM_TEST_POOLER, as session or transaction,
-// makes it lead through one PgBouncer in that mode for each test binary, with a pool that just holds the workers of a test.
-// By default it is direct. What a test itself looks at, it looks at directly.
+// Route is how a worker under test reaches its database: directly, or through a PgBouncer in the mode that the environment
+// variable GEM_TEST_POOLER names (session or transaction), one for each test binary. Its pool is just large enough for the
+// workers of a test. Tests themselves connect directly.
 type Route struct {
-	// URL is for what the worker does; Listen for its notifications, as DIRECT_URL is.
+	// URL is for the worker's statements, Listen for its notifications, as DIRECT_URL is.
 	URL, Listen string
 	// Mode is what URL leads to.
 	Mode pgpool.PoolMode
@@ -46,7 +46,7 @@ func RouteTo(t testing.TB, url string) Route {
 	return Route{URL: p.URL(url), Listen: url, Mode: pgpool.TransactionPooler}
 }
 
-// thePooler starts the PgBouncer when it is called first. It ends with the test binary, at the latest.
+// thePooler starts the PgBouncer when it is first called. It ends with the test binary, at the latest.
 var thePooler = sync.OnceValues(func() (*pgbouncer.Pooler, error) {
 	o := pgbouncer.Options{Mode: pgbouncer.Mode(os.Getenv("GEM_TEST_POOLER"))}
 	switch o.Mode {
@@ -55,7 +55,7 @@ var thePooler = sync.OnceValues(func() (*pgbouncer.Pooler, error) {
 	case pgbouncer.Transaction:
 		o.PoolSize = transactionPool
 	default:
-		return nil, fmt.Errorf("it may be session or transaction")
+		return nil, errors.New("it may be session or transaction")
 	}
 	s, err := theServer()
 	if err != nil {
