@@ -271,7 +271,9 @@ func (a *attempt) ownReceipt() *end {
 
 // tell logs an end, and tells telemetry.
 func (a *attempt) tell(e *end) {
-	a.span.end(e)
+	if a.span != nil {
+		a.span.end(e)
+	}
 	if e.how == leftToRecovery {
 		a.log.Error("the call is left to recovery", a.fields(zap.Error(e.reason))...)
 		return
@@ -327,8 +329,10 @@ func (w *Worker) handOver() int {
 	}
 	w.at("after", string(released))
 	for _, c := range ready {
-		_, span := w.telemetry.begin(c)
-		span.end(e)
+		if w.telemetry != nil {
+			_, span := w.telemetry.begin(c)
+			span.end(e)
+		}
 		w.forget(c)
 	}
 	return len(ready)

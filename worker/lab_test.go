@@ -19,8 +19,29 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Lab is the domain of these tests: lab.write keeps its effects in Postgres, lab.send has them outside. What they do beside
-// that is in the input.
+// Lab is the domain of these tests. A call's input is a [Task], in a small language:
+//
+//	tool          what it does first
+//	lab.write     writes a row with the text, in the transaction of its receipt
+//	lab.send      sends the text outside
+//	lab.star      writes a row, and asks for all columns there are
+//	lab.nothing   takes the transaction, and runs no statement in it
+//	lab.bomb      passes an argument that panics when it is encoded
+//	lab.hasty     gives up its first statement at the gate, and then uses the statement's argument for something else
+//
+//	text          a name for the call: in its row, in what is sent, and in awaitBegin
+//	key           the value of the key field, for a tool that is keyed
+//	gate          where the handler waits: awaitBegin returns when it does, tell lets it go on, or fail with the order's error
+//	then          what it does last; empty: it succeeds with the text
+//
+//	then, the error           fail · fail with details · poison error · transient · transient once (in the first attempt) ·
+//	                          serialization failure once
+//	then, the goroutine       panic · panic with poison · goexit · ignore the context · ignore the context in a statement ·
+//	                          take a while
+//	then, the output          nan · nul · huge number · duplicate keys · lone surrogate · invalid utf-8 · broken json · wrong type
+//	then, the transaction     another statement · swallow (an error) · leave rows open · deferred constraint ·
+//	                          forget (all prepared statements, in the first attempt)
+//	then, telemetry           trace (begins a span of its own)
 type Lab struct {
 	mu    sync.Mutex
 	sent  []string              // what was sent, in order

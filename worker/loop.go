@@ -108,7 +108,9 @@ func (w *Worker) claim(ctx context.Context, limit int) (int, error) {
 	claiming, cancel := context.WithTimeout(context.WithoutCancel(ctx), controlTimeout)
 	defer cancel()
 	calls, err := store.Claim(claiming, w.options.Control, w.id, limit, suspect, from)
-	w.telemetry.claim(began, len(calls), err)
+	if w.telemetry != nil {
+		w.telemetry.claim(began, len(calls), err)
+	}
 	if err != nil {
 		w.sweepSoon() // the calls may have been claimed all the same
 		return 0, err

@@ -34,8 +34,10 @@ type attempt struct {
 // how it ended.
 func (w *Worker) run(c *claimedCall) *end {
 	a := &attempt{Worker: w, claimedCall: c, started: time.Now()}
-	ctx, span := w.telemetry.begin(c)
-	a.span = span
+	ctx := c.ctx
+	if w.telemetry != nil {
+		ctx, a.span = w.telemetry.begin(c)
+	}
 	if line := w.log.Check(zap.DebugLevel, "call claimed"); line != nil {
 		line.Write(a.fields()...)
 	}
@@ -183,4 +185,12 @@ func (a *attempt) keyValue() json.RawMessage {
 // fields are what every line of the log about this attempt has.
 func (a *attempt) fields(more ...zap.Field) []zap.Field {
 	return append([]zap.Field{zap.String("call_id", a.CallID), zap.String("tool", a.Tool), zap.Int("attempt", a.Number)}, more...)
+}
+
+// at passes a point of a call's life: just before or after something is done that outlives the process. Tests end the process
+// there.
+func (w *Worker) at(when, what string) {
+	if w.options.hook != nil {
+		w.options.hook(when, what)
+	}
 }

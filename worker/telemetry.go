@@ -16,7 +16,7 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 )
 
-// telemetry tells OpenTelemetry what becomes of calls, but never their input, output or messages. A nil one tells nothing.
+// telemetry tells OpenTelemetry what becomes of calls, but never their input, output or messages.
 type telemetry struct {
 	registry  *registry.Registry
 	workerID  string
@@ -87,9 +87,6 @@ func newTelemetry(w *Worker) (*telemetry, error) {
 
 // claim records a claim.
 func (t *telemetry) claim(began time.Time, found int, err error) {
-	if t == nil {
-		return
-	}
 	result := "calls"
 	switch {
 	case err != nil:
@@ -112,9 +109,6 @@ type attemptSpan struct {
 // begin begins the span of an attempt at its claim, and returns the context that carries it to the handler. The span begins a
 // trace of its own and links to the frontend's, which ended long ago and may have made many calls.
 func (t *telemetry) begin(c *claimedCall) (context.Context, *attemptSpan) {
-	if t == nil {
-		return c.ctx, nil
-	}
 	s := &attemptSpan{telemetry: t, tool: attrTool.String(other), began: c.claimedAt}
 	if _, known := t.registry.Tool(c.Tool); known {
 		s.tool = attrTool.String(c.Tool)
@@ -143,9 +137,6 @@ func frontendLinks(traceparent string) []trace.Link {
 
 // end ends the span of an attempt, and counts the attempt.
 func (s *attemptSpan) end(e *end) {
-	if s == nil {
-		return
-	}
 	code := e.outcome.Code
 	switch e.how {
 	case retried:

@@ -292,14 +292,6 @@ func (w *Worker) tryTimeout() time.Duration {
 	return max(min(statementTimeout, time.Until(time.Unix(0, at))), time.Second)
 }
 
-// at passes a point of a call's life: just before or after something is done that outlives the process. Tests end the process
-// there.
-func (w *Worker) at(when, what string) {
-	if w.options.hook != nil {
-		w.options.hook(when, what)
-	}
-}
-
 // warn logs the error, if there is one, of a statement that is tried again or that nothing depends on.
 func (w *Worker) warn(err error, doing string) {
 	if err != nil {
