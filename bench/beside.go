@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -22,8 +23,8 @@ type pairs struct {
 	here, there               []float64
 }
 
-// measureBeside runs this program and the bench of another checkout by turns, each round of each in a process of its own
-// on a new server, and prints the medians and the ratios.
+// measureBeside runs this program and the bench of another checkout by turns, or both at once with -together, each round
+// of each in a process of its own on a new server, and prints the medians and the ratios.
 func measureBeside(ctx context.Context, o options) error {
 	here, err := os.Executable()
 	if err != nil {
@@ -38,16 +39,20 @@ func measureBeside(ctx context.Context, o options) error {
 	for round := range o.rounds {
 		var rowsHere, rowsThere []row
 		turns := []func() error{
-			func() (err error) { rowsHere, err = oneRound(ctx, here, folder, o, o.after); return err },
-			func() (err error) { rowsThere, err = oneRound(ctx, o.beside, folder, o, ""); return err },
+			func() (err error) {
+				rowsHere, err = oneRound(ctx, here, filepath.Join(folder, "here.json"), o, o.after)
+				return err
+			},
+			func() (err error) {
+				rowsThere, err = oneRound(ctx, o.beside, filepath.Join(folder, "there.json"), o, "")
+				return err
+			},
 		}
 		if round%2 == 1 {
 			slices.Reverse(turns) // neither is always the first
 		}
-		for _, turn := range turns {
-			if err := turn(); err != nil {
-				return errors.Join(fmt.Errorf("round %d: %w", round+1, err), printPairs(os.Stdout, all))
-			}
+		if err := runTurns(turns, o.together); err != nil {
+			return errors.Join(fmt.Errorf("round %d: %w", round+1, err), printPairs(os.Stdout, all))
 		}
 		all = addPairs(all, rowsHere, rowsThere)
 		say("round %d of %d", round+1, o.rounds)
@@ -60,9 +65,26 @@ func measureBeside(ctx context.Context, o options) error {
 	return printPairs(os.Stdout, all)
 }
 
-// oneRound runs one round of a bench and returns its figures.
-func oneRound(ctx context.Context, program, folder string, o options, after string) (rows []row, err error) {
-	file := filepath.Join(folder, "figures.json")
+func runTurns(turns []func() error, together bool) error {
+	if !together {
+		for _, turn := range turns {
+			if err := turn(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	errs := make([]error, len(turns))
+	var running sync.WaitGroup
+	for i, turn := range turns {
+		running.Go(func() { errs[i] = turn() })
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
+
+// oneRound runs one round of a bench and returns its figures, which that writes to the file.
+func oneRound(ctx context.Context, program, file string, o options, after string) (rows []row, err error) {
 	args := []string{"-rounds", "1", "-json", file, "-only", o.only, "-contestants", o.contestants, "-folder", o.folder,
 		"-conns", strconv.Itoa(o.conns), "-calls", strconv.Itoa(o.calls), "-after", after, "-quick=" + strconv.FormatBool(o.quick)}
 	cmd := exec.CommandContext(ctx, program, args...)

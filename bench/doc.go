@@ -83,7 +83,9 @@
 //	go build -o /tmp/bench . && /tmp/bench -beside /tmp/bench -after change.sql -contestants gem-sql
 //
 // CPU time is less sensitive to other load than elapsed time is, but not free of it: caches are shared. Run the same
-// program on both sides first. What its ratios differ from 1 is noise.
+// program on both sides first: by how much its ratios differ from 1 is noise. On a machine that others use, -together
+// runs both at once, so that both meet the same load. At a load of 15 on two cores the ratios of a program to itself were
+// between 0.91 and 1.04 that way, and between 0.5 and 1.5 by turns.
 //
 // # The table
 //

@@ -32,6 +32,7 @@ type options struct {
 	conns       int
 	after       string
 	beside      string
+	together    bool
 	folder      string
 }
 
@@ -47,6 +48,8 @@ func parse(args []string) (o options, err error) {
 	f.StringVar(&o.after, "after", "", "run the SQL in this `file` in GEM's databases after their migration, to see what a change costs")
 	f.StringVar(&o.beside, "beside", "", "compare with the bench of another checkout, the `program` that go build made there: one round of each\n"+
 		"by turns. -after then counts only here, and what is measured by default is the throughput and CPU of gem")
+	f.BoolVar(&o.together, "together", false, "with -beside: run both at once and not by turns. On a machine that others use too, the ratio of the\n"+
+		"CPU times is then far steadier; elapsed times say nothing")
 	f.IntVar(&o.rounds, "rounds", 3, "how often each contestant has its turn (with -quick: 1)")
 	f.StringVar(&o.folder, "folder", os.TempDir(), "the `folder` in which the server makes one for its data while it runs; on a disk, since a\ncommit is to cost what it costs")
 	f.Usage = func() {
@@ -81,6 +84,9 @@ Measures:
 	}
 	if o.calls < 0 || o.conns < 0 {
 		return o, errors.New("-calls and -conns must not be negative")
+	}
+	if o.together && o.beside == "" {
+		return o, errors.New("-together needs -beside")
 	}
 	if o.beside != "" {
 		o.only = cmp.Or(o.only, "throughput,throughput-norow,cpu,cpu-")
