@@ -58,8 +58,6 @@ var breaks = []struct {
 		[]string{"drop index gem_receipts_one_per_call"}},
 	{"guards", "a unique index is an index", "is not unique",
 		[]string{"drop index gem_receipts_one_per_call", "create index gem_receipts_one_per_call on core_tool_receipts (call_id)"}},
-	{"guards", "a constraint is missing", "core_tool_calls.gem_calls_parent: the constraint is missing",
-		[]string{"alter table core_tool_calls drop constraint gem_calls_parent"}},
 	{"guards", "the journal is open to everyone", "row level security is switched off",
 		[]string{"alter table core_tool_events disable row level security"}},
 

@@ -217,7 +217,7 @@ func TestBadCallsAreRefusedWithWhatToDo(t *testing.T) {
 		{"a priority beyond all", `insert into core_tool_calls (tool_name, priority) values ('a.b', 1001)`, "from -1000 to 1000"},
 		{"an endless key", `insert into core_tool_calls (tool_name, idempotency_key) values ('a.b', repeat('k', 256))`, "at most 255 characters"},
 		{"an endless caller", `insert into core_tool_calls (tool_name, created_by) values ('a.b', repeat('k', 256))`, "created_by may have at most 255 characters"},
-		{"a parent that is not there", `insert into core_tool_calls (tool_name, parent_call_id) values ('a.b', gen_random_uuid())`, "gem_calls_parent"},
+		{"a parent that is not there", `insert into core_tool_calls (tool_name, parent_call_id) values ('a.b', gen_random_uuid())`, "parent_call_id names no call"},
 	} {
 		_, err := db.Exec(t.Context(), c.sql)
 		var pgErr *pgconn.PgError

@@ -21,13 +21,6 @@ from (
   left join pg_index i on i.indrelid = ('public.' || e.rel)::regclass and i.indexrelid = to_regclass('public.' || e.guard)
 
   union all
-  select 'constraint', e.rel, e.guard, case when c.oid is null then 'is missing' end
-  from (values
-    ('core_tool_calls', 'gem_calls_parent')
-  ) e (rel, guard)
-  left join pg_constraint c on c.conrelid = ('public.' || e.rel)::regclass and c.conname = e.guard
-
-  union all
   select 'row level security', e.rel, 'row_security', case when not c.relrowsecurity then 'is switched off' end
   from (values ('core_tool_calls'), ('core_tool_receipts'), ('core_tool_events'), ('core_workers'), ('core_registry_versions')) e (rel)
   join pg_class c on c.oid = ('public.' || e.rel)::regclass

@@ -117,11 +117,6 @@ begin
       raise check_violation using message = format('priority is %s, and must be from %s to %s',
         case when worst.highest > most.max_priority then worst.highest else worst.lowest end, most.min_priority, most.max_priority);
     end if;
-    if exists (
-      select from inserted i where i.parent_call_id is not null
-        and not exists (select from public.core_tool_calls p where p.id = i.parent_call_id and p.created_by = caller)) then
-      raise foreign_key_violation using message = 'parent_call_id names no call of yours';
-    end if;
     if worst.calls > 0 then
       -- One request of a caller after another; otherwise those that come together would each count without the others.
       perform pg_advisory_xact_lock(hashtextextended('gem.limits ' || caller, 0));
@@ -135,6 +130,14 @@ begin
           hint = 'Wait until some have their receipt, or cancel them.';
       end if;
     end if;
+  end if;
+
+  -- A foreign key would ask for every call, and at each of its states. The lock keeps gem.prune from removing the parent.
+  perform from public.core_tool_calls p where p.id in (select i.parent_call_id from inserted i) order by p.id for key share;
+  if exists (
+    select from inserted i where i.parent_call_id is not null and not exists (
+      select from public.core_tool_calls p where p.id = i.parent_call_id and (most is null or p.created_by = caller))) then
+    raise foreign_key_violation using message = 'parent_call_id names no call' || case when most is null then '' else ' of yours' end;
   end if;
 
   insert into public.core_tool_events (call_id, seq, at, event, attempt, data)

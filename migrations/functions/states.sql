@@ -36,6 +36,11 @@ create or replace function gem.new_id(p_at timestamptz) returns uuid language sq
     substring(int8send((date_part('epoch', p_at) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid
 $$;
 
+-- The id of a call's receipt: the time, and the rest of the call's own id. A call has one receipt, so it needs no chance.
+create or replace function gem.receipt_id(p_call uuid, p_at timestamptz) returns uuid language sql immutable as $$
+  select encode(overlay(uuid_send(p_call) placing substring(int8send((date_part('epoch', p_at) * 1000)::bigint) from 3) from 1 for 6), 'hex')::uuid
+$$;
+
 create or replace function gem.is_final(p_status text) returns boolean language sql immutable as $$
   select p_status in ('succeeded', 'failed', 'not_configured')
 $$;
@@ -206,7 +211,7 @@ create or replace function gem.finish(p_call uuid, p_attempt integer, p_worker t
 returns uuid language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at        timestamptz := gem.now();
-  receipt   uuid        := gem.new_id(at);
+  receipt   uuid        := gem.receipt_id(p_call, at);
   freed_key text;
 begin
   with ended as (
@@ -333,7 +338,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at      timestamptz := gem.now();
   claims  jsonb       := gem.claims();
-  receipt uuid        := gem.new_id(at);
+  receipt uuid        := gem.receipt_id(id, at);
   call    record;
   failure jsonb;
 begin

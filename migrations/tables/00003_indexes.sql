@@ -24,9 +24,6 @@ create index if not exists gem_receipts_not_succeeded on public.core_tool_receip
 -- One entry a call, written when it is inserted: os.audit_log_search and gem prune begin with these.
 create index if not exists gem_events_first on public.core_tool_events (at) where seq = 1;
 
-alter table public.core_tool_calls
-  drop constraint if exists gem_calls_parent,
-  add constraint gem_calls_parent foreign key (parent_call_id) references public.core_tool_calls (id) on delete set null;
 
 -- PostgREST tells how many rows a filter is estimated to give, and Postgres estimates from the rows of all users: a column
 -- without statistics tells nothing.
