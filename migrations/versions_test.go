@@ -57,10 +57,11 @@ func TestEachFunctionIsDefinedOnce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, m := range defined.FindAllStringSubmatch(string(sql), -1) {
+			for _, at := range defined.FindAllStringSubmatchIndex(string(sql), -1) {
+				m := defined.FindStringSubmatch(string(sql)[at[0]:])
 				what := m[1] + " " + m[2]
 				if m[1] == "trigger" || m[1] == "policy" { // of one name on several tables
-					on := regexp.MustCompile(`(?s) on (public\.\w+)`).FindStringSubmatch(string(sql)[strings.Index(string(sql), m[0]):])
+					on := regexp.MustCompile(`(?s) on (public\.\w+)`).FindStringSubmatch(string(sql)[at[0]:])
 					what += " on " + on[1]
 				}
 				if where, twice := seen[what]; twice {

@@ -178,7 +178,7 @@ func (w *Worker) ID() string { return w.id }
 func (w *Worker) Run(ctx context.Context) error {
 	if err := w.start(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // it was told to stop before it had started
+			return nil // it was told to stop before it had started
 		}
 		return err
 	}

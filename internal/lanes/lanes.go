@@ -22,6 +22,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// Limits.
 const (
 	StatementTimeout = 10 * time.Second // of a statement that ends a call, and of the wait for a connection
 	ControlTimeout   = 3 * time.Second  // of a rollback

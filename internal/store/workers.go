@@ -66,6 +66,7 @@ func Heartbeat(ctx context.Context, db DB, workerID string, deadAfter time.Durat
 // Channel is where gem.wake_workers notifies, with one of the payloads below or another text, which means that a call may be ready.
 const Channel = "gem_calls"
 
+// The payloads of notifications.
 const (
 	PayloadCancel = "cancel" // someone asked to cancel a running call
 	PayloadAgain  = "again"  // a call came back to its earlier place in the queue
