@@ -85,14 +85,14 @@ func cleanDetails(details any) json.RawMessage {
 	encoded, err := json.Marshal(details)
 	switch {
 	case err != nil:
-		return mustEncode(map[string]string{"omitted": "the details can not be written as JSON"})
+		return mustEncode(map[string]string{"omitted": "the details cannot be written as JSON"})
 	case len(encoded) > maxDetails:
 		return mustEncode(map[string]string{"omitted": "the details take more than 64 KiB"})
 	}
 	return CleanJSON(encoded)
 }
 
-// CleanJSON replaces in valid JSON what jsonb can not hold by U+FFFD: the escape of NUL, and halves of surrogate pairs.
+// CleanJSON replaces in valid JSON what jsonb cannot hold by U+FFFD: the escape of NUL, and halves of surrogate pairs.
 func CleanJSON(encoded json.RawMessage) json.RawMessage {
 	if !slices.Contains(encoded, '\\') {
 		return encoded

@@ -11,11 +11,11 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
 
-// silent leaves telemetry off.
-func silent(testing.TB) func(*worker.Options) { return nil }
+// withoutTelemetry leaves telemetry off.
+func withoutTelemetry(testing.TB) func(*worker.Options) { return nil }
 
-// tellNobody has everything traced and measured, and sent nowhere.
-func tellNobody(b testing.TB) func(*worker.Options) {
+// discarded has everything traced and measured, and sent nowhere.
+func discarded(b testing.TB) func(*worker.Options) {
 	traces := sdktrace.NewTracerProvider(sdktrace.WithBatcher(tracetest.NewNoopExporter()))
 	metrics := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))
 	b.Cleanup(func() { _ = traces.Shutdown(context.Background()) })
@@ -29,9 +29,9 @@ func BenchmarkCall(b *testing.B) {
 		name, tool string
 		telemetry  func(testing.TB) func(*worker.Options)
 	}{
-		{"lab.write", "lab.write", silent},
-		{"lab.send", "lab.send", silent},
-		{"lab.send, traced and measured", "lab.send", tellNobody},
+		{"lab.write", "lab.write", withoutTelemetry},
+		{"lab.send", "lab.send", withoutTelemetry},
+		{"lab.send, traced and measured", "lab.send", discarded},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			lab := NewLab()

@@ -44,7 +44,7 @@ func TestAQueuedCallIsCancelledAtOnce(t *testing.T) {
 func TestARunningCallIsCancelled(t *testing.T) {
 	t.Parallel()
 	env, lab := startLab(t, nil, tool{name: "lab.send"}, tool{name: "lab.write"})
-	// So slow a heartbeat that only the notification can have told the worker.
+	// So slow a heartbeat that only a notification can have reached the worker.
 	env.StartWorker(func(o *worker.Options) { o.HeartbeatInterval, o.DeadAfter = time.Hour, 2*time.Hour })
 	send := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x", Gate: "g"})})
 	write := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "y", Gate: "g"})})

@@ -4,3 +4,6 @@ package worker
 func SetHook(o *Options, at func(point string)) {
 	o.hook = func(when, what string) { at(when + " " + what) }
 }
+
+// SweepSoon makes the worker's next heartbeats look over all running calls.
+func SweepSoon(w *Worker) { w.sweepSoon() }

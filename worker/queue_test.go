@@ -252,7 +252,7 @@ func TestTwoThousandMixedCallsOnTwoWorkers(t *testing.T) {
 	}
 }
 
-// Calls that come back to an earlier place in the queue are not starved by a backlog that a claim's marks have moved past.
+// Calls that come back to an earlier place in the queue are not starved by a backlog that a claim's cursor has passed.
 func TestCallsThatComeBackGoBeforeTheBacklog(t *testing.T) {
 	t.Parallel()
 	env, lab := startLab(t, func(o *worker.Options) { o.Concurrency, o.HeartbeatInterval = 1, 20*time.Millisecond }, tool{name: "lab.send"})

@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -280,5 +281,30 @@ func TestALoopThatStandsStillIsNoticed(t *testing.T) {
 		}
 	case <-time.After(30 * time.Second):
 		t.Error("nobody noticed")
+	}
+}
+
+// The answer to a claim may be lost on the way: the database then has a call as the worker's that the worker knows nothing of.
+func TestACallWhoseClaimWasLostOnTheWayIsGivenBack(t *testing.T) {
+	t.Parallel()
+	env, lab := startLab(t, one, tool{name: "lab.send"})
+	w := env.StartWorker(func(o *worker.Options) { o.HeartbeatInterval = 20 * time.Millisecond })
+	running := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "running", Gate: "g"})})
+	lab.awaitBegin(t)
+	lost := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "lost"})})
+	if _, err := env.DB.Exec(t.Context(), "select gem.claim($1, 1, true)", w.ID()); err != nil {
+		t.Fatal(err)
+	}
+	worker.SweepSoon(w.Worker)
+	env.Until("the call to be given back", func() bool { return slices.Contains(env.Journal(lost), "released") })
+	lab.tell(t, "g", Order{})
+	if r := env.Await(lost); r.Status != receipts.Succeeded || r.Attempt != 2 {
+		t.Errorf("attempt %d: %s", r.Attempt, r.Result)
+	}
+	if r := env.Await(running); r.Status != receipts.Succeeded || r.Attempt != 1 {
+		t.Errorf("attempt %d: %s", r.Attempt, r.Result)
+	}
+	if diff := cmp.Diff([]string{"running", "lost"}, lab.sentSoFar()); diff != "" {
+		t.Error(diff)
 	}
 }

@@ -22,8 +22,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// heard is what workers tell OpenTelemetry.
-type heard struct {
+// recording is what workers tell OpenTelemetry.
+type recording struct {
 	spans  *tracetest.InMemoryExporter
 	reader *sdkmetric.ManualReader
 
@@ -31,19 +31,19 @@ type heard struct {
 	meter  *sdkmetric.MeterProvider
 }
 
-func listen(o ...sdktrace.TracerProviderOption) *heard {
-	l := &heard{spans: tracetest.NewInMemoryExporter(), reader: sdkmetric.NewManualReader()}
+func listen(o ...sdktrace.TracerProviderOption) *recording {
+	l := &recording{spans: tracetest.NewInMemoryExporter(), reader: sdkmetric.NewManualReader()}
 	l.tracer = sdktrace.NewTracerProvider(append(o, sdktrace.WithSyncer(l.spans))...)
 	l.meter = sdkmetric.NewMeterProvider(sdkmetric.WithReader(l.reader))
 	return l
 }
 
-func (l *heard) to(o *worker.Options) {
+func (l *recording) to(o *worker.Options) {
 	o.Tracer, o.Meter = l.tracer.Tracer("test"), l.meter.Meter("test")
 }
 
-// seenSpan is what the tests compare of a span.
-type seenSpan struct {
+// spanSummary is what the tests compare of a span.
+type spanSummary struct {
 	Tool, Outcome, Error string
 	Attempt              int64
 	Status               codes.Code
@@ -51,22 +51,22 @@ type seenSpan struct {
 }
 
 // attempts waits for as many spans and returns those of one call, by attempt.
-func (l *heard) attempts(t *testing.T, env *handlertest.Env, callID string, n int) []seenSpan {
+func (l *recording) attempts(t *testing.T, env *handlertest.Env, callID string, n int) []spanSummary {
 	t.Helper()
-	var found []seenSpan
+	var found []spanSummary
 	env.Until(fmt.Sprint(n, " spans of call ", callID), func() bool {
 		found = nil
 		for _, s := range l.spans.GetSpans() {
 			a := attributes(s.Attributes)
 			if a["gem.call.id"].AsString() == callID {
-				found = append(found, seenSpan{Tool: a["gen_ai.tool.name"].AsString(), Outcome: a["gem.call.outcome"].AsString(),
+				found = append(found, spanSummary{Tool: a["gen_ai.tool.name"].AsString(), Outcome: a["gem.call.outcome"].AsString(),
 					Error: a["error.type"].AsString(), Attempt: a["gem.call.attempt"].AsInt64(), Status: s.Status.Code,
 					Hit: a["gem.call.idempotency.hit"].AsBool()})
 			}
 		}
 		return len(found) >= n
 	})
-	slices.SortFunc(found, func(a, b seenSpan) int { return int(a.Attempt - b.Attempt) })
+	slices.SortFunc(found, func(a, b spanSummary) int { return int(a.Attempt - b.Attempt) })
 	return found
 }
 
@@ -87,21 +87,21 @@ func TestASpanSaysHowItsAttemptEnded(t *testing.T) {
 	ok, failed := codes.Unset, codes.Error
 	for _, c := range []struct {
 		tool, input string
-		want        []seenSpan
+		want        []spanSummary
 	}{
-		{"lab.write", task(Task{Text: "x"}), []seenSpan{{Outcome: "succeeded", Status: ok}}},
-		{"lab.send", task(Task{Text: "x"}), []seenSpan{{Outcome: "succeeded", Status: ok}}},
-		{"lab.write", task(Task{Text: "x", Then: "fail"}), []seenSpan{{Outcome: "failed", Error: "execution_error", Status: failed}}},
-		{"lab.send", task(Task{Text: "x", Then: "fail with details"}), []seenSpan{{Outcome: "failed", Error: "out_of_paper", Status: failed}}},
-		{"lab.send", task(Task{Text: "x", Then: "panic"}), []seenSpan{{Outcome: "failed", Error: "panic", Status: failed}}},
-		{"lab.star", task(Task{Text: "x", Then: "ignore the context in a statement"}), []seenSpan{{Outcome: "failed", Error: "timeout", Status: failed}}},
-		{"lab.send", `{}`, []seenSpan{{Outcome: "failed", Error: "validation_error", Status: failed}}},
-		{"lab.unbuilt", task(Task{Text: "x"}), []seenSpan{{Outcome: "not_configured", Status: ok}}},
-		{"no.such_tool", `{}`, []seenSpan{{Tool: "_OTHER", Outcome: "failed", Error: "unknown_tool", Status: failed}}},
-		{"lab.write", task(Task{Text: "x", Then: "transient once"}), []seenSpan{
+		{"lab.write", task(Task{Text: "x"}), []spanSummary{{Outcome: "succeeded", Status: ok}}},
+		{"lab.send", task(Task{Text: "x"}), []spanSummary{{Outcome: "succeeded", Status: ok}}},
+		{"lab.write", task(Task{Text: "x", Then: "fail"}), []spanSummary{{Outcome: "failed", Error: "execution_error", Status: failed}}},
+		{"lab.send", task(Task{Text: "x", Then: "fail with details"}), []spanSummary{{Outcome: "failed", Error: "out_of_paper", Status: failed}}},
+		{"lab.send", task(Task{Text: "x", Then: "panic"}), []spanSummary{{Outcome: "failed", Error: "panic", Status: failed}}},
+		{"lab.star", task(Task{Text: "x", Then: "ignore the context in a statement"}), []spanSummary{{Outcome: "failed", Error: "timeout", Status: failed}}},
+		{"lab.send", `{}`, []spanSummary{{Outcome: "failed", Error: "validation_error", Status: failed}}},
+		{"lab.unbuilt", task(Task{Text: "x"}), []spanSummary{{Outcome: "not_configured", Status: ok}}},
+		{"no.such_tool", `{}`, []spanSummary{{Tool: "_OTHER", Outcome: "failed", Error: "unknown_tool", Status: failed}}},
+		{"lab.write", task(Task{Text: "x", Then: "transient once"}), []spanSummary{
 			{Outcome: "retried", Error: "execution_error", Status: failed}, {Attempt: 2, Outcome: "succeeded", Status: ok}}},
-		{"lab.nothing", task(Task{Text: "x", Key: "a"}), []seenSpan{{Outcome: "succeeded", Status: ok}}},
-		{"lab.nothing", task(Task{Text: "x", Key: "a"}), []seenSpan{{Outcome: "succeeded", Status: ok, Hit: true}}},
+		{"lab.nothing", task(Task{Text: "x", Key: "a"}), []spanSummary{{Outcome: "succeeded", Status: ok}}},
+		{"lab.nothing", task(Task{Text: "x", Key: "a"}), []spanSummary{{Outcome: "succeeded", Status: ok, Hit: true}}},
 	} {
 		id := env.Insert(handlertest.Call{Tool: c.tool, Input: c.input})
 		for i := range c.want {
@@ -133,13 +133,13 @@ func TestTheSpanOfAnAttemptThatDoesNotEndItsCall(t *testing.T) {
 	first := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x", Key: "a", Gate: "send"})})
 	lab.awaitBegin(t)
 	second := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x", Key: "a"})})
-	want := []seenSpan{{Tool: "lab.send", Outcome: "waiting", Attempt: 1}}
+	want := []spanSummary{{Tool: "lab.send", Outcome: "waiting", Attempt: 1}}
 	if diff := cmp.Diff(want, l.attempts(t, env, second, 1)); diff != "" {
 		t.Errorf("behind a key: %s", diff)
 	}
 	lab.tell(t, "send", Order{})
 	env.Await(first)
-	want = append(want, seenSpan{Tool: "lab.send", Outcome: "succeeded", Attempt: 2, Hit: true})
+	want = append(want, spanSummary{Tool: "lab.send", Outcome: "succeeded", Attempt: 2, Hit: true})
 	if diff := cmp.Diff(want, l.attempts(t, env, second, 2)); diff != "" {
 		t.Errorf("behind a key: %s", diff)
 	}
@@ -147,7 +147,7 @@ func TestTheSpanOfAnAttemptThatDoesNotEndItsCall(t *testing.T) {
 	stopped := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x", Gate: "write"})})
 	lab.awaitBegin(t)
 	w.Stop()
-	want = []seenSpan{{Tool: "lab.write", Outcome: "released", Attempt: 1}}
+	want = []spanSummary{{Tool: "lab.write", Outcome: "released", Attempt: 1}}
 	if diff := cmp.Diff(want, l.attempts(t, env, stopped, 1)); diff != "" {
 		t.Errorf("handed over: %s", diff)
 	}
@@ -160,8 +160,8 @@ func TestTheSpanOfAnAttemptThatDoesNotEndItsCall(t *testing.T) {
 	lab.tell(t, "write", Order{})
 	lab.tell(t, "write", Order{})
 	found := l.attempts(t, env, stopped, 3)
-	want = append(want, seenSpan{Tool: "lab.write", Outcome: "not_held", Error: "not_held", Attempt: 2, Status: codes.Error},
-		seenSpan{Tool: "lab.write", Outcome: "succeeded", Attempt: 3})
+	want = append(want, spanSummary{Tool: "lab.write", Outcome: "not_held", Error: "not_held", Attempt: 2, Status: codes.Error},
+		spanSummary{Tool: "lab.write", Outcome: "succeeded", Attempt: 3})
 	if diff := cmp.Diff(want, found); diff != "" {
 		t.Errorf("lost: %s", diff)
 	}
@@ -170,7 +170,7 @@ func TestTheSpanOfAnAttemptThatDoesNotEndItsCall(t *testing.T) {
 // What was claimed ahead of the slots, and is handed over before it began, has a span too.
 func TestWhatIsHandedOverBeforeItBeganHasASpan(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]seenSpan{
+	for name, want := range map[string]spanSummary{
 		"handed over":            {Outcome: "released"},
 		"the database went away": {Outcome: "left_to_recovery", Error: "left_to_recovery", Status: codes.Error},
 	} {
@@ -194,7 +194,7 @@ func TestWhatIsHandedOverBeforeItBeganHasASpan(t *testing.T) {
 				t.Fatal(err)
 			}
 			want.Tool, want.Attempt = "lab.write", 1
-			if diff := cmp.Diff([]seenSpan{want}, l.attempts(t, env, id, 1)); diff != "" {
+			if diff := cmp.Diff([]spanSummary{want}, l.attempts(t, env, id, 1)); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -276,7 +276,7 @@ func TestSpansAndMetricsTellNothingOfWhatACallIsAbout(t *testing.T) {
 }
 
 // metrics collects: by name, the attributes of each series with what it counted.
-func (l *heard) metrics(t *testing.T) map[string]map[string]int64 {
+func (l *recording) metrics(t *testing.T) map[string]map[string]int64 {
 	t.Helper()
 	var data metricdata.ResourceMetrics
 	if err := l.reader.Collect(t.Context(), &data); err != nil {
@@ -321,7 +321,7 @@ func TestWhatIsMeasured(t *testing.T) {
 		env.Await(env.Insert(c))
 	}
 	env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x", Gate: "g"})})
-	lab.awaitBegin(t) // and so the ends of all before it are told
+	lab.awaitBegin(t) // and so all before it have been measured
 	got := l.metrics(t)
 	lab.tell(t, "g", Order{})
 

@@ -182,7 +182,7 @@ func (t *Tx) Rollback() error {
 	}
 	switch {
 	case t.conn == nil:
-	case !stopped: // the handler still has the connection in its hands
+	case !stopped: // the handler still uses the connection
 		_ = t.conn.Hijack().PgConn().Conn().Close()
 		go t.lanes.serve(nil)
 	case t.lanes.rollback(t.conn) && t.failed == nil:

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// The SQLSTATEs that are asked for by name. All others are told by their class.
+// The SQLSTATEs that are asked for by name. For all others the class is enough.
 const (
 	notHeld       = "GM001" // of the gem functions
 	noCall        = "PT404" // of cancel_tool_call, which PostgREST makes a 404
