@@ -41,8 +41,13 @@ func NotFound(table, id string) error {
 }
 
 // Transient marks an error that may be gone at the next attempt, such as a refused connection or a 503. If the call may
-// run again, it is tried again with backoff, up to the tool's retry.max_attempts; otherwise it fails as with any error.
-func Transient(err error) error { return &TransientError{Err: err} }
+// run again, it is tried again with backoff, up to the tool's retry.max_attempts; otherwise it fails as with any error. Nil stays nil.
+func Transient(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &TransientError{Err: err}
+}
 
 // TransientError is the error that [Transient] returns.
 type TransientError struct{ Err error }

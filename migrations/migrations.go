@@ -128,7 +128,7 @@ func (r *Result) step(ctx context.Context, conn *pgx.Conn, files []file) (applie
 	}
 	r.Created = r.Created || len(had) == 0
 	// A statement that waits for a table behind a long transaction keeps all others waiting: it gives up, and is tried again.
-	sql := "set local lock_timeout = '3s';\n" + next.sql + ";\n" + fmt.Sprintf(record, next.source, next.version, next.name, next.sha256())
+	sql := "set local lock_timeout = '3s';\n" + next.sql + "\n;\n" + fmt.Sprintf(record, next.source, next.version, next.name, next.sha256())
 	if len(had) == 0 {
 		sql = createLedger + sql
 	}
@@ -172,7 +172,7 @@ func Print(w io.Writer, sources ...Source) error {
 		return err
 	}
 	for _, f := range files {
-		if _, err := fmt.Fprintf(w, "\n-- %s\n\n%s\n"+record+";\n", f, f.sql, f.source, f.version, f.name, f.sha256()); err != nil {
+		if _, err := fmt.Fprintf(w, "\n-- %s\n\n%s\n;\n"+record+";\n", f, f.sql, f.source, f.version, f.name, f.sha256()); err != nil {
 			return err
 		}
 	}

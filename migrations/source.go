@@ -88,6 +88,7 @@ func plan(sources []Source) ([]file, error) {
 
 var (
 	sourceName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,39}$`)
+	fromStdin  = regexp.MustCompile(`(?is)\bcopy\b[^;]*\bfrom\s+stdin\b`)
 	fileName   = regexp.MustCompile(`^([0-9]{5})_[a-z0-9_]+\.sql$`)
 	// grant is a list of privileges and a table: the text goes into a statement.
 	grant = regexp.MustCompile(`^((?:select|insert|update|delete)(?:, ?(?:select|insert|update|delete))*) on ((?:[a-z_][a-z0-9_]*\.)?[a-z_][a-z0-9_]*)$`)
@@ -116,8 +117,8 @@ func (s Source) files() ([]file, error) {
 			return nil, fmt.Errorf("the migration %s/%s: a name has the form 00001_what_it_makes.sql", s.Name, e.Name())
 		}
 		version, err := strconv.Atoi(number[1])
-		if err != nil {
-			return nil, err
+		if err != nil || version == grantsVersion {
+			return nil, fmt.Errorf("the migration %s/%s: numbers begin with 00001", s.Name, e.Name())
 		}
 		if len(all) > 0 && all[len(all)-1].version == version {
 			return nil, fmt.Errorf("the migrations %[1]s/%[2]s and %[1]s/%[3]s have the same number", s.Name, all[len(all)-1].name, e.Name())
@@ -126,15 +127,19 @@ func (s Source) files() ([]file, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read the migration %s/%s: %w", s.Name, e.Name(), err)
 		}
+		if fromStdin.Match(sql) {
+			return nil, fmt.Errorf("the migration %s/%s has COPY FROM STDIN, which only psql can run: use INSERT", s.Name, e.Name())
+		}
 		all = append(all, file{source: s.Name, version: version, name: e.Name(), sql: string(sql)})
 	}
-	if grants != "" && len(all) > 0 {
+	if grants != "" && len(all) > 0 { // a file may make a table anew: with each they are applied again
+		grants = fmt.Sprintf("-- up to %s\n%s", all[len(all)-1].name, grants)
 		all = append(all, file{source: s.Name, version: grantsVersion, name: "grants", sql: grants})
 	}
 	return all, nil
 }
 
-// grantsVersion is the version under which the grants of a source are recorded. They are applied whenever they changed.
+// grantsVersion is the version under which the grants of a source are recorded. They are applied when they or its files change.
 const grantsVersion = 0
 
 // grants is the SQL of a source's grants.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/migrations"
@@ -217,16 +218,60 @@ func TestSourcesHaveNumbersOfTheirOwn(t *testing.T) {
 	}
 	insert(t, db, "reset role")
 
-	first["00002_prices.sql"] = &fstest.MapFile{Data: []byte("alter table orders add price numeric")}
+	first["00002_prices.sql"] = &fstest.MapFile{Data: []byte("drop table orders; create table orders (id uuid, price numeric) -- without a semicolon")}
 	if err := migrations.Check(t.Context(), db, shop); err == nil || !strings.Contains(err.Error(), "shop/00002_prices.sql") {
 		t.Errorf("a worker would run without it: %v", err)
 	}
-	shop.Grants = []string{"select, insert, update on orders"}
+	shop.Grants = append(shop.Grants, "update on orders")
 	done, err = migrations.Apply(t.Context(), url, shop)
 	if want := []string{"shop/00002_prices.sql", "shop/grants"}; err != nil || !slices.Equal(done.Applied, want) {
 		t.Errorf("applied %v, %v, want %v", done.Applied, err, want)
 	}
-	insert(t, db, "set role gem_worker; update orders set price = 1; reset role")
+	insert(t, db, "set role gem_worker; insert into orders values (gen_random_uuid(), 1); update orders set price = 2; reset role")
+	var sql strings.Builder
+	if err := migrations.Print(&sql, shop); err != nil {
+		t.Fatal(err)
+	}
+	insert(t, testdb.Pool(t, testdb.NewEmpty(t)), sql.String())
+}
+
+// A prune that is under way may remove the receipt that a key would repeat: the call waits for it, and runs.
+func TestAKeyWhoseReceiptIsBeingPrunedRuns(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	for _, sql := range []string{
+		"insert into core_tool_calls (id, tool_name) values ('00000000-0000-4000-8000-00000000000a', 'a.b'), ('00000000-0000-4000-8000-00000000000b', 'a.b')",
+		"select gem.start_worker('w', 1, '', '', '1 min')",
+		"select gem.claim('w', 2, true)",
+		"select gem.hold_key('00000000-0000-4000-8000-00000000000a', 1, 'w', 'k')",
+		"select gem.finish('00000000-0000-4000-8000-00000000000a', 1, 'w', 'succeeded', '{}', '{}', '1')",
+	} {
+		insert(t, db, sql)
+	}
+	prune, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := prune.Exec(t.Context(), "select gem.prune(array['00000000-0000-4000-8000-00000000000a']::uuid[])"); err != nil {
+		t.Fatal(err)
+	}
+	verdict := make(chan string, 1)
+	go func() {
+		var got string
+		if err := db.QueryRow(t.Context(), "select verdict from gem.hold_key('00000000-0000-4000-8000-00000000000b', 1, 'w', 'k')").Scan(&got); err != nil {
+			got = err.Error()
+		}
+		verdict <- got
+	}()
+	for number(t, db, "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") == 0 {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err := prune.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-verdict; got != "run" {
+		t.Errorf("the verdict is %s", got)
+	}
 }
 
 func TestAWrongSourceIsRefused(t *testing.T) {
@@ -236,6 +281,8 @@ func TestAWrongSourceIsRefused(t *testing.T) {
 		`the name "core" of a set of migrations is taken`:            {Name: "core", Files: file("00001_a.sql")},
 		`the name "My Shop"`:                                         {Name: "My Shop", Files: file("00001_a.sql")},
 		"shop/1_a.sql: a name has the form":                          {Name: "shop", Files: file("1_a.sql")},
+		"shop/00000_a.sql: numbers begin":                            {Name: "shop", Files: file("00000_a.sql")},
+		"shop/00001_a.sql has COPY":                                  {Name: "shop", Files: fstest.MapFS{"00001_a.sql": {Data: []byte("COPY a (b)\nfrom stdin;\n1\n\\.")}}},
 		"shop/00001_a.sql and shop/00001_b.sql have the same number": {Name: "shop", Files: fstest.MapFS{"00001_a.sql": {}, "00001_b.sql": {}}},
 		`the grant "all on orders; drop table x" of shop`:            {Name: "shop", Files: file("00001_a.sql"), Grants: []string{"all on orders; drop table x"}},
 		"the migrations shop have no files":                          {Name: "shop"},

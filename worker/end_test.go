@@ -65,7 +65,7 @@ func TestAFailedCallSaysWhyOnReceiptAndRow(t *testing.T) {
 // Whatever a handler does, its call ends with a receipt that says so, and what it wrote is gone with its transaction.
 func TestWhateverAHandlerDoesItsCallEnds(t *testing.T) {
 	t.Parallel()
-	env, _ := startLab(t, nil, tool{name: "lab.write", timeout: 2 * time.Second})
+	env, lab := startLab(t, nil, tool{name: "lab.write", timeout: 2 * time.Second})
 	env.StartWorker()
 	cases := []struct {
 		then string
@@ -79,6 +79,11 @@ func TestWhateverAHandlerDoesItsCallEnds(t *testing.T) {
 		{"panic", receipts.Panic, "the handler has a bug"},
 		{"panic with poison", receipts.Panic, "nul \uFFFD and \uFFFD"},
 		{"poison error", "c\uFFFD", "nul \uFFFD and \uFFFD"},
+		{"nil failure", receipts.Panic, "nil pointer"},
+		{"wrapped nil", receipts.Panic, "nil pointer"},
+		{"error that panics", receipts.Panic, "the error has a bug"},
+		{"details that panic", receipts.Panic, "the details have a bug"},
+		{"read rows after the end", receipts.ExecutionError, "left the rows of a query open"},
 		{"goexit", receipts.Panic, "ended its goroutine"},
 		{"nan", receipts.OutputInvalid, "cannot be encoded as JSON"},
 		{"nul", receipts.OutputInvalid, ""},
@@ -107,6 +112,9 @@ func TestWhateverAHandlerDoesItsCallEnds(t *testing.T) {
 			t.Errorf("%s: left %d rows", c.then, n)
 		}
 	}
+	// A goroutine of the handler reads on a connection that was taken from it, and harms only itself.
+	lab.tell(t, "late", Order{})
+	<-lab.gate("read")
 	// The slots are free again, and no connection is lost.
 	if r := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "after"})}); r.Status != receipts.Succeeded {
 		t.Errorf("after: %s", r.Result)

@@ -3,11 +3,13 @@ package worker
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"github.com/gemworker/gem/receipts"
 	"runtime/debug"
 	"time"
 
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	"go.uber.org/zap"
 )
@@ -34,6 +36,7 @@ func (a *attempt) runHandler(ctx context.Context) (json.RawMessage, error) {
 			returned <- r
 		}()
 		output, err := a.handler.Run(ctx, a.tx, a.call)
+		examine(err)
 		r = result{output, err}
 	}()
 	select {
@@ -49,6 +52,30 @@ func (a *attempt) runHandler(ctx context.Context) (json.RawMessage, error) {
 			a.fields(zap.String("handler", a.handler.Func), zap.String("file", a.handler.File))...)
 		return nil, ctx.Err()
 	}
+}
+
+// examine reads all that a receipt needs of a handler's error. An error may panic when it is read, such as a nil pointer: here that
+// is a panic of the handler.
+func examine(err error) {
+	var (
+		failure       *handlers.Failure
+		notConfigured *handlers.NotConfigured
+		unencodable   *handlers.OutputError
+		details       any
+	)
+	if err == nil {
+		return
+	}
+	if errors.As(err, &failure) {
+		details = failure.Details
+	}
+	if errors.As(err, &notConfigured) {
+		details = notConfigured.Reason
+	}
+	if errors.As(err, &unencodable) {
+		details = unencodable.Error()
+	}
+	_ = receipts.Failure(receipts.ExecutionError, err.Error(), details)
 }
 
 // panicked is the error of a handler that panicked.

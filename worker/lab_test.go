@@ -34,12 +34,13 @@ import (
 //	gate          where the handler waits: awaitBegin returns when it does, tell lets it go on, or fail with the order's error
 //	then          what it does last; empty: it succeeds with the text
 //
-//	then, the error           fail · fail with details · poison error · transient · transient once (in the first attempt) ·
+//	then, the error           nil failure · wrapped nil · error that panics · details that panic ·
+//	                          fail · fail with details · poison error · transient · transient once (in the first attempt) ·
 //	                          serialization failure once
 //	then, the goroutine       panic · panic with poison · goexit · ignore the context · ignore the context in a statement ·
 //	                          take a while
 //	then, the output          nan · nul · huge number · duplicate keys · lone surrogate · invalid utf-8 · broken json · wrong type
-//	then, the transaction     another statement · swallow (an error) · leave rows open · deferred constraint ·
+//	then, the transaction     another statement · swallow (an error) · leave rows open · read rows after the end · deferred constraint ·
 //	                          forget (all prepared statements, in the first attempt)
 //	then, telemetry           trace (begins a span of its own)
 type Lab struct {
@@ -187,6 +188,25 @@ func (l *Lab) then(ctx context.Context, tx handlers.Tx, call *handlers.Call, in 
 		panic("nul \x00 and \xff")
 	case "poison error":
 		return Done{}, &handlers.Failure{Code: "c\x00", Message: "nul \x00 and \xff", Details: map[string]string{"\x00": "\x00"}}
+	case "nil failure":
+		return Done{}, (*handlers.Failure)(nil)
+	case "wrapped nil":
+		return Done{}, fmt.Errorf("wrapped: %w", (*handlers.NotConfigured)(nil))
+	case "error that panics":
+		return Done{}, panicking{}
+	case "details that panic":
+		return Done{}, &handlers.Failure{Message: "no", Details: panicking{}}
+	case "read rows after the end":
+		rows, err := tx.Query(context.Background(), "select repeat('x', 10000) from generate_series(1, 100000)")
+		if err != nil {
+			return Done{}, err
+		}
+		go func() {
+			<-l.gate("late")
+			for rows.Next() { //nolint:revive // it reads to the end
+			}
+			close(l.gate("read"))
+		}()
 	case "goexit":
 		runtime.Goexit()
 	case "nan":
@@ -343,3 +363,9 @@ func rowsWith(t *testing.T, env *handlertest.Env, text string) int {
 	}
 	return n
 }
+
+// panicking panics when it is read.
+type panicking struct{}
+
+func (panicking) Error() string                { panic("the error has a bug") }
+func (panicking) MarshalJSON() ([]byte, error) { panic("the details have a bug") }

@@ -184,6 +184,7 @@ func (t *Tx) Rollback() error {
 	case t.conn == nil:
 	case !stopped: // the handler still uses the connection
 		_ = t.conn.Hijack().PgConn().Conn().Close()
+		t.conn = nil
 		go t.lanes.serve(nil)
 	case t.lanes.rollback(t.conn) && t.failed == nil:
 		t.failed = ErrConnectionLost
@@ -219,7 +220,6 @@ func (r *txRows) end(err error) {
 	t := r.tx
 	if r.pipeline != nil {
 		_ = r.pipeline.Close()
-		closeStale(t.conn, err)
 	}
 	r.release()
 	r.release = nil
@@ -227,6 +227,9 @@ func (r *txRows) end(err error) {
 	defer t.mu.Unlock()
 	if t.failed == nil && err != nil {
 		t.failed = err
+		if r.pipeline != nil && t.conn != nil { // it is nil if the connection was taken away
+			closeStale(t.conn, err)
+		}
 		if t.conn != nil && t.conn.Conn().IsClosed() { // whatever the error says
 			t.failed = ErrConnectionLost
 		}

@@ -81,10 +81,12 @@ begin
     from pair p join pg_index i on i.indrelid = p.new and not i.indisprimary
     where p.old is not null
   )
-  select array_agg(sql order by step) into todo from made;
+  select coalesce(array_agg(sql order by step), '{}') into todo from made;
   foreach statement in array todo loop
     execute statement;
   end loop;
-  drop schema gem_earlier;
+  if not exists (select from pg_class where relnamespace = 'gem_earlier'::regnamespace) then
+    drop schema gem_earlier;
+  end if;
 end
 $$;

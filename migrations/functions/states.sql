@@ -170,7 +170,8 @@ begin
       end if;
       -- Looked up while holding the key: nobody can succeed with it from here on.
       select r.id, r.result into receipt_id, result from public.core_tool_receipts r
-      where r.idempotency_key = p_key and r.status = 'succeeded' and r.replay_of is null;
+      where r.idempotency_key = p_key and r.status = 'succeeded' and r.replay_of is null
+      for key share; -- waits for a gem.prune that is about to remove it
       verdict := case when receipt_id is null then 'run' else 'hit' end;
       return;
     exception when unique_violation then
