@@ -25,11 +25,11 @@ import (
 type Program struct {
 	// Domains are the domains of tools: for each, a value whose exported methods are its tools, or a handlers.Domain where it
 	// needs configuration, connections or tables. The tool shop.order dispatches to the method Order of a domain whose type is
-	// named Shop. Every domain has another name, and at least one method.
+	// named Shop. Domain names must be unique, and every domain has at least one method.
 	Domains []any
 	// Registry is the tools.registry.json of the program: the tools' names, schemas, idempotency and timeouts. It is required.
-	// At run time the variable TOOLS_REGISTRY (a path, or the JSON itself) is preferred to it, and then a file
-	// tools.registry.json in the working directory; the log and the command version say which was taken.
+	// At run time the variable TOOLS_REGISTRY (a path, or the JSON itself) overrides it, and then a file
+	// tools.registry.json in the working directory; the log and the command version show which one is in use.
 	Registry []byte
 	// Migrations are SQL files of the program, besides those of its domains: NNNNN_name.sql in the root of the file system,
 	// each applied once, in the order of their numbers, in a transaction, by the command migrate. Their numbers are the
@@ -48,7 +48,7 @@ var version, commit string
 
 // Main runs the command that the arguments of the process name, such as worker, migrate or demo, and ends the process with
 // its exit code; --help lists them. Its texts call the program gem, so build it under that name. A Program that is put
-// together wrongly, such as one without a registry, is an error of every command. SIGINT and SIGTERM end a command in order,
+// together wrongly, such as one without a registry, is an error of every command. SIGINT and SIGTERM shut a command down gracefully,
 // and a second one ends it at once.
 func Main(p Program) {
 	cli.Main(cli.Program{Domains: p.Domains, Registry: p.Registry, Migrations: p.Migrations, Version: version, Commit: commit})

@@ -14,20 +14,20 @@ import (
 type WaitsFor string
 
 const (
-	// ForNothing is said of a call that has ended.
+	// ForNothing means that the call has ended.
 	ForNothing WaitsFor = ""
-	// ForTime is said of a queued call before its RunAt.
+	// ForTime means that the call is queued and its RunAt has not come.
 	ForTime WaitsFor = "time"
-	// ForWorker says that no worker is alive that could run the call, or take it over from the dead worker that runs it.
+	// ForWorker means that no worker is alive.
 	ForWorker WaitsFor = "worker"
-	// ForSlot is said of a queued call that a worker claims when it is next in line and a slot is free.
+	// ForSlot means that the call is queued and a worker claims it when it is next in line and a slot is free.
 	ForSlot WaitsFor = "slot"
-	// ForIdleWorker is said of a queued call that lost two workers or more, and may have killed them: a worker claims it only
+	// ForIdleWorker means that the call is queued and lost two workers or more, which it may have killed: a worker claims it only
 	// while it runs no other such call.
 	ForIdleWorker WaitsFor = "idle worker"
-	// ForHandler is said of a call that runs on a living worker.
+	// ForHandler means that a living worker has claimed the call.
 	ForHandler WaitsFor = "handler"
-	// ForRecovery is said of a call that runs on a dead worker while others are alive: one takes it over within seconds.
+	// ForRecovery means that the call runs on a dead worker while others are alive: one puts it back into the queue within seconds.
 	ForRecovery WaitsFor = "recovery"
 	// ForKey is said of a waiting call: another one runs with its key.
 	ForKey WaitsFor = "key"

@@ -12,7 +12,7 @@ import (
 const maxReadable = 200
 
 // Key computes the key of a keyed tool: the tool's name, the key field and its value in the input, whoever calls. It
-// returns false when the value is missing or empty. The first file of migrations computes the same for imported receipts.
+// returns false when the value is missing or empty. migrations/tables/00002_earlier_gem.sql computes the same for imported receipts.
 func Key(tool, field string, value json.RawMessage) (string, bool) {
 	value = bytes.TrimSpace(value)
 	if len(value) == 0 || bytes.Equal(value, []byte("null")) {

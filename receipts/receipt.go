@@ -29,8 +29,8 @@ const (
 	Timeout         Code = "timeout"          // the handler took longer than the tool's timeout_ms
 	Panic           Code = "panic"            // the handler panicked
 	OutputInvalid   Code = "output_invalid"   // the output does not fit its schema, or Postgres cannot store it
-	OutcomeUnknown  Code = "outcome_unknown"  // the worker went away in the middle, and the call may not run twice
-	WorkerLost      Code = "worker_lost"      // every attempt lost its worker
+	OutcomeUnknown  Code = "outcome_unknown"  // the worker went away in the middle, and the call must not run twice
+	WorkerLost      Code = "worker_lost"      // an attempt lost its worker, and none is left
 	Cancelled       Code = "cancelled"        // someone asked to cancel the call
 )
 

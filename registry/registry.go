@@ -59,7 +59,8 @@ type Idempotency struct {
 type Mode string
 
 const (
-	// None runs every call. A call whose worker was lost does not run again.
+	// None runs every call. If its worker is lost, a call runs again only if its handler is transactional; otherwise it ends as
+	// outcome_unknown.
 	None Mode = "none"
 	// SafeRetry gives a call the result of an earlier successful call of the same caller with the same idempotency_key. A
 	// call whose worker was lost runs again.
@@ -71,7 +72,7 @@ const (
 // Retry says how often a call is tried that fails for a transient reason, if it may run again at all.
 type Retry struct {
 	MaxAttempts int           // with the first; 1 to 20, 3 by default
-	Backoff     time.Duration // before the second attempt, doubled for each further one; 1 ms to 1 h, 500 ms by default
+	Backoff     time.Duration // before the second attempt, doubled for each further one up to 15 min, with jitter; 1 ms to 1 h, 500 ms by default
 }
 
 // ReadFile reads and parses a registry file. Its errors name the file and say what to do.

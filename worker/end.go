@@ -15,7 +15,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// end is how an attempt ends. The steps of run decide it; write makes it so.
+// end is how an attempt ends. The steps of run decide it; write carries it out.
 type end struct {
 	how     how
 	outcome receipts.Outcome // of a receipt
@@ -32,7 +32,7 @@ const (
 	released       how = "released"         // the worker stops: it goes back into the queue at once
 	waiting        how = "waiting"          // another call runs with its key
 	notHeld        how = "not_held"         // the call is another attempt's, or has ended: nothing is written
-	leftToRecovery how = "left_to_recovery" // the end could not be written before the worker had to stop
+	leftToRecovery how = "left_to_recovery" // the end could not be written; the call stays running until this worker has stopped
 )
 
 func ended(o receipts.Outcome) *end { return &end{how: receipted, outcome: o} }
@@ -41,8 +41,8 @@ func failed(code receipts.Code, message string, details any) *end {
 	return ended(receipts.Failure(code, message, details))
 }
 
-// write makes an end so, and tells of it. It is the only place that moves a call after its claim, with one exception: the
-// statement that finds the key of a call taken, gem.hold_key, puts the call to wait.
+// write carries out an end, and logs it. Every attempt that has begun ends here, with one exception: gem.hold_key parks a call
+// whose key is taken.
 func (a *attempt) write(e *end) *end {
 	a.at("before", string(e.how))
 	var err error
@@ -129,7 +129,7 @@ func (a *attempt) endOfCommit(err error, written bool) *end {
 	return a.endOf(err, broken)
 }
 
-// failure is the receipt of an attempt whose error is its call's.
+// failure turns the last error of an attempt into the outcome of its call.
 func (a *attempt) failure(err error) receipts.Outcome {
 	var (
 		notConfigured *handlers.NotConfigured
@@ -168,7 +168,7 @@ func (a *attempt) failure(err error) receipts.Outcome {
 	return receipts.Failure(receipts.ExecutionError, publicMessage(err), details)
 }
 
-// publicMessage is what a receipt says of an error. That of a connection is left out: it names hosts and users.
+// publicMessage is the text of an error on a receipt. Connection errors are hidden: they name hosts and users.
 func publicMessage(err error) string {
 	var connectErr *pgconn.ConnectError
 	if errors.As(err, &connectErr) {
@@ -256,8 +256,8 @@ func (a *attempt) persist(ctx context.Context, doing string, statement func(cont
 	}
 }
 
-// ownReceipt is the end of an attempt that does not have its call: with the receipt that it wrote itself, when the answer to
-// that was lost on the way, and otherwise without any.
+// ownReceipt checks whether an attempt that no longer holds its call has ended it itself: the answer to its commit may have been
+// lost.
 func (a *attempt) ownReceipt() *end {
 	ctx, cancel := context.WithTimeout(context.Background(), a.tryTimeout())
 	defer cancel()

@@ -100,7 +100,7 @@ type unstorable struct {
 }
 
 func (e *unstorable) Error() string {
-	return fmt.Sprintf("Postgres cannot store what %s returned: %s", e.tool, publicMessage(e.err))
+	return fmt.Sprintf("Postgres cannot store the receipt of %s: %s", e.tool, publicMessage(e.err))
 }
 
 func (e *unstorable) Unwrap() error { return e.err }

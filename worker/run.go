@@ -90,8 +90,8 @@ func (a *attempt) decide(ctx context.Context) *end {
 	return nil
 }
 
-// takeKey asks for the call's idempotency key, if it has one. The attempt ends if the key has succeeded before, or is another
-// call's.
+// takeKey asks for the call's idempotency key, if it has one. The attempt ends if the key has succeeded before, or is held by
+// another call.
 func (a *attempt) takeKey(ctx context.Context) *end {
 	switch field := a.tool.Idempotency.KeyField; a.tool.Idempotency.Mode {
 	case registry.SafeRetry:

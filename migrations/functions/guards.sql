@@ -9,7 +9,7 @@ create or replace function gem.before_insert_call() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at     timestamptz := gem.now();
-  claims jsonb       := gem.claims();
+  claims jsonb       := gem.token_claims();
   header text;
   bytes  bigint;
 begin
@@ -96,7 +96,7 @@ $$;
 create or replace function gem.after_insert_calls() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  claims jsonb := gem.claims();
+  claims jsonb := gem.token_claims();
   caller text  := nullif(claims ->> 'sub', '');
   most   gem.limits;
   worst  record;

@@ -4,12 +4,12 @@
 --                            ▲                    │
 --                            ├──retried───────────┤  a transient error: again, after a pause (run_at)
 --                            ├──released──────────┤  the worker stops and hands the call over
---                            ├──lost──────────────┤  the worker died: another one takes the call in
+--                            ├──lost──────────────┤  the worker died: another one puts the call back
 --                            │                    │
 --                            └──woken── waiting ◀─┘  another call holds the same idempotency key
 --
 --   queued          may be claimed once run_at has come; higher priority first, then the earlier run_at, then insert order
---   running         held by (attempt, claimed_by); only that attempt can move the call on
+--   running         claimed by a worker, whose handler may not have started; only (attempt, claimed_by) can move it on
 --   waiting         parked behind the running call with the same computed_key; the end of that call wakes it
 --   succeeded, failed, not_configured
 --                   final: never changed again, and exactly one receipt stands beside it
@@ -17,8 +17,8 @@
 --   Cancelling ends a queued or waiting call at once (failed). A running one stays running (cancel_requested) until its
 --   worker, which hears of it at the next heartbeat at the latest, ends it with a receipt that says what was done.
 --
--- Each arrow is one function below, in the order of a call's life, and nothing else moves a call. An arrow checks where it
--- starts, moves the row and writes its event, in one statement of the worker and so in one transaction.
+-- Each arrow is drawn by one function below, in the order of a call's life, and nothing else moves a call. It checks where the
+-- arrow starts, moves the row and writes the event, and the receipt where the call ends, all in one transaction.
 --
 -- A worker that moves a running call says which attempt it is: (call, attempt, worker). If that attempt no longer holds the
 -- call, the function raises GM001, and the transaction that called it ends with it: a worker that was paused, and wakes up
@@ -46,7 +46,7 @@ create or replace function gem.is_final(p_status text) returns boolean language 
 $$;
 
 -- The claims of the token that a request came with; null outside of a request. After a commit the setting is '' and not null.
-create or replace function gem.claims() returns jsonb language sql stable as $$
+create or replace function gem.token_claims() returns jsonb language sql stable as $$
   select nullif(current_setting('request.jwt.claims', true), '')::jsonb
 $$;
 
@@ -58,8 +58,8 @@ end
 $$;
 
 -- Wakes idle workers. A notification takes a lock over the whole database at commit, so it is sent only when some worker has
--- free slots and found nothing. It is a hint: the workers' poll makes sure. p_hint is `again` when a call came back to an
--- earlier place in the queue, which a claim with cursors would not see.
+-- free slots and found nothing. It is a hint: polling is the safety net. p_hint is `again` when a call came back to its
+-- earlier place in the queue, so that the next claim ignores its cursors.
 create or replace function gem.wake_workers(p_hint text default '') returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -74,7 +74,7 @@ $$;
 ------------------------------------------------------------------------------------------------------------------------
 
 -- Claims up to p_limit calls that may run now. Rows that another claim has locked are skipped, so claims never wait for one
--- another. A worker that is not alive by its own heartbeats gets GM002: what it claimed would be taken from it at once. A
+-- another. A worker whose heartbeat has expired gets GM002: what it claimed would be taken from it at once. A
 -- call that needs a capability goes only to workers that stated it.
 --
 -- p_cursors may say, for a priority, from which run_at on to look: {"0": "2026-01-01T00:00:00Z"}. While an old snapshot
@@ -126,7 +126,7 @@ begin
     suspect := coalesce(suspect, suspects[1]);
   end loop;
   if cardinality(ids) = 0 then
-    return; -- asked for none, Postgres holds any partial index for fit, and reads it whole
+    return; -- with an empty array the planner picks any partial index, and scans all of it
   end if;
 
   return query
@@ -244,8 +244,7 @@ $$;
 ------------------------------------------------------------------------------------------------------------------------
 
 -- Puts a call back after a transient error, to run again after a pause: p_backoff, doubled with each attempt that was
--- spent, at most 15 minutes, of which a random part between a half and the whole is waited. Lost attempts count as spent
--- too. Returns when it may run again, or null, changing nothing, when p_max_attempts are spent.
+-- spent, at most 15 minutes, with jitter: 50 to 100 % of it. Lost attempts count as spent too. Returns when it may run again, or null, changing nothing, when p_max_attempts are spent.
 create or replace function gem.retry(p_call uuid, p_attempt integer, p_worker text, p_error jsonb, p_max_attempts integer, p_backoff interval)
 returns timestamptz language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -305,8 +304,8 @@ $$;
 -- waiting → queued: woken
 ------------------------------------------------------------------------------------------------------------------------
 
--- Wakes the calls that wait for a key when the call that held it has left the state running. After a success all of them
--- come, since each is a hit; otherwise only the first, which then holds the key itself.
+-- Wakes the calls that wait for a key when the call that held it has left the state running: after a success all of them, since
+-- each is a hit; otherwise only the first, to take the key itself.
 create or replace function gem.wake_waiting(p_key text, p_all boolean, p_worker text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -331,14 +330,14 @@ $$;
 -- queued | waiting → failed, running → running: cancelled
 ------------------------------------------------------------------------------------------------------------------------
 
--- Asks for a call's end; in the schema public, for frontends to call. Returns `cancelled` when the call ended at once,
+-- Asks for a call's end; in the schema public, for frontends to call. A session without a token may cancel any call. Returns `cancelled` when the call ended at once,
 -- `requested` when it is running, or the status in which it had ended before. A caller with a token can cancel its own calls,
 -- and service_role any. PT404 is PostgREST's way to answer with the HTTP status 404.
 create or replace function public.cancel_tool_call(id uuid) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at      timestamptz := gem.now();
-  claims  jsonb       := gem.claims();
+  claims  jsonb       := gem.token_claims();
   receipt uuid        := gem.receipt_id(id, at);
   call    record;
   failure jsonb;

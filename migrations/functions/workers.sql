@@ -111,7 +111,7 @@ begin
       limit 1000 for update of c skip locked);
   end if;
 
-  if cardinality(ids) > 0 then -- for none, Postgres holds any partial index for fit, and reads it whole
+  if cardinality(ids) > 0 then -- with an empty array the planner picks any partial index, and scans all of it
     with orphan as (
       select c.id, c.claimed_by, c.computed_key from public.core_tool_calls c where c.id = any (ids)
     ), freed as (
