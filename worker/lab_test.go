@@ -203,7 +203,7 @@ func (l *Lab) then(ctx context.Context, tx handlers.Tx, call *handlers.Call, in 
 		}
 		go func() {
 			<-l.gate("late")
-			for rows.Next() { //nolint:revive // it reads to the end
+			for rows.Next() { // to the end
 			}
 			close(l.gate("read"))
 		}()
