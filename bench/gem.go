@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/internal/pgserver"
 	"github.com/gemworker/gem/migrations"
@@ -35,7 +36,7 @@ func (gemWorker) Migrate(ctx context.Context, db *pgxpool.Pool) error {
 	if _, err := db.Exec(ctx, rowTable); err != nil {
 		return err
 	}
-	return migrations.Up(ctx, db.Config().ConnString())
+	return migrations.Up(ctx, db.Config().ConnString(), migrations.Sources(builtin.Domains()...)...)
 }
 
 func (gemWorker) Backlog(ctx context.Context, db *pgxpool.Pool, n int, withRow bool) error {
@@ -62,8 +63,8 @@ func (gemWorker) Fill(ctx context.Context, db *pgxpool.Pool, f filling) error {
 		{1, `insert into gem.priorities select 0 where $1::int = 1 on conflict do nothing`},
 		{f.ended, columns + `select id, 'bench.write', ` + input + `, 'succeeded', 1, 'before', now() - interval '1 day',
 			now() - interval '1 day', now() - interval '1 day', now() - interval '1 day', 0, 3` + ids},
-		{f.ended, `insert into core_tool_receipts (call_id, tool_name, status, result, effects, attempt, worker_id, registry_version, duration)
-			select id, 'bench.write', 'succeeded', '` + floorResult + `', '` + floorEffects + `', 1, 'before', '1.0.0', '2 ms'` + ids},
+		{f.ended, `insert into core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt, worker_id, registry_version, duration)
+			select id, id, 'bench.write', 'succeeded', '` + floorResult + `', '` + floorEffects + `', now() - interval '1 day', 1, 'before', '1.0.0', '2 ms'` + ids},
 		{f.ended, `insert into core_tool_events (call_id, seq, at, event, attempt, worker_id)
 			select id, seq, now() - interval '1 day', event, least(seq - 1, 1), 'before'` + ids + `,
 			(values (1, 'queued'), (2, 'claimed'), (3, 'succeeded')) step (seq, event)`},

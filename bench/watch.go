@@ -29,9 +29,12 @@ func fillToWatch(n int) []fillStatement {
 			select ` + id("created_at") + `, id, tool_name, status, case status when 'failed' then '{"error": {"error_code": "execution_error", "message": "it failed"}}' else '` + floorResult + `' end::jsonb,
 				'` + floorEffects + `', created_at, 1, 'before', case when seq % 10 = 0 and status = 'succeeded' then id end, interval '0.1 ms' * exp(11 * random())
 			from core_tool_calls limit $1::int`},
-		{n, `insert into core_tool_calls (tool_name, priority, created_by) select 'bench.t' || i % 20, i % 3, 'caller ' || i % 500 from generate_series(1, $1::int) i`},
-		{n / 10, `insert into core_tool_calls (tool_name, run_at) select 'bench.t' || i % 20, now() + interval '1 day' * random() from generate_series(1, $1::int) i`},
-		{50, `insert into core_tool_calls (tool_name, status, attempt, claimed_by, claimed_at) select 'bench.t1', 'running', 1, 'bench', now() from generate_series(1, $1::int) i`},
+		{n, `insert into core_tool_calls (id, run_at, created_at, updated_at, tool_name, priority, created_by)
+			select gen_random_uuid(), now(), now(), now(), 'bench.t' || i % 20, i % 3, 'caller ' || i % 500 from generate_series(1, $1::int) i`},
+		{n / 10, `insert into core_tool_calls (id, created_at, updated_at, tool_name, run_at)
+			select gen_random_uuid(), now(), now(), 'bench.t' || i % 20, now() + interval '1 day' * random() from generate_series(1, $1::int) i`},
+		{50, `insert into core_tool_calls (id, run_at, created_at, updated_at, tool_name, status, attempt, claimed_by, claimed_at)
+			select gen_random_uuid(), now(), now(), now(), 'bench.t1', 'running', 1, 'bench', now() from generate_series(1, $1::int) i`},
 		{1, `update gem.outcomes_counted set upto = gem.first_id_at(now() - interval '41 days') where $1::int = 1`},
 	}
 }
