@@ -230,8 +230,9 @@ func (b *behind) countClients() (stop func() int) {
 	most := 0
 	var counting sync.WaitGroup
 	counting.Go(func() {
-		for ; ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
-			clients, err := b.pooler.Clients(ctx, b.url)
+		// At least once, however soon the calls have ended.
+		for late := time.Now().Add(patience); ctx.Err() == nil || most == 0 && time.Now().Before(late); time.Sleep(5 * time.Millisecond) {
+			clients, err := b.pooler.Clients(context.Background(), b.url)
 			if err != nil {
 				continue // it is away
 			}
