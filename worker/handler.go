@@ -17,15 +17,29 @@ import (
 // reactionTime is what a handler gets to return after its context has ended.
 const reactionTime = time.Second
 
-// runHandler runs the handler in a goroutine of its own and returns its output. A handler that ignores the end of its context is
-// given up: it costs that goroutine, and what it does later reaches neither the transaction nor the receipt.
+// apart runs f in another goroutine, one that has run such functions before if any is free: a new one grows its stack anew.
+func (w *Worker) apart(f func()) {
+	select {
+	case w.handed <- f:
+	default:
+		go func() {
+			f()
+			for f := range w.handed {
+				f()
+			}
+		}()
+	}
+}
+
+// runHandler runs the handler apart and returns its output. A handler that ignores the end of its context is given up: it costs
+// its goroutine, and what it does later reaches neither the transaction nor the receipt.
 func (a *attempt) runHandler(ctx context.Context) (json.RawMessage, error) {
 	type result struct {
 		output json.RawMessage
 		err    error
 	}
 	returned := make(chan result, 1)
-	go func() {
+	a.apart(func() {
 		r := result{err: &panicked{value: "the handler ended its goroutine"}} // unless it returns, or panics
 		defer func() {
 			if v := recover(); v != nil {
@@ -38,7 +52,7 @@ func (a *attempt) runHandler(ctx context.Context) (json.RawMessage, error) {
 		output, err := a.handler.Run(ctx, a.tx, a.call)
 		examine(err)
 		r = result{output, err}
-	}()
+	})
 	select {
 	case r := <-returned:
 		return r.output, r.err

@@ -123,6 +123,7 @@ type Worker struct {
 	suspects int                            // calls in running that may kill their worker
 	busy     int                            // slots that run a call
 	slots    sync.WaitGroup
+	handed   chan func() // to goroutines that wait for the next handler: see [Worker.apart]; closed when all slots have ended
 	rate     claimRate
 	refillAt int // so few ready calls are a reason to claim more
 }
@@ -161,6 +162,7 @@ func New(o Options) (*Worker, error) {
 		wake:    make(chan struct{}, 1),
 		freed:   make(chan struct{}, 1),
 		beat:    make(chan struct{}, 1),
+		handed:  make(chan func()),
 		running: map[store.Attempt]*claimedCall{},
 	}
 	var err error
@@ -262,7 +264,7 @@ func (w *Worker) stop() {
 			zap.Duration("grace", w.options.ShutdownGrace))
 	}
 	ended := make(chan struct{})
-	go func() { w.slots.Wait(); close(ended) }()
+	go func() { w.slots.Wait(); close(w.handed); close(ended) }()
 	select {
 	case <-ended:
 		return
