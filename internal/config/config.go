@@ -15,23 +15,15 @@ type Config struct {
 	DatabaseURL handlers.Secret `envconfig:"DATABASE_URL" may:"a connection string such as postgres://user:password@host:5432/database, with special characters of the password as %XX" desc:"The Postgres that holds everything, direct or through a pooler."`
 	DirectURL   handlers.Secret `envconfig:"DIRECT_URL" may:"a connection string such as postgres://user:password@host:5432/database, with special characters of the password as %XX" desc:"The same Postgres without a pooler, for migrations and notifications; set it where DATABASE_URL is a pooler in transaction mode."`
 
-	// DatabasePooler is what DATABASE_URL leads to; auto means that the worker finds out at start.
 	DatabasePooler string `envconfig:"DATABASE_POOLER" default:"auto" may:"auto, none, session or transaction" desc:"The mode of the pooler that DATABASE_URL leads to, or none. By default the worker finds out and logs what it found."`
 
-	// ToolsRegistry is the path of the registry, or the JSON itself. If it is empty, the file in the working directory is used,
-	// and otherwise the one built into the program.
 	ToolsRegistry string `envconfig:"TOOLS_REGISTRY" may:"the path of a file, or the JSON itself" desc:"The registry. By default tools.registry.json in the working directory, otherwise the one built into the program."`
 
-	// WorkerID names this process in the tables. Load fills it in.
-	WorkerID string `envconfig:"WORKER_ID" may:"1 to 100 printable characters" desc:"The name of this worker. By default RENDER_INSTANCE_ID, otherwise the name of the host."`
-	// WorkerConcurrency is how many calls run at once.
-	WorkerConcurrency int `envconfig:"WORKER_CONCURRENCY" default:"10" may:"a whole number from 1 to 1000" desc:"How many calls run at once."`
-	// WorkerConnections is the size of the pool that calls share; 0 means WorkerConcurrency. See [Config.CallConnections].
-	WorkerConnections int `envconfig:"WORKER_CONNECTIONS" default:"0" may:"a whole number from 0 to 1000" desc:"The connections to Postgres that running calls share; 0 means WORKER_CONCURRENCY. The worker itself uses three more."`
-	// PollIntervalMS is in milliseconds: see [Config.PollInterval].
-	PollIntervalMS int `envconfig:"TOOLS_POLL_INTERVAL_MS" default:"1000" may:"a whole number from 10 to 60000" desc:"Milliseconds between two polls of an idle worker."`
-	// ShutdownGrace is the time that running calls have after SIGTERM.
-	ShutdownGrace time.Duration `envconfig:"WORKER_SHUTDOWN_GRACE" default:"25s" may:"a duration from 0s to 1h, such as 25s" desc:"The time that running calls have after SIGTERM. It should be less than the platform waits before it kills the process."`
+	WorkerID          string        `envconfig:"WORKER_ID" may:"1 to 100 printable characters" desc:"The name of this worker. By default RENDER_INSTANCE_ID, otherwise the name of the host."`
+	WorkerConcurrency int           `envconfig:"WORKER_CONCURRENCY" default:"10" may:"a whole number from 1 to 1000" desc:"How many calls run at once."`
+	WorkerConnections int           `envconfig:"WORKER_CONNECTIONS" default:"0" may:"a whole number from 0 to 1000" desc:"The connections to Postgres that running calls share; 0 means WORKER_CONCURRENCY. The worker itself uses three more."`
+	PollIntervalMS    int           `envconfig:"TOOLS_POLL_INTERVAL_MS" default:"1000" may:"a whole number from 10 to 60000" desc:"Milliseconds between two polls of an idle worker."`
+	ShutdownGrace     time.Duration `envconfig:"WORKER_SHUTDOWN_GRACE" default:"25s" may:"a duration from 0s to 1h, such as 25s" desc:"The time that running calls have after SIGTERM. It should be less than the platform waits before it kills the process."`
 
 	LogLevel  string `envconfig:"LOG_LEVEL" default:"info" may:"debug, info, warn or error" desc:"The least severe messages that are logged."`
 	LogFormat string `envconfig:"LOG_FORMAT" default:"json" may:"json or console" desc:"json for machines, console for people."`

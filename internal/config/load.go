@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"net/url"
 	"os"
 	"slices"
@@ -37,13 +38,13 @@ func (c *Config) Wrong() map[string]string {
 	c.DatabasePooler, c.LogLevel, c.LogFormat = strings.ToLower(c.DatabasePooler), strings.ToLower(c.LogLevel), strings.ToLower(c.LogFormat)
 	wrong := map[string]string{}
 	for name, value := range map[string]handlers.Secret{"DATABASE_URL": c.DatabaseURL, "DIRECT_URL": c.DirectURL} {
-		if reason, ok := database(value.Reveal()); !ok {
+		if reason := database(value.Reveal()); reason != "" {
 			wrong[name] = reason
 		}
 	}
 	for name, right := range map[string]bool{
 		"DATABASE_POOLER":        slices.Contains([]string{"auto", "none", "session", "transaction"}, c.DatabasePooler),
-		"WORKER_ID":              utf8.RuneCountInString(c.WorkerID) <= maxWorkerID && printable(c.WorkerID),
+		"WORKER_ID":              c.WorkerID == workerID(c.WorkerID),
 		"WORKER_CONCURRENCY":     within(c.WorkerConcurrency, 1, 1000),
 		"WORKER_CONNECTIONS":     within(c.WorkerConnections, 0, 1000),
 		"TOOLS_POLL_INTERVAL_MS": within(c.PollIntervalMS, 10, 60_000),
@@ -58,35 +59,33 @@ func (c *Config) Wrong() map[string]string {
 	return wrong
 }
 
-// database checks a connection string, which may be empty. It passes none of pgx's errors on, since they quote the string.
-func database(dsn string) (reason string, ok bool) {
-	if dsn == "" {
-		return "", true
-	}
+// database returns why a connection string cannot be used, or "". It passes none of pgx's errors on, since they quote the
+// string.
+func database(dsn string) (reason string) {
 	scheme, _, isURL := strings.Cut(dsn, "://")
 	parsed, err := pgx.ParseConfig(dsn)
 	_, badEscape := url.PathUnescape(dsn)
 	switch {
+	case dsn == "":
+		return ""
 	case strings.ContainsAny(dsn[:1], "\"'`"):
-		reason = "it begins with a quotation mark, which does not belong to it"
+		return "it begins with a quotation mark, which does not belong to it"
 	case isURL && scheme != "postgres" && scheme != "postgresql" && !strings.ContainsAny(scheme, "= "):
-		reason = "it is the URL of something other than Postgres"
+		return "it is the URL of something other than Postgres"
 	case strings.Contains(dsn, "[YOUR-PASSWORD]"):
-		reason = "it still has [YOUR-PASSWORD] where the password belongs"
+		return "it still has [YOUR-PASSWORD] where the password belongs"
 	case err == nil && isURL && strayAt(dsn):
-		reason = "a part of the password was taken for the host"
+		return "a part of the password was taken for the host"
 	case err == nil && strings.ContainsAny(parsed.Host, "<>"):
-		reason = "its host has a part in <…>, which stands for a name of your own"
+		return "its host has a part in <…>, which stands for a name of your own"
 	case err == nil:
-		return "", true
+		return ""
 	case isURL && badEscape != nil:
-		reason = "it has a % without two digits of a code behind it; a % of the password itself is written %25"
+		return "it has a % without two digits of a code behind it; a % of the password itself is written %25"
 	case !isURL && !strings.Contains(dsn, "="):
-		reason = "it does not begin with postgres://"
-	default:
-		reason = "pgx cannot read it, or a file that it names, or a variable of libpq such as PGSSLMODE"
+		return "it does not begin with postgres://"
 	}
-	return reason, false
+	return "pgx cannot read it, or a file that it names, or a variable of libpq such as PGSSLMODE"
 }
 
 // strayAt reports whether a URL has an @ after its host: a slash or another special character, in a password that was not
@@ -96,31 +95,21 @@ func strayAt(dsn string) bool {
 	return err == nil && strings.Contains(u.EscapedPath()+u.Fragment, "@")
 }
 
-const maxWorkerID = 100 // characters
-
 // defaultWorkerID is the name that the platform gives this process, made to fit.
 func defaultWorkerID() string {
-	id := strings.TrimSpace(os.Getenv("RENDER_INSTANCE_ID"))
-	if id == "" {
-		id, _ = os.Hostname()
-	}
-	id = strings.Map(func(r rune) rune {
+	host, _ := os.Hostname()
+	return cmp.Or(workerID(cmp.Or(strings.TrimSpace(os.Getenv("RENDER_INSTANCE_ID")), host)), "worker")
+}
+
+// workerID returns the part of a name that can be a worker's: 100 printable characters.
+func workerID(name string) string {
+	printable := []rune(strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
 			return -1
 		}
 		return r
-	}, id)
-	if runes := []rune(id); len(runes) > maxWorkerID {
-		id = string(runes[:maxWorkerID])
-	}
-	if id == "" {
-		id = "worker"
-	}
-	return id
+	}, name))
+	return string(printable[:min(len(printable), 100)])
 }
 
 func within(n, lowest, highest int) bool { return lowest <= n && n <= highest }
-
-func printable(s string) bool {
-	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
-}

@@ -5,7 +5,7 @@ package envvar
 import (
 	"fmt"
 	"reflect"
-	"strconv"
+	"slices"
 	"strings"
 
 	"github.com/kelseyhightower/envconfig"
@@ -46,30 +46,25 @@ type InvalidError struct {
 // Error prints one problem a line.
 func (e *InvalidError) Error() string { return strings.Join(e.Problems, "\n") }
 
-// checker is a struct with rules beyond those of its fields' types. Wrong returns the variables that cannot be used, each
-// with a reason that may be empty.
-type checker interface{ Wrong() map[string]string }
-
 // Read fills structs, given by pointers. lookup returns the value of a variable, and "" for one that is not set. A value of
-// only white space counts as not set; text is trimmed. The error is an [*InvalidError] with every wrong value.
+// only white space counts as not set; text is trimmed. A struct with a method Wrong is asked which variables cannot be used
+// beyond their types, each with a reason that may be empty. The error is an [*InvalidError] with every wrong value.
 func Read(lookup func(name string) string, configs ...any) error {
 	e := &InvalidError{}
 	for _, config := range configs {
-		wrong := map[string]string{}
 		variables := Describe(config)
+		var unreadable []string // without the errors, which show values that may be secret
 		for i, v := range variables {
 			if readField(reflect.ValueOf(config).Elem(), i, strings.TrimSpace(lookup(v.Name))) != nil {
-				wrong[v.Name] = "" // the error shows the value, which may be secret
+				unreadable = append(unreadable, v.Name)
 			}
 		}
-		reasons := map[string]string{}
-		if c, ok := config.(checker); ok {
-			reasons = c.Wrong()
+		var wrong map[string]string
+		if c, ok := config.(interface{ Wrong() map[string]string }); ok {
+			wrong = c.Wrong()
 		}
 		for _, v := range variables {
-			_, unreadable := wrong[v.Name]
-			reason, refused := reasons[v.Name]
-			if unreadable || refused {
+			if reason, refused := wrong[v.Name]; refused || slices.Contains(unreadable, v.Name) {
 				e.Problems = append(e.Problems, v.problem(lookup(v.Name), reason))
 			}
 		}
@@ -95,7 +90,10 @@ func readField(config reflect.Value, i int, value string) error {
 }
 
 func (v Variable) problem(value, reason string) string {
-	is := "is " + shorten(value)
+	if runes := []rune(value); len(runes) > 80 {
+		value = string(runes[:79]) + "…"
+	}
+	is := fmt.Sprintf("is %q", value)
 	if v.Secret {
 		is = "is not valid (its value is not shown)"
 	}
@@ -103,11 +101,4 @@ func (v Variable) problem(value, reason string) string {
 		is += ": " + reason
 	}
 	return fmt.Sprintf("%s %s; it may be %s", v.Name, is, v.May)
-}
-
-func shorten(value string) string {
-	if runes := []rune(value); len(runes) > 80 {
-		value = string(runes[:79]) + "…"
-	}
-	return strconv.Quote(value)
 }

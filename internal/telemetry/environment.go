@@ -16,47 +16,47 @@ const (
 	none    = "none"
 )
 
-// environment says where the signals go. The SDK and its exporters read all other variables of OpenTelemetry themselves.
-type environment struct{ traces, metrics string } // the names of exporters
-
-// readEnvironment reads the variables that the SDK leaves to the program. It returns nil if nothing is to be sent. Its error
+// exporters reads the variables that the SDK leaves to the program. It reads all others of OpenTelemetry itself. The error
 // has a line for each wrong variable.
-func readEnvironment() (*environment, error) {
+func exporters() (traces, metrics string, err error) {
 	var wrong []error
 	exporter := func(signal string) string {
-		fallback := none
+		chosen := none
 		if endpointSet(signal) {
-			fallback = otlp
+			chosen = otlp
 		}
-		variable := "OTEL_" + signal + "_EXPORTER"
-		chosen := strings.ToLower(cmp.Or(value(variable), fallback))
-		if !slices.Contains([]string{otlp, console, none}, chosen) {
+		variable, value := firstSet("OTEL_" + signal + "_EXPORTER")
+		if chosen = cmp.Or(value, chosen); !slices.Contains([]string{otlp, console, none}, chosen) {
 			wrong = append(wrong, fmt.Errorf("%s is %q: use otlp, console or none", variable, chosen))
 		}
-		variable = "OTEL_EXPORTER_OTLP_" + signal + "_PROTOCOL"
-		if value(variable) == "" {
-			variable = "OTEL_EXPORTER_OTLP_PROTOCOL"
-		}
-		const builtIn = "http/protobuf"
-		if protocol := cmp.Or(value(variable), builtIn); chosen == otlp && !strings.EqualFold(protocol, builtIn) {
+		variable, protocol := firstSet("OTEL_EXPORTER_OTLP_"+signal+"_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+		if chosen == otlp && protocol != "" && protocol != "http/protobuf" {
 			wrong = append(wrong, fmt.Errorf("%s is %q: use http/protobuf, which collectors usually accept on port 4318", variable, protocol))
 		}
 		return chosen
 	}
-	e := &environment{traces: exporter("TRACES"), metrics: exporter("METRICS")}
-	disabled := strings.ToLower(value("OTEL_SDK_DISABLED"))
-	if disabled == "true" || e.traces == none && e.metrics == none {
-		return nil, nil
+	traces, metrics = exporter("TRACES"), exporter("METRICS")
+	variable, disabled := firstSet("OTEL_SDK_DISABLED")
+	switch {
+	case disabled == "true" || traces == none && metrics == none:
+		return none, none, nil
+	case disabled != "" && disabled != "false":
+		wrong = append(wrong, fmt.Errorf("%s is %q: use true or false", variable, disabled))
 	}
-	if disabled != "" && disabled != "false" {
-		wrong = append(wrong, fmt.Errorf("OTEL_SDK_DISABLED is %q: use true or false", disabled))
-	}
-	return e, errors.Join(wrong...)
+	return traces, metrics, errors.Join(wrong...)
 }
 
-// value returns a variable's value without surrounding white space.
-func value(variable string) string { return strings.TrimSpace(os.Getenv(variable)) }
+// firstSet returns the first of these variables that is set to more than white space, and its value in lower case.
+func firstSet(variables ...string) (name, value string) {
+	for _, name = range variables {
+		if value = strings.ToLower(strings.TrimSpace(os.Getenv(name))); value != "" {
+			break
+		}
+	}
+	return name, value
+}
 
 func endpointSet(signal string) bool {
-	return value("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || value("OTEL_EXPORTER_OTLP_"+signal+"_ENDPOINT") != ""
+	_, endpoint := firstSet("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_"+signal+"_ENDPOINT")
+	return endpoint != ""
 }

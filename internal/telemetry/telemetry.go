@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -43,20 +42,20 @@ type Options struct {
 
 // Telemetry exports what its tracer and its meter record. A nil Telemetry is valid and exports nothing.
 type Telemetry struct {
-	version  string
+	tracer   trace.Tracer // nil if traces are off
+	meter    metric.Meter // nil if metrics are off
+	shutdown []func(context.Context) error
 	warnings *warnings
-	traces   *sdktrace.TracerProvider // nil if traces are off
-	metrics  *sdkmetric.MeterProvider // nil if metrics are off
 }
 
 // Start sets up what the environment asks for, without connecting. It returns nil if that is nothing. Its error names the
 // wrong variables. A process may have only one Telemetry at a time, since OpenTelemetry's error handler is global.
 func Start(ctx context.Context, o Options) (_ *Telemetry, err error) {
-	env, err := readEnvironment()
-	if env == nil || err != nil {
+	traces, metrics, err := exporters()
+	if err != nil || traces == none && metrics == none {
 		return nil, err
 	}
-	t := &Telemetry{version: o.Version, warnings: newWarnings(o.Log, headerSecrets())}
+	t := &Telemetry{warnings: newWarnings(o.Log, headerSecrets())}
 	ignored := settings{o.Log}
 	otel.SetErrorHandler(ignored)
 	otel.SetLogger(logr.New(ignored))
@@ -80,38 +79,42 @@ func Start(ctx context.Context, o Options) (_ *Telemetry, err error) {
 	if err != nil {
 		ignored.Handle(err) // the resource has what was right
 	}
-	spans, err := env.spanExporter(ctx, o.Console)
-	if err != nil {
-		return nil, fmt.Errorf("set up OpenTelemetry's traces: %w", err)
+	if traces != none {
+		exporter, err := spanExporter(ctx, traces, o.Console)
+		if err != nil {
+			return nil, fmt.Errorf("set up OpenTelemetry's traces: %w", err)
+		}
+		provider := sdktrace.NewTracerProvider(sdktrace.WithResource(resource), sdktrace.WithBatcher(exporter))
+		t.tracer = provider.Tracer(scope, trace.WithInstrumentationVersion(o.Version))
+		t.shutdown = append(t.shutdown, provider.Shutdown)
 	}
-	if spans != nil {
-		t.traces = sdktrace.NewTracerProvider(sdktrace.WithResource(resource), sdktrace.WithBatcher(spans))
+	if metrics != none {
+		exporter, err := metricExporter(ctx, metrics, o.Console)
+		if err != nil {
+			return nil, fmt.Errorf("set up OpenTelemetry's metrics: %w", err)
+		}
+		provider := sdkmetric.NewMeterProvider(sdkmetric.WithResource(resource), sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter)))
+		t.meter = provider.Meter(scope, metric.WithInstrumentationVersion(o.Version))
+		t.shutdown = append(t.shutdown, provider.Shutdown)
 	}
-	readings, err := env.metricExporter(ctx, o.Console)
-	if err != nil {
-		return nil, fmt.Errorf("set up OpenTelemetry's metrics: %w", err)
-	}
-	if readings != nil {
-		t.metrics = sdkmetric.NewMeterProvider(sdkmetric.WithResource(resource), sdkmetric.WithReader(sdkmetric.NewPeriodicReader(readings)))
-	}
-	o.Log.Info("telemetry is on", zap.String("traces", env.traces), zap.String("metrics", env.metrics))
+	o.Log.Info("telemetry is on", zap.String("traces", traces), zap.String("metrics", metrics))
 	return t, nil
 }
 
 // Tracer returns the tracer for the worker's spans, or nil if traces are off.
 func (t *Telemetry) Tracer() trace.Tracer {
-	if t == nil || t.traces == nil {
+	if t == nil {
 		return nil
 	}
-	return t.traces.Tracer(scope, trace.WithInstrumentationVersion(t.version))
+	return t.tracer
 }
 
 // Meter returns the meter for the worker's metrics, or nil if metrics are off.
 func (t *Telemetry) Meter() metric.Meter {
-	if t == nil || t.metrics == nil {
+	if t == nil {
 		return nil
 	}
-	return t.metrics.Meter(scope, metric.WithInstrumentationVersion(t.version))
+	return t.meter
 }
 
 // Stop sends what has not been sent yet, within two seconds.
@@ -121,52 +124,39 @@ func (t *Telemetry) Stop() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
-	var flushing sync.WaitGroup
-	flush := func(shutdown func(context.Context) error) {
-		flushing.Go(func() {
-			if err := shutdown(ctx); err != nil {
+	flushed := make(chan error, len(t.shutdown))
+	for _, shutdown := range t.shutdown {
+		go func() { flushed <- shutdown(ctx) }()
+	}
+	late := time.After(flushTimeout + 500*time.Millisecond) // an exporter that ignores its context is abandoned
+	for range t.shutdown {
+		select {
+		case err := <-flushed:
+			if err != nil {
 				t.warnings.Handle(fmt.Errorf("at the end: %w", err))
 			}
-		})
-	}
-	if t.traces != nil {
-		flush(t.traces.Shutdown)
-	}
-	if t.metrics != nil {
-		flush(t.metrics.Shutdown)
-	}
-	flushed := make(chan struct{})
-	go func() { flushing.Wait(); close(flushed) }()
-	select {
-	case <-flushed:
-	case <-time.After(flushTimeout + 500*time.Millisecond): // an exporter that ignores its context is abandoned
+		case <-late:
+			return
+		}
 	}
 }
 
-func (e *environment) spanExporter(ctx context.Context, w io.Writer) (sdktrace.SpanExporter, error) {
-	switch e.traces {
-	case otlp:
-		var o []otlptracehttp.Option
-		if !endpointSet("TRACES") {
-			o = append(o, otlptracehttp.WithInsecure()) // the specification's default is http://localhost:4318
-		}
-		return otlptracehttp.New(ctx, o...)
-	case console:
+func spanExporter(ctx context.Context, name string, w io.Writer) (sdktrace.SpanExporter, error) {
+	switch {
+	case name == console:
 		return stdouttrace.New(stdouttrace.WithWriter(w))
+	case !endpointSet("TRACES"): // the specification's default is http://localhost:4318
+		return otlptracehttp.New(ctx, otlptracehttp.WithInsecure())
 	}
-	return nil, nil
+	return otlptracehttp.New(ctx)
 }
 
-func (e *environment) metricExporter(ctx context.Context, w io.Writer) (sdkmetric.Exporter, error) {
-	switch e.metrics {
-	case otlp:
-		var o []otlpmetrichttp.Option
-		if !endpointSet("METRICS") {
-			o = append(o, otlpmetrichttp.WithInsecure())
-		}
-		return otlpmetrichttp.New(ctx, o...)
-	case console:
+func metricExporter(ctx context.Context, name string, w io.Writer) (sdkmetric.Exporter, error) {
+	switch {
+	case name == console:
 		return stdoutmetric.New(stdoutmetric.WithWriter(w))
+	case !endpointSet("METRICS"):
+		return otlpmetrichttp.New(ctx, otlpmetrichttp.WithInsecure())
 	}
-	return nil, nil
+	return otlpmetrichttp.New(ctx)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -47,8 +48,8 @@ func newWarnings(log *zap.Logger, secrets []string) *warnings {
 // headerSecrets returns the values of the headers in the environment, and their words, since a collector may repeat the
 // token without its "Bearer".
 func headerSecrets() (secrets []string) {
-	for _, variable := range []string{"HEADERS", "TRACES_HEADERS", "METRICS_HEADERS"} {
-		for pair := range strings.SplitSeq(value("OTEL_EXPORTER_OTLP_"+variable), ",") {
+	for _, signal := range []string{"", "TRACES_", "METRICS_"} {
+		for pair := range strings.SplitSeq(os.Getenv("OTEL_EXPORTER_OTLP_"+signal+"HEADERS"), ",") {
 			_, text, _ := strings.Cut(pair, "=")
 			if header, err := url.PathUnescape(text); err == nil {
 				secrets = append(append(secrets, strings.TrimSpace(header)), strings.Fields(header)...)
