@@ -39,6 +39,12 @@ on conflict (source, version) do update set sha256 = excluded.sha256, applied_at
 // lock is the advisory lock that lets one process migrate at a time; the number is arbitrary and stays.
 const lock = 4716_0001
 
+const (
+	lockPatience    = time.Minute // for a file that gets no lock
+	lockTimeout     = "55P03"     // SQLSTATE
+	undefinedObject = "42704"
+)
+
 // Result says what [Apply] did.
 type Result struct {
 	Created bool     // the database had nothing of GEM before
@@ -81,22 +87,25 @@ func Apply(ctx context.Context, url string, sources ...Source) (Result, error) {
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 
 	began := time.Now()
-	for try := 1; ; {
+	for try := 1; ; try++ {
 		applied, err := done.step(ctx, conn, files)
+		pgErr := &pgconn.PgError{} // without a code if err is not Postgres's
+		errors.As(err, &pgErr)
 		switch {
 		case err == nil && !applied:
 			return done, nil
 		case err == nil:
-			try = 1
+			try = 0
 			continue
-		case !passing(err, try, time.Since(began)):
-			if isCode(err, lockTimeout) {
-				err = fmt.Errorf("%w: a transaction has been open for more than %s that used this table, such as that of a dump; "+
-					"pg_stat_activity shows it. Migrate again when it has ended", err, lockPatience)
-			}
+		case pgErr.Code == undefinedObject && try == 1:
+			// Another database of this server was migrated at the same time and created a role that this one could not see yet.
+		case pgErr.Code == lockTimeout && time.Since(began) < lockPatience:
+		case pgErr.Code == lockTimeout:
+			return done, fmt.Errorf("apply the migrations: %w: a transaction has been open for more than %s that used this table, "+
+				"such as that of a dump; pg_stat_activity shows it. Migrate again when it has ended", err, lockPatience)
+		default:
 			return done, fmt.Errorf("apply the migrations: %w", err)
 		}
-		try++
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second):
@@ -106,60 +115,45 @@ func Apply(ctx context.Context, url string, sources ...Source) (Result, error) {
 
 // step applies the next file that is missing, in a transaction of its own, and reports whether there was one.
 func (r *Result) step(ctx context.Context, conn *pgx.Conn, files []file) (applied bool, err error) {
-	tx, err := conn.Begin(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(lock)); err != nil {
-		return false, fmt.Errorf("wait for the migration lock: %w", err)
-	}
-	had, err := readLedger(ctx, tx)
-	if err != nil {
-		return false, err
-	}
-	next, err := had.next(files)
-	if err != nil || next == nil {
-		if err == nil && had.functionsAreNewer() {
-			r.Notes = append(r.Notes, fmt.Sprintf("the functions of the database have the number %d and stay: this program's have %d",
-				had.functionsVersion(), functionsNumber))
+	var next *file
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(lock)); err != nil {
+			return fmt.Errorf("wait for the migration lock: %w", err)
 		}
+		had, err := readLedger(ctx, tx)
+		if err == nil {
+			err = had.refuses(files)
+		}
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(files, had.lacks)
+		if i < 0 {
+			f := slices.IndexFunc(had, func(r recorded) bool { return r.Source == functions })
+			if newest := had[f].Version; newest > functionsNumber {
+				r.Notes = append(r.Notes, fmt.Sprintf("the functions of the database have the number %d and stay: this program's have %d",
+					newest, functionsNumber))
+			}
+			return nil
+		}
+		next = &files[i]
+		r.Created = r.Created || len(had) == 0
+		// A statement that waits for a table behind a long transaction keeps all others waiting: it gives up, and is tried again.
+		sql := "set local lock_timeout = '3s';\n" + next.sql + "\n;\n" + fmt.Sprintf(record, next.source, next.version, next.name, next.sha256())
+		if len(had) == 0 {
+			sql = createLedger + sql
+		}
+		_, err = conn.PgConn().Exec(ctx, sql).ReadAll()
+		return err
+	})
+	switch {
+	case next == nil:
 		return false, err
-	}
-	r.Created = r.Created || len(had) == 0
-	// A statement that waits for a table behind a long transaction keeps all others waiting: it gives up, and is tried again.
-	sql := "set local lock_timeout = '3s';\n" + next.sql + "\n;\n" + fmt.Sprintf(record, next.source, next.version, next.name, next.sha256())
-	if len(had) == 0 {
-		sql = createLedger + sql
-	}
-	if _, err := conn.PgConn().Exec(ctx, sql).ReadAll(); err != nil {
-		return false, fmt.Errorf("%s: %w", next, err)
-	}
-	if err := tx.Commit(ctx); err != nil {
+	case err != nil:
 		return false, fmt.Errorf("%s: %w", next, err)
 	}
 	r.Applied = append(r.Applied, next.String())
 	return true, nil
-}
-
-// lockPatience is how long a file is tried again that gets no lock.
-const lockPatience = time.Minute
-
-// SQLSTATEs.
-const (
-	lockTimeout     = "55P03"
-	undefinedObject = "42704"
-)
-
-// passing reports whether a file that failed is to be tried again: it got no lock in time; or another database of this server
-// was migrated at the same time and created a role that this transaction cannot see yet.
-func passing(err error, try int, since time.Duration) bool {
-	return isCode(err, lockTimeout) && since < lockPatience || isCode(err, undefinedObject) && try == 1
-}
-
-func isCode(err error, code string) bool {
-	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && pgErr.Code == code
 }
 
 // Print writes everything that [Apply] would run on an empty database as one plain SQL file. It can be run again.
