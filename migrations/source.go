@@ -62,17 +62,13 @@ func plan(sources []Source) ([]file, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := Source{Name: core, Files: tables}.files()
-	if err != nil {
-		return nil, err
-	}
 	whole, err := allFunctions()
 	if err != nil {
 		return nil, err
 	}
-	all = append(all, whole)
-	named := map[string]bool{core: true, functions: true}
-	for _, s := range sources {
+	var all []file
+	named := map[string]bool{functions: true}
+	for _, s := range append([]Source{{Name: core, Files: tables}}, sources...) {
 		if !sourceName.MatchString(s.Name) || named[s.Name] {
 			return nil, fmt.Errorf("the name %q of a set of migrations is taken, or is not made of a to z, 0 to 9 and _", s.Name)
 		}
@@ -82,6 +78,9 @@ func plan(sources []Source) ([]file, error) {
 			return nil, err
 		}
 		all = append(all, of...)
+		if s.Name == core {
+			all = append(all, whole)
+		}
 	}
 	return all, nil
 }
@@ -89,54 +88,55 @@ func plan(sources []Source) ([]file, error) {
 var (
 	sourceName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,39}$`)
 	fromStdin  = regexp.MustCompile(`(?is)\bcopy\b[^;]*\bfrom\s+stdin\b`)
-	fileName   = regexp.MustCompile(`^([0-9]{5})_[a-z0-9_]+\.sql$`)
+	fileName   = regexp.MustCompile(`^[0-9]{5}_[a-z0-9_]+\.sql$`)
 	// grant is a list of privileges and a table: the text goes into a statement.
 	grant = regexp.MustCompile(`^((?:select|insert|update|delete)(?:, ?(?:select|insert|update|delete))*) on ((?:[a-z_][a-z0-9_]*\.)?[a-z_][a-z0-9_]*)$`)
 )
 
 // files are the files of a source, in order.
 func (s Source) files() ([]file, error) {
-	if s.Files == nil {
-		return nil, fmt.Errorf("the migrations %s have no files", s.Name)
+	var entries []fs.DirEntry
+	var err error
+	if s.Files != nil {
+		entries, err = fs.ReadDir(s.Files, ".") // sorted by name, and so by number
 	}
-	grants, err := s.grants()
-	if err != nil {
-		return nil, err
-	}
-	entries, err := fs.ReadDir(s.Files, ".") // sorted by name, and so by number
 	if err != nil {
 		return nil, fmt.Errorf("read the migrations %s: %w", s.Name, err)
 	}
 	var all []file
+	last := file{version: grantsVersion}
 	for _, e := range entries {
 		if path.Ext(e.Name()) != ".sql" {
 			continue
 		}
-		number := fileName.FindStringSubmatch(e.Name())
-		if number == nil {
-			return nil, fmt.Errorf("the migration %s/%s: a name has the form 00001_what_it_makes.sql", s.Name, e.Name())
-		}
-		version, err := strconv.Atoi(number[1])
-		if err != nil || version == grantsVersion {
-			return nil, fmt.Errorf("the migration %s/%s: numbers begin with 00001", s.Name, e.Name())
-		}
-		if len(all) > 0 && all[len(all)-1].version == version {
-			return nil, fmt.Errorf("the migrations %[1]s/%[2]s and %[1]s/%[3]s have the same number", s.Name, all[len(all)-1].name, e.Name())
-		}
+		number, _, _ := strings.Cut(e.Name(), "_")
+		version, _ := strconv.Atoi(number)
 		sql, err := fs.ReadFile(s.Files, e.Name())
-		if err != nil {
-			return nil, fmt.Errorf("read the migration %s/%s: %w", s.Name, e.Name(), err)
+		f := file{source: s.Name, version: version, name: e.Name(), sql: string(sql)}
+		switch {
+		case !fileName.MatchString(f.name):
+			return nil, fmt.Errorf("the migration %s: a name has the form 00001_what_it_makes.sql", f)
+		case version == grantsVersion:
+			return nil, fmt.Errorf("the migration %s: numbers begin with 00001", f)
+		case version == last.version:
+			return nil, fmt.Errorf("the migrations %s and %s have the same number", last, f)
+		case err != nil:
+			return nil, fmt.Errorf("read the migration %s: %w", f, err)
+		case fromStdin.Match(sql):
+			return nil, fmt.Errorf("the migration %s has COPY FROM STDIN, which only psql can run: use INSERT", f)
 		}
-		if fromStdin.Match(sql) {
-			return nil, fmt.Errorf("the migration %s/%s has COPY FROM STDIN, which only psql can run: use INSERT", s.Name, e.Name())
-		}
-		all = append(all, file{source: s.Name, version: version, name: e.Name(), sql: string(sql)})
+		all, last = append(all, f), f
 	}
-	if grants != "" && len(all) > 0 { // a file may make a table anew: with each they are applied again
-		grants = fmt.Sprintf("-- up to %s\n%s", all[len(all)-1].name, grants)
+	if s.Files == nil || len(all) == 0 && len(s.Grants) > 0 {
+		return nil, fmt.Errorf("the migrations %s have no files: add the SQL files that make the tables, and leave grants on other tables "+
+			"to the domain or the program that makes those", s.Name)
+	}
+	grants, err := s.grants()
+	if grants != "" { // a file may make a table anew: with each they are applied again
+		grants = fmt.Sprintf("-- up to %s\n%s", last.name, grants)
 		all = append(all, file{source: s.Name, version: grantsVersion, name: "grants", sql: grants})
 	}
-	return all, nil
+	return all, err
 }
 
 // grantsVersion is the version under which the grants of a source are recorded. They are applied when they or its files change.
@@ -170,11 +170,11 @@ func allFunctions() (file, error) {
 	return file{source: functions, version: functionsNumber, name: "functions", sql: sql.String()}, nil
 }
 
-// Sources returns the tables of the domains that a program lists.
+// Sources returns the tables of the domains that a program lists, and their grants.
 func Sources(domains ...any) []Source {
 	var all []Source
 	for _, d := range handlers.Domains(domains...) {
-		if d.Tables != nil {
+		if d.Tables != nil || len(d.Grants) > 0 {
 			all = append(all, Source{Name: d.Name(), Files: d.Tables, Grants: d.Grants})
 		}
 	}

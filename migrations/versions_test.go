@@ -11,6 +11,7 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/google/go-cmp/cmp"
@@ -286,10 +287,23 @@ func TestAWrongSourceIsRefused(t *testing.T) {
 		"shop/00001_a.sql and shop/00001_b.sql have the same number": {Name: "shop", Files: fstest.MapFS{"00001_a.sql": {}, "00001_b.sql": {}}},
 		`the grant "all on orders; drop table x" of shop`:            {Name: "shop", Files: file("00001_a.sql"), Grants: []string{"all on orders; drop table x"}},
 		"the migrations shop have no files":                          {Name: "shop"},
+		"the migrations cellar have no files: add the SQL files":     {Name: "cellar", Grants: []string{"select on orders"}},
+		"the migrations attic have no files: add the SQL files":      {Name: "attic", Files: fstest.MapFS{"notes.txt": {}}, Grants: []string{"select on orders"}},
 	} {
 		if err := migrations.Print(&strings.Builder{}, source); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("got %v, want %q", err, says)
 		}
+	}
+}
+
+type larder struct{}
+
+// They would be missing only when a tool needs them.
+func TestGrantsOfADomainWithoutTablesAreRefused(t *testing.T) {
+	t.Parallel()
+	sources := migrations.Sources(larder{}, handlers.Domain{Tools: &larder{}, Grants: []string{"select on orders"}})
+	if err := migrations.Print(&strings.Builder{}, sources...); err == nil || !strings.Contains(err.Error(), "the migrations larder have no files: add") {
+		t.Errorf("got %v", err)
 	}
 }
 

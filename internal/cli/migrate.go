@@ -21,12 +21,15 @@ func migrateCommand(p *Program) *cobra.Command {
 		Use:   "migrate",
 		Short: "Create the tables, or bring them to the version of this program",
 		Long: `
-Needs DATABASE_URL; DIRECT_URL is used instead where it is set. GEM's own tables
-come first, then those of the domains and of the program. Tables of an earlier
-GEM are taken over with their rows. A second run finds nothing to do, and
-several at once do it once, so run it in every deploy before the workers start:
-those of the version before go on meanwhile. A program that is older than the
-database changes nothing, or refuses.`,
+Applies the migrations that the database lacks: GEM's own, then those of the
+domains and of the program. It connects through DIRECT_URL if that is set, and
+otherwise through DATABASE_URL.
+
+Run it in every deploy, before the new workers start. Workers of the version
+before keep running meanwhile. It can be run again, and several times at once:
+each migration is applied once. Tables of an earlier GEM are kept, with their
+rows. A database that a newer program has migrated is not changed; the command
+fails if it has migrations that this program does not know.`,
 		Example: "  DATABASE_URL=postgres://user:password@host:5432/postgres gem migrate",
 		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -60,7 +63,7 @@ database changes nothing, or refuses.`,
 		},
 	}
 	patienceFlag(cmd, &patience)
-	cmd.Flags().BoolVar(&print, "print", false, "only print the SQL, as one file for psql or the migrations folder of Supabase")
+	cmd.Flags().BoolVar(&print, "print", false, "print the SQL instead of running it, as one file for psql or the migrations folder of Supabase")
 	return cmd
 }
 
