@@ -29,11 +29,10 @@ const (
 // HandleCancel starts to send cancel requests.
 func (c *canceller) HandleCancel(context.Context) {
 	c.ended, c.done = make(chan struct{}), make(chan struct{})
-	deadline := time.Now().Add(cancelTimeout)
-	_ = c.conn.Conn().SetDeadline(deadline)
+	_ = c.conn.Conn().SetDeadline(time.Now().Add(cancelTimeout))
+	dropped := time.After(cancelTimeout)
 	go func() {
 		defer close(c.done)
-		dropped := time.After(time.Until(deadline))
 		for {
 			select {
 			case <-c.request():
@@ -54,14 +53,12 @@ func (c *canceller) HandleCancel(context.Context) {
 
 // request sends a cancel request. The channel is closed when the other side has hung up.
 func (c *canceller) request() <-chan struct{} {
-	answered := make(chan struct{})
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	go func() {
-		defer close(answered)
-		ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 		defer cancel()
 		_ = c.conn.CancelRequest(ctx) // if it fails, the connection's deadline ends the statement
 	}()
-	return answered
+	return ctx.Done()
 }
 
 // HandleUnwatchAfterCancel waits until the connection can be used again.

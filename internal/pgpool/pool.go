@@ -46,10 +46,7 @@ func Open(ctx context.Context, url string, o Options) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, errMalformed
 	}
-	config.MaxConns = 4
-	if o.MaxConns > 0 {
-		config.MaxConns = o.MaxConns
-	}
+	config.MaxConns = cmp.Or(o.MaxConns, 4)
 	config.MaxConnIdleTime = 5 * time.Minute
 	config.PingTimeout = pingTimeout
 	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool {
@@ -67,9 +64,7 @@ func Open(ctx context.Context, url string, o Options) (*pgxpool.Pool, error) {
 // name. Of o it reads Mode and Name.
 func Configure(config *pgx.ConnConfig, o Options) {
 	config.ConnectTimeout = connectTimeout
-	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
-		return &canceller{conn: conn}
-	}
+	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler { return &canceller{conn: conn} }
 	keep := config.OnPgError
 	config.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
 		// A session that began while the server was read-only may stay read-only after the server is not.
@@ -82,7 +77,5 @@ func Configure(config *pgx.ConnConfig, o Options) {
 }
 
 func setName(config *pgx.ConnConfig, name string) {
-	if config.RuntimeParams["application_name"] == "" {
-		config.RuntimeParams["application_name"] = name
-	}
+	config.RuntimeParams["application_name"] = cmp.Or(config.RuntimeParams["application_name"], name)
 }

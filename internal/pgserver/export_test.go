@@ -18,10 +18,7 @@ func Find(ctx context.Context, chosen string, installed []string, client, cache 
 	if err != nil {
 		return "", err
 	}
-	s := search{
-		chosen: chosen, installed: installed, as: as, log: func(string) {},
-		npm: npm{client: client, cache: cache},
-	}
+	s := search{chosen: chosen, installed: installed, npm: client, cache: cache, as: as}
 	bin, err := s.find(ctx)
 	return bin.dir, err
 }

@@ -44,8 +44,9 @@ func startKeeper(f folder, bin binaries, as account, password string, o Options,
 	defer input.Close()
 
 	afterwards, nosync := "remove", "--no-sync"
+	var inherited []*os.File
 	if f.kept() {
-		afterwards = "keep"
+		afterwards, inherited = "keep", []*os.File{f.lock}
 	}
 	if o.Durable {
 		nosync = ""
@@ -55,10 +56,7 @@ func startKeeper(f folder, bin binaries, as account, password string, o Options,
 		filepath.Join(bin.dir, "initdb"), nosync, filepath.Join(bin.dir, "postgres"),
 	}
 	cmd := as.command("/bin/sh", append(args, settings...)...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = input, log, log
-	if f.kept() {
-		cmd.ExtraFiles = []*os.File{f.lock}
-	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = input, log, log, inherited
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("start /bin/sh: %w", err), pipe.Close(), log.Close())
 	}

