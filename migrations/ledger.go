@@ -83,8 +83,8 @@ func Check(ctx context.Context, db DB, sources ...Source) error {
 	if err != nil {
 		return err
 	}
-	files = slices.DeleteFunc(files, func(f file) bool { return f.version == grantsVersion }) // a worker may work without them
-	missing := slices.IndexFunc(files, had.lacks)
+	// A worker may work without the grants.
+	missing := slices.IndexFunc(files, func(f file) bool { return f.version != grantsVersion && had.lacks(f) })
 	switch {
 	case missing < 0:
 		return nil

@@ -3,7 +3,6 @@ package migrations
 import (
 	"crypto/sha256"
 	"embed"
-	"encoding/hex"
 	"fmt"
 	"io/fs"
 	"path"
@@ -49,10 +48,7 @@ type file struct {
 	sql     string
 }
 
-func (f file) sha256() string {
-	sum := sha256.Sum256([]byte(f.sql))
-	return hex.EncodeToString(sum[:])
-}
+func (f file) sha256() string { return fmt.Sprintf("%x", sha256.Sum256([]byte(f.sql))) }
 
 func (f file) String() string { return f.source + "/" + f.name }
 

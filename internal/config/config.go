@@ -2,6 +2,7 @@
 package config
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/gemworker/gem/handlers"
@@ -36,10 +37,7 @@ func (c *Config) PollInterval() time.Duration {
 
 // CallConnections is how many connections running calls share: at most one a call.
 func (c *Config) CallConnections() int {
-	if c.WorkerConnections == 0 {
-		return c.WorkerConcurrency
-	}
-	return min(c.WorkerConnections, c.WorkerConcurrency)
+	return min(cmp.Or(c.WorkerConnections, c.WorkerConcurrency), c.WorkerConcurrency)
 }
 
 // RequireDatabase returns an error that says what to do if no database is configured.

@@ -24,9 +24,9 @@ func Load() (*Config, error) {
 	if err := envvar.Read(os.Getenv, c); err != nil {
 		return nil, err
 	}
-	if c.WorkerID == "" {
-		c.WorkerID = defaultWorkerID()
-	}
+	host, _ := os.Hostname()
+	platform := cmp.Or(strings.TrimSpace(os.Getenv("RENDER_INSTANCE_ID")), host)
+	c.WorkerID = cmp.Or(c.WorkerID, workerID(platform), "worker")
 	return c, nil
 }
 
@@ -93,12 +93,6 @@ func database(dsn string) (reason string) {
 func strayAt(dsn string) bool {
 	u, err := url.Parse(dsn)
 	return err == nil && strings.Contains(u.EscapedPath()+u.Fragment, "@")
-}
-
-// defaultWorkerID is the name that the platform gives this process, made to fit.
-func defaultWorkerID() string {
-	host, _ := os.Hostname()
-	return cmp.Or(workerID(cmp.Or(strings.TrimSpace(os.Getenv("RENDER_INSTANCE_ID")), host)), "worker")
 }
 
 // workerID returns the part of a name that can be a worker's: 100 printable characters.

@@ -9,10 +9,7 @@ import (
 
 // Logger returns a logger that writes to stderr as LOG_LEVEL and LOG_FORMAT say. It drops no line: a call's log is whole.
 func (c *Config) Logger() *zap.Logger {
-	level, err := zapcore.ParseLevel(c.LogLevel)
-	if err != nil {
-		level = zapcore.InfoLevel // only a Config that Load did not make
-	}
+	level, _ := zapcore.ParseLevel(c.LogLevel) // info if it has none, in a Config that Load did not make
 	format := zap.NewProductionEncoderConfig()
 	format.TimeKey = "time"
 	format.EncodeTime = zapcore.RFC3339NanoTimeEncoder

@@ -3,6 +3,7 @@
 package envvar
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -79,10 +80,7 @@ func Read(lookup func(name string) string, configs ...any) error {
 // environment, so the value is given to it as the default of a variable whose name nothing can have.
 func readField(config reflect.Value, i int, value string) error {
 	f := config.Type().Field(i)
-	if value == "" {
-		value = f.Tag.Get("default")
-	}
-	f.Tag = reflect.StructTag(fmt.Sprintf(`envconfig:"=" default:%q`, value))
+	f.Tag = reflect.StructTag(fmt.Sprintf(`envconfig:"=" default:%q`, cmp.Or(value, f.Tag.Get("default"))))
 	one := reflect.New(reflect.StructOf([]reflect.StructField{{Name: f.Name, Type: f.Type, Tag: f.Tag}}))
 	err := envconfig.Process("", one.Interface())
 	config.Field(i).Set(one.Elem().Field(0))

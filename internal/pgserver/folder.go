@@ -38,7 +38,7 @@ func openFolder(ctx context.Context, dataDir string, as account) (folder, error)
 		return folder{}, err
 	}
 	lock, err := lockDataDir(ctx, dir)
-	return folder{path: dir, lock: lock}, err
+	return folder{dir, lock}, err
 }
 
 func temporaryParent(as account) (string, error) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -56,9 +57,9 @@ func Start(ctx context.Context, o Options) (_ *Telemetry, err error) {
 		return nil, err
 	}
 	t := &Telemetry{warnings: newWarnings(o.Log, headerSecrets())}
-	ignored := settings{o.Log}
-	otel.SetErrorHandler(ignored)
-	otel.SetLogger(logr.New(ignored))
+	settings := settings{slog.DiscardHandler, o.Log}
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(settings.ignored))
+	otel.SetLogger(logr.FromSlogHandler(settings))
 	defer func() {
 		if v := recover(); v != nil { // the SDK makes a queue of any size it is asked for
 			err = fmt.Errorf("OpenTelemetry cannot use a setting of the environment, such as OTEL_BSP_MAX_QUEUE_SIZE: %v", v)
@@ -77,7 +78,7 @@ func Start(ctx context.Context, o Options) (_ *Telemetry, err error) {
 		attribute.String("gem.worker.name", o.Worker),
 	), resource.WithFromEnv())
 	if err != nil {
-		ignored.Handle(err) // the resource has what was right
+		settings.ignored(err) // the resource has what was right
 	}
 	if traces != none {
 		exporter, err := spanExporter(ctx, traces, o.Console)

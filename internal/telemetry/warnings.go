@@ -1,9 +1,10 @@
 package telemetry
 
 import (
+	"context"
 	"errors"
-	"fmt"
 	"io/fs"
+	"log/slog"
 	"net/url"
 	"os"
 	"slices"
@@ -11,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	"go.uber.org/zap"
 )
 
@@ -77,42 +77,38 @@ func (w *warnings) Handle(err error) {
 
 // settings logs every setting that the SDK cannot use while it is being set up. The SDK then goes on with its default. It
 // logs no values from the environment, since headers and endpoints may hold secrets.
-type settings struct{ log *zap.Logger }
-
-// Handle implements otel.ErrorHandler.
-func (s settings) Handle(err error) {
-	s.log.Warn("OpenTelemetry ignores a setting of the environment", zap.Error(err))
+type settings struct {
+	slog.Handler // discards: for the methods that the SDK does not use
+	log          *zap.Logger
 }
 
-// Error implements logr.LogSink.
-func (s settings) Error(err error, message string, pairs ...any) {
-	switch e := err.(type) { //nolint:errorlint // as the SDK gets them from the standard library
-	case *url.Error:
-		err = errors.New("not a valid URL")
-	case *fs.PathError:
-		err = e.Err
-	}
-	s.Handle(fmt.Errorf("%s%s: %w", variableIn(pairs), message, err))
-}
+func (s settings) Enabled(_ context.Context, level slog.Level) bool { return level >= -4 }
 
-// Info implements logr.LogSink. The SDK's warnings have level 1. It reports a number that it cannot parse at level 4.
-func (s settings) Info(level int, message string, pairs ...any) {
-	if variable := variableIn(pairs); level <= 1 || variable != "" {
-		s.Handle(errors.New(variable + message))
-	}
-}
-
-// variableIn returns the name of the variable that a message is about, as "NAME: ". It is empty if pairs do not have one.
-func variableIn(pairs []any) string {
-	for _, p := range pairs {
-		if name, ok := p.(string); ok && strings.HasPrefix(name, "OTEL_") {
-			return name + ": "
+// Handle gets the SDK's warnings at level -1. The SDK reports a number that it cannot parse at level -4.
+func (s settings) Handle(_ context.Context, r slog.Record) error {
+	var variable, reason string
+	for a := range r.Attrs {
+		switch value := a.Value.Any().(type) {
+		case *url.Error:
+			reason = ": not a valid URL"
+		case *fs.PathError:
+			reason = ": " + value.Err.Error()
+		case error:
+			reason = ": " + value.Error()
+		}
+		text, _ := a.Value.Any().(string)
+		for _, name := range []string{a.Key, text} {
+			if strings.HasPrefix(name, "OTEL_") {
+				variable = name + ": "
+			}
 		}
 	}
-	return ""
+	if variable != "" || r.Level >= -1 {
+		s.ignored(errors.New(variable + r.Message + reason))
+	}
+	return nil
 }
 
-func (s settings) Init(logr.RuntimeInfo)          {}
-func (s settings) Enabled(level int) bool         { return level <= 4 }
-func (s settings) WithValues(...any) logr.LogSink { return s }
-func (s settings) WithName(string) logr.LogSink   { return s }
+func (s settings) ignored(err error) {
+	s.log.Warn("OpenTelemetry ignores a setting of the environment", zap.Error(err))
+}
