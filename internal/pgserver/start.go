@@ -77,7 +77,7 @@ func startOn(ctx context.Context, choosePort func() (int, error), o Options, bin
 
 // settings returns the server's arguments. The last one of a name counts.
 func settings(o Options, port int) (args []string) {
-	// A container's /dev/shm is too small for the shared memory, which mmap puts into the data folder.
+	// mmap puts shared memory into the data folder, since a container's /dev/shm is too small for it.
 	set := []string{"max_connections=300", "timezone=UTC", "log_timezone=UTC", "dynamic_shared_memory_type=mmap"}
 	if !o.Durable {
 		set = append(set, "fsync=off", "synchronous_commit=off", "full_page_writes=off")
@@ -88,7 +88,7 @@ func settings(o Options, port int) (args []string) {
 	for name, value := range o.Settings {
 		set = append(set, name+"="+value)
 	}
-	// The package relies on these, so nothing overrides them: the error of a failed start has the end of the log.
+	// The package relies on these, so nothing overrides them. The error of a failed start has the end of the log.
 	set = append(set, "port="+strconv.Itoa(port), "listen_addresses=127.0.0.1", "unix_socket_directories=", "logging_collector=off")
 	for _, s := range set {
 		args = append(args, "-c", s)

@@ -16,8 +16,8 @@ const (
 	none    = "none"
 )
 
-// exporters reads the variables that the SDK leaves to the program. It reads all others of OpenTelemetry itself. The error
-// has a line for each wrong variable.
+// exporters reads the variables that the SDK leaves to the program; the SDK and its exporters read all others. The error has
+// a line for each wrong variable.
 func exporters() (traces, metrics string, err error) {
 	var wrong []error
 	exporter := func(signal string) string {
