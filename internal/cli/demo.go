@@ -10,7 +10,6 @@ import (
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/pgserver"
-	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -131,7 +130,10 @@ func (d *demo) refuseBusy(ctx context.Context) error {
 	workers, err := client.ReadWorkers(ctx, d.frontend)
 	open := false
 	if err == nil || lacksSchema(err) { // an earlier GEM has calls and no workers
-		open, err = store.AnyOpen(ctx, d.frontend)
+		err = d.frontend.QueryRow(ctx, `
+			select exists (select from public.core_tool_calls where status = 'queued')
+			    or exists (select from public.core_tool_calls where status = 'running')
+			    or exists (select from public.core_tool_calls where status = 'waiting')`).Scan(&open)
 	}
 	const instead = "unset DATABASE_URL, and the demo starts a Postgres of its own"
 	switch {

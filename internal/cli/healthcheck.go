@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 	"github.com/spf13/cobra"
 )
 
@@ -61,18 +61,28 @@ func livingWorker(ctx context.Context, database handlers.Secret, name string) (i
 	}
 	defer func() { _ = conn.Close(ctx) }()
 
-	w, err := store.WorkerNamed(ctx, conn, name)
+	var (
+		alive   bool
+		stopped time.Time
+		silent  time.Duration
+	)
+	err = conn.QueryRow(ctx, `
+		select worker_id, stopped_at is null and alive_until > clock_timestamp(), stopped_at, clock_timestamp() - heartbeat_at
+		from public.core_workers
+		where left(worker_id, -9) = $1 and right(worker_id, 9) ~ '^-[0-9a-f]{8}$'
+		order by 2 desc, heartbeat_at desc
+		limit 1`, name).Scan(&id, &alive, (*zeronull.Timestamptz)(&stopped), &silent)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return "", fmt.Errorf("no worker named %q is known to this database: it has not started yet, or has another WORKER_ID", name)
 	case err != nil:
 		return "", refusal(err)
-	case w.Alive:
-		return w.ID, nil
-	case !w.StoppedAt.IsZero():
-		return "", fmt.Errorf("%s stopped at %s", w.ID, moment(w.StoppedAt))
+	case alive:
+		return id, nil
+	case !stopped.IsZero():
+		return "", fmt.Errorf("%s stopped at %s", id, moment(stopped))
 	}
-	return "", fmt.Errorf("%s is silent: its last heartbeat was %s ago", w.ID, span(w.Silent))
+	return "", fmt.Errorf("%s is silent: its last heartbeat was %s ago", id, span(silent))
 }
 
 // healthConn is one connection that gives up as soon as its context ends, and whose statements need nothing of a pooler.

@@ -12,7 +12,6 @@ import (
 // The SQLSTATEs that are asked for by name. For all others the class is enough.
 const (
 	notHeld       = "GM001" // of the gem functions
-	noCall        = "PT404" // of cancel_tool_call, which PostgREST makes a 404
 	notPrepared   = "26000" // someone ran `deallocate all` or `discard all`
 	alreadyExists = "42P05" // another client of a pooler prepared a statement of that name
 	otherColumns  = "0A000" // a column of a prepared statement's result was added or changed

@@ -1,23 +1,14 @@
-// Package store is the Go face of the state machine in SQL: every call of a gem function that a worker makes, and what
-// workers and clients read of the core tables, a Go function each. The rules are in the SQL; nothing is decided here.
+// Package store is the Go face of the state machine in SQL: a Go function for every gem function that a worker calls, and for
+// reading receipts and journals. The rules are in the SQL; nothing is decided here.
 //
 // A statement that moves a call names the attempt that moves it. When that attempt no longer has the call, the statement
 // changes nothing and its error is [IsNotHeld].
 package store
 
-import (
-	"context"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-)
+import "github.com/gemworker/gem/handlers"
 
 // DB runs statements: a pool, a connection or a transaction.
-type DB interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
+type DB = handlers.DB
 
 // Attempt is one run of a call. It is the fence: a call is moved only by the attempt that claimed it last.
 type Attempt struct {
