@@ -19,7 +19,6 @@ import (
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // DB is a pool, a connection or a transaction of pgx. A call that was inserted in a transaction runs after the commit, so
@@ -105,9 +104,8 @@ const (
 // Cancel ends a call, or asks its worker to.
 func Cancel(ctx context.Context, db DB, id string) (answer Cancellation, err error) {
 	err = db.QueryRow(ctx, "select public.cancel_tool_call($1)", id).Scan(&answer)
-	var refused *pgconn.PgError
 	switch {
-	case errors.As(err, &refused) && refused.Code == "PT404": // which PostgREST makes a 404
+	case store.HasCode(err, "PT404"): // which PostgREST makes a 404
 		return "", notFound(ctx, db, id)
 	case err != nil:
 		return "", fmt.Errorf("cancel call %s: %w", id, err)
