@@ -28,7 +28,6 @@ several at once do it once, so run it in every deploy before the workers start:
 those of the version before go on meanwhile. A program that is older than the
 database changes nothing, or refuses.`,
 		Example: "  DATABASE_URL=postgres://user:password@host:5432/postgres gem migrate",
-		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if print {
 				return migrations.Print(cmd.OutOrStdout(), p.sources()...)
