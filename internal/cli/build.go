@@ -16,10 +16,6 @@ import (
 	"go.uber.org/zap"
 )
 
-// controlConns is the size of the pool for claims and heartbeats. With those that calls share and one that listens, a
-// worker opens WORKER_CONNECTIONS + 3.
-const controlConns = 2
-
 // setup puts together the worker of gem worker, gem dev and gem demo, in two steps: prepare and connect.
 type setup struct {
 	program  *Program
@@ -68,8 +64,9 @@ func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
 	if err != nil {
 		return nil, err
 	}
+	// With the one that listens, these are at most WORKER_CONNECTIONS + 3 connections.
 	for _, o := range []pgpool.Options{
-		{Mode: mode, MaxConns: controlConns, NoPing: true, Name: "gem control"},
+		{Mode: mode, MaxConns: 2, NoPing: true, Name: "gem control"},
 		{Mode: mode, MaxConns: int32(s.config.CallConnections()), Name: "gem calls"},
 	} {
 		pool, err := pgpool.Open(ctx, s.config.DatabaseURL.Reveal(), o)
@@ -124,7 +121,6 @@ func (s *setup) close() {
 	s.telemetry.Stop()
 }
 
-// databaseConfig reads the environment of a command that needs a database.
 func databaseConfig() (*config.Config, error) {
 	cfg, err := config.Load()
 	if err == nil {

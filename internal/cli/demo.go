@@ -49,7 +49,6 @@ empty or its schema has examples, defaults or an enum.`,
 	return cmd
 }
 
-// demo is one run of gem demo.
 type demo struct {
 	*setup
 	out, progress io.Writer
@@ -176,7 +175,6 @@ func (d *demo) round(ctx context.Context, intro string, calls ...*sample) error 
 	return nil
 }
 
-// print prints the receipts as a table.
 func (d *demo) print() error {
 	fmt.Fprintln(d.progress)
 	rows := [][]string{{"TOOL", "OUTCOME", "HIT", "TOOK", "WHAT CAME OF IT"}}
@@ -190,7 +188,6 @@ func (d *demo) print() error {
 	return table(d.out, rows)
 }
 
-// say prints on progress what happens, and when.
 func (d *demo) say(format string, args ...any) {
 	fmt.Fprintf(d.progress, "%6.2f s  %s\n", time.Since(d.began).Seconds(), fmt.Sprintf(format, args...))
 }

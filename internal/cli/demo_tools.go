@@ -13,7 +13,6 @@ import (
 	"github.com/gemworker/gem/registry"
 )
 
-// hasBuiltInTools reports whether the program has the built-in tools that the demo calls.
 func (d *demo) hasBuiltInTools() bool {
 	for _, name := range []string{"os.health_check", "os.create_note", "os.search_notes", "os.create_task", "leads.create",
 		"leads.update_stage", "leads.mark_lost", "comms.send_sms", "quote.generate_pdf"} {

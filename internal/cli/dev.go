@@ -46,7 +46,6 @@ are gone unless --keep or --dir says otherwise.`,
 	return cmd
 }
 
-// keptFolder is where --keep keeps the data.
 func keptFolder() (string, error) {
 	cache, err := os.UserCacheDir()
 	if os.Geteuid() == 0 && os.Getenv("XDG_CACHE_HOME") == "" {

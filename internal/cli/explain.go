@@ -165,7 +165,6 @@ func explainNotConfigured(r *receipts.Receipt) string {
 	return said
 }
 
-// explainFailed says what the error code means and what to do about it.
 func explainFailed(r *receipts.Receipt) string {
 	e, ok := r.Error()
 	if !ok {

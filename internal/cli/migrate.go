@@ -92,7 +92,6 @@ func (p *Program) checkSchema(ctx context.Context, db migrations.DB) error {
 	return refusal(migrations.Check(ctx, db, p.sources()...))
 }
 
-// migrated says what was done.
 func migrated(done migrations.Result) string {
 	switch {
 	case len(done.Applied) == 0:

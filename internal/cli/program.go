@@ -54,15 +54,13 @@ func (p *Program) sources() []migrations.Source {
 	return all
 }
 
-// registryFile is looked for in the working directory when TOOLS_REGISTRY is not set.
-const registryFile = "tools.registry.json"
-
 // loadRegistry reads the registry that chosen (TOOLS_REGISTRY) names or holds, the one in the working directory, or the
 // program's own, in this order. from says which it was.
 func (p *Program) loadRegistry(chosen string) (r *registry.Registry, from string, err error) {
+	const file = "tools.registry.json"
 	if chosen = strings.TrimSpace(chosen); chosen == "" {
-		if _, err := os.Stat(registryFile); !errors.Is(err, fs.ErrNotExist) {
-			chosen = registryFile
+		if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+			chosen = file
 		}
 	}
 	contents, from := p.Registry, "built in"

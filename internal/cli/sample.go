@@ -11,7 +11,6 @@ import (
 	"github.com/gemworker/gem/registry"
 )
 
-// sample is a call that shows a tool.
 type sample struct {
 	tool  string
 	input map[string]any
@@ -39,7 +38,6 @@ func (c *sample) command() string {
 	return fmt.Sprintf(`gem call %s '%s' --wait`, c.tool, strings.ReplaceAll(c.json(), "'", `'\''`))
 }
 
-// bestSample is a call to try first.
 func bestSample(r *registry.Registry) *sample {
 	if _, has := r.Tool("os.create_note"); has {
 		return &sample{tool: "os.create_note", input: map[string]any{"domain": "business", "title": "Roof", "content": "Two broken tiles."}}

@@ -47,7 +47,6 @@ func span(d time.Duration) string {
 // milliseconds is the duration that a receipt states.
 func milliseconds(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
 
-// count writes a number of things.
 func count(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -68,7 +67,6 @@ func cut(s string, n int) string {
 	return string([]rune(s)[:n-1]) + "…"
 }
 
-// sentence ends a text with a full stop.
 func sentence(s string) string {
 	s = strings.TrimSpace(s)
 	if s == "" || strings.ContainsAny(s[len(s)-1:], ".!?") {
@@ -124,7 +122,6 @@ func brief(result json.RawMessage) string {
 	return strings.Join(parts, ", ")
 }
 
-// printJSON writes v as indented JSON.
 func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)

@@ -107,7 +107,6 @@ func dataOf(e receipts.Event) (d eventData) {
 	return d
 }
 
-// happened says what an event means.
 func happened(e receipts.Event) string {
 	data := dataOf(e)
 	switch e.Event {
