@@ -10,6 +10,7 @@ import (
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
 // Call is a row of core_tool_calls.
@@ -44,14 +45,31 @@ func Get(ctx context.Context, db DB, id string) (*Call, error) {
 
 // getAt also returns Postgres's clock.
 func getAt(ctx context.Context, db DB, id string) (*Call, time.Time, error) {
-	row, now, err := store.ReadCall(ctx, db, id)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, now, notFound(ctx, db, id)
+	c, now, err := readCall(ctx, db, "id = $1", id)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		err = notFound(ctx, db, id)
+	case err != nil:
+		err = fmt.Errorf("read call %s: %w", id, err)
 	}
+	return c, now, err
+}
+
+// readCall reads the one call for which the condition holds, and Postgres's clock.
+func readCall(ctx context.Context, db DB, where, value string) (c *Call, now time.Time, err error) {
+	c = new(Call)
+	err = db.QueryRow(ctx, `
+		select id::text, coalesce(tool_name, ''), coalesce(input, '{}')::text, status, session_id, created_by, idempotency_key, computed_key,
+		       priority, run_at, seq, attempt, retries, losses, claimed_by, claimed_at, cancel_requested_at is not null, created_at,
+		       clock_timestamp()
+		from public.core_tool_calls where `+where, value).
+		Scan(&c.ID, &c.Tool, &c.Input, &c.Status, (*zeronull.Text)(&c.SessionID), (*zeronull.Text)(&c.CreatedBy),
+			(*zeronull.Text)(&c.IdempotencyKey), (*zeronull.Text)(&c.Key), &c.Priority, &c.RunAt, &c.Seq, &c.Attempt, &c.Retries, &c.Losses,
+			(*zeronull.Text)(&c.WorkerID), (*zeronull.Timestamptz)(&c.ClaimedAt), &c.CancelRequested, &c.CreatedAt, &now)
 	if err != nil {
-		return nil, now, fmt.Errorf("read call %s: %w", id, err)
+		return nil, now, err
 	}
-	return (*Call)(&row), now, nil
+	return c, now, nil
 }
 
 // Receipt returns the receipt of a call, or [ErrNoReceipt].
@@ -92,9 +110,14 @@ func (e *NotFoundError) Error() string {
 }
 
 func notFound(ctx context.Context, db DB, id string) error {
-	call, err := store.CallOfReceipt(ctx, db, id)
+	call, err := callOfReceipt(ctx, db, id)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return err
 	}
 	return &NotFoundError{ID: id, ReceiptOf: call}
+}
+
+func callOfReceipt(ctx context.Context, db DB, receiptID string) (callID string, err error) {
+	err = db.QueryRow(ctx, "select call_id::text from public.core_tool_receipts where id = $1", receiptID).Scan(&callID)
+	return callID, err
 }

@@ -16,19 +16,14 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // DB is a pool, a connection or a transaction of pgx. A call that was inserted in a transaction runs after the commit, so
 // await it only then.
-type DB interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
+type DB = handlers.DB
 
 // NewCall is a call to insert. Only Tool is required.
 type NewCall struct {
@@ -60,38 +55,32 @@ func Enqueue(ctx context.Context, db DB, c NewCall) (id string, err error) {
 	if string(input) == "null" {
 		input = []byte("{}")
 	}
-	columns := []store.Column{{Name: "tool_name", Value: c.Tool}, {Name: "input", Value: string(input)}}
+	// Only what is given is named: a frontend may have rights on few columns.
+	names, values, args := "tool_name, input", "$1, $2", []any{c.Tool, string(input)}
 	set := func(given bool, name string, value any, sql string) {
 		if given {
-			columns = append(columns, store.Column{Name: name, Value: value, SQL: sql})
+			args = append(args, value)
+			names, values = names+", "+name, values+", "+fmt.Sprintf(sql, len(args))
 		}
 	}
-	set(c.SessionID != "", "session_id", c.SessionID, "")
-	set(c.IdempotencyKey != "", "idempotency_key", c.IdempotencyKey, "")
-	set(c.CreatedBy != "", "created_by", c.CreatedBy, "")
-	set(c.Priority != 0, "priority", c.Priority, "")
-	if c.Delay != 0 {
-		set(true, "run_at", c.Delay.Seconds(), "clock_timestamp() + make_interval(secs => %s)")
-	} else {
-		set(!c.RunAt.IsZero(), "run_at", c.RunAt, "")
-	}
-	if id, err = store.Insert(ctx, db, columns...); err != nil {
+	set(c.SessionID != "", "session_id", c.SessionID, "$%d")
+	set(c.IdempotencyKey != "", "idempotency_key", c.IdempotencyKey, "$%d")
+	set(c.CreatedBy != "", "created_by", c.CreatedBy, "$%d")
+	set(c.Priority != 0, "priority", c.Priority, "$%d")
+	set(c.Delay != 0, "run_at", c.Delay.Seconds(), "clock_timestamp() + make_interval(secs => $%d)")
+	set(c.Delay == 0 && !c.RunAt.IsZero(), "run_at", c.RunAt, "$%d")
+	insert := "insert into public.core_tool_calls (" + names + ") values (" + values + ") returning id::text"
+	if err := db.QueryRow(ctx, insert, args...).Scan(&id); err != nil {
 		return "", fmt.Errorf("insert a call of %s: %w", c.Tool, err)
 	}
 	return id, nil
 }
 
-// The pauses between two reads of [Await].
-const (
-	firstPause = 20 * time.Millisecond
-	lastPause  = 250 * time.Millisecond
-)
-
 // Await returns the receipt of a call as soon as there is one. It reads at intervals that grow from 20 ms to 250 ms. When ctx
 // ends, it returns the error of ctx; the call itself goes on.
 func Await(ctx context.Context, db DB, id string) (*receipts.Receipt, error) {
 	r, err := Receipt(ctx, db, id)
-	for pause := firstPause; errors.Is(err, ErrNoReceipt); pause = min(pause*5/4, lastPause) {
+	for pause := 20 * time.Millisecond; errors.Is(err, ErrNoReceipt); pause = min(pause*5/4, 250*time.Millisecond) {
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -113,13 +102,13 @@ const (
 )
 
 // Cancel ends a call, or asks its worker to.
-func Cancel(ctx context.Context, db DB, id string) (Cancellation, error) {
-	answer, err := store.Cancel(ctx, db, id)
-	if store.IsNoCall(err) {
+func Cancel(ctx context.Context, db DB, id string) (answer Cancellation, err error) {
+	err = db.QueryRow(ctx, "select public.cancel_tool_call($1)", id).Scan(&answer)
+	switch {
+	case store.HasCode(err, "PT404"): // which PostgREST makes a 404
 		return "", notFound(ctx, db, id)
-	}
-	if err != nil {
+	case err != nil:
 		return "", fmt.Errorf("cancel call %s: %w", id, err)
 	}
-	return Cancellation(answer), nil
+	return answer, nil
 }

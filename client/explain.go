@@ -8,6 +8,7 @@ import (
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
 // WaitsFor names the one thing that a call needs next.
@@ -77,18 +78,16 @@ func Explain(ctx context.Context, db DB, id string) (*Explanation, error) {
 		return e, e.running(ctx, db)
 	case "waiting":
 		e.WaitsFor = ForKey
-		holder, err := store.KeyHolder(ctx, db, c.Key)
-		if errors.Is(err, pgx.ErrNoRows) {
+		if e.KeyHolder, _, err = readCall(ctx, db, "status = 'running' and computed_key = $1", c.Key); errors.Is(err, pgx.ErrNoRows) {
 			return e, nil
 		}
-		e.KeyHolder = (*Call)(&holder)
 		return e, err
 	}
 	if e.Receipt, err = Receipt(ctx, db, id); err != nil {
 		return nil, err
 	}
 	if e.Receipt.ReplayOf != "" {
-		e.RepeatedCall, err = store.CallOfReceipt(ctx, db, e.Receipt.ReplayOf)
+		e.RepeatedCall, err = callOfReceipt(ctx, db, e.Receipt.ReplayOf)
 	}
 	return e, err
 }
@@ -115,16 +114,31 @@ func (e *Explanation) queued(ctx context.Context, db DB) error {
 		e.WaitsFor = ForIdleWorker
 	default:
 		e.WaitsFor = ForSlot
-		e.Ahead, err = store.CallsAhead(ctx, db, e.Call.Priority, e.Call.RunAt, e.Call.Seq, MaxAhead+1)
+		err = db.QueryRow(ctx, `
+			select count(*) from (
+				(select from public.core_tool_calls
+				 where status = 'queued' and priority > $1 and run_at <= clock_timestamp() limit $4)
+				union all
+				(select from public.core_tool_calls
+				 where status = 'queued' and priority = $1 and (run_at, seq) < ($2, $3) limit $4)
+				limit $4
+			) ahead`, e.Call.Priority, e.Call.RunAt, e.Call.Seq, MaxAhead+1).Scan(&e.Ahead)
 	}
 	return err
 }
 
 func (e *Explanation) running(ctx context.Context, db DB) error {
-	w, timeout, err := store.WorkerOf(ctx, db, e.Call.WorkerID, e.Call.Tool)
+	var w Worker
+	err := db.QueryRow(ctx, `
+		select worker_id, `+alive+`, stopped_at, clock_timestamp() - heartbeat_at,
+		       coalesce((select (tool ->> 'timeout_ms')::float8 * interval '1 millisecond'
+		        from public.core_registry_versions v, jsonb_array_elements(v.registry -> 'tools') tool
+		        where v.version = w.registry_version and tool ->> 'name' = $2 limit 1), '0')
+		from public.core_workers w where worker_id = $1`, e.Call.WorkerID, e.Call.Tool).
+		Scan(&w.ID, &w.Alive, (*zeronull.Timestamptz)(&w.StoppedAt), &w.Silent, &e.Timeout)
 	switch {
 	case err == nil:
-		e.Worker, e.Timeout = (*Worker)(&w), timeout
+		e.Worker = &w
 	case !errors.Is(err, pgx.ErrNoRows):
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -29,11 +28,20 @@ type Workers struct {
 	LastAt time.Time
 }
 
+// alive is the condition on a row of core_workers whose process is alive: each heartbeat says until when it counts as alive.
+const alive = "stopped_at is null and alive_until > clock_timestamp()"
+
 // ReadWorkers sums up all workers.
 func ReadWorkers(ctx context.Context, db DB) (w Workers, err error) {
-	w.Alive, w.Slots, w.Running, err = store.CountWorkers(ctx, db)
+	err = db.QueryRow(ctx, `
+		with alive as (select worker_id, concurrency from public.core_workers where `+alive+`)
+		select (select count(*) from alive), (select coalesce(sum(concurrency), 0) from alive),
+		       (select count(*) from public.core_tool_calls where status = 'running' and claimed_by in (select worker_id from alive))`).
+		Scan(&w.Alive, &w.Slots, &w.Running)
 	if err == nil && w.Alive == 0 {
-		w.Last, w.LastAt, err = store.LastWorker(ctx, db)
+		err = db.QueryRow(ctx, `
+			select worker_id, coalesce(stopped_at, heartbeat_at) as last_at from public.core_workers
+			order by last_at desc limit 1`).Scan(&w.Last, &w.LastAt)
 	}
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return w, fmt.Errorf("read the workers: %w", err)

@@ -11,9 +11,9 @@
 package handlertest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
@@ -21,9 +21,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/pgpool"
-	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/receipts"
@@ -177,20 +177,10 @@ type Call struct {
 // Insert puts a call into the queue, as a frontend does, and returns its id.
 func (e *Env) Insert(c Call) string {
 	e.t.Helper()
-	if c.Input == "" {
-		c.Input = "{}"
-	}
-	var runAt *time.Time
-	if !c.RunAt.IsZero() {
-		runAt = &c.RunAt
-	}
-	var id string
-	err := e.DB.QueryRow(context.Background(), `
-		insert into core_tool_calls (tool_name, input, idempotency_key, session_id, created_by, priority, run_at)
-		values ($1, $2, $3, nullif($4, ''), nullif($5, ''), $6, coalesce($7, now())) returning id::text`,
-		c.Tool, c.Input, c.Key, c.Session, c.CreatedBy, c.Priority, runAt).Scan(&id)
+	id, err := client.Enqueue(context.Background(), e.DB, client.NewCall{Tool: c.Tool, Input: json.RawMessage(cmp.Or(c.Input, "{}")),
+		IdempotencyKey: c.Key, SessionID: c.Session, CreatedBy: c.CreatedBy, Priority: c.Priority, RunAt: c.RunAt})
 	if err != nil {
-		e.t.Fatalf("insert a call of %s: %v", c.Tool, err)
+		e.t.Fatal(err)
 	}
 	return id
 }
@@ -204,16 +194,13 @@ func (e *Env) Run(c Call) *receipts.Receipt {
 // Await waits for the receipt of a call and returns it.
 func (e *Env) Await(callID string) *receipts.Receipt {
 	e.t.Helper()
-	var found *receipts.Receipt
-	e.Until("the receipt of call "+callID, func() bool {
-		r, err := store.Receipt(context.Background(), e.DB, callID)
-		if err != nil && !errors.Is(err, receipts.ErrNone) {
-			e.t.Fatal(err)
-		}
-		found = r
-		return err == nil
-	})
-	return found
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	r, err := client.Await(ctx, e.DB, callID)
+	if err != nil {
+		e.t.Fatalf("the receipt of call %s: %v", callID, err)
+	}
+	return r
 }
 
 // Until waits until a condition holds, and fails the test after 30 seconds.
@@ -229,7 +216,7 @@ func (e *Env) Until(what string, holds func() bool) {
 // Journal returns the names of a call's events, in order.
 func (e *Env) Journal(callID string) []string {
 	e.t.Helper()
-	events, err := store.Journal(context.Background(), e.DB, callID)
+	events, err := client.Journal(context.Background(), e.DB, callID)
 	if err != nil {
 		e.t.Fatal(err)
 	}

@@ -25,8 +25,7 @@ Everything is checked in one read-only snapshot, while workers go on: each
 finished call has its one receipt; its journal has no gaps and gives its row
 when it is replayed; a hit repeats a real receipt; the rows that receipts name
 exist. A line for each check says how much was checked and what is wrong, with
-up to five examples. The exit code is 1 if there is any fault. A remark is worth
-knowing, but not a fault.
+up to five examples. The exit code is 1 if there is any fault; a remark is none.
 
 Connect as the owner of the tables, who sees every row. A million calls take
 about half a minute, and vacuum cannot remove dead rows meanwhile.
@@ -34,51 +33,40 @@ about half a minute, and vacuum cannot remove dead rows meanwhile.
 The check effects-missing also reports rows that people deleted by hand, which
 look like rows that were lost. Use --skip effects-missing if there are such.
 
---archive FILE checks an archive that gem prune wrote instead, by the same
-statements. It needs a database too: it loads the archive into temporary tables
-of DATABASE_URL, which any database with GEM's tables can be, and leaves nothing
-there. Name several archives to check them together.
+--archive FILE checks an archive of gem prune instead, in temporary tables of
+DATABASE_URL, which any database with GEM's tables can be.
 
 The checks, and what each proves:
 ` + checks(),
 		Example: "  gem audit\n  gem audit --json --skip effects-missing\n  gem audit --archive 2025.jsonl --archive 2026.jsonl",
-		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			out := cmd.OutOrStdout()
-			var printing error
-			if !asJSON {
-				options.Each = func(r audit.Result) {
-					if printing == nil {
-						printing = r.Print(out)
-					}
-				}
-			}
 			for _, name := range options.Skip {
 				if !audit.Known(name) {
 					return usage("--skip: unknown check %q; --help lists them", name)
 				}
 			}
+			out := cmd.OutOrStdout()
+			if !asJSON {
+				options.Each = func(r audit.Result) { _ = r.Print(out) }
+			}
 			report, err := p.runAudit(cmd.Context(), paths, options)
-			if err != nil {
+			switch {
+			case err != nil:
 				return refusal(err)
+			case asJSON:
+				err = printJSON(out, report)
+			default:
+				_, err = fmt.Fprintf(out, "\n%s\n", report.Verdict())
 			}
-			if asJSON {
-				printing = printJSON(out, report)
-			} else if printing == nil {
-				_, printing = fmt.Fprintf(out, "\n%s\n", report.Verdict())
+			if err == nil && report.Faults > 0 {
+				err = exitError{exitFailed}
 			}
-			if printing != nil {
-				return printing
-			}
-			if report.Faults > 0 {
-				return exitError{exitFailed}
-			}
-			return nil
+			return err
 		},
 	}
 	f := cmd.Flags()
 	f.BoolVar(&asJSON, "json", false, "print the report as JSON")
-	f.StringArrayVar(&paths, "archive", nil, "check this archive of pruned calls instead, in temporary tables; may be repeated")
+	f.StringArrayVar(&paths, "archive", nil, "check this archive instead; may be repeated, to check several together")
 	f.StringSliceVar(&options.Skip, "skip", nil, "leave these checks out, by commas")
 	f.DurationVar(&options.Timeout, "timeout", 15*time.Minute, "how long a statement may take")
 	return cmd
@@ -95,10 +83,10 @@ func (p *Program) runAudit(ctx context.Context, paths []string, o audit.Options)
 		files = append(files, file)
 	}
 	db, err := connect(ctx)
+	if err != nil && files != nil {
+		err = fmt.Errorf("an archive is checked in temporary tables of a database: %w", err)
+	}
 	if err != nil {
-		if files != nil {
-			return nil, fmt.Errorf("an archive is checked in temporary tables of a database: %w", err)
-		}
 		return nil, err
 	}
 	defer db.Close()

@@ -16,10 +16,6 @@ import (
 	"go.uber.org/zap"
 )
 
-// controlConns is the size of the pool for claims and heartbeats. With those that calls share and one that listens, a
-// worker opens WORKER_CONNECTIONS + 3.
-const controlConns = 2
-
 // setup puts together the worker of gem worker, gem dev and gem demo, in two steps: prepare and connect.
 type setup struct {
 	program  *Program
@@ -51,10 +47,11 @@ func (s *setup) prepare(ctx context.Context) (err error) {
 	if err := handlers.Configure(lookup, s.program.Domains...); err != nil {
 		return err
 	}
-	if !s.isolated {
-		version, _ := s.program.version()
-		s.telemetry, err = telemetry.Start(ctx, telemetry.Options{Worker: s.config.WorkerID, Version: version, Console: s.console, Log: s.log})
+	if s.isolated {
+		return nil
 	}
+	version, _ := s.program.version()
+	s.telemetry, err = telemetry.Start(ctx, telemetry.Options{Worker: s.config.WorkerID, Version: version, Console: s.console, Log: s.log})
 	if err != nil {
 		return usageError{err}
 	}
@@ -63,27 +60,22 @@ func (s *setup) prepare(ctx context.Context) (err error) {
 
 // connect opens the connections and makes the worker, without starting it.
 func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
-	routes, err := findRoutes(ctx, s)
+	mode, listenURL, err := findRoutes(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	open := func(o pgpool.Options) (*pgxpool.Pool, error) {
-		o.Mode = routes.database
+	// With the one that listens, these are at most WORKER_CONNECTIONS + 3 connections.
+	for _, o := range []pgpool.Options{
+		{Mode: mode, MaxConns: 2, NoPing: true, Name: "gem control"},
+		{Mode: mode, MaxConns: int32(s.config.CallConnections()), Name: "gem calls"},
+	} {
 		pool, err := pgpool.Open(ctx, s.config.DatabaseURL.Reveal(), o)
 		if err != nil {
 			return nil, usage("DATABASE_URL: %w", err)
 		}
 		s.pools = append(s.pools, pool)
-		return pool, nil
 	}
-	control, err := open(pgpool.Options{MaxConns: controlConns, NoPing: true, Name: "gem control"})
-	if err != nil {
-		return nil, err
-	}
-	calls, err := open(pgpool.Options{MaxConns: int32(s.config.CallConnections()), Name: "gem calls"})
-	if err != nil {
-		return nil, err
-	}
+	control, calls := s.pools[0], s.pools[1]
 	if err := s.program.checkSchema(ctx, control); err != nil {
 		return nil, err
 	}
@@ -95,7 +87,6 @@ func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
 		return nil, err
 	}
 	version, _ := s.program.version()
-	listenURL, _ := routes.listen()
 	return worker.New(worker.Options{
 		Calls:         calls,
 		Control:       control,
@@ -130,7 +121,6 @@ func (s *setup) close() {
 	s.telemetry.Stop()
 }
 
-// databaseConfig reads the environment of a command that needs a database.
 func databaseConfig() (*config.Config, error) {
 	cfg, err := config.Load()
 	if err == nil {
@@ -139,16 +129,7 @@ func databaseConfig() (*config.Config, error) {
 	return cfg, err
 }
 
-// withDatabase is cfg with the database of a private server, which has no pooler.
-func withDatabase(cfg *config.Config, url string) *config.Config {
-	own := *cfg
-	own.DatabaseURL, own.DirectURL, own.DatabasePooler = handlers.Secret(url), "", "none"
-	return &own
-}
-
-// consoleLogger is the log of a worker that a person watches, whatever LOG_FORMAT says.
-func consoleLogger(cfg *config.Config) *zap.Logger {
-	own := *cfg
-	own.LogFormat = "console"
-	return own.Logger()
+// usePrivate sets the database of a private server, which has no pooler.
+func usePrivate(cfg *config.Config, url string) {
+	cfg.DatabaseURL, cfg.DirectURL, cfg.DatabasePooler = handlers.Secret(url), "", "none"
 }

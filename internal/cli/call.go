@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -99,12 +101,8 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 	}
 	fmt.Fprintln(progress, "call", id)
 
-	waiting := ctx
-	if timeout > 0 {
-		var cancel context.CancelFunc
-		waiting, cancel = context.WithTimeout(ctx, timeout)
-		defer cancel()
-	}
+	waiting, cancel := context.WithTimeout(ctx, cmp.Or(timeout, math.MaxInt64))
+	defer cancel()
 	r, err := await(waiting, db, id, progress)
 	switch {
 	case err != nil && ctx.Err() == nil && waiting.Err() != nil:
@@ -114,13 +112,11 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 		fmt.Fprintf(progress, "The call goes on; its receipt later: gem receipt %s\n", id)
 		return refusal(err)
 	}
-	if err := printJSON(cmd.OutOrStdout(), r); err != nil {
+	err = printJSON(cmd.OutOrStdout(), r)
+	switch {
+	case err != nil || r.Status == receipts.Succeeded:
 		return err
-	}
-	switch r.Status {
-	case receipts.Succeeded:
-		return nil
-	case receipts.NotConfigured:
+	case r.Status == receipts.NotConfigured:
 		return exitError{exitNotConfigured}
 	}
 	return exitError{exitFailed}
@@ -157,24 +153,22 @@ func readInput(ctx context.Context, stdin io.Reader, args []string) (string, err
 		input = args[0]
 	}
 	if input == "-" {
-		type read struct {
-			text []byte
-			err  error
-		}
-		done := make(chan read, 1)
+		var text []byte
+		var err error
+		done := make(chan struct{})
 		go func() {
-			text, err := io.ReadAll(stdin)
-			done <- read{text, err}
+			text, err = io.ReadAll(stdin)
+			close(done)
 		}()
 		select {
 		case <-ctx.Done(): // the goroutine ends with the process
 			return "", ctx.Err()
-		case r := <-done:
-			if r.err != nil {
-				return "", fmt.Errorf("read the input from stdin: %w", r.err)
-			}
-			input = string(r.text)
+		case <-done:
 		}
+		if err != nil {
+			return "", fmt.Errorf("read the input from stdin: %w", err)
+		}
+		input = string(text)
 	}
 	return input, checkJSON(input)
 }
@@ -209,11 +203,8 @@ func checkJSON(text string) error {
 // pointAt shows the line around a byte of text, and a mark under the byte.
 func pointAt(text string, at int) string {
 	const around = 40 // characters on each side
-	start, end := strings.LastIndexByte(text[:at], '\n')+1, len(text)
-	if i := strings.IndexByte(text[at:], '\n'); i >= 0 {
-		end = at + i
-	}
-	before, after := []rune(text[start:at]), []rune(text[at:end])
+	rest, _, _ := strings.Cut(text[at:], "\n")
+	before, after := []rune(text[strings.LastIndexByte(text[:at], '\n')+1:at]), []rune(rest)
 	before = before[max(0, len(before)-around):]
 	after = after[:min(around, len(after))]
 	blank := func(r rune) rune {

@@ -2,20 +2,24 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"regexp"
 	"strings"
 
+	"github.com/gemworker/gem/client"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 )
 
 const exampleID = "0b8f6e1c-3a52-4c1e-9f63-2d7a1b9c4e55"
 
-// aboutCall completes a command that takes a call's id. do gets the id and the database of DATABASE_URL.
+// aboutCall completes a command that takes a call's id. do gets it and the database of DATABASE_URL.
 func aboutCall(cmd *cobra.Command, do func(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error) *cobra.Command {
 	cmd.Example = "  gem " + cmd.Use + " " + exampleID + cmd.Example
 	cmd.Use += " CALL_ID"
+	cmd.Long += "\nNeeds DATABASE_URL."
 	cmd.Args = takes("one call id", 1, 1)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		id, err := callID(args[0])
@@ -34,11 +38,59 @@ func aboutCall(cmd *cobra.Command, do func(ctx context.Context, db *pgxpool.Pool
 
 var uuidForm = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 
-// callID checks the argument of a command that takes a call's id.
 func callID(arg string) (string, error) {
 	if !uuidForm.MatchString(arg) {
 		return "", usage("%q is not a call id: that is a uuid such as %s, which `gem call` prints and core_tool_calls.id holds",
 			arg, exampleID)
 	}
 	return strings.ToLower(arg), nil
+}
+
+func receiptCommand() *cobra.Command {
+	return aboutCall(&cobra.Command{
+		Use:   "receipt",
+		Short: "Print the receipt of a call",
+		Long: `
+The receipt is printed as JSON: how the call ended, its result or its error,
+and what it did to the world. The exit code is 1 if it has not ended.`,
+	}, func(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error {
+		r, err := client.Receipt(ctx, db, id)
+		if errors.Is(err, client.ErrNoReceipt) {
+			c, err := client.Get(ctx, db, id)
+			if err != nil {
+				return err
+			}
+			return fmt.Errorf("the call has no receipt yet: it is %s. Why: gem explain %s", c.Status, id)
+		}
+		if err != nil {
+			return err
+		}
+		return printJSON(out, r)
+	})
+}
+
+func cancelCommand() *cobra.Command {
+	return aboutCall(&cobra.Command{
+		Use:   "cancel",
+		Short: "End a call that has not run, or ask the worker that runs it to end it",
+		Long: `
+A call that is queued or waiting ends at once. A running one is ended by its
+worker, within a heartbeat at the latest, and its receipt says what it had done
+until then; a call that succeeds before its worker notices has succeeded. A
+call that had ended stays as it is. The exit code is 0 in all three cases.`,
+	}, func(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error {
+		answer, err := client.Cancel(ctx, db, id)
+		if err != nil {
+			return err
+		}
+		said := "not cancelled: the call had already ended as " + string(answer)
+		switch answer {
+		case client.Cancelled:
+			said = "cancelled: the call has ended, and its receipt says what is known of it"
+		case client.CancelRequested:
+			said = "requested: the call is running, and its worker has been asked to end it"
+		}
+		_, err = fmt.Fprintf(out, "%s: gem receipt %s\n", said, id)
+		return err
+	})
 }

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -68,7 +68,4 @@ func advice(e *pgconn.PgError) (lines string) {
 }
 
 // lacksSchema reports whether a table, column, function or schema is missing.
-func lacksSchema(err error) bool {
-	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && slices.Contains([]string{"42P01", "42703", "42883", "3F000"}, pgErr.Code)
-}
+func lacksSchema(err error) bool { return store.HasCode(err, "42P01", "42703", "42883", "3F000") }

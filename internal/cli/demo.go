@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/pgserver"
-	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -22,28 +22,25 @@ func demoCommand(p *Program) *cobra.Command {
 		Use:   "demo",
 		Short: "Show it all in a few seconds: a database, a worker, some calls, their receipts",
 		Long: `
-A private Postgres is started, and stopped and removed at the end; where
-DATABASE_URL is set, that database is used instead, and the demo's rows stay in
-it. A worker runs in this process, and calls are inserted as a frontend would
-insert them. The exit code is 0 if each ended as it should, with one receipt.
+A private Postgres is started, and removed at the end; where DATABASE_URL is
+set, that database is used instead, and the demo's rows stay in it. The exit
+code is 0 if each call ended as it should, with one receipt.
 
 Nothing is sent anywhere: the tools get no configuration from the environment.
 A program without the built-in tools shows its own: those that have only the
 permissions read:db and write:db, and whose input is known, since it may be
 empty or its schema has examples, defaults or an enum.`,
 		Example: "  gem demo\n  gem demo --verbose",
-		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load()
 			if err != nil {
 				return err
 			}
-			own := *cfg
-			own.WorkerID, own.WorkerConcurrency, own.ShutdownGrace = "demo", 4, time.Second
+			cfg.WorkerID, cfg.WorkerConcurrency, cfg.ShutdownGrace, cfg.LogFormat = "demo", 4, time.Second, "console"
 			d := &demo{out: cmd.OutOrStdout(), progress: cmd.ErrOrStderr(), began: time.Now()}
-			d.setup = &setup{program: p, config: &own, log: zap.NewNop(), isolated: true}
+			d.setup = &setup{program: p, config: cfg, log: zap.NewNop(), isolated: true}
 			if verbose {
-				d.log = consoleLogger(cfg)
+				d.log = cfg.Logger()
 			}
 			return d.run(cmd.Context())
 		},
@@ -52,7 +49,6 @@ empty or its schema has examples, defaults or an enum.`,
 	return cmd
 }
 
-// demo is one run of gem demo.
 type demo struct {
 	*setup
 	out, progress io.Writer
@@ -73,7 +69,7 @@ func (d *demo) run(ctx context.Context) error {
 		return err
 	}
 	d.say("a private Postgres runs; nothing of it stays")
-	d.config = withDatabase(d.config, server.URL("postgres"))
+	usePrivate(d.config, server.URL("postgres"))
 	return errors.Join(d.onDatabase(ctx), server.Stop())
 }
 
@@ -105,24 +101,22 @@ func (d *demo) onDatabase(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	d.say("a worker runs, with the %s of the built-in registry %s", count(len(d.registry.Tools()), "tool"), d.registry.Version)
+	d.say("a worker runs, with %s of registry %s (%s)", count(len(d.registry.Tools()), "tool"), d.registry.Version, d.from)
 	working, stop := context.WithCancelCause(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		err := w.Run(working)
-		stop(fmt.Errorf("the demo's worker ended: %w", refusal(err))) // and with it the waiting
-	}()
-	if d.hasBuiltInTools() {
-		err = d.builtInTools(working)
-	} else {
-		err = d.ownTools(working)
+	var running sync.WaitGroup
+	running.Go(func() {
+		stop(fmt.Errorf("the demo's worker ended: %w", refusal(w.Run(working)))) // and with it the waiting
+	})
+	show := d.builtInTools
+	if !d.hasBuiltInTools() {
+		show = d.ownTools
 	}
+	err = show(working)
 	if err != nil && ctx.Err() == nil && working.Err() != nil {
 		err = context.Cause(working)
 	}
 	stop(nil)
-	<-ended
+	running.Wait()
 	return err
 }
 
@@ -131,7 +125,10 @@ func (d *demo) refuseBusy(ctx context.Context) error {
 	workers, err := client.ReadWorkers(ctx, d.frontend)
 	open := false
 	if err == nil || lacksSchema(err) { // an earlier GEM has calls and no workers
-		open, err = store.AnyOpen(ctx, d.frontend)
+		err = d.frontend.QueryRow(ctx, `
+			select exists (select from public.core_tool_calls where status = 'queued')
+			    or exists (select from public.core_tool_calls where status = 'running')
+			    or exists (select from public.core_tool_calls where status = 'waiting')`).Scan(&open)
 	}
 	const instead = "unset DATABASE_URL, and the demo starts a Postgres of its own"
 	switch {
@@ -146,7 +143,8 @@ func (d *demo) refuseBusy(ctx context.Context) error {
 }
 
 // round inserts calls and waits for their receipts, for 30 s longer than the tools may take.
-func (d *demo) round(ctx context.Context, calls ...*sample) error {
+func (d *demo) round(ctx context.Context, intro string, calls ...*sample) error {
+	fmt.Fprintf(d.progress, "\n%s\n\n", intro)
 	within := 30 * time.Second
 	for _, c := range calls {
 		if tool, ok := d.registry.Tool(c.tool); ok {
@@ -177,7 +175,6 @@ func (d *demo) round(ctx context.Context, calls ...*sample) error {
 	return nil
 }
 
-// print prints the receipts as a table.
 func (d *demo) print() error {
 	fmt.Fprintln(d.progress)
 	rows := [][]string{{"TOOL", "OUTCOME", "HIT", "TOOK", "WHAT CAME OF IT"}}
@@ -191,7 +188,6 @@ func (d *demo) print() error {
 	return table(d.out, rows)
 }
 
-// say prints on progress what happens, and when.
 func (d *demo) say(format string, args ...any) {
 	fmt.Fprintf(d.progress, "%6.2f s  %s\n", time.Since(d.began).Seconds(), fmt.Sprintf(format, args...))
 }

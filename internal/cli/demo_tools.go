@@ -13,7 +13,6 @@ import (
 	"github.com/gemworker/gem/registry"
 )
 
-// hasBuiltInTools reports whether the program has the built-in tools that the demo calls.
 func (d *demo) hasBuiltInTools() bool {
 	for _, name := range []string{"os.health_check", "os.create_note", "os.search_notes", "os.create_task", "leads.create",
 		"leads.update_stage", "leads.mark_lost", "comms.send_sms", "quote.generate_pdf"} {
@@ -31,34 +30,32 @@ func (d *demo) builtInTools(ctx context.Context) error {
 	phone := "+61 4" + mark[:2] + " " + mark[2:5] + " " + mark[5:]
 	title := "Inspection " + mark
 
-	note := &sample{tool: "os.create_note", want: receipts.Succeeded,
+	note := &sample{tool: "os.create_note", want: "succeeded",
 		input: fields{"domain": "business", "title": title, "content": "Two broken tiles above the gutter."}}
-	lead := &sample{tool: "leads.create", want: receipts.Succeeded,
+	lead := &sample{tool: "leads.create", want: "succeeded",
 		input: fields{"name": "Sam Carter", "phone": phone, "suburb": "Fitzroy", "source": "referral"}}
 	again := *lead
 	first := []*sample{
-		{tool: "os.health_check", want: receipts.Succeeded},
+		{tool: "os.health_check", want: "succeeded"},
 		note,
 		lead,
 		&again,
-		{tool: "os.create_task", want: receipts.Succeeded,
+		{tool: "os.create_task", want: "succeeded",
 			input: fields{"domain": "business", "title": "Call Sam Carter back", "priority": "high"}},
-		{tool: "os.create_task", want: receipts.Failed, code: receipts.ValidationError, input: fields{"domain": "business"}},
-		{tool: "os.make_coffee", want: receipts.Failed, code: receipts.UnknownTool},
-		{tool: "comms.send_sms", want: receipts.NotConfigured,
+		{tool: "os.create_task", want: "failed (validation_error)", input: fields{"domain": "business"}},
+		{tool: "os.make_coffee", want: "failed (unknown_tool)"},
+		{tool: "comms.send_sms", want: "not_configured",
 			input: fields{"to": phone, "message": "We are on our way.", "context_ref": fields{"type": "lead", "id": "1"}}},
-		{tool: "quote.generate_pdf", want: receipts.NotConfigured, input: fields{"quote_id": "Q-1"}},
+		{tool: "quote.generate_pdf", want: "not_configured", input: fields{"quote_id": "Q-1"}},
 	}
-	fmt.Fprintf(d.progress, "\nThe frontend inserts %d calls, such as:\n  %s;\n\n", len(first), note.insert())
-	if err := d.round(ctx, first...); err != nil {
+	if err := d.round(ctx, fmt.Sprintf("The frontend inserts %d calls, such as:\n  %s;", len(first), note.insert()), first...); err != nil {
 		return err
 	}
 	leadID, noteID := field(lead.receipt, "lead_id"), field(note.receipt, "note_id")
-	fmt.Fprintf(d.progress, "\nIt reads the receipts, and goes on with what they say: the lead is %s.\n\n", leadID)
-	search := &sample{tool: "os.search_notes", want: receipts.Succeeded, input: fields{"query": title}}
-	if err := d.round(ctx, search,
-		&sample{tool: "leads.update_stage", want: receipts.Succeeded, input: fields{"lead_id": leadID, "stage": "contacted"}},
-		&sample{tool: "leads.mark_lost", want: receipts.Failed, code: receipts.ExecutionError,
+	search := &sample{tool: "os.search_notes", want: "succeeded", input: fields{"query": title}}
+	if err := d.round(ctx, "It reads the receipts, and goes on with what they say: the lead is "+leadID+".", search,
+		&sample{tool: "leads.update_stage", want: "succeeded", input: fields{"lead_id": leadID, "stage": "contacted"}},
+		&sample{tool: "leads.mark_lost", want: "failed (execution_error)",
 			input: fields{"lead_id": "00000000-0000-4000-8000-000000000000", "reason": "There is no such lead."}},
 	); err != nil {
 		return err
@@ -69,9 +66,8 @@ func (d *demo) builtInTools(ctx context.Context) error {
 
 	var wrong []error
 	for _, c := range d.calls {
-		if e, _ := c.receipt.Error(); c.receipt.Status != c.want || e.Code != c.code {
-			wrong = append(wrong, fmt.Errorf("%s should end as %s, and ended as %s",
-				c.tool, outcome(c.want, c.code), outcome(c.receipt.Status, e.Code)))
+		if got := outcome(c.receipt); got != c.want {
+			wrong = append(wrong, fmt.Errorf("%s should end as %s, and ended as %s", c.tool, c.want, got))
 		}
 	}
 	ran, repeated := lead.receipt, again.receipt
@@ -98,11 +94,12 @@ Try next:
 	return err
 }
 
-func outcome(s receipts.Status, code receipts.Code) string {
-	if code == "" {
-		return string(s)
+// outcome is the status of a receipt, with the error code of a failed one in brackets.
+func outcome(r *receipts.Receipt) string {
+	if e, failed := r.Error(); failed {
+		return fmt.Sprintf("%s (%s)", r.Status, e.Code)
 	}
-	return fmt.Sprintf("%s (%s)", s, code)
+	return string(r.Status)
 }
 
 // field is a text in the result of a receipt; empty if there is none.
@@ -131,8 +128,8 @@ func (d *demo) ownTools(ctx context.Context) error {
 		}
 	}
 	if len(calls) > 0 {
-		fmt.Fprintf(d.progress, "\nThe frontend inserts %s, such as:\n  %s;\n\n", count(len(calls), "call"), calls[0].insert())
-		if err := d.round(ctx, calls...); err != nil {
+		intro := fmt.Sprintf("The frontend inserts %s, such as:\n  %s;", count(len(calls), "call"), calls[0].insert())
+		if err := d.round(ctx, intro, calls...); err != nil {
 			return err
 		}
 		if err := d.print(); err != nil {

@@ -28,7 +28,6 @@ worker is set up from the environment, as gem worker is (see gem worker --help);
 only DATABASE_URL is not used. At the end everything is stopped, and the data
 are gone unless --keep or --dir says otherwise.`,
 		Example: "  gem dev\n  gem dev --keep                    go on with the same data next time",
-		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load()
 			if err != nil {
@@ -47,7 +46,6 @@ are gone unless --keep or --dir says otherwise.`,
 	return cmd
 }
 
-// keptFolder is where --keep keeps the data.
 func keptFolder() (string, error) {
 	cache, err := os.UserCacheDir()
 	if os.Geteuid() == 0 && os.Getenv("XDG_CACHE_HOME") == "" {
@@ -65,7 +63,8 @@ func (p *Program) dev(ctx context.Context, cfg *config.Config, dir string, out, 
 	if cfg.DatabaseURL != "" {
 		fmt.Fprintln(progress, "DATABASE_URL is set, and is not used: gem dev has a database of its own. For the one of DATABASE_URL: gem worker")
 	}
-	log := consoleLogger(cfg)
+	cfg.LogFormat = "console" // a person watches
+	log := cfg.Logger()
 	defer func() { _ = log.Sync() }()
 	s := &setup{program: p, config: cfg, log: log, console: out, patience: time.Minute}
 	if err := s.prepare(ctx); err != nil {
@@ -84,7 +83,7 @@ func (p *Program) dev(ctx context.Context, cfg *config.Config, dir string, out, 
 		return err
 	}
 	defer s.close()
-	s.config = withDatabase(cfg, url)
+	usePrivate(cfg, url)
 	w, err := s.connect(ctx)
 	if err != nil {
 		return err

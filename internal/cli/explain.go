@@ -2,10 +2,13 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 )
@@ -16,7 +19,7 @@ func explainCommand() *cobra.Command {
 		Short: "Say why a call waits, or why it ended as it did, and what to do",
 		Long: `
 One or two sentences, from the call's row, its journal, its receipt and the
-workers that are alive. gem trace shows every step. Needs DATABASE_URL.`,
+workers that are alive. gem trace shows every step.`,
 	}, func(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error {
 		e, err := client.Explain(ctx, db, id)
 		if err != nil {
@@ -25,4 +28,185 @@ workers that are alive. gem trace shows every step. Needs DATABASE_URL.`,
 		_, err = fmt.Fprintln(out, explanation(e))
 		return err
 	})
+}
+
+func explanation(e *client.Explanation) string {
+	c := &e.Call
+	switch {
+	case e.Receipt != nil:
+		return explainEnded(e)
+	case c.Status == "running":
+		return explainRunning(e)
+	case c.Status == "waiting" && e.KeyHolder == nil:
+		return fmt.Sprintf("It waits for its key, %s, whose holder no longer runs: a worker takes it within seconds.", c.Key)
+	case c.Status == "waiting":
+		h := e.KeyHolder
+		return fmt.Sprintf("It waits for call %s, which holds the same key, %s, and has been running on %s since %s. "+
+			"If that call succeeds, its result is repeated; otherwise this one runs.", h.ID, c.Key, h.WorkerID, moment(h.ClaimedAt))
+	}
+	return strings.TrimSpace(cameBack(e.CameBack) + " " + explainQueued(e))
+}
+
+// cameBack says why a call is in the queue again.
+func cameBack(e *receipts.Event) string {
+	if e == nil {
+		return ""
+	}
+	switch data := dataOf(*e); e.Event {
+	case "retried":
+		return fmt.Sprintf("Attempt %d ended with a transient error: %s", e.Attempt, sentence(cut(data.Error.Message, 500)))
+	case "lost":
+		return fmt.Sprintf("Attempt %d lost its worker, %s, which died.", e.Attempt, data.LostWorker)
+	case "released":
+		return fmt.Sprintf("The worker of attempt %d stopped and handed it over.", e.Attempt)
+	case "woken":
+		return "The call with the same key, for which it waited, is out of the way."
+	}
+	return ""
+}
+
+func explainQueued(e *client.Explanation) string {
+	c, w := &e.Call, e.Workers
+	switch e.WaitsFor {
+	case client.ForTime:
+		pause := span(c.RunAt.Sub(e.At))
+		if e.CameBack != nil {
+			return fmt.Sprintf("The next attempt starts in %s, at %s.", pause, moment(c.RunAt))
+		}
+		return fmt.Sprintf("It is queued to run no earlier than %s, in %s, as its run_at says.", moment(c.RunAt), pause)
+	case client.ForWorker:
+		last := "no worker has ever connected"
+		if w.Last != "" {
+			last = fmt.Sprintf("the last one, %s, was seen %s ago", w.Last, span(e.At.Sub(w.LastAt)))
+		}
+		return fmt.Sprintf("It is queued, and no worker is running that could take it; %s. Start one: gem worker", last)
+	case client.ForIdleWorker:
+		return fmt.Sprintf("It is queued. It has lost %d workers and may have killed them, "+
+			"so a worker takes it only while running no other such call.", c.Losses)
+	}
+
+	place := "next in line"
+	switch {
+	case e.Ahead > client.MaxAhead:
+		place = fmt.Sprintf("behind more than %d other calls", client.MaxAhead)
+	case e.Ahead > 0:
+		place = "behind " + count(e.Ahead, "other call")
+	}
+	verb := "are"
+	if w.Running == 1 {
+		verb = "is"
+	}
+	said := fmt.Sprintf("It is queued %s: %d of the %s of %s %s busy.",
+		place, w.Running, count(w.Slots, "slot"), count(w.Alive, "worker"), verb)
+	switch {
+	case w.Running >= w.Slots:
+		return said + " More slots (WORKER_CONCURRENCY) or more workers take calls sooner."
+	case e.Ahead == 0:
+		return said + " A worker is about to take it."
+	}
+	return said
+}
+
+func explainRunning(e *client.Explanation) string {
+	c := &e.Call
+	said := fmt.Sprintf("It has been running on %s since %s, for %s, in attempt %d",
+		c.WorkerID, moment(c.ClaimedAt), span(e.At.Sub(c.ClaimedAt)), c.Attempt)
+	if e.Timeout > 0 {
+		said += "; its timeout is " + span(e.Timeout)
+	}
+	if e.WaitsFor == client.ForHandler {
+		if c.CancelRequested {
+			return said + ". Someone asked to cancel it, and its worker is about to end it."
+		}
+		return said + "."
+	}
+	silent := "but the database does not know that worker"
+	if e.Worker != nil {
+		silent = fmt.Sprintf("but that worker was last seen %s ago", span(e.Worker.Silent))
+	}
+	if e.WaitsFor == client.ForWorker {
+		return fmt.Sprintf("%s, %s, and no other is running to take the call over. Start one: gem worker", said, silent)
+	}
+	return fmt.Sprintf("%s, %s: another one takes the call over within seconds.", said, silent)
+}
+
+func explainEnded(e *client.Explanation) string {
+	r := e.Receipt
+	switch r.Status {
+	case receipts.Failed:
+		return explainFailed(r)
+	case receipts.NotConfigured:
+		return explainNotConfigured(r)
+	}
+	if r.ReplayOf != "" {
+		return fmt.Sprintf("It succeeded by repeating receipt %s of call %s, which had succeeded with the same key, %s: nothing ran again. "+
+			"The result: %s",
+			r.ReplayOf, e.RepeatedCall, r.IdempotencyKey, cut(upshot(r), 300))
+	}
+	took := ""
+	if r.DurationMS > 0 {
+		took = " in " + span(milliseconds(r.DurationMS))
+	}
+	return fmt.Sprintf("It succeeded%s, in attempt %d on %s. The result: %s", took, r.Attempt, r.WorkerID, cut(upshot(r), 300))
+}
+
+func explainNotConfigured(r *receipts.Receipt) string {
+	m := missingSetup(r)
+	said := "The tool exists, but its setup is missing: " + sentence(cut(m.Reason, 1000))
+	if len(m.RequiredEnv) > 0 {
+		return said + fmt.Sprintf(" Set %s for the worker, and make the call again.", strings.Join(m.RequiredEnv, ", "))
+	}
+	if len(m.NextSteps) > 0 {
+		said += " Next steps:"
+	}
+	for _, step := range m.NextSteps {
+		said += " " + sentence(cut(step, 300))
+	}
+	return said
+}
+
+func explainFailed(r *receipts.Receipt) string {
+	e, ok := r.Error()
+	if !ok {
+		return "It failed, and its receipt does not say why."
+	}
+	message, tool := sentence(cut(e.Message, 1000)), cut(r.ToolName, 200)
+	switch e.Code {
+	case receipts.UnknownTool:
+		return fmt.Sprintf("The registry of the worker (version %s) has no tool %s. Compare the name with `gem registry list`, "+
+			"or add the tool to the registry and restart the workers; then make the call again.", r.RegistryVersion, tool)
+	case receipts.ValidationError:
+		return fmt.Sprintf("Its input does not fit the schema of %s: %s. Correct it and make a new call.", tool, faults(e))
+	case receipts.Timeout:
+		return message + " Make the call again, or raise the tool's timeout_ms in the registry if it needs more time."
+	case receipts.Panic:
+		return message + fmt.Sprintf(" That is a fault in the handler's code: the worker's log has the stack, under call_id %s.", r.CallID)
+	case receipts.OutputInvalid:
+		if listed := faults(e); listed != strings.TrimSuffix(message, ".") {
+			message = fmt.Sprintf("%s (%s).", strings.TrimSuffix(message, "."), listed)
+		}
+		return fmt.Sprintf("The handler ran, but its output cannot be a result: %s Correct the handler or the tool's output_schema.", message)
+	case receipts.OutcomeUnknown:
+		return message + " The known effects are on the receipt."
+	case receipts.Cancelled:
+		return message + " Make a new call if it is to run after all."
+	case receipts.WorkerLost:
+		return message + " The last log lines of those workers tell why: most often the memory ran out. Make a new call when that is solved."
+	case receipts.ExecutionError:
+		return fmt.Sprintf("The handler of %s returned an error: %s If the input is wrong, correct it; then make a new call.", tool, message)
+	}
+	return fmt.Sprintf("The handler of %s failed with its own code %s: %s", tool, cut(string(e.Code), 100), message)
+}
+
+// faults lists what is wrong with each field, or returns the message where the details list nothing.
+func faults(e receipts.Error) string {
+	var list []struct{ Path, Message string }
+	if json.Unmarshal(e.Details, &list) != nil || len(list) == 0 {
+		return strings.TrimSuffix(cut(e.Message, 1000), ".")
+	}
+	var said []string
+	for _, f := range list {
+		said = append(said, strings.TrimPrefix(f.Path+": ", ": ")+strings.TrimSuffix(f.Message, "."))
+	}
+	return cut(strings.Join(said, "; "), 1000)
 }

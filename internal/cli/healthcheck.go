@@ -1,15 +1,15 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
-	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 	"github.com/spf13/cobra"
 )
 
@@ -22,23 +22,17 @@ func healthcheckCommand() *cobra.Command {
 		Short: "Check by its heartbeat whether the worker of this container is alive",
 		Long: `
 For the health check of a container that runs gem worker, with the same
-environment. The worker is looked for by its name, WORKER_ID or what stands for
-it, and is alive if its last heartbeat says so by Postgres's clock. The exit
-code is 0 then, otherwise 1, within 3 s and with one line that says why.
+environment: it looks for the worker by its name, WORKER_ID or what stands for
+it. The exit code is 0 if it is alive, otherwise 1, within 3 s and with one line
+that says why.
 
 Workers that share a name answer for each other: where several run, leave
 WORKER_ID to its default, which is the container's own.`,
-		Example: "  gem healthcheck",
-		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := databaseConfig()
+			id, err := livingWorker(cmd.Context())
 			if err != nil {
-				// Not the exit code of wrong usage: to a container's health check 2 has no meaning.
-				return errors.New(err.Error())
-			}
-			id, err := livingWorker(cmd.Context(), cfg.DatabaseURL, cfg.WorkerID)
-			if err != nil {
-				return errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")) // some platforms keep one line
+				// To a container's health check the exit code 2, of wrong usage, has no meaning, and some platforms keep one line.
+				return errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is alive\n", id)
 			return err
@@ -46,8 +40,12 @@ WORKER_ID to its default, which is the container's own.`,
 	}
 }
 
-// livingWorker returns the id of a worker of that name that is alive, or why there is none.
-func livingWorker(ctx context.Context, database handlers.Secret, name string) (id string, err error) {
+// livingWorker returns the id of a worker with the name of this one that is alive, or why there is none.
+func livingWorker(ctx context.Context) (id string, err error) {
+	cfg, err := databaseConfig()
+	if err != nil {
+		return "", err
+	}
 	ctx, cancel := context.WithTimeout(ctx, HealthDeadline)
 	defer cancel()
 	defer func() {
@@ -55,35 +53,40 @@ func livingWorker(ctx context.Context, database handlers.Secret, name string) (i
 			err = fmt.Errorf("Postgres did not answer within %s", HealthDeadline) //nolint:staticcheck // a name begins it
 		}
 	}()
-	conn, err := healthConn(ctx, database)
+	config, err := pgx.ParseConfig(cfg.DatabaseURL.Reveal())
+	if err != nil {
+		return "", errors.New("DATABASE_URL is not a connection string") // pgx's own error may quote it
+	}
+	// Unlike a pool, such a connection gives up as soon as its context ends, and its statements need nothing of a pooler.
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	config.RuntimeParams["application_name"] = cmp.Or(config.RuntimeParams["application_name"], "gem healthcheck")
+	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return "", refusal(err)
 	}
 	defer func() { _ = conn.Close(ctx) }()
 
-	w, err := store.WorkerNamed(ctx, conn, name)
+	var (
+		alive   bool
+		stopped time.Time
+		silent  time.Duration
+	)
+	err = conn.QueryRow(ctx, `
+		select worker_id, stopped_at is null and alive_until > clock_timestamp(), stopped_at, clock_timestamp() - heartbeat_at
+		from public.core_workers
+		where left(worker_id, -9) = $1 and right(worker_id, 9) ~ '^-[0-9a-f]{8}$'
+		order by 2 desc, heartbeat_at desc
+		limit 1`, cfg.WorkerID).Scan(&id, &alive, (*zeronull.Timestamptz)(&stopped), &silent)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return "", fmt.Errorf("no worker named %q is known to this database: it has not started yet, or has another WORKER_ID", name)
+		return "", fmt.Errorf("no worker named %q is known to this database: it has not started yet, or has another WORKER_ID",
+			cfg.WorkerID)
 	case err != nil:
 		return "", refusal(err)
-	case w.Alive:
-		return w.ID, nil
-	case !w.StoppedAt.IsZero():
-		return "", fmt.Errorf("%s stopped at %s", w.ID, moment(w.StoppedAt))
+	case alive:
+		return id, nil
+	case !stopped.IsZero():
+		return "", fmt.Errorf("%s stopped at %s", id, moment(stopped))
 	}
-	return "", fmt.Errorf("%s is silent: its last heartbeat was %s ago", w.ID, span(w.Silent))
-}
-
-// healthConn is one connection that gives up as soon as its context ends, and whose statements need nothing of a pooler.
-func healthConn(ctx context.Context, database handlers.Secret) (*pgx.Conn, error) {
-	c, err := pgx.ParseConfig(database.Reveal())
-	if err != nil {
-		return nil, errors.New("DATABASE_URL is not a connection string") // pgx's own error may quote it
-	}
-	c.DefaultQueryExecMode = pgx.QueryExecModeExec
-	if c.RuntimeParams["application_name"] == "" {
-		c.RuntimeParams["application_name"] = "gem healthcheck"
-	}
-	return pgx.ConnectConfig(ctx, c)
+	return "", fmt.Errorf("%s is silent: its last heartbeat was %s ago", id, span(silent))
 }

@@ -1,4 +1,4 @@
-// Package cli is the program gem: its commands, a file each, over the packages that do the work.
+// Package cli is the program gem: its commands, over the packages that do the work.
 package cli
 
 import (
@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/gemworker/gem/internal/config"
 )
@@ -54,15 +56,15 @@ func run(ctx context.Context, p *Program, args []string, stdin io.Reader, stdout
 		exit    exitError
 		wrong   usageError
 		invalid *config.InvalidError
-		signal  interrupted
+		stopped interrupted
 	)
 	switch {
 	case err == nil:
 		return exitDone
 	case errors.As(err, &exit):
 		return exit.code
-	case errors.As(context.Cause(ctx), &signal):
-		return signal.exitCode()
+	case errors.As(context.Cause(ctx), &stopped):
+		return stopped.exitCode()
 	}
 	fmt.Fprintf(stderr, "%s: %v\n", command.CommandPath(), err)
 	if errors.As(err, &wrong) || errors.As(err, &invalid) {
@@ -70,4 +72,28 @@ func run(ctx context.Context, p *Program, args []string, stdin io.Reader, stdout
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// interrupted is the cause of a context that a signal ended: see [untilSignal].
+type interrupted struct{ signal syscall.Signal }
+
+func (e interrupted) Error() string { return "stopped by a signal: " + e.signal.String() }
+
+// exitCode is what a shell reports of a program that the signal ended: 130 for SIGINT, 143 for SIGTERM.
+func (e interrupted) exitCode() int { return 128 + int(e.signal) }
+
+// untilSignal returns a context that the first SIGINT or SIGTERM ends, so that a command stops in order. The second one
+// ends the process at once: others recover what it leaves behind, as after a crash.
+func untilSignal() context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	go func() {
+		first, _ := (<-signals).(syscall.Signal)
+		cancel(interrupted{first})
+		second, _ := (<-signals).(syscall.Signal)
+		fmt.Fprintln(os.Stderr, "gem: a second signal came, ending at once")
+		os.Exit(interrupted{second}.exitCode())
+	}()
+	return ctx
 }

@@ -31,7 +31,6 @@ each migration is applied once. Tables of an earlier GEM are kept, with their
 rows. A database that a newer program has migrated is not changed; the command
 fails if it has migrations that this program does not know.`,
 		Example: "  DATABASE_URL=postgres://user:password@host:5432/postgres gem migrate",
-		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if print {
 				return migrations.Print(cmd.OutOrStdout(), p.sources()...)
@@ -96,7 +95,6 @@ func (p *Program) checkSchema(ctx context.Context, db migrations.DB) error {
 	return refusal(migrations.Check(ctx, db, p.sources()...))
 }
 
-// migrated says what was done.
 func migrated(done migrations.Result) string {
 	switch {
 	case len(done.Applied) == 0:

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"reflect"
@@ -42,10 +41,8 @@ func (p *Program) check() error {
 		}
 		named[d.Name()] = true
 	}
-	if _, err := handlers.Bind(p.Domains...); err != nil {
-		return err
-	}
-	return migrations.Print(io.Discard, p.sources()...)
+	_, err := handlers.Bind(p.Domains...)
+	return err
 }
 
 // sources are the migrations of the domains and of the program itself.
@@ -57,28 +54,24 @@ func (p *Program) sources() []migrations.Source {
 	return all
 }
 
-// registryFile is looked for in the working directory when TOOLS_REGISTRY is not set.
-const registryFile = "tools.registry.json"
-
 // loadRegistry reads the registry that chosen (TOOLS_REGISTRY) names or holds, the one in the working directory, or the
 // program's own, in this order. from says which it was.
 func (p *Program) loadRegistry(chosen string) (r *registry.Registry, from string, err error) {
-	chosen = strings.TrimSpace(chosen)
+	const file = "tools.registry.json"
+	if chosen = strings.TrimSpace(chosen); chosen == "" {
+		if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+			chosen = file
+		}
+	}
+	contents, from := p.Registry, "built in"
 	switch {
 	case strings.HasPrefix(chosen, "{"):
-		r, err = registry.Parse([]byte(chosen))
-		from = "the JSON of TOOLS_REGISTRY"
+		contents, from = []byte(chosen), "the JSON of TOOLS_REGISTRY"
 	case chosen != "":
 		r, err = registry.ReadFile(chosen)
 		return r, chosen, err
-	default:
-		if _, err := os.Stat(registryFile); !errors.Is(err, fs.ErrNotExist) {
-			return p.loadRegistry(registryFile)
-		}
-		r, err = registry.Parse(p.Registry)
-		from = "built in"
 	}
-	if err != nil {
+	if r, err = registry.Parse(contents); err != nil {
 		err = fmt.Errorf("the registry (%s) is refused:\n%w", from, err)
 	}
 	return r, from, err

@@ -1,14 +1,13 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
 	"time"
 
 	"github.com/gemworker/gem/internal/archive"
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/spf13/cobra"
 )
 
@@ -24,22 +23,19 @@ func pruneCommand(p *Program) *cobra.Command {
 		Short: "Remove old finished calls, after writing them to an archive",
 		Long: `
 Calls that ended longer ago than --older-than are removed with their receipts
-and journals, in small steps that disturb no worker. Before a step commits, its
-calls are written to the archive and synced: a run that is interrupted loses
-nothing, and the next one goes on. It may write a few lines twice. The archive
-is a JSONL file, a line for each call, that grows with each run; gem audit --archive
-checks it. It holds all that the calls held: keep it as safe as the database.
+and journals, in small steps that disturb no worker. Each step is written to the
+archive before it commits: a run that is interrupted loses nothing, and the next
+one goes on; it may write a few lines twice. The archive is a JSONL file, a line
+for each call; gem audit --archive checks it. Keep it as safe as the database.
 
 A call stays as long as another one that stays needs it: one that was made on
 its behalf, or that repeats its receipt. Rows of other tables stay, too.
 
-The receipt that succeeded with a key remembers the key: once it is removed, the
-next call with the key runs again. Choose an --older-than that is longer than
-any client may repeat itself.
+Once the receipt that succeeded with a key is removed, the next call with the
+key runs again: --older-than must be longer than any client may repeat itself.
 
 Connect as the owner of the tables: no other role may prune.`,
 		Example: "  gem prune --older-than 90d --archive calls.jsonl\n  gem prune --older-than 90d --dry-run",
-		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if options.OlderThan, err = age(olderThan); err != nil {
@@ -96,18 +92,17 @@ func (p *Program) prune(cmd *cobra.Command, o archive.PruneOptions, path string)
 		if done.Removed > 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s removed before this; run it again to go on\n", count(int(done.Removed), "call"))
 		}
-		var pgErr *pgconn.PgError
-		if errors.As(err, &pgErr) && pgErr.Code == "42501" {
-			return fmt.Errorf("this role may not prune: connect as the owner of the tables (%s)", pgErr.Message)
+		if store.HasCode(err, "42501") {
+			return fmt.Errorf("this role may not prune: connect as the owner of the tables (%w)", refusal(err))
 		}
 		return refusal(err)
 	}
-	what := "removed"
+	what := count(int(done.Removed), "call")
 	if o.DryRun {
-		what = "to be removed"
+		what += " to be"
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s that ended before %s; %d as old stay, since others need them\n",
-		count(int(done.Removed), "call"), what, moment(done.EndedBefore), done.Kept)
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s removed that ended before %s; %d as old stay, since others need them\n",
+		what, moment(done.EndedBefore), done.Kept)
 	return err
 }
 

@@ -21,7 +21,7 @@ tools.registry.json in the working directory, then the registry that is built
 into this program. Neither needs a database.`,
 		Example: "  gem registry list\n  gem registry check tools.registry.json",
 	}
-	holdCommands(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.AddCommand(registryCheckCommand(p), registryListCommand(p))
 	return cmd
 }
@@ -43,7 +43,7 @@ refused, as a worker refuses them.`,
 			if err != nil {
 				return err
 			}
-			var changes []string
+			said := []string{fmt.Sprintf("ok: %s, version %s (%s)", count(len(r.Tools()), "tool"), r.Version, from)}
 			if against != "" {
 				old, err := registry.ReadFile(against)
 				if err != nil {
@@ -52,17 +52,13 @@ refused, as a worker refuses them.`,
 				if err := registry.CheckUpgrade(old, r); err != nil {
 					return err
 				}
-				changes = registry.Compare(old, r)
+				said = append(said, registry.Compare(old, r)...)
+				if len(said) == 1 {
+					said = append(said, "no tool was changed against "+against)
+				}
 			}
-			out := cmd.OutOrStdout()
-			fmt.Fprintf(out, "ok: %s, version %s (%s)\n", count(len(r.Tools()), "tool"), r.Version, from)
-			for _, c := range changes {
-				fmt.Fprintln(out, c)
-			}
-			if against != "" && len(changes) == 0 {
-				fmt.Fprintf(out, "no tool was changed against %s\n", against)
-			}
-			return nil
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.Join(said, "\n"))
+			return err
 		},
 	}
 	cmd.Flags().StringVar(&against, "against", "", "an earlier registry `file` to compare with")
@@ -77,8 +73,7 @@ func registryListCommand(p *Program) *cobra.Command {
 A line for each tool: its idempotency (with the key field of a keyed one), its
 timeout, its permissions, and the handler's file and function, or "no handler":
 calls of such a tool end as not_configured.`,
-		Example: "  gem registry list",
-		Args:    takes("at most one file", 0, 1),
+		Args: takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, _, err := p.chosenRegistry(args)
 			if err != nil {

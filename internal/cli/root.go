@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -20,13 +21,11 @@ commands below try that out, run it, and show what became of a call.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	holdCommands(root)
-	help := root.RunE
-	root.RunE = func(cmd *cobra.Command, args []string) error {
+	root.RunE = func(cmd *cobra.Command, _ []string) error {
 		if version {
 			return printVersion(p, cmd)
 		}
-		return help(cmd, args)
+		return cmd.Help()
 	}
 	root.Flags().BoolVar(&version, "version", false, "print what gem version prints")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
@@ -56,23 +55,24 @@ commands below try that out, run it, and show what became of a call.`,
 			return subcommand(found, rest)
 		}
 	}
-	describe(root)
+	complete(root)
 	return root
 }
 
-// describe begins the text of every command's --help with its one line.
-func describe(cmd *cobra.Command) {
+// complete gives a command and those below it what most have in common: no arguments, an example without flags, and a --help
+// that begins with the one line of the command.
+func complete(cmd *cobra.Command) {
 	cmd.Long = cmd.Short + ".\n\n" + strings.TrimLeft(cmd.Long, "\n")
-	for _, sub := range cmd.Commands() {
-		describe(sub)
+	cmd.Example = cmp.Or(cmd.Example, "  "+cmd.CommandPath())
+	switch {
+	case cmd.HasSubCommands():
+		cmd.Args = subcommand
+	case cmd.Args == nil:
+		cmd.Args = takes("no arguments", 0, 0)
 	}
-}
-
-// holdCommands completes a command that only holds others.
-func holdCommands(cmd *cobra.Command) {
-	cmd.Args = subcommand
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	cmd.SuggestionsMinimumDistance = 2
+	for _, sub := range cmd.Commands() {
+		complete(sub)
+	}
 }
 
 // subcommand refuses the arguments of a command that only holds others.
@@ -80,6 +80,7 @@ func subcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
+	cmd.SuggestionsMinimumDistance = 2
 	hint := ""
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		hint = fmt.Sprintf("; did you mean %s?", strings.Join(near, " or "))
@@ -90,15 +91,13 @@ func subcommand(cmd *cobra.Command, args []string) error {
 // takes checks the number of arguments. what names them, as the end of "it takes …".
 func takes(what string, least, most int) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
-		switch n := len(args); {
-		case n >= least && n <= most:
+		n, were := len(args), "were"
+		if n >= least && n <= most {
 			return nil
-		case n == 0:
-			return usage("it takes %s; none was given", what)
-		case n == 1:
-			return usage("it takes %s; 1 was given", what)
-		default:
-			return usage("it takes %s; %d were given", what, n)
 		}
+		if n == 1 {
+			were = "was"
+		}
+		return usage("it takes %s; %d %s given", what, n, were)
 	}
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -10,14 +11,12 @@ import (
 	"github.com/gemworker/gem/registry"
 )
 
-// sample is a call that shows a tool.
 type sample struct {
 	tool  string
 	input map[string]any
 
-	// For gem demo: how it must end, and how it ended.
-	want    receipts.Status
-	code    receipts.Code
+	// For gem demo: how it must end (see outcome), and how it ended.
+	want    string
 	receipt *receipts.Receipt
 }
 
@@ -39,22 +38,19 @@ func (c *sample) command() string {
 	return fmt.Sprintf(`gem call %s '%s' --wait`, c.tool, strings.ReplaceAll(c.json(), "'", `'\''`))
 }
 
-// bestSample is a call to try first.
 func bestSample(r *registry.Registry) *sample {
 	if _, has := r.Tool("os.create_note"); has {
 		return &sample{tool: "os.create_note", input: map[string]any{"domain": "business", "title": "Roof", "content": "Two broken tiles."}}
 	}
-	best := &sample{tool: "domain.method"} // of a registry without tools
-	for i, t := range r.Tools() {
+	var first *sample
+	for _, t := range r.Tools() {
 		c, known := sampleOf(t)
 		if known {
 			return c
 		}
-		if i == 0 {
-			best = c
-		}
+		first = cmp.Or(first, c)
 	}
-	return best
+	return cmp.Or(first, &sample{tool: "domain.method"})
 }
 
 // sampleSchema is the part of a schema that names values.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/receipts"
 )
 
@@ -22,14 +24,12 @@ func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC
 
 // span writes a duration for people: 12 ms, 3.2 s, 4 min 10 s, 2 h 5 min, 3 d 4 h.
 func span(d time.Duration) string {
-	two := func(n time.Duration, unit string, rest time.Duration, small string) string {
-		if rest == 0 {
-			return fmt.Sprintf("%d %s", n, unit)
-		}
-		return fmt.Sprintf("%d %s %d %s", n, unit, rest, small)
-	}
 	const day = 24 * time.Hour
-	switch d = max(d, 0); {
+	two := func(big time.Duration, bigName string, small time.Duration, smallName string) string {
+		said := fmt.Sprintf("%d %s %d %s", d/big, bigName, d%big/small, smallName)
+		return strings.TrimSuffix(said, " 0 "+smallName)
+	}
+	switch {
 	case d < time.Millisecond:
 		return "less than 1 ms"
 	case d < time.Second:
@@ -37,17 +37,16 @@ func span(d time.Duration) string {
 	case d < time.Minute:
 		return strings.TrimSuffix(fmt.Sprintf("%.1f", d.Truncate(100*time.Millisecond).Seconds()), ".0") + " s"
 	case d < time.Hour:
-		return two(d/time.Minute, "min", d%time.Minute/time.Second, "s")
+		return two(time.Minute, "min", time.Second, "s")
 	case d < day:
-		return two(d/time.Hour, "h", d%time.Hour/time.Minute, "min")
+		return two(time.Hour, "h", time.Minute, "min")
 	}
-	return two(d/day, "d", d%day/time.Hour, "h")
+	return two(day, "d", time.Hour, "h")
 }
 
 // milliseconds is the duration that a receipt states.
 func milliseconds(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
 
-// count writes a number of things.
 func count(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -68,7 +67,6 @@ func cut(s string, n int) string {
 	return string([]rune(s)[:n-1]) + "…"
 }
 
-// sentence ends a text with a full stop.
 func sentence(s string) string {
 	s = strings.TrimSpace(s)
 	if s == "" || strings.ContainsAny(s[len(s)-1:], ".!?") {
@@ -94,17 +92,10 @@ func upshot(r *receipts.Receipt) string {
 	return brief(r.Result)
 }
 
-// notConfigured is the result of a not_configured receipt.
-type notConfigured struct {
-	Reason      string   `json:"reason"`
-	RequiredEnv []string `json:"required_env"`
-	NextSteps   []string `json:"next_steps"`
-}
-
-func missingSetup(r *receipts.Receipt) notConfigured {
-	var s notConfigured
-	_ = json.Unmarshal(r.Result, &s) // what is not there stays empty
-	return s
+// missingSetup is what a not_configured receipt says; what is not there stays empty.
+func missingSetup(r *receipts.Receipt) (m handlers.NotConfigured) {
+	_ = json.Unmarshal(r.Result, &m)
+	return m
 }
 
 // brief writes a JSON object as its fields: a text or a number as it is, a list as its length.
@@ -115,25 +106,22 @@ func brief(result json.RawMessage) string {
 	}
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		var (
-			value = string(fields[name])
-			list  []json.RawMessage
-			text  string
-		)
-		switch {
-		case value[0] == '{':
-			value = "{…}"
-		case json.Unmarshal(fields[name], &list) == nil && list != nil:
-			value = count(len(list), "entry")
-		case json.Unmarshal(fields[name], &text) == nil && text != "":
-			value = text
+		said := string(fields[name])
+		var value any
+		_ = json.Unmarshal(fields[name], &value) // has been valid as part of the whole
+		switch v := value.(type) {
+		case map[string]any:
+			said = "{…}"
+		case []any:
+			said = count(len(v), "entry")
+		case string:
+			said = cmp.Or(v, said)
 		}
-		parts = append(parts, name+" "+value)
+		parts = append(parts, name+" "+said)
 	}
 	return strings.Join(parts, ", ")
 }
 
-// printJSON writes v as indented JSON.
 func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)

@@ -24,7 +24,7 @@ func traceCommand() *cobra.Command {
 		Long: `
 The journal of the call is printed as a timeline: when, how long after the
 first event, what, in which attempt, on which worker. Its last line shows the
-receipt, if there is one. Needs DATABASE_URL.`,
+receipt, if there is one.`,
 		Example: "\n  gem trace --json " + exampleID,
 	}, func(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error {
 		journal, err := client.Journal(ctx, db, id)
@@ -107,7 +107,6 @@ func dataOf(e receipts.Event) (d eventData) {
 	return d
 }
 
-// happened says what an event means.
 func happened(e receipts.Event) string {
 	data := dataOf(e)
 	switch e.Event {

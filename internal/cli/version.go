@@ -17,9 +17,7 @@ func versionCommand(p *Program) *cobra.Command {
 		Long: `
 A worker records the version in core_workers, and its log begins with it. The
 registry is the one that a worker would load here, with where it comes from.`,
-		Example: "  gem version",
-		Args:    takes("no arguments", 0, 0),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return printVersion(p, cmd) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return printVersion(p, cmd) },
 	}
 }
 
@@ -33,7 +31,7 @@ func printVersion(p *Program, cmd *cobra.Command) error {
 			}
 		}
 	}
-	reg, from, err := p.loadRegistry(os.Getenv("TOOLS_REGISTRY"))
+	reg, from, err := p.chosenRegistry(nil)
 	if err != nil {
 		return usageError{err}
 	}
@@ -53,23 +51,17 @@ func (p *Program) version() (version, commit string) {
 // versionOf prefers what the build was told to what the Go command recorded. Render builds an image without telling it the
 // commit, and tells its processes.
 func versionOf(version, commit string, recorded *debug.BuildInfo, env func(string) string) (v, c string) {
-	v, c = version, commit
-	if v == "" && recorded.Main.Version != "(devel)" {
-		v = recorded.Main.Version
+	if recorded.Main.Version != "(devel)" {
+		version = cmp.Or(version, recorded.Main.Version)
+	}
+	built := map[string]string{}
+	for _, s := range recorded.Settings {
+		built[s.Key] = s.Value
 	}
 	modified := ""
-	if c == "" {
-		built := map[string]string{}
-		for _, s := range recorded.Settings {
-			built[s.Key] = s.Value
-		}
-		c = built["vcs.revision"]
-		if built["vcs.modified"] == "true" {
-			modified = ", modified"
-		}
+	if commit == "" && built["vcs.revision"] != "" && built["vcs.modified"] == "true" {
+		modified = ", modified"
 	}
-	if c == "" {
-		c, modified = strings.TrimSpace(env("RENDER_GIT_COMMIT")), ""
-	}
-	return cmp.Or(v, "dev"), c[:min(len(c), 12)] + modified
+	c = cmp.Or(commit, built["vcs.revision"], strings.TrimSpace(env("RENDER_GIT_COMMIT")))
+	return cmp.Or(version, "dev"), c[:min(len(c), 12)] + modified
 }

@@ -1,11 +1,9 @@
 package cli
 
 import (
-	"fmt"
 	"os"
 	"runtime/debug"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/gemworker/gem/handlers"
@@ -34,7 +32,6 @@ OTEL_* it sends nothing.
 The environment:
 ` + p.environment(),
 		Example: "  DATABASE_URL=postgres://user:password@host:5432/postgres gem worker",
-		Args:    takes("no arguments", 0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := databaseConfig()
 			if err != nil {
@@ -80,15 +77,14 @@ func (p *Program) environment() string {
 			variables = append(variables, envvar.Describe(d.Config)...)
 		}
 	}
-	var b strings.Builder
-	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	var rows [][]string
 	for _, v := range variables {
-		byDefault := ""
 		if v.Default != "" {
-			byDefault = " (default " + v.Default + ")"
+			v.Description += " (default " + v.Default + ")"
 		}
-		fmt.Fprintf(t, "  %s\t%s%s\n", v.Name, v.Description, byDefault)
+		rows = append(rows, []string{"  " + v.Name, v.Description})
 	}
-	_ = t.Flush() // to memory
+	var b strings.Builder
+	_ = table(&b, rows) // to memory
 	return strings.TrimRight(b.String(), "\n")
 }

@@ -12,7 +12,6 @@ import (
 // The SQLSTATEs that are asked for by name. For all others the class is enough.
 const (
 	notHeld       = "GM001" // of the gem functions
-	noCall        = "PT404" // of cancel_tool_call, which PostgREST makes a 404
 	notPrepared   = "26000" // someone ran `deallocate all` or `discard all`
 	alreadyExists = "42P05" // another client of a pooler prepared a statement of that name
 	otherColumns  = "0A000" // a column of a prepared statement's result was added or changed
@@ -24,34 +23,30 @@ const (
 	deadlock      = "40P01"
 )
 
-func code(err error) string {
+// HasCode reports whether err has an SQLSTATE that begins with one of these: whole codes, or classes.
+func HasCode(err error, codes ...string) bool {
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
-		return pgErr.Code
-	}
-	return ""
+	return errors.As(err, &pgErr) && pgErr.Code != "" &&
+		slices.ContainsFunc(codes, func(c string) bool { return strings.HasPrefix(pgErr.Code, c) })
 }
 
-func class(code string) string { return code[:min(2, len(code))] }
-
 // IsNotHeld reports whether err says that the attempt no longer has its call: another attempt has it, or it has ended.
-func IsNotHeld(err error) bool { return code(err) == notHeld }
+func IsNotHeld(err error) bool { return HasCode(err, notHeld) }
 
 // IsRefusal reports whether Postgres will refuse the statement again because of the values in it: they cannot be stored, break
 // a rule, or are too large. All other errors are about Postgres, and may pass.
-func IsRefusal(err error) bool { return slices.Contains([]string{"22", "23", "54"}, class(code(err))) }
+func IsRefusal(err error) bool { return HasCode(err, "22", "23", "54") }
 
 // IsStale reports whether a prepared statement is not what it was when it was prepared. Its connection is of no more use.
 func IsStale(err error) bool {
-	return slices.Contains([]string{notPrepared, alreadyExists, otherColumns, otherFormats}, code(err))
+	return HasCode(err, notPrepared, alreadyExists, otherColumns, otherFormats)
 }
 
 // IsTransient reports whether the same transaction may succeed if it runs again: after a conflict with another transaction,
 // while a server is full, goes down or takes no writes, and after an error of the connection.
 func IsTransient(err error) bool {
-	if code := code(err); code != "" {
-		return slices.Contains([]string{serialization, deadlock, readOnly, lockTimeout, cancelled, notPrepared, alreadyExists}, code) ||
-			slices.Contains([]string{"08", "53", "58"}, class(code)) || strings.HasPrefix(code, "57P")
+	if HasCode(err, "") { // any
+		return HasCode(err, serialization, deadlock, readOnly, lockTimeout, cancelled, notPrepared, alreadyExists, "08", "53", "57P", "58")
 	}
 	var connectErr *pgconn.ConnectError
 	return err != nil &&
