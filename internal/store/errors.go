@@ -21,6 +21,7 @@ const (
 	readOnly      = "25006"
 	cancelled     = "57014" // by a statement_timeout of the server, or a person
 	serialization = "40001"
+	gone          = "23503" // what a row refers to
 	deadlock      = "40P01"
 )
 
@@ -36,6 +37,9 @@ func class(code string) string { return code[:min(2, len(code))] }
 
 // IsNotHeld reports whether err says that the attempt no longer has its call: another attempt has it, or it has ended.
 func IsNotHeld(err error) bool { return code(err) == notHeld }
+
+// IsGone reports whether a row that the statement refers to was removed meanwhile.
+func IsGone(err error) bool { return code(err) == gone }
 
 // IsRefusal reports whether Postgres will refuse the statement again because of the values in it: they cannot be stored, break
 // a rule, or are too large. All other errors are about Postgres, and may pass.

@@ -58,14 +58,26 @@ begin
 end
 $$;
 
+-- Tells the listening workers something now that they would see later: a hint, which decides nothing. While the queue of
+-- notifications is full, Postgres refuses every transaction that has one, so none is sent once it is half full.
+create or replace function gem.notify(p_hint text) returns void language plpgsql as $$
+begin
+  if pg_notification_queue_usage() < 0.5 then
+    perform pg_notify('gem_calls', p_hint);
+  end if;
+end
+$$;
+
 -- Wakes idle workers. A notification takes a lock over the whole database at commit, so it is sent only when some worker has
--- free slots and found nothing. It is a hint: polling is the safety net. p_hint is `again` when a call came back to its
--- earlier place in the queue, so that the next claim ignores its cursors.
+-- free slots and found nothing. Polling is the safety net. p_hint is `again` when a call came back to its earlier place in
+-- the queue, so that the next claim ignores its cursors.
 create or replace function gem.wake_workers(p_hint text default '') returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  at timestamptz := gem.now(); -- once, or the index is of no use
 begin
-  if exists (select from public.core_workers where wants_wake and stopped_at is null and alive_until > gem.now()) then
-    perform pg_notify('gem_calls', p_hint);
+  if exists (select from public.core_workers where alive_until > at and wants_wake and stopped_at is null) then
+    perform gem.notify(p_hint);
   end if;
 end
 $$;
@@ -152,7 +164,8 @@ $$;
 
 -- Says what the attempt is to do with its idempotency key:
 --   run   it holds the key, and no other call runs with it until this one ends
---   hit   the key succeeded before: receipt_id and result are that receipt's, and the call is to be finished with them
+--   hit   the key succeeded before: receipt_id and result are that receipt's, and the call is to be finished with them;
+--         several calls may repeat a receipt at once, so not each of them holds the key
 --   wait  another running call holds the key: this call was parked (running → waiting) and is no longer the attempt's
 create or replace function gem.hold_key(p_call uuid, p_attempt integer, p_worker text, p_key text,
   out verdict text, out receipt_id uuid, out result jsonb)
@@ -176,6 +189,13 @@ begin
       verdict := case when receipt_id is null then 'run' else 'hit' end;
       return;
     exception when unique_violation then
+      select r.id, r.result into receipt_id, result from public.core_tool_receipts r
+      where r.idempotency_key = p_key and r.status = 'succeeded' and r.replay_of is null
+      for key share;
+      if found then
+        verdict := 'hit';
+        return;
+      end if;
       -- Locking the holder keeps it from ending before this call is parked where its end will look.
       select c.id into holder from public.core_tool_calls c
       where c.computed_key = p_key and c.status = 'running' and c.id <> p_call for update;
@@ -216,6 +236,9 @@ declare
   receipt   uuid        := gem.receipt_id(p_call, at);
   freed_key text;
 begin
+  if p_replay_of is not null then
+    select r.idempotency_key into freed_key from public.core_tool_receipts r where r.id = p_replay_of;
+  end if;
   with ended as (
     update public.core_tool_calls c
     set status = p_status, error = p_result -> 'error', updated_at = at, events = c.events + 1
@@ -228,7 +251,7 @@ begin
   insert into public.core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt, worker_id,
     registry_version, idempotency_key, replay_of, duration)
   select receipt, id, coalesce(tool_name, ''), p_status, p_result, p_effects, at, p_attempt, p_worker,
-    p_registry_version, computed_key, p_replay_of, at - claimed_at from ended
+    p_registry_version, coalesce(computed_key, freed_key), p_replay_of, greatest(at - claimed_at, '0') from ended
   returning idempotency_key into freed_key;
   if not found then
     perform gem.raise_not_held(p_call, p_attempt, p_worker);
@@ -305,25 +328,30 @@ $$;
 -- waiting → queued: woken
 ------------------------------------------------------------------------------------------------------------------------
 
--- Wakes the calls that wait for a key when the call that held it has left the state running: after a success all of them, since
--- each is a hit; otherwise only the first, to take the key itself.
+-- Wakes calls that wait for a key when one that had it has left the state running: after a success all of them, since each is
+-- a hit, a hundred at a time: each hit that ends wakes the next hundred, so that no end takes long, however many wait.
+-- Otherwise it wakes only the first, to take the key itself. One that another transaction has locked is skipped; where that
+-- leaves nobody to wake the rest, gem.recover does.
 create or replace function gem.wake_waiting(p_key text, p_all boolean, p_worker text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  at timestamptz := gem.now();
+  at  timestamptz := gem.now();
+  ids uuid[];
 begin
+  ids := array(
+    select w.id from public.core_tool_calls w where w.status = 'waiting' and w.computed_key = p_key
+    order by w.priority desc, w.seq limit case when p_all then 100 else 1 end for update skip locked);
+  if cardinality(ids) = 0 then -- with an empty array the planner picks any partial index, and scans all of it
+    return;
+  end if;
   with woken as (
     update public.core_tool_calls c set status = 'queued', computed_key = null, updated_at = at, events = c.events + 1
-    where c.id in (
-      select w.id from public.core_tool_calls w where w.status = 'waiting' and w.computed_key = p_key
-      order by w.priority desc, w.seq limit case when p_all then null else 1 end for update)
+    where c.id = any (ids)
     returning c.id, c.events, c.attempt
   )
   insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id)
   select id, events, at, 'woken', attempt, p_worker from woken;
-  if found then
-    perform gem.wake_workers('again');
-  end if;
+  perform gem.wake_workers('again');
 end
 $$;
 
@@ -359,7 +387,7 @@ begin
       )
       insert into public.core_tool_events (call_id, seq, at, event, attempt)
       select call.id, events, at, 'cancel_requested', call.attempt from asked;
-      perform pg_notify('gem_calls', 'cancel'); -- its worker listens, or sees it at the next heartbeat
+      perform gem.notify('cancel'); -- its worker listens, or sees it at the next heartbeat
     end if;
     return 'requested';
   end if;

@@ -141,7 +141,7 @@ from (select * from public.core_tool_receipts where status <> 'succeeded' order 
 left join public.core_tool_calls c on c.id = r.call_id
 order by r.created_at desc;
 
--- Dead and stopped workers stay for seven days. A worker that is gone from here and still holds calls will lose them to the
+-- Dead and stopped workers stay for an hour. A worker that is gone from here and still holds calls will lose them to the
 -- next heartbeat of another.
 create or replace view gem.workers with (security_barrier) as
 select coalesce(w.worker_id, h.claimed_by) as worker_id,

@@ -15,14 +15,13 @@ $$;
 create or replace function gem.start_worker(p_worker text, p_concurrency integer, p_gem_version text, p_registry_version text,
   p_dead_after interval, p_can text[] default '{}')
 returns void language sql security definer set search_path = pg_catalog, pg_temp as $$
-  delete from public.core_workers where coalesce(stopped_at, heartbeat_at) < gem.now() - interval '7 days';
   insert into public.core_workers (worker_id, concurrency, gem_version, registry_version, can, started_at, heartbeat_at, alive_until)
   select p_worker, p_concurrency, p_gem_version, p_registry_version, p_can, at, at, at + p_dead_after from gem.now() at;
 $$;
 
 create or replace function gem.stop_worker(p_worker text) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
-  update public.core_workers set stopped_at = gem.now(), wants_wake = false where worker_id = p_worker;
+  update public.core_workers set stopped_at = gem.now(), wants_wake = false, alive_until = least(alive_until, gem.now()) where worker_id = p_worker;
 $$;
 
 -- A worker that has free slots and found nothing asks to be notified of the next insert.
@@ -84,7 +83,7 @@ $$;
 
 -- running → queued: lost. Takes the calls of dead workers back into the queue: of those that died or stopped since p_since,
 -- or of all when it is null, also of workers that nobody knows. Returns how many. Whether a lost call may run again is
--- decided by the worker that claims it next.
+-- decided by the worker that claims it next. It also wakes calls that wait for nobody, and removes old rows of workers.
 create or replace function gem.recover(p_worker text, p_since timestamptz) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -104,7 +103,8 @@ begin
   else
     dead := array(
       select w.worker_id from public.core_workers w
-      where (w.stopped_at is not null or w.alive_until <= at) and coalesce(w.stopped_at, w.alive_until) > p_since);
+      where w.alive_until > p_since and w.alive_until <= at
+      order by w.alive_until desc limit 1000);
     ids := array(
       select c.id from public.core_tool_calls c
       where c.status = 'running' and c.claimed_by = any (dead)
@@ -128,15 +128,31 @@ begin
     perform gem.wake_workers('again');
   end if;
 
-  -- A call that waits for a key which nobody holds: its holder was lost, or the one that was to hold it next left.
+  -- A call that waits for a key which nobody holds: its holder was lost, or the one that was to hold it next left. The keys
+  -- are gone through one by one, since any number of calls may wait for each.
   perform gem.wake_waiting(k.computed_key, false, p_worker)
   from (
+    with recursive parked (key) as (
+      (select w.computed_key from public.core_tool_calls w where w.status = 'waiting' order by w.computed_key limit 1)
+      union all
+      select (select w.computed_key from public.core_tool_calls w where w.status = 'waiting' and w.computed_key > parked.key
+        order by w.computed_key limit 1)
+      from parked where parked.key is not null
+    )
     select unnest(keys)
     union
-    select distinct w.computed_key from public.core_tool_calls w
-    where w.status = 'waiting' and w.updated_at < at - interval '5 seconds' and not exists (
-      select from public.core_tool_calls h where h.status = 'running' and h.computed_key = w.computed_key)
+    select parked.key from parked
+    where parked.key is not null
+      and not exists (select from public.core_tool_calls h where h.status = 'running' and h.computed_key = parked.key)
+      and at - interval '5 seconds' > (
+        select w.updated_at from public.core_tool_calls w where w.status = 'waiting' and w.computed_key = parked.key
+        order by w.priority desc, w.seq limit 1)
   ) k (computed_key);
+
+  -- Workers that ended an hour ago leave, a thousand a step.
+  delete from public.core_workers w where w.worker_id in (
+    select d.worker_id from public.core_workers d where d.alive_until < at - interval '1 hour'
+    order by d.alive_until limit 1000 for update skip locked);
   return cardinality(ids);
 end
 $$;

@@ -64,7 +64,7 @@ create table if not exists public.core_tool_events (
   primary key (call_id, seq)
 );
 
--- A worker: one process. Rows of stopped and dead ones stay for seven days.
+-- A worker: one process. Rows of stopped and dead ones stay for an hour.
 create table if not exists public.core_workers (
   worker_id        text        primary key,             -- WORKER_ID and a random suffix: one process, not one machine
   started_at       timestamptz not null,
@@ -77,7 +77,7 @@ create table if not exists public.core_workers (
   can              text[]      not null default '{}',   -- the capabilities that it stated: see needs of a call
   gem_version      text        not null,
   registry_version text        not null
-) with (fillfactor = 50);                               -- heartbeats update in place
+);
 
 -- Every registry that a worker ran with. Rows stay.
 create table if not exists public.core_registry_versions (
