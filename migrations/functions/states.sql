@@ -96,7 +96,12 @@ $$;
 --
 -- A call that lost two workers is suspected of killing them. It is claimed only by a worker that runs no other such call
 -- (p_suspect), so that what died beside it twice does not die beside it a third time.
-create or replace function gem.claim(p_worker text, p_limit integer, p_suspect boolean, p_cursors jsonb default '{}')
+--
+-- Calls with a priority of -500 or less are background: they come after all others, and p_background says how many of them
+-- the claim may take (null: any), so that a worker keeps slots for the others. What a caller asks for while it crowds is
+-- background, too (see gem.before_insert_call).
+create or replace function gem.claim(p_worker text, p_limit integer, p_suspect boolean, p_cursors jsonb default '{}',
+  p_background integer default null)
 returns table (id uuid, tool_name text, input text, attempt integer, idempotency_key text, session_id text, created_by text,
   priority integer, run_at timestamptz, seq bigint, retries integer, losses integer, cancel_requested boolean,
   traceparent text, waited interval)
@@ -121,6 +126,10 @@ begin
   end if;
 
   for level in select p.priority from gem.priorities p order by p.priority desc loop
+    if level <= -500 and p_background is not null then
+      p_limit := least(p_limit, cardinality(ids) + p_background);
+      p_background := null;
+    end if;
     exit when cardinality(ids) >= p_limit;
     from_run := coalesce((p_cursors ->> level::text)::timestamptz, '-infinity');
     loop
@@ -415,7 +424,7 @@ begin
 end
 $$;
 
-select gem.grant_to('gem_worker', 'execute on function gem.claim(text, integer, boolean, jsonb), gem.hold_key(uuid, integer, text, text),
+select gem.grant_to('gem_worker', 'execute on function gem.claim(text, integer, boolean, jsonb, integer), gem.hold_key(uuid, integer, text, text),
   gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid), gem.retry(uuid, integer, text, jsonb, integer, interval),
   gem.release(uuid, integer, text)');
 revoke all on all functions in schema gem from public;

@@ -15,7 +15,7 @@ create table if not exists public.core_tool_calls (
   session_id          text,                             -- groups the calls of one conversation
   parent_call_id      uuid,                             -- the call on whose behalf this one was made
   created_by          text,                             -- the claim `sub` of the frontend's token, where there is one
-  priority            integer     not null default 0,   -- -1000 to 1000; higher first
+  priority            integer     not null default 0,   -- -1000 to 1000; higher first; from -500 down: background
   run_at              timestamptz not null,             -- not before; at most 366 days ahead
   traceparent         text,                             -- W3C trace context of the span in which the frontend made the call
   -- Moved only by the functions of functions/states.sql.
@@ -97,7 +97,7 @@ create table if not exists gem.limits (
   max_input_bytes integer  not null default 262144     check (max_input_bytes > 0),                  -- of one input, as JSON text
   max_run_ahead   interval not null default '366 days' check (max_run_ahead between '0' and '1000 years'),
   min_priority    integer  not null default -10        check (min_priority <= 0), -- each priority that was ever used costs
-  max_priority    integer  not null default 10         check (max_priority >= 0)  -- every claim some microseconds
+  max_priority    integer  not null default 0          check (max_priority >= 0)  -- every claim some microseconds
 );
 insert into gem.limits default values on conflict do nothing;
 
