@@ -201,7 +201,7 @@ func TestLimitsCanBeSet(t *testing.T) {
 	for arguments, words := range map[string]string{
 		"'a.b', '{\"n\": \"123456789012345\"}'": "input takes 24 bytes as JSON, and may take 20",
 		"'a.b', run_at => now() + '61 minutes'": "may be at most 01:00:00 ahead",
-		"'a.b', priority => 1":                  "priority is 11, and must be from -1 to 0",
+		"'a.b', priority => 1":                  "priority is 1, and must be from -1 to 0",
 		"'a.b', priority => -2":                 "priority is -2, and must be from -1 to 0",
 	} {
 		_, err := ask(t, db, "authenticated", "ada", "enqueue_tool_call("+arguments+")")

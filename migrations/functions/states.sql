@@ -97,6 +97,9 @@ $$;
 -- A call that lost two workers is suspected of killing them. It is claimed only by a worker that runs no other such call
 -- (p_suspect), so that what died beside it twice does not die beside it a third time.
 --
+-- While Postgres's clock has gone back and not caught up, a call is also due that was to run when it was inserted, and one whose
+-- pause after a retry is over by the clock of before. What a frontend asked for at a later time waits for that.
+--
 -- Calls with a priority of -500 or less are background: they come after all others, and p_background says how many of them
 -- the claim may take (null: any), so that a worker keeps slots for the others. What a caller asks for while it crowds is
 -- background, too (see gem.before_insert_call).
@@ -112,7 +115,7 @@ as $$
 #variable_conflict use_column
 declare
   at       timestamptz := gem.now();
-  can      text[];
+  worker   record;
   level    integer;
   from_run timestamptz;
   picked   uuid[];
@@ -120,8 +123,9 @@ declare
   suspect  uuid; -- the one that is claimed
   ids      uuid[] := '{}';
 begin
-  select w.can into can from public.core_workers w where w.worker_id = p_worker and w.stopped_at is null and w.alive_until > at;
-  if can is null then
+  select w.can, w.clock_back, greatest(at, w.clock_until) as due into worker from public.core_workers w
+  where w.worker_id = p_worker and w.stopped_at is null and w.alive_until > at;
+  if worker.due is null then
     raise exception using errcode = 'GM002', message = format('worker %s claims without a heartbeat', p_worker);
   end if;
 
@@ -136,8 +140,9 @@ begin
       select coalesce(array_agg(ready.id), '{}'), array_agg(ready.id) filter (where ready.losses >= 2) into picked, suspects
       from (
         select c.id, c.losses from public.core_tool_calls c
-        where c.status = 'queued' and c.priority = level and c.run_at >= from_run and c.run_at <= at
-          and (c.losses < 2 or p_suspect and coalesce(c.id = suspect, true)) and (c.needs is null or c.needs = any (can))
+        where c.status = 'queued' and c.priority = level and c.run_at >= from_run and c.run_at <= worker.due
+          and (c.run_at <= at or c.run_at = c.created_at or c.retries > 0 and c.updated_at > at and c.run_at <= at + worker.clock_back)
+          and (c.losses < 2 or p_suspect and coalesce(c.id = suspect, true)) and (c.needs is null or c.needs = any (worker.can))
         order by c.priority, c.run_at, c.seq
         limit p_limit - cardinality(ids)
         for update skip locked) ready;
@@ -250,7 +255,8 @@ begin
   end if;
   with ended as (
     update public.core_tool_calls c
-    set status = p_status, error = p_result -> 'error', updated_at = at, events = c.events + 1
+    set status = p_status, error = p_result -> 'error', computed_key = coalesce(c.computed_key, freed_key), updated_at = at,
+        events = c.events + 1
     where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false)
     returning c.id, c.tool_name, c.claimed_at, c.events, c.computed_key
   ), journal as (
@@ -260,7 +266,7 @@ begin
   insert into public.core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt, worker_id,
     registry_version, idempotency_key, replay_of, duration)
   select receipt, id, coalesce(tool_name, ''), p_status, p_result, p_effects, at, p_attempt, p_worker,
-    p_registry_version, coalesce(computed_key, freed_key), p_replay_of, greatest(at - claimed_at, '0') from ended
+    p_registry_version, computed_key, p_replay_of, greatest(at - claimed_at, '0') from ended
   returning idempotency_key into freed_key;
   if not found then
     perform gem.raise_not_held(p_call, p_attempt, p_worker);

@@ -53,8 +53,13 @@ begin
   select w.alive_until, w.heartbeat_at, w.steady_since into before from public.core_workers w where w.worker_id = p_worker for update;
   at := gem.now(); -- after the wait for the row
   late := before.alive_until <= at or before.heartbeat_at < at - 0.7 * p_dead_after;
+  if before.heartbeat_at > at + interval '1 second' then
+    perform gem.clock_went_back(before.heartbeat_at - at, at, p_dead_after);
+  end if;
   update public.core_workers w
-  set heartbeat_at = at, alive_until = at + p_dead_after, stopped_at = null, steady_since = case when late then at else w.steady_since end
+  set heartbeat_at = at, alive_until = at + p_dead_after, stopped_at = null,
+      steady_since = case when late then at else least(w.steady_since, at) end,
+      clock_back = case when w.clock_until > at then w.clock_back end, clock_until = case when w.clock_until > at then w.clock_until end
   where w.worker_id = p_worker;
 
   if not late and coalesce(before.steady_since < at - 0.5 * p_dead_after, true) then
@@ -78,6 +83,19 @@ begin
   if gem.now() > at + 0.1 * p_dead_after then
     update public.core_workers w set steady_since = gem.now() where w.worker_id = p_worker;
   end if;
+end
+$$;
+
+-- Postgres's clock shows a time that it had shown before: somebody set it. What the rows say of the workers is moved to the new
+-- time, and each worker is told how far it is off, so that its claims see which calls are due (see gem.claim).
+create or replace function gem.clock_went_back(p_back interval, p_at timestamptz, p_dead_after interval) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  update public.core_workers w
+  set heartbeat_at = w.heartbeat_at - p_back, alive_until = w.alive_until - p_back, steady_since = null,
+      clock_back = coalesce(w.clock_back, '0') + p_back, clock_until = w.heartbeat_at + p_dead_after
+  where w.worker_id in (select o.worker_id from public.core_workers o where o.heartbeat_at > p_at for update skip locked);
+  perform gem.notify('again');
 end
 $$;
 

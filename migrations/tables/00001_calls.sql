@@ -74,6 +74,8 @@ create table if not exists public.core_workers (
   stopped_at       timestamptz,                         -- set by an orderly stop
   wants_wake       boolean     not null default false,  -- it has free slots and found nothing: notify it
   concurrency      integer     not null check (concurrency > 0),
+  clock_back       interval,                            -- so far Postgres's clock jumped back, while it has not caught up
+  clock_until      timestamptz,                         -- when it will have
   can              text[]      not null default '{}',   -- the capabilities that it stated: see needs of a call
   gem_version      text        not null,
   registry_version text        not null
