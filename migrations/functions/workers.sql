@@ -58,7 +58,7 @@ begin
   end if;
   update public.core_workers w
   set heartbeat_at = at, alive_until = at + p_dead_after, stopped_at = null,
-      steady_since = case when late then at else least(w.steady_since, at) end,
+      steady_since = case when late or w.steady_since > at then at else w.steady_since end,
       clock_back = case when w.clock_until > at then w.clock_back end, clock_until = case when w.clock_until > at then w.clock_until end
   where w.worker_id = p_worker;
 
