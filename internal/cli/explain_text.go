@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/receipts"
@@ -51,6 +52,9 @@ func explainQueued(e *client.Explanation) string {
 	switch e.WaitsFor {
 	case client.ForTime:
 		pause := span(c.RunAt.Sub(e.At))
+		if e.ClockBack > 0 {
+			return fmt.Sprintf("It is to run at %s. Postgres's clock went back by %s, and has not caught up.", moment(c.RunAt), span(e.ClockBack))
+		}
 		if e.CameBack != nil {
 			return fmt.Sprintf("The next attempt starts in %s, at %s.", pause, moment(c.RunAt))
 		}
@@ -98,6 +102,9 @@ func explainRunning(e *client.Explanation) string {
 	if e.WaitsFor == client.ForHandler {
 		if c.CancelRequested {
 			return said + ". Someone asked to cancel it, and its worker is about to end it."
+		}
+		if e.Timeout > 0 && e.At.Sub(c.ClaimedAt) > e.Timeout+time.Minute {
+			return said + ". That is over: its worker knows how it ended, and goes on trying to write the receipt. The worker's log says why it cannot."
 		}
 		return said + "."
 	}

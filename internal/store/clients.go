@@ -166,3 +166,9 @@ func LastWorker(ctx context.Context, db DB) (id string, at time.Time, err error)
 		order by coalesce(stopped_at, heartbeat_at) desc limit 1`).Scan(&id, &at)
 	return id, at, err
 }
+
+// ClockBack returns how far Postgres's clock went back, as its workers noticed; 0 once it has caught up.
+func ClockBack(ctx context.Context, db DB) (back time.Duration, err error) {
+	err = db.QueryRow(ctx, "select coalesce(max(clock_back), '0') from public.core_workers where clock_until > clock_timestamp()").Scan(&back)
+	return back, err
+}
