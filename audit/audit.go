@@ -98,6 +98,8 @@ var Checks = []Check{
 		Proves: "No call has waited for over a minute for a key that no running call holds."},
 	{Name: "cancel-due", Remark: true, counts: "running calls", file: "queue.sql", only: databases,
 		Proves: "No call still runs that someone asked to cancel over a minute ago."},
+	{Name: "overdue", Remark: true, counts: "running calls", file: "queue.sql", only: databases,
+		Proves: "No call runs for longer than its tool may, and half a minute. One does if its worker cannot write its end."},
 	{Name: "registry-recorded", Remark: true, counts: "receipts", file: "queue.sql", only: databases,
 		Proves: "The registry that a receipt names is recorded."},
 

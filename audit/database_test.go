@@ -181,6 +181,10 @@ var breaks = []struct {
 	{"cancel-due", "it goes on", "and someone asked to cancel it at ",
 		[]string{"update core_tool_calls set cancel_requested_at = date_trunc('day', now() - interval '1 day') where status = 'running' and cancel_requested_at is not null",
 			"update core_tool_events e set at = c.cancel_requested_at from core_tool_calls c where c.id = e.call_id and c.status = 'running' and e.event = 'cancel_requested'"}},
+	{"overdue", "its timeout is long over", " may take -01:00:00", // the calls are new, so it is the timeout that is moved
+		[]string{`update core_registry_versions set registry = jsonb_build_object('tools', (
+			select jsonb_agg(jsonb_build_object('name', tool_name, 'timeout_ms', -3600000)) from (select distinct tool_name from core_tool_calls) t))
+			where version = 'x'`}},
 	{"registry-recorded", "it is not", "receipts are of the registry x", []string{"delete from core_registry_versions where version = 'x'"}},
 }
 
@@ -259,7 +263,7 @@ func TestEachCheckReportsWhatBreaksIt(t *testing.T) {
 				t.Errorf("got %q, want %q", said, b.says)
 			}
 			archived(t, tx, b.check, found[b.check])
-			remark := slices.Contains([]string{"recovery-due", "waiting-due", "cancel-due", "registry-recorded"}, b.check)
+			remark := slices.Contains([]string{"recovery-due", "waiting-due", "cancel-due", "overdue", "registry-recorded"}, b.check)
 			if (report.Faults == 0) != remark || (report.Remarks > 0) != remark {
 				t.Errorf("%d faults, %d remarks", report.Faults, report.Remarks)
 			}

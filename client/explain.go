@@ -45,6 +45,8 @@ type Explanation struct {
 	CameBack *receipts.Event
 	// Ahead is the number of calls that come before one that waits for a slot; more than [MaxAhead] are not counted.
 	Ahead int
+	// ClockBack is how far Postgres's clock went back, if the call waits for a time and the clock has not caught up since; otherwise 0.
+	ClockBack time.Duration
 	// Workers says who could take the call. It is filled in where the call waits for a worker, a slot, an idle worker or its
 	// recovery.
 	Workers Workers
@@ -102,7 +104,7 @@ func (e *Explanation) queued(ctx context.Context, db DB) error {
 	}
 	if e.Call.RunAt.After(e.At) {
 		e.WaitsFor = ForTime
-		return nil
+		return db.QueryRow(ctx, "select coalesce(max(clock_back), '0') from public.core_workers where clock_until > clock_timestamp()").Scan(&e.ClockBack)
 	}
 	if e.Workers, err = ReadWorkers(ctx, db); err != nil {
 		return err

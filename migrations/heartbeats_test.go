@@ -105,3 +105,39 @@ func beatBehindLock(t *testing.T, db *pgxpool.Pool, table, seconds string) {
 		t.Fatal(err)
 	}
 }
+
+// Workers that were started and killed again and again leave rows, which leave within the hour, and which nothing that an
+// insert or a heartbeat asks has to read.
+func TestRowsOfDeadWorkersLeaveAndKeepNobodyWaiting(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, `
+		insert into core_workers (worker_id, started_at, heartbeat_at, alive_until, wants_wake, concurrency, gem_version, registry_version)
+			select 'old ' || i, now() - interval '2 hours', now() - interval '2 hours', now() - interval '2 hours', true, 1, '', '' from generate_series(1, 2500) i;
+		insert into core_workers (worker_id, started_at, heartbeat_at, alive_until, wants_wake, concurrency, gem_version, registry_version)
+			select 'new ' || i, now() - interval '20 minutes', now(), now() - interval '20 minutes', true, 1, '', '' from generate_series(1, 2500) i;
+		select gem.start_worker('w', 1, '', '', '1 hour'), gem.want_wake('w', true)`)
+	insert(t, db, "analyze core_workers")
+	conn, err := db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	for what, sql := range map[string]string{
+		"an insert": "with i as (insert into core_tool_calls (tool_name) values ($1::text) returning 1) select count(*)::text from i",
+		"a claim":   "select count(*)::text from gem.claim('w', 10, true) where $1 <> ''",
+	} {
+		if read := readsOf(t, conn.Conn(), "core_workers", sql, "select 'a.b'"); read > 10 {
+			t.Errorf("%s read %d rows and index entries of the workers", what, read)
+		}
+	}
+	for _, left := range []float64{1500, 500, 0} {
+		insert(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', false)")
+		if n := number(t, db, "select count(*) from core_workers where worker_id like 'old%'"); n != left {
+			t.Errorf("%v old rows are left, not %v", n, left)
+		}
+	}
+	if n := number(t, db, "select count(*) from core_workers"); n != 2501 {
+		t.Errorf("%v rows are left", n)
+	}
+}

@@ -67,26 +67,32 @@ func TestWhatMovesACallReadsAFewRowsWhateverTheStatistics(t *testing.T) {
 // reads returns how many rows and index entries of the calls a statement read. It gets the id of a call that w holds.
 func reads(t *testing.T, conn *pgx.Conn, sql string) int {
 	t.Helper()
+	return readsOf(t, conn, "core_tool_calls", sql, "select id::text from gem.claim('w', 1, true)")
+}
+
+// readsOf returns how many rows and index entries of a table a statement read. It gets what the statement before returned.
+func readsOf(t *testing.T, conn *pgx.Conn, table, sql, before string) int {
+	t.Helper()
 	tx, err := conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
 	counted := func() (n int) {
-		err := tx.QueryRow(t.Context(), `select (pg_stat_get_xact_tuples_returned('core_tool_calls'::regclass) + pg_stat_get_xact_tuples_fetched('core_tool_calls'::regclass)
-			+ sum(pg_stat_get_xact_tuples_returned(indexrelid)))::int from pg_index where indrelid = 'core_tool_calls'::regclass`).Scan(&n)
+		err := tx.QueryRow(t.Context(), `select (pg_stat_get_xact_tuples_returned($1::regclass) + pg_stat_get_xact_tuples_fetched($1::regclass)
+			+ sum(pg_stat_get_xact_tuples_returned(indexrelid)))::int from pg_index where indrelid = $1::regclass`, table).Scan(&n)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
-	var held, answer string
-	if err := tx.QueryRow(t.Context(), "select id::text from gem.claim('w', 1, true)").Scan(&held); err != nil {
+	var given, answer string
+	if err := tx.QueryRow(t.Context(), before).Scan(&given); err != nil {
 		t.Fatal(err)
 	}
-	before := counted()
-	if err := tx.QueryRow(t.Context(), sql, held).Scan(&answer); err != nil {
+	at := counted()
+	if err := tx.QueryRow(t.Context(), sql, given).Scan(&answer); err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
-	return counted() - before
+	return counted() - at
 }

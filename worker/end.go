@@ -58,10 +58,8 @@ func (a *attempt) write(e *end) *end {
 		if a.tx != nil {
 			_ = a.tx.Rollback() // it has written nothing
 		}
-		err = a.writeReceipt(e.outcome)
-		if store.IsRefusal(err) {
-			e = failed(receipts.OutputInvalid, (&unstorable{tool: a.Tool, err: err}).Error(), nil)
-			err = a.writeReceipt(e.outcome)
+		if e, err = a.writeReceipt(e); e.how == released {
+			return a.write(e)
 		}
 	case retried:
 		e.again, err = a.putBack(e.reason)
@@ -218,10 +216,29 @@ func (a *attempt) final(outcome receipts.Outcome) store.Final {
 		RegistryVersion: a.options.Registry.Version}
 }
 
-// writeReceipt writes a receipt in a transaction of its own.
-func (a *attempt) writeReceipt(o receipts.Outcome) error {
-	final := a.final(o)
-	return a.persist(context.Background(), "write the receipt", func(ctx context.Context) error { return a.lanes.Write(ctx, final) })
+// writeReceipt writes a receipt in a transaction of its own, and returns the end that it tells of. It goes on until it is written,
+// whatever Postgres has against it: what ran must not run again for that. A receipt that Postgres cannot store is followed by one
+// that says so, and that one by one without effects.
+func (a *attempt) writeReceipt(e *end) (*end, error) {
+	final, refusals := a.final(e.outcome), 0
+	err := a.persist(context.Background(), "write the receipt", func(ctx context.Context) error {
+		err := a.lanes.Write(ctx, final)
+		switch {
+		case store.IsGone(err): // the receipt that it was to repeat was pruned meanwhile: the call is decided again
+			e = &end{how: released}
+			return nil
+		case !store.IsRefusal(err):
+			return err
+		}
+		refusals++
+		e = failed(receipts.OutputInvalid, (&unstorable{tool: a.Tool, err: err}).Error(), nil)
+		final = a.final(e.outcome)
+		if refusals > 1 {
+			final.Effects = []byte("{}")
+		}
+		return errors.New(err.Error()) // which persist takes for an error that may pass
+	})
+	return e, err
 }
 
 // putBack puts the call back after a transient error, to run again at the time that it returns. It returns the zero time if

@@ -91,6 +91,10 @@ func (r *claimRate) ahead(now time.Time) int {
 	return min(r.last, maxClaimAhead)
 }
 
+// backgroundShare is how many eighths of the slots background calls may have. A caller that crowds has those, and a quarter of all
+// slots for what it asked first; the rest is free for others.
+const backgroundShare = 5
+
 // claim claims up to limit calls, and starts those for which there are slots.
 func (w *Worker) claim(ctx context.Context, limit int) (int, error) {
 	w.claiming.Lock()
@@ -99,7 +103,7 @@ func (w *Worker) claim(ctx context.Context, limit int) (int, error) {
 		w.cursor.rewind()
 	}
 	w.mu.Lock()
-	suspect := w.suspects == 0
+	suspect, background := w.suspects == 0, max(0, max(1, w.options.Concurrency*backgroundShare/8)-w.background)
 	w.mu.Unlock()
 	began := time.Now()
 	from := w.cursor.next(began)
@@ -107,7 +111,7 @@ func (w *Worker) claim(ctx context.Context, limit int) (int, error) {
 	// The order to stop does not end a claim: its answer could be lost, and the calls in it would count as run.
 	claiming, cancel := context.WithTimeout(context.WithoutCancel(ctx), controlTimeout)
 	defer cancel()
-	calls, err := store.Claim(claiming, w.options.Control, w.id, limit, suspect, from)
+	calls, err := store.Claim(claiming, w.options.Control, w.id, limit, background, suspect, from)
 	if w.telemetry != nil {
 		w.telemetry.claim(began, len(calls), err)
 	}
@@ -184,6 +188,9 @@ func (w *Worker) admit(ctx context.Context, calls []store.Call) {
 		if c.Suspect() {
 			w.suspects++
 		}
+		if c.Background() {
+			w.background++
+		}
 	}
 	if ctx.Err() != nil {
 		return // they are handed over
@@ -226,6 +233,10 @@ func (w *Worker) forget(c *claimedCall) {
 	if c.Suspect() {
 		w.suspects--
 		signal(w.wake) // the next one may be claimed now
+	}
+	if c.Background() {
+		w.background--
+		signal(w.wake)
 	}
 	w.mu.Unlock()
 }

@@ -282,3 +282,36 @@ func TestCallsThatComeBackGoBeforeTheBacklog(t *testing.T) {
 		t.Errorf("%d calls ran before the last that had come back", n)
 	}
 }
+
+// A caller whose calls hang leaves slots for others, however many it made and whatever their priority.
+func TestACallerWhoCrowdsLeavesSlotsForOthers(t *testing.T) {
+	t.Parallel()
+	env, lab := startLab(t, nil, tool{name: "lab.send", timeout: time.Minute}, tool{name: "lab.nothing"})
+	env.StartWorker(func(o *worker.Options) { o.Concurrency = 10 })
+	insertAll := func(n int) {
+		if _, err := env.DB.Exec(t.Context(), `insert into core_tool_calls (tool_name, input, created_by, priority)
+			select 'lab.send', '{"text": "hangs", "gate": "g"}', 'grace', 10 from generate_series(1, $1::int)`, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	insertAll(1000)
+	for range 8 { // a quarter of ten slots, and five eighths of them for what is background
+		lab.awaitBegin(t)
+	}
+	if r := env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{}), CreatedBy: "ada"}); r.Status != receipts.Succeeded {
+		t.Errorf("%+v", r)
+	}
+	var running, queued int
+	if err := env.DB.QueryRow(t.Context(), `select count(*) filter (where status = 'running'), count(*) filter (where status = 'queued' and priority = -500)
+		from core_tool_calls where created_by = 'grace'`).Scan(&running, &queued); err != nil {
+		t.Fatal(err)
+	}
+	if running != 8 || queued != 992 {
+		t.Errorf("%d of the calls of the one who crowds run, and %d wait as background", running, queued)
+	}
+	// When a background call has ended, the next takes its place; two of the eight are none.
+	for range 3 {
+		lab.tell(t, "g", Order{})
+	}
+	lab.awaitBegin(t)
+}

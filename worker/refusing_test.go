@@ -56,8 +56,9 @@ func TestAServerThatRefusesReceiptsForAWhileGetsThem(t *testing.T) {
 	}
 }
 
-// A call that ran, and whose receipt the database refuses for good, is not given back as if it had not run.
-func TestACallWhoseReceiptIsRefusedForGoodDoesNotRunAgain(t *testing.T) {
+// A call that ran, and whose receipt the database refuses whatever it says, is not given back as if it had not run. Its worker goes
+// on until the receipt is taken.
+func TestAWorkerGoesOnTryingToWriteAReceiptThatIsRefused(t *testing.T) {
 	t.Parallel()
 	env, lab := startLab(t, nil, tool{name: "lab.send"})
 	admin := connection(t, env)
@@ -66,28 +67,60 @@ func TestACallWhoseReceiptIsRefusedForGoodDoesNotRunAgain(t *testing.T) {
 		create trigger refuse before insert on core_tool_receipts for each row execute function refuse()`)
 	env.StartWorker()
 	id := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x"})})
-	env.Until("the receipt to be refused", func() bool { return env.Logs.FilterMessage("the call is left to recovery").Len() == 1 })
+	refused := func() int { return env.Logs.FilterMessage("could not write the receipt, trying again").Len() }
+	env.Until("the receipt to be refused", func() bool { return refused() > 4 })
 	// A worker whose connections were cut looks over all calls that it has: see heartbeat.go.
 	runSQL(t, admin, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()")
 	env.DB.Reset()
-	var beats, before int64
-	for beats < 4 {
-		var at int64
-		if err := admin.QueryRow(t.Context(), "select max(extract(epoch from heartbeat_at) * 1000)::bigint from core_workers").Scan(&at); err != nil {
-			t.Fatal(err)
-		}
-		if at > before {
-			before = at
-			beats++
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	var status string
-	if err := admin.QueryRow(t.Context(), "select status from core_tool_calls where id = $1", id).Scan(&status); err != nil || status != "running" {
-		t.Errorf("the call is %s, %v", status, err)
+	before := refused()
+	env.Until("it to be refused again", func() bool { return refused() > before+2 })
+	runSQL(t, admin, "drop trigger refuse on core_tool_receipts")
+	r := env.Await(id)
+	if e := handlertest.ErrorOf(t, r); e.Code != receipts.OutputInvalid || r.Attempt != 1 {
+		t.Errorf("attempt %d: %+v", r.Attempt, e)
 	}
 	if sent := lab.sentSoFar(); len(sent) != 1 {
 		t.Errorf("sent %d times", len(sent))
+	}
+}
+
+// What Postgres cannot store with its effects, it gets without.
+func TestAReceiptWhoseEffectsAreRefusedIsWrittenWithout(t *testing.T) {
+	t.Parallel()
+	env, lab := startLab(t, nil, tool{name: "lab.send"})
+	runSQL(t, connection(t, env), `
+		create function refuse() returns trigger language plpgsql as $$ begin raise program_limit_exceeded using message = 'too large'; end $$;
+		create trigger refuse before insert on core_tool_receipts for each row when (new.effects <> '{}') execute function refuse()`)
+	env.StartWorker()
+	r := env.Run(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x"})})
+	if e := handlertest.ErrorOf(t, r); e.Code != receipts.OutputInvalid || string(r.Effects) != "{}" || r.Attempt != 1 {
+		t.Errorf("attempt %d: %+v, effects %s", r.Attempt, e, r.Effects)
+	}
+	if sent := lab.sentSoFar(); len(sent) != 1 {
+		t.Errorf("sent %d times", len(sent))
+	}
+}
+
+// The receipt that a call was to repeat may be pruned in the moment before: the call is decided again.
+func TestACallWhoseHitWasPrunedIsDecidedAgain(t *testing.T) {
+	t.Parallel()
+	env, _ := startLab(t, nil, tool{name: "lab.write", mode: "keyed", keyField: "key"})
+	env.StartWorker()
+	first := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "first", Key: "k"})})
+	admin := connection(t, env)
+	// At its first try the second receipt finds that the first has gone, as after gem.prune.
+	runSQL(t, admin, `create table public.gone (n int); create function prune_once() returns trigger language plpgsql as $$ begin
+			if new.replay_of is not null and not exists (select from public.gone) then
+				raise foreign_key_violation using message = 'gone';
+			end if;
+			return new;
+		end $$;
+		create trigger prune_once before insert on core_tool_receipts for each row execute function prune_once()`)
+	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "second", Key: "k"})})
+	env.Until("the call to be decided again", func() bool { return len(env.Journal(id)) >= 4 })
+	runSQL(t, admin, "insert into gone values (1)")
+	if r := env.Await(id); r.ReplayOf != first.ID {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -117,15 +117,16 @@ type Worker struct {
 	lastSweep  time.Time
 	giveUpAt   atomic.Int64 // when the worker stops trying to write ends, in Unix nanoseconds; 0 until it is told to stop
 
-	mu       sync.Mutex
-	running  map[store.Attempt]*claimedCall // all calls that were claimed and have not ended, ready ones too
-	ready    []*claimedCall                 // those that wait for a slot, in order
-	suspects int                            // calls in running that may kill their worker
-	busy     int                            // slots that run a call
-	slots    sync.WaitGroup
-	handed   chan func() // to goroutines that wait for the next handler: see [Worker.apart]; closed when all slots have ended
-	rate     claimRate
-	refillAt int // so few ready calls are a reason to claim more
+	mu         sync.Mutex
+	running    map[store.Attempt]*claimedCall // all calls that were claimed and have not ended, ready ones too
+	ready      []*claimedCall                 // those that wait for a slot, in order
+	suspects   int                            // calls in running that may kill their worker
+	background int                            // background calls in running
+	busy       int                            // slots that run a call
+	slots      sync.WaitGroup
+	handed     chan func() // to goroutines that wait for the next handler: see [Worker.apart]; closed when all slots have ended
+	rate       claimRate
+	refillAt   int // so few ready calls are a reason to claim more
 }
 
 // New checks the options. It does not connect.

@@ -38,6 +38,11 @@ where c.status = 'running' and c.cancel_requested_at < now() - interval '1 minut
 
 union all
 
+select 'overdue', o.call_id::text, format('the call has run on %s for %s, and %s may take %s', o.worker_id, o.runs_for, o.tool_name, o.timeout)
+from gem.overdue o
+
+union all
+
 select 'registry-recorded', min(r.call_id::text),
   format('%s receipts are of the registry %s, which is not recorded', count(*), r.registry_version)
 from public.core_tool_receipts r

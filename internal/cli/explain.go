@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/receipts"
@@ -69,6 +70,9 @@ func explainQueued(e *client.Explanation) string {
 	c, w := &e.Call, e.Workers
 	switch e.WaitsFor {
 	case client.ForTime:
+		if e.ClockBack > 0 {
+			return fmt.Sprintf("It is to run at %s. Postgres's clock went back by %s, and has not caught up.", moment(c.RunAt), span(e.ClockBack))
+		}
 		pause := span(c.RunAt.Sub(e.At))
 		if e.CameBack != nil {
 			return fmt.Sprintf("The next attempt starts in %s, at %s.", pause, moment(c.RunAt))
@@ -117,6 +121,9 @@ func explainRunning(e *client.Explanation) string {
 	if e.WaitsFor == client.ForHandler {
 		if c.CancelRequested {
 			return said + ". Someone asked to cancel it, and its worker is about to end it."
+		}
+		if e.Timeout > 0 && e.At.Sub(c.ClaimedAt) > e.Timeout+time.Minute {
+			return said + ". That is over: its worker knows how it ended, and goes on trying to write the receipt. The worker's log says why it cannot."
 		}
 		return said + "."
 	}

@@ -140,6 +140,19 @@ func TestExplain(t *testing.T) {
 			s.claim("w-1")
 			return id
 		}, []string{"It has been running on w-1 since", "in attempt 1", "its timeout is 15 s."}, "last seen"},
+		"running for too long": {func(s scene) string {
+			s.worker("w-1", 1)
+			id := s.insert()
+			s.claim("w-1")
+			execute(s.T, s.db, "update core_tool_calls set claimed_at = now() - interval '5 minutes' where id = $1", id)
+			return id
+		}, []string{"its timeout is 15 s. That is over", "The worker's log says why"}, ""},
+		"a clock that went back": {func(s scene) string {
+			s.worker("w-1", 1)
+			execute(s.T, s.db, "update core_workers set heartbeat_at = now() + interval '90 s'")
+			execute(s.T, s.db, "select gem.heartbeat('w-1', '1 hour', '{}', '{}', false)")
+			return query[string](s.T, s.db, "insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + '2 hours') returning id::text")
+		}, []string{"It is to run at", "Postgres's clock went back by 1 min 29 s, and has not caught up."}, ""},
 		"running on a silent worker": {func(s scene) string {
 			s.worker("w-1", 1)
 			s.worker("w-2", 1)

@@ -36,10 +36,13 @@ func (c *Call) Spent() int { return c.Retries + c.Losses }
 // Suspect reports whether the call may be what killed its workers: it has lost two.
 func (c *Call) Suspect() bool { return c.Losses >= 2 }
 
-// Claim takes up to limit calls from the queue and returns them in the order in which they are to run. It takes a suspect
-// call, and then only one, if suspect is true. from says where the queue begins, for each priority that it names: calls with an
+// Background reports whether the call comes after all others, and only in some of a worker's slots.
+func (c *Call) Background() bool { return c.Priority <= -500 }
+
+// Claim takes up to limit calls from the queue, at most background of them background calls, and returns them in the order in
+// which they are to run. It takes a suspect call, and then only one, if suspect is true. from says where the queue begins, for each priority that it names: calls with an
 // earlier run_at are not found. The worker must have sent a heartbeat.
-func Claim(ctx context.Context, db DB, workerID string, limit int, suspect bool, from map[int]time.Time) ([]Call, error) {
+func Claim(ctx context.Context, db DB, workerID string, limit, background int, suspect bool, from map[int]time.Time) ([]Call, error) {
 	cursor, err := json.Marshal(from)
 	if err != nil || from == nil {
 		cursor = []byte("{}")
@@ -47,7 +50,7 @@ func Claim(ctx context.Context, db DB, workerID string, limit int, suspect bool,
 	rows, err := db.Query(ctx, `
 		select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, traceparent, priority, run_at, waited, retries,
 		       losses, cancel_requested, seq
-		from gem.claim($1, $2, $3, $4)`, workerID, limit, suspect, string(cursor))
+		from gem.claim($1, $2, $3, $4, $5)`, workerID, limit, suspect, string(cursor), background)
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,7 @@ const (
 	readOnly      = "25006"
 	cancelled     = "57014" // by a statement_timeout of the server, or a person
 	serialization = "40001"
+	gone          = "23503" // what a row refers to
 	deadlock      = "40P01"
 )
 
@@ -32,6 +33,9 @@ func HasCode(err error, codes ...string) bool {
 
 // IsNotHeld reports whether err says that the attempt no longer has its call: another attempt has it, or it has ended.
 func IsNotHeld(err error) bool { return HasCode(err, notHeld) }
+
+// IsGone reports whether a row that the statement refers to was removed meanwhile.
+func IsGone(err error) bool { return HasCode(err, gone) }
 
 // IsRefusal reports whether Postgres will refuse the statement again because of the values in it: they cannot be stored, break
 // a rule, or are too large. All other errors are about Postgres, and may pass.

@@ -32,7 +32,7 @@ func TestHandingOverPassesOverWhatIsNotHeld(t *testing.T) {
 	if _, err := db.Exec(ctx, "insert into core_tool_calls (tool_name, input, priority) select 't.x', '{}', n from generate_series(1, 3) n"); err != nil {
 		t.Fatal(err)
 	}
-	calls, err := store.Claim(ctx, db, "w", 3, true, nil)
+	calls, err := store.Claim(ctx, db, "w", 3, 3, true, nil)
 	if err != nil || len(calls) != 3 || calls[0].Priority != 3 || calls[2].Priority != 1 {
 		t.Fatalf("claimed %+v, %v", calls, err)
 	}

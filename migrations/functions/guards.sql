@@ -12,6 +12,8 @@ declare
   claims jsonb       := gem.token_claims();
   header text;
   bytes  bigint;
+  most   gem.limits;
+  slots  bigint;
 begin
   -- A bulk insert through PostgREST sends null for what a row leaves out.
   new.id       := coalesce(new.id, gem.new_id(at));
@@ -75,6 +77,23 @@ begin
   if length(new.created_by) > 255 then
     raise check_violation using message = 'created_by may have at most 255 characters';
   end if;
+  if claims is not null and claims ->> 'role' is distinct from 'service_role' then
+    select * into most from gem.limits;
+    if new.priority not between most.min_priority and most.max_priority then
+      raise check_violation using message = format('priority is %s, and must be from %s to %s', new.priority, most.min_priority, most.max_priority);
+    end if;
+  end if;
+
+  -- A caller who has open calls for a quarter of all slots crowds: what it asks for beyond that is background (see gem.claim).
+  if new.created_by is not null and new.priority > -500 then
+    select coalesce(sum(w.concurrency), 10) into slots from public.core_workers w where w.alive_until > at and w.stopped_at is null;
+    if greatest(slots / 4, 1) <= (
+      select count(*) from (
+        select from public.core_tool_calls c
+        where c.created_by = new.created_by and c.status in ('queued', 'waiting', 'running') limit greatest(slots / 4, 1)) open) then
+      new.priority := greatest(least(new.priority, 0) - 500, -1000);
+    end if;
+  end if;
 
   new.created_at := at;
   new.updated_at := at;
@@ -103,19 +122,13 @@ declare
 begin
   if claims is not null and claims ->> 'role' is distinct from 'service_role' then
     select * into most from gem.limits;
-    select max(octet_length(i.input::text)) as bytes, max(i.run_at) as run_at, min(i.priority) as lowest, max(i.priority) as highest,
-      count(*) as calls into worst
-    from inserted i;
+    select max(octet_length(i.input::text)) as bytes, max(i.run_at) as run_at, count(*) as calls into worst from inserted i;
     if worst.bytes > most.max_input_bytes then
       raise check_violation using message = format('input takes %s bytes as JSON, and may take %s', worst.bytes, most.max_input_bytes),
         hint = 'Store large content elsewhere and send a link to it.';
     end if;
     if worst.run_at > gem.now() + most.max_run_ahead then
       raise check_violation using message = format('run_at is %s, and may be at most %s ahead', worst.run_at, most.max_run_ahead);
-    end if;
-    if worst.lowest < most.min_priority or worst.highest > most.max_priority then
-      raise check_violation using message = format('priority is %s, and must be from %s to %s',
-        case when worst.highest > most.max_priority then worst.highest else worst.lowest end, most.min_priority, most.max_priority);
     end if;
     if worst.calls > 0 then
       -- One request of a caller after another; otherwise those that come together would each count without the others.

@@ -58,14 +58,26 @@ begin
 end
 $$;
 
+-- Tells the listening workers something now that they would see later: a hint, which decides nothing. While the queue of
+-- notifications is full, Postgres refuses every transaction that has one, so none is sent once it is half full.
+create or replace function gem.notify(p_hint text) returns void language plpgsql as $$
+begin
+  if pg_notification_queue_usage() < 0.5 then
+    perform pg_notify('gem_calls', p_hint);
+  end if;
+end
+$$;
+
 -- Wakes idle workers. A notification takes a lock over the whole database at commit, so it is sent only when some worker has
--- free slots and found nothing. It is a hint: polling is the safety net. p_hint is `again` when a call came back to its
--- earlier place in the queue, so that the next claim ignores its cursors.
+-- free slots and found nothing. Polling is the safety net. p_hint is `again` when a call came back to its earlier place in
+-- the queue, so that the next claim ignores its cursors.
 create or replace function gem.wake_workers(p_hint text default '') returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  at timestamptz := gem.now(); -- once, or the index is of no use
 begin
-  if exists (select from public.core_workers where wants_wake and stopped_at is null and alive_until > gem.now()) then
-    perform pg_notify('gem_calls', p_hint);
+  if exists (select from public.core_workers where alive_until > at and wants_wake and stopped_at is null) then
+    perform gem.notify(p_hint);
   end if;
 end
 $$;
@@ -84,7 +96,15 @@ $$;
 --
 -- A call that lost two workers is suspected of killing them. It is claimed only by a worker that runs no other such call
 -- (p_suspect), so that what died beside it twice does not die beside it a third time.
-create or replace function gem.claim(p_worker text, p_limit integer, p_suspect boolean, p_cursors jsonb default '{}')
+--
+-- While Postgres's clock has gone back and not caught up, a call is also due that was to run when it was inserted, and one whose
+-- pause after a retry is over by the clock of before. What a frontend asked for at a later time waits for that.
+--
+-- Calls with a priority of -500 or less are background: they come after all others, and p_background says how many of them
+-- the claim may take (null: any), so that a worker keeps slots for the others. What a caller asks for while it crowds is
+-- background, too (see gem.before_insert_call).
+create or replace function gem.claim(p_worker text, p_limit integer, p_suspect boolean, p_cursors jsonb default '{}',
+  p_background integer default null)
 returns table (id uuid, tool_name text, input text, attempt integer, idempotency_key text, session_id text, created_by text,
   priority integer, run_at timestamptz, seq bigint, retries integer, losses integer, cancel_requested boolean,
   traceparent text, waited interval)
@@ -95,7 +115,7 @@ as $$
 #variable_conflict use_column
 declare
   at       timestamptz := gem.now();
-  can      text[];
+  worker   record;
   level    integer;
   from_run timestamptz;
   picked   uuid[];
@@ -103,20 +123,26 @@ declare
   suspect  uuid; -- the one that is claimed
   ids      uuid[] := '{}';
 begin
-  select w.can into can from public.core_workers w where w.worker_id = p_worker and w.stopped_at is null and w.alive_until > at;
-  if can is null then
+  select w.can, w.clock_back, greatest(at, w.clock_until) as due into worker from public.core_workers w
+  where w.worker_id = p_worker and w.stopped_at is null and w.alive_until > at;
+  if worker.due is null then
     raise exception using errcode = 'GM002', message = format('worker %s claims without a heartbeat', p_worker);
   end if;
 
   for level in select p.priority from gem.priorities p order by p.priority desc loop
+    if level <= -500 and p_background is not null then
+      p_limit := least(p_limit, cardinality(ids) + p_background);
+      p_background := null;
+    end if;
     exit when cardinality(ids) >= p_limit;
     from_run := coalesce((p_cursors ->> level::text)::timestamptz, '-infinity');
     loop
       select coalesce(array_agg(ready.id), '{}'), array_agg(ready.id) filter (where ready.losses >= 2) into picked, suspects
       from (
         select c.id, c.losses from public.core_tool_calls c
-        where c.status = 'queued' and c.priority = level and c.run_at >= from_run and c.run_at <= at
-          and (c.losses < 2 or p_suspect and coalesce(c.id = suspect, true)) and (c.needs is null or c.needs = any (can))
+        where c.status = 'queued' and c.priority = level and c.run_at >= from_run and c.run_at <= worker.due
+          and (c.run_at <= at or c.run_at = c.created_at or c.retries > 0 and c.updated_at > at and c.run_at <= at + worker.clock_back)
+          and (c.losses < 2 or p_suspect and coalesce(c.id = suspect, true)) and (c.needs is null or c.needs = any (worker.can))
         order by c.priority, c.run_at, c.seq
         limit p_limit - cardinality(ids)
         for update skip locked) ready;
@@ -152,7 +178,8 @@ $$;
 
 -- Says what the attempt is to do with its idempotency key:
 --   run   it holds the key, and no other call runs with it until this one ends
---   hit   the key succeeded before: receipt_id and result are that receipt's, and the call is to be finished with them
+--   hit   the key succeeded before: receipt_id and result are that receipt's, and the call is to be finished with them;
+--         several calls may repeat a receipt at once, so not each of them holds the key
 --   wait  another running call holds the key: this call was parked (running → waiting) and is no longer the attempt's
 create or replace function gem.hold_key(p_call uuid, p_attempt integer, p_worker text, p_key text,
   out verdict text, out receipt_id uuid, out result jsonb)
@@ -176,6 +203,13 @@ begin
       verdict := case when receipt_id is null then 'run' else 'hit' end;
       return;
     exception when unique_violation then
+      select r.id, r.result into receipt_id, result from public.core_tool_receipts r
+      where r.idempotency_key = p_key and r.status = 'succeeded' and r.replay_of is null
+      for key share;
+      if found then
+        verdict := 'hit';
+        return;
+      end if;
       -- Locking the holder keeps it from ending before this call is parked where its end will look.
       select c.id into holder from public.core_tool_calls c
       where c.computed_key = p_key and c.status = 'running' and c.id <> p_call for update;
@@ -216,9 +250,13 @@ declare
   receipt   uuid        := gem.receipt_id(p_call, at);
   freed_key text;
 begin
+  if p_replay_of is not null then
+    select r.idempotency_key into freed_key from public.core_tool_receipts r where r.id = p_replay_of;
+  end if;
   with ended as (
     update public.core_tool_calls c
-    set status = p_status, error = p_result -> 'error', updated_at = at, events = c.events + 1
+    set status = p_status, error = p_result -> 'error', computed_key = coalesce(c.computed_key, freed_key), updated_at = at,
+        events = c.events + 1
     where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false)
     returning c.id, c.tool_name, c.claimed_at, c.events, c.computed_key
   ), journal as (
@@ -228,7 +266,7 @@ begin
   insert into public.core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt, worker_id,
     registry_version, idempotency_key, replay_of, duration)
   select receipt, id, coalesce(tool_name, ''), p_status, p_result, p_effects, at, p_attempt, p_worker,
-    p_registry_version, computed_key, p_replay_of, at - claimed_at from ended
+    p_registry_version, computed_key, p_replay_of, greatest(at - claimed_at, '0') from ended
   returning idempotency_key into freed_key;
   if not found then
     perform gem.raise_not_held(p_call, p_attempt, p_worker);
@@ -305,25 +343,30 @@ $$;
 -- waiting → queued: woken
 ------------------------------------------------------------------------------------------------------------------------
 
--- Wakes the calls that wait for a key when the call that held it has left the state running: after a success all of them, since
--- each is a hit; otherwise only the first, to take the key itself.
+-- Wakes calls that wait for a key when one that had it has left the state running: after a success all of them, since each is
+-- a hit, a hundred at a time: each hit that ends wakes the next hundred, so that no end takes long, however many wait.
+-- Otherwise it wakes only the first, to take the key itself. One that another transaction has locked is skipped; where that
+-- leaves nobody to wake the rest, gem.recover does.
 create or replace function gem.wake_waiting(p_key text, p_all boolean, p_worker text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  at timestamptz := gem.now();
+  at  timestamptz := gem.now();
+  ids uuid[];
 begin
+  ids := array(
+    select w.id from public.core_tool_calls w where w.status = 'waiting' and w.computed_key = p_key
+    order by w.priority desc, w.seq limit case when p_all then 100 else 1 end for update skip locked);
+  if cardinality(ids) = 0 then -- with an empty array the planner picks any partial index, and scans all of it
+    return;
+  end if;
   with woken as (
     update public.core_tool_calls c set status = 'queued', computed_key = null, updated_at = at, events = c.events + 1
-    where c.id in (
-      select w.id from public.core_tool_calls w where w.status = 'waiting' and w.computed_key = p_key
-      order by w.priority desc, w.seq limit case when p_all then null else 1 end for update)
+    where c.id = any (ids)
     returning c.id, c.events, c.attempt
   )
   insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id)
   select id, events, at, 'woken', attempt, p_worker from woken;
-  if found then
-    perform gem.wake_workers('again');
-  end if;
+  perform gem.wake_workers('again');
 end
 $$;
 
@@ -359,7 +402,7 @@ begin
       )
       insert into public.core_tool_events (call_id, seq, at, event, attempt)
       select call.id, events, at, 'cancel_requested', call.attempt from asked;
-      perform pg_notify('gem_calls', 'cancel'); -- its worker listens, or sees it at the next heartbeat
+      perform gem.notify('cancel'); -- its worker listens, or sees it at the next heartbeat
     end if;
     return 'requested';
   end if;
@@ -387,7 +430,7 @@ begin
 end
 $$;
 
-select gem.grant_to('gem_worker', 'execute on function gem.claim(text, integer, boolean, jsonb), gem.hold_key(uuid, integer, text, text),
+select gem.grant_to('gem_worker', 'execute on function gem.claim(text, integer, boolean, jsonb, integer), gem.hold_key(uuid, integer, text, text),
   gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid), gem.retry(uuid, integer, text, jsonb, integer, interval),
   gem.release(uuid, integer, text)');
 revoke all on all functions in schema gem from public;

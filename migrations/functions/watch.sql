@@ -5,6 +5,7 @@
 --   gem.key_hits         how often a key had succeeded before, by tool and day
 --   gem.recent_failures  the last hundred calls that did not succeed, and why
 --   gem.workers          who is there, alive or not, and what each holds
+--   gem.overdue          calls that run for longer than their tools may: something keeps a worker from ending them
 --
 -- Each answers in milliseconds whatever the tables hold. Depths are counted up to a bound. The outcomes of a day are counted
 -- once, into gem.outcome_counts, some seconds after each call has ended, and stay there when calls are pruned.
@@ -141,7 +142,7 @@ from (select * from public.core_tool_receipts where status <> 'succeeded' order 
 left join public.core_tool_calls c on c.id = r.call_id
 order by r.created_at desc;
 
--- Dead and stopped workers stay for seven days. A worker that is gone from here and still holds calls will lose them to the
+-- Dead and stopped workers stay for an hour. A worker that is gone from here and still holds calls will lose them to the
 -- next heartbeat of another.
 create or replace view gem.workers with (security_barrier) as
 select coalesce(w.worker_id, h.claimed_by) as worker_id,
@@ -154,6 +155,21 @@ full join (select c.claimed_by, count(*) as calls, min(c.claimed_at) as since fr
   on h.claimed_by = w.worker_id
 order by w.stopped_at is not null, w.alive_until < gem.now(), w.started_at desc;
 
+-- The timeout is that of the worker's registry. A handler is given up when it is over, so what still runs half a minute later has an
+-- end that its worker cannot write.
+create or replace view gem.overdue with (security_barrier) as
+with timeouts as materialized (
+  select v.version, t ->> 'name' as tool_name, (t ->> 'timeout_ms')::float8 * interval '1 millisecond' as timeout
+  from public.core_registry_versions v, jsonb_array_elements(v.registry -> 'tools') t
+  where v.version in (select w.registry_version from public.core_workers w)
+)
+select c.id as call_id, c.tool_name, c.claimed_by as worker_id, c.claimed_at, gem.now() - c.claimed_at as runs_for, t.timeout
+from public.core_tool_calls c
+join public.core_workers w on w.worker_id = c.claimed_by
+join timeouts t on t.version = w.registry_version and t.tool_name = c.tool_name
+where c.status = 'running' and c.claimed_at < (select gem.now()) - t.timeout - interval '30 seconds'
+order by c.claimed_at;
+
 -- Receipts that are older than these views, such as those of an earlier GEM, are counted here; later ones by the workers.
 insert into gem.outcomes_counted (upto, at) values (gem.first_id_at(gem.now() - interval '15 seconds'), gem.now()) on conflict do nothing;
 insert into gem.outcome_counts (day, tool_name, status, hit, bucket, calls)
@@ -164,7 +180,7 @@ where not exists (select from gem.outcome_counts)
 group by 1, 2, 3, 4, 5;
 
 select gem.grant_to('gem_worker', 'execute on function gem.count_outcomes(integer)');
-select gem.grant_to('gem_monitor', 'select on gem.queue, gem.outcomes, gem.key_hits, gem.recent_failures, gem.workers');
+select gem.grant_to('gem_monitor', 'select on gem.queue, gem.outcomes, gem.key_hits, gem.recent_failures, gem.workers, gem.overdue');
 select gem.grant_to('gem_monitor', 'execute on function gem.now(), gem.queue_by_tool(), gem.first_id_at(timestamptz),
   gem.duration_bucket(interval), gem.bucket_ms(integer)');
 revoke all on all functions in schema gem from public;

@@ -15,14 +15,13 @@ $$;
 create or replace function gem.start_worker(p_worker text, p_concurrency integer, p_gem_version text, p_registry_version text,
   p_dead_after interval, p_can text[] default '{}')
 returns void language sql security definer set search_path = pg_catalog, pg_temp as $$
-  delete from public.core_workers where coalesce(stopped_at, heartbeat_at) < gem.now() - interval '7 days';
   insert into public.core_workers (worker_id, concurrency, gem_version, registry_version, can, started_at, heartbeat_at, alive_until)
   select p_worker, p_concurrency, p_gem_version, p_registry_version, p_can, at, at, at + p_dead_after from gem.now() at;
 $$;
 
 create or replace function gem.stop_worker(p_worker text) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
-  update public.core_workers set stopped_at = gem.now(), wants_wake = false where worker_id = p_worker;
+  update public.core_workers set stopped_at = gem.now(), wants_wake = false, alive_until = least(alive_until, gem.now()) where worker_id = p_worker;
 $$;
 
 -- A worker that has free slots and found nothing asks to be notified of the next insert.
@@ -54,8 +53,13 @@ begin
   select w.alive_until, w.heartbeat_at, w.steady_since into before from public.core_workers w where w.worker_id = p_worker for update;
   at := gem.now(); -- after the wait for the row
   late := before.alive_until <= at or before.heartbeat_at < at - 0.7 * p_dead_after;
+  if before.heartbeat_at > at + interval '1 second' then
+    perform gem.clock_went_back(before.heartbeat_at - at, at, p_dead_after);
+  end if;
   update public.core_workers w
-  set heartbeat_at = at, alive_until = at + p_dead_after, stopped_at = null, steady_since = case when late then at else w.steady_since end
+  set heartbeat_at = at, alive_until = at + p_dead_after, stopped_at = null,
+      steady_since = case when late or w.steady_since > at then at else w.steady_since end,
+      clock_back = case when w.clock_until > at then w.clock_back end, clock_until = case when w.clock_until > at then w.clock_until end
   where w.worker_id = p_worker;
 
   if not late and coalesce(before.steady_since < at - 0.5 * p_dead_after, true) then
@@ -82,9 +86,22 @@ begin
 end
 $$;
 
+-- Postgres's clock shows a time that it had shown before: somebody set it. What the rows say of the workers is moved to the new
+-- time, and each worker is told how far it is off, so that its claims see which calls are due (see gem.claim).
+create or replace function gem.clock_went_back(p_back interval, p_at timestamptz, p_dead_after interval) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  update public.core_workers w
+  set heartbeat_at = w.heartbeat_at - p_back, alive_until = w.alive_until - p_back, steady_since = null,
+      clock_back = coalesce(w.clock_back, '0') + p_back, clock_until = w.heartbeat_at + p_dead_after
+  where w.worker_id in (select o.worker_id from public.core_workers o where o.heartbeat_at > p_at for update skip locked);
+  perform gem.notify('again');
+end
+$$;
+
 -- running → queued: lost. Takes the calls of dead workers back into the queue: of those that died or stopped since p_since,
 -- or of all when it is null, also of workers that nobody knows. Returns how many. Whether a lost call may run again is
--- decided by the worker that claims it next.
+-- decided by the worker that claims it next. It also wakes calls that wait for nobody, and removes old rows of workers.
 create or replace function gem.recover(p_worker text, p_since timestamptz) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -104,7 +121,8 @@ begin
   else
     dead := array(
       select w.worker_id from public.core_workers w
-      where (w.stopped_at is not null or w.alive_until <= at) and coalesce(w.stopped_at, w.alive_until) > p_since);
+      where w.alive_until > p_since and w.alive_until <= at
+      order by w.alive_until desc limit 1000);
     ids := array(
       select c.id from public.core_tool_calls c
       where c.status = 'running' and c.claimed_by = any (dead)
@@ -128,15 +146,31 @@ begin
     perform gem.wake_workers('again');
   end if;
 
-  -- A call that waits for a key which nobody holds: its holder was lost, or the one that was to hold it next left.
+  -- A call that waits for a key which nobody holds: its holder was lost, or the one that was to hold it next left. The keys
+  -- are gone through one by one, since any number of calls may wait for each.
   perform gem.wake_waiting(k.computed_key, false, p_worker)
   from (
+    with recursive parked (key) as (
+      (select w.computed_key from public.core_tool_calls w where w.status = 'waiting' order by w.computed_key limit 1)
+      union all
+      select (select w.computed_key from public.core_tool_calls w where w.status = 'waiting' and w.computed_key > parked.key
+        order by w.computed_key limit 1)
+      from parked where parked.key is not null
+    )
     select unnest(keys)
     union
-    select distinct w.computed_key from public.core_tool_calls w
-    where w.status = 'waiting' and w.updated_at < at - interval '5 seconds' and not exists (
-      select from public.core_tool_calls h where h.status = 'running' and h.computed_key = w.computed_key)
+    select parked.key from parked
+    where parked.key is not null
+      and not exists (select from public.core_tool_calls h where h.status = 'running' and h.computed_key = parked.key)
+      and at - interval '5 seconds' > (
+        select w.updated_at from public.core_tool_calls w where w.status = 'waiting' and w.computed_key = parked.key
+        order by w.priority desc, w.seq limit 1)
   ) k (computed_key);
+
+  -- Workers that ended an hour ago leave, a thousand a step.
+  delete from public.core_workers w where w.worker_id in (
+    select d.worker_id from public.core_workers d where d.alive_until < at - interval '1 hour'
+    order by d.alive_until limit 1000 for update skip locked);
   return cardinality(ids);
 end
 $$;

@@ -15,7 +15,7 @@ create table if not exists public.core_tool_calls (
   session_id          text,                             -- groups the calls of one conversation
   parent_call_id      uuid,                             -- the call on whose behalf this one was made
   created_by          text,                             -- the claim `sub` of the frontend's token, where there is one
-  priority            integer     not null default 0,   -- -1000 to 1000; higher first
+  priority            integer     not null default 0,   -- -1000 to 1000; higher first; from -500 down: background
   run_at              timestamptz not null,             -- not before; at most 366 days ahead
   traceparent         text,                             -- W3C trace context of the span in which the frontend made the call
   -- Moved only by the functions of functions/states.sql.
@@ -64,7 +64,7 @@ create table if not exists public.core_tool_events (
   primary key (call_id, seq)
 );
 
--- A worker: one process. Rows of stopped and dead ones stay for seven days.
+-- A worker: one process. Rows of stopped and dead ones stay for an hour.
 create table if not exists public.core_workers (
   worker_id        text        primary key,             -- WORKER_ID and a random suffix: one process, not one machine
   started_at       timestamptz not null,
@@ -74,10 +74,12 @@ create table if not exists public.core_workers (
   stopped_at       timestamptz,                         -- set by an orderly stop
   wants_wake       boolean     not null default false,  -- it has free slots and found nothing: notify it
   concurrency      integer     not null check (concurrency > 0),
+  clock_back       interval,                            -- so far Postgres's clock jumped back, while it has not caught up
+  clock_until      timestamptz,                         -- when it will have
   can              text[]      not null default '{}',   -- the capabilities that it stated: see needs of a call
   gem_version      text        not null,
   registry_version text        not null
-) with (fillfactor = 50);                               -- heartbeats update in place
+);
 
 -- Every registry that a worker ran with. Rows stay.
 create table if not exists public.core_registry_versions (
@@ -97,7 +99,7 @@ create table if not exists gem.limits (
   max_input_bytes integer  not null default 262144     check (max_input_bytes > 0),                  -- of one input, as JSON text
   max_run_ahead   interval not null default '366 days' check (max_run_ahead between '0' and '1000 years'),
   min_priority    integer  not null default -10        check (min_priority <= 0), -- each priority that was ever used costs
-  max_priority    integer  not null default 10         check (max_priority >= 0)  -- every claim some microseconds
+  max_priority    integer  not null default 0          check (max_priority >= 0)  -- every claim some microseconds
 );
 insert into gem.limits default values on conflict do nothing;
 

@@ -1,0 +1,57 @@
+package migrations_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/gemworker/gem/internal/testdb"
+)
+
+// Postgres's clock may be set back, by a person or by a host that was moved. What was due stays due from the next heartbeat on, what
+// is asked for at a later time waits for it, and dead workers are not taken for living ones until the clock has caught up.
+func TestAClockThatGoesBackHoldsNoCalls(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	claimed := func() string {
+		return fmt.Sprint(texts(t, db, "select tool_name from gem.claim('w', 9, true) order by tool_name"))
+	}
+	insert(t, db, `
+		select gem.start_worker('w', 10, '', '', '5 s'), gem.start_worker('dies', 10, '', '', '5 s');
+		insert into core_tool_calls (tool_name) values ('lost')`)
+	insert(t, db, "select gem.claim('dies', 1, true)")
+	insert(t, db, "insert into core_tool_calls (tool_name) values ('retried')")
+	insert(t, db, "select gem.retry(c.id, c.attempt, 'w', '{}', 9, '1 s') from gem.claim('w', 1, true) c")
+	insert(t, db, "insert into core_tool_calls (tool_name, run_at) values ('due', null), ('scheduled', now() + interval '30 s')")
+
+	insert(t, db, "create or replace function gem.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp() - interval ''105 s'''")
+	insert(t, db, "select gem.heartbeat('w', '5 s', '{}', '{}', false)")
+	if got := claimed(); got != "[due]" {
+		t.Errorf("after the next heartbeat, %s were claimed", got)
+	}
+	if n := number(t, db, "select extract(epoch from clock_back) from core_workers where worker_id = 'dies'"); n < 104 || n > 106 {
+		t.Errorf("the clock went back by %v s", n)
+	}
+	insert(t, db, "insert into core_tool_calls (tool_name) values ('new')")
+	if got := claimed(); got != "[new]" {
+		t.Errorf("of those that came later, %s were claimed", got)
+	}
+
+	// Six seconds on, the pause of the retry is over, and the worker that sent no heartbeat is dead.
+	for back := 104; back >= 97; back-- {
+		insert(t, db, fmt.Sprintf("create or replace function gem.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp() - interval ''%d s'''", back))
+		insert(t, db, "select gem.heartbeat('w', '5 s', '{}', '{}', false)")
+	}
+	if got := claimed(); got != "[lost retried]" {
+		t.Errorf("eight seconds later, %s were claimed", got)
+	}
+
+	// When the clock has caught up, all is as before.
+	insert(t, db, "create or replace function gem.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp() + interval ''40 s'''")
+	insert(t, db, "select gem.heartbeat('w', '5 s', '{}', '{}', false)")
+	if got := claimed(); got != "[scheduled]" {
+		t.Errorf("when the clock has caught up, %s were claimed", got)
+	}
+	if n := number(t, db, "select count(*) from core_workers where worker_id = 'w' and clock_back is null"); n != 1 {
+		t.Error("the worker still takes the clock for late")
+	}
+}

@@ -1,0 +1,123 @@
+package migrations_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// crowd is a database in which the worker w runs a call that holds the key k, behind which so many others wait.
+func crowd(t *testing.T, waiting int) *pgxpool.Pool {
+	t.Helper()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, `
+		insert into core_tool_calls (tool_name) values ('a.b');
+		select gem.start_worker('w', 1000, '', '', '1 hour');
+		select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 1, true) c`)
+	insert(t, db, fmt.Sprintf(`
+		insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, %d);
+		select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 1000, true) c`, waiting))
+	return db
+}
+
+const (
+	succeedHolder = `select gem.finish(id, attempt, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls
+		where status = 'running' and computed_key = 'k'`
+	stillWaiting = "select count(*) from core_tool_calls where status = 'waiting'"
+	// The next woken call runs, and is a hit.
+	repeatOne = `select gem.finish(c.id, c.attempt, 'w', 'succeeded', h.result, '{}', '1', h.receipt_id)
+		from gem.claim('w', 1, true) c, gem.hold_key(c.id, c.attempt, 'w', 'k') h`
+)
+
+func TestASuccessWakesThoseThatWaitForItsKeyAHundredAtATime(t *testing.T) {
+	t.Parallel()
+	db := crowd(t, 350)
+	if n := number(t, db, stillWaiting); n != 350 {
+		t.Fatalf("%v wait", n)
+	}
+	for want := 250; want >= 0; want -= 100 {
+		if want == 250 {
+			insert(t, db, succeedHolder)
+		} else {
+			insert(t, db, repeatOne)
+		}
+		if n := number(t, db, stillWaiting); n != float64(want) {
+			t.Fatalf("%v wait, not %d", n, want)
+		}
+	}
+	insert(t, db, repeatOne)
+	if n := number(t, db, stillWaiting); n != 0 {
+		t.Errorf("%v wait for ever", n)
+	}
+	if n := number(t, db, "select count(*) from core_tool_receipts where idempotency_key = 'k' and replay_of is not null"); n != 3 {
+		t.Errorf("%v receipts repeat the first", n)
+	}
+}
+
+// Calls that repeat a receipt need not wait for one another.
+func TestSeveralCallsRepeatAReceiptAtOnce(t *testing.T) {
+	t.Parallel()
+	db := crowd(t, 5)
+	insert(t, db, succeedHolder)
+	verdicts := texts(t, db, "select h.verdict from gem.claim('w', 9, true) c, gem.hold_key(c.id, c.attempt, 'w', 'k') h")
+	if fmt.Sprint(verdicts) != "[hit hit hit hit hit]" {
+		t.Errorf("%v", verdicts)
+	}
+	insert(t, db, `select gem.finish(c.id, c.attempt, 'w', 'succeeded', '{}', '{}', '1', (select id from core_tool_receipts where replay_of is null))
+		from core_tool_calls c where status = 'running'`)
+	if n := number(t, db, "select count(*) from core_tool_receipts where idempotency_key = 'k' and replay_of is not null"); n != 5 {
+		t.Errorf("%v receipts have the key and repeat the first", n)
+	}
+}
+
+// An end does not wait for a lock on a call that it would wake: whoever has the lock may be waiting for the end.
+func TestAnEndWaitsForNoneOfThoseThatItWakes(t *testing.T) {
+	t.Parallel()
+	db := crowd(t, 3)
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	if _, err := tx.Exec(t.Context(), "select from core_tool_calls where status = 'waiting' order by seq limit 1 for update"); err != nil {
+		t.Fatal(err)
+	}
+	insert(t, db, "set lock_timeout = '5 s'; "+succeedHolder+"; reset lock_timeout")
+	if n := number(t, db, stillWaiting); n != 1 {
+		t.Fatalf("%v wait", n)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	insert(t, db, repeatOne)
+	if n := number(t, db, stillWaiting); n != 0 {
+		t.Errorf("the one that was locked waits for ever")
+	}
+}
+
+// Where nobody is left that would wake the rest, a heartbeat does. It reads few rows for it, however many wait.
+func TestAHeartbeatWakesThoseWhoseKeyNobodyHolds(t *testing.T) {
+	t.Parallel()
+	db := crowd(t, 3)
+	insert(t, db, "insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 2000)")
+	insert(t, db, "select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 2000, true) c")
+	insert(t, db, succeedHolder)
+	insert(t, db, "select cancel_tool_call(id) from core_tool_calls where status = 'queued'")
+	insert(t, db, "update core_tool_calls set updated_at = now() - interval '10 s' where status = 'waiting'; analyze core_tool_calls")
+	left := number(t, db, stillWaiting)
+	conn, err := db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := readsOf(t, conn.Conn(), "core_tool_calls", "select count(*)::text from gem.heartbeat('w', '1 hour', '{}', '{}', false) where $1 <> ''", "select 'x'")
+	conn.Release()
+	insert(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', false)")
+	if n := number(t, db, stillWaiting); n != left-1 || left < 1900 {
+		t.Errorf("%v wait of %v", n, left)
+	}
+	if read > 500 { // some are entries of those that were woken before
+		t.Errorf("the heartbeat read %d rows and index entries", read)
+	}
+}
