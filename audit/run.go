@@ -5,6 +5,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,14 +60,12 @@ func run(ctx context.Context, db Beginner, of source, files []File, o Options) (
 		return nil, err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	for name, value := range settings {
+	set := maps.Clone(settings)
+	set["statement_timeout"] = strconv.FormatInt(o.Timeout.Milliseconds(), 10)
+	for name, value := range set {
 		if _, err := tx.Exec(ctx, "select set_config($1, $2, true)", name, value); err != nil {
 			return nil, fmt.Errorf("set %s: %w", name, err)
 		}
-	}
-	timeout := strconv.FormatInt(o.Timeout.Milliseconds(), 10)
-	if _, err := tx.Exec(ctx, "select set_config('statement_timeout', $1, true)", timeout); err != nil {
-		return nil, fmt.Errorf("set statement_timeout: %w", err)
 	}
 	if of == archives {
 		if err := load(ctx, tx, files); err != nil {
@@ -99,7 +98,8 @@ func run(ctx context.Context, db Beginner, of source, files []File, o Options) (
 		result.Check, result.Remark, result.Of, result.LookedAt, result.Error = c.Name, c.Remark, c.counts, sizes[c.counts], undecided
 		report.add(&o, result)
 	}
-	return report.end(began), nil
+	report.Seconds = time.Since(began).Round(time.Millisecond).Seconds()
+	return &report, nil
 }
 
 // auditor runs the statements of the folder sql.
@@ -134,29 +134,22 @@ func (a auditor) sizes(ctx context.Context) (map[string]int64, error) {
 		var n int64
 		_, err = pgx.ForEachRow(rows, []any{&name, &n}, func() error { sizes[name] = n; return nil })
 	}
-	if why, is := refusedWith(err, insufficientPrivilege); is {
-		// Not wrapped, as in load.
-		return nil, fmt.Errorf("an audit must see every row, and this role cannot: connect as the owner of the tables (%s)", why)
-	}
-	return sizes, err
+	return sizes, explained(err, insufficientPrivilege,
+		"an audit must see every row, and this role cannot: connect as the owner of the tables (%s)")
 }
 
 // decide runs the statement of a file. An error of Postgres, for example over a value that cannot be cast, leaves the checks of
 // the file undecided, and not those of other files; undecided is Postgres's message.
 func (a auditor) decide(ctx context.Context, file string, examples int) (found map[string]Result, undecided string, err error) {
-	part, err := a.tx.Begin(ctx) // a savepoint
-	if err != nil {
-		return nil, "", err
-	}
-	found, err = auditor{part, a.of}.findings(ctx, file, examples)
-	if err == nil {
-		return found, "", part.Commit(ctx)
-	}
+	err = pgx.BeginFunc(ctx, a.tx, func(savepoint pgx.Tx) (err error) {
+		found, err = auditor{savepoint, a.of}.findings(ctx, file, examples)
+		return err
+	})
 	var pgErr *pgconn.PgError
-	if ctx.Err() != nil || !errors.As(err, &pgErr) {
-		return nil, "", err
+	if ctx.Err() == nil && errors.As(err, &pgErr) {
+		return nil, pgErr.Message, nil
 	}
-	return nil, pgErr.Message, part.Rollback(ctx)
+	return found, "", err
 }
 
 // findings counts what the statement of a file finds, and returns the first few examples of each check.
@@ -216,11 +209,12 @@ const (
 	undefinedObject       = "42704"
 )
 
-// refusedWith reports whether err is Postgres's with that SQLSTATE, and returns Postgres's message.
-func refusedWith(err error, code string) (message string, is bool) {
+// explained puts an error of Postgres with that SQLSTATE into words that name its message, and returns any other as it is. It
+// does not wrap: a caller that finds a *PgError would show Postgres's words instead of these.
+func explained(err error, code, words string) error {
 	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) || pgErr.Code != code {
-		return "", false
+	if errors.As(err, &pgErr) && pgErr.Code == code {
+		return fmt.Errorf(words, pgErr.Message)
 	}
-	return pgErr.Message, true
+	return err
 }
