@@ -57,15 +57,14 @@ func (r Result) Print(w io.Writer) error {
 	case r.Found > 0:
 		said = plural(r.Found, "fault")
 	}
-	_, err := fmt.Fprintf(w, "%-17s  %10d %-14s  %s\n", r.Check, r.LookedAt, r.Of, said)
+	text := fmt.Appendf(nil, "%-17s  %10d %-14s  %s\n", r.Check, r.LookedAt, r.Of, said)
 	for _, e := range r.Examples {
-		if err == nil {
-			_, err = fmt.Fprintf(w, "    %s: %s\n", e.ID, e.What)
-		}
+		text = fmt.Appendf(text, "    %s: %s\n", e.ID, e.What)
 	}
-	if more := r.Found - int64(len(r.Examples)); err == nil && more > 0 {
-		_, err = fmt.Fprintf(w, "    and %d more\n", more)
+	if more := r.Found - int64(len(r.Examples)); more > 0 {
+		text = fmt.Appendf(text, "    and %d more\n", more)
 	}
+	_, err := w.Write(text)
 	return err
 }
 

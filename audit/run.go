@@ -109,31 +109,25 @@ type auditor struct {
 }
 
 // statement returns a file of the folder sql. For archives it reads the temporary tables.
-func (a auditor) statement(file string) (string, error) {
-	text, err := statements.ReadFile("sql/" + file)
-	sql := string(text)
+func (a auditor) statement(file string) string {
+	sql, _ := statements.ReadFile("sql/" + file) // which is embedded
 	if a.of == archives {
-		sql = strings.ReplaceAll(sql, "public.core_tool_", "pg_temp.core_tool_")
+		return strings.ReplaceAll(string(sql), "public.core_tool_", "pg_temp.core_tool_")
 	}
-	return sql, err
+	return string(sql)
 }
 
 // sizes counts what there is to check.
 func (a auditor) sizes(ctx context.Context) (map[string]int64, error) {
-	sql, err := a.statement("sizes.sql")
-	if err != nil {
-		return nil, err
-	}
+	sql := a.statement("sizes.sql")
 	if a.of == archives {
 		sql += " union all select 'lines', count(*) from pg_temp.archive_lines"
 	}
 	sizes := map[string]int64{}
-	rows, err := a.tx.Query(ctx, sql)
-	if err == nil {
-		var name string
-		var n int64
-		_, err = pgx.ForEachRow(rows, []any{&name, &n}, func() error { sizes[name] = n; return nil })
-	}
+	rows, _ := a.tx.Query(ctx, sql) // an error of a query is that of its rows
+	var name string
+	var n int64
+	_, err := pgx.ForEachRow(rows, []any{&name, &n}, func() error { sizes[name] = n; return nil })
 	return sizes, explained(err, insufficientPrivilege,
 		"an audit must see every row, and this role cannot: connect as the owner of the tables (%s)")
 }
@@ -154,14 +148,15 @@ func (a auditor) decide(ctx context.Context, file string, examples int) (found m
 
 // findings counts what the statement of a file finds, and returns the first few examples of each check.
 func (a auditor) findings(ctx context.Context, file string, examples int) (map[string]Result, error) {
-	sql, err := a.statement(file)
-	if err == nil && file == "effects.sql" {
-		sql, err = a.withWrittenTables(ctx, sql)
+	sql := a.statement(file)
+	if file == "effects.sql" { // which reads the tables that receipts name
+		var tables, rows string
+		if err := a.tx.QueryRow(ctx, a.statement("tables.sql")).Scan(&tables, &rows); err != nil {
+			return nil, err
+		}
+		sql = strings.NewReplacer("{{tables}}", tables, "{{rows}}", rows).Replace(sql)
 	}
-	if err != nil {
-		return nil, err
-	}
-	rows, err := a.tx.Query(ctx, `
+	rows, _ := a.tx.Query(ctx, `
 		select name, count(*), array_agg(id order by place) filter (where place <= $1), array_agg(what order by place) filter (where place <= $1)
 		from (
 			select name, coalesce(id, '') as id, coalesce(what, '') as what,
@@ -170,16 +165,13 @@ func (a auditor) findings(ctx context.Context, file string, examples int) (map[s
 			) found (name, id, what)
 		) numbered
 		group by name`, examples)
-	if err != nil {
-		return nil, err
-	}
 	found := map[string]Result{}
 	var (
 		name      string
 		count     int64
 		ids, what []string
 	)
-	_, err = pgx.ForEachRow(rows, []any{&name, &count, &ids, &what}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&name, &count, &ids, &what}, func() error {
 		result := Result{Found: count}
 		for i := range ids {
 			result.Examples = append(result.Examples, Finding{ids[i], what[i]})
@@ -188,19 +180,6 @@ func (a auditor) findings(ctx context.Context, file string, examples int) (map[s
 		return nil
 	})
 	return found, err
-}
-
-// withWrittenTables fills effects.sql with the tables that receipts name.
-func (a auditor) withWrittenTables(ctx context.Context, sql string) (string, error) {
-	ask, err := a.statement("tables.sql")
-	if err != nil {
-		return "", err
-	}
-	var tables, rows string
-	if err := a.tx.QueryRow(ctx, ask).Scan(&tables, &rows); err != nil {
-		return "", err
-	}
-	return strings.NewReplacer("{{tables}}", tables, "{{rows}}", rows).Replace(sql), nil
 }
 
 // SQLSTATEs of Postgres.
