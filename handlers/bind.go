@@ -86,16 +86,15 @@ func Bind(domains ...any) (*Handlers, error) {
 		}
 		for method := range reflect.TypeOf(d.Tools).Methods() {
 			h, err := newHandler(reflect.ValueOf(d.Tools), d.typeName(), method)
-			if err != nil {
-				faults = append(faults, err)
-				continue
-			}
 			key := fold(d.typeName()) + "." + fold(method.Name)
-			if other, taken := bound.byKey[key]; taken {
+			switch other, taken := bound.byKey[key]; {
+			case err != nil:
+				faults = append(faults, err)
+			case taken:
 				faults = append(faults, fmt.Errorf("%s and %s have the same tool name: rename one", h.Func, other.Func))
-				continue
+			default:
+				bound.byKey[key] = h
 			}
-			bound.byKey[key] = h
 		}
 	}
 	return bound, errors.Join(faults...)

@@ -138,10 +138,7 @@ var taskLists = map[string]string{
 
 // ListTasks is os.list_tasks.
 func (*OS) ListTasks(ctx context.Context, tx handlers.Tx, call *handlers.Call, in ListTasks) (TasksListed, error) {
-	list, ok := taskLists[in.Status]
-	if !ok {
-		list = taskLists["open"]
-	}
+	list := cmp.Or(taskLists[in.Status], taskLists["open"])
 	tasks, err := table.List[Task](ctx, tx, call, "tasks", `select id::text, title, domain, description, due_at, context_ref, priority, status,
 			completed_at, completion_note, defer_reason, created_at, updated_at
 		from tasks where `+fmt.Sprintf(list, `($1 in ('', 'both') or domain in ($1, 'both'))`)+` limit $2`, in.Domain, in.Limit.Or(50, 100))
