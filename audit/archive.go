@@ -28,13 +28,9 @@ func Archives(ctx context.Context, db Beginner, files []File, o Options) (*Repor
 // load loads archives into temporary tables.
 func load(ctx context.Context, tx pgx.Tx, files []File) error {
 	loader, err := archive.NewLoader(ctx, tx)
-	// Not wrapped: a caller that finds a *PgError in it would show Postgres's words instead of these.
-	if why, is := refusedWith(err, insufficientPrivilege); is {
-		return fmt.Errorf("an archive is checked in temporary tables, and this role cannot create them (%s)", why)
-	}
-	if why, is := refusedWith(err, undefinedObject); is {
-		return fmt.Errorf("an archive is checked in temporary tables like GEM's own, which this database lacks (%s): run `gem migrate`", why)
-	}
+	err = explained(err, insufficientPrivilege, "an archive is checked in temporary tables, and this role cannot create them (%s)")
+	err = explained(err, undefinedObject, "an archive is checked in temporary tables like GEM's own, which this database lacks (%s): "+
+		"run `gem migrate`")
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package audit
 import (
 	"fmt"
 	"io"
-	"time"
 )
 
 // Report is the result of an audit.
@@ -12,7 +11,6 @@ type Report struct {
 	Remarks int64    `json:"remarks"` // findings that are worth knowing and not faults
 	Seconds float64  `json:"seconds"`
 	Checks  []Result `json:"checks"`
-	took    time.Duration
 }
 
 // Result is the result of one check.
@@ -48,12 +46,6 @@ func (r *Report) add(o *Options, result Result) {
 	}
 }
 
-func (r *Report) end(began time.Time) *Report {
-	r.took = time.Since(began)
-	r.Seconds = r.took.Round(time.Millisecond).Seconds()
-	return r
-}
-
 // Print writes the result as one line for people, and each example as a line below it.
 func (r Result) Print(w io.Writer) error {
 	said := "ok"
@@ -65,15 +57,14 @@ func (r Result) Print(w io.Writer) error {
 	case r.Found > 0:
 		said = plural(r.Found, "fault")
 	}
-	_, err := fmt.Fprintf(w, "%-17s  %10d %-14s  %s\n", r.Check, r.LookedAt, r.Of, said)
+	text := fmt.Appendf(nil, "%-17s  %10d %-14s  %s\n", r.Check, r.LookedAt, r.Of, said)
 	for _, e := range r.Examples {
-		if err == nil {
-			_, err = fmt.Fprintf(w, "    %s: %s\n", e.ID, e.What)
-		}
+		text = fmt.Appendf(text, "    %s: %s\n", e.ID, e.What)
 	}
-	if more := r.Found - int64(len(r.Examples)); err == nil && more > 0 {
-		_, err = fmt.Fprintf(w, "    and %d more\n", more)
+	if more := r.Found - int64(len(r.Examples)); more > 0 {
+		text = fmt.Appendf(text, "    and %d more\n", more)
 	}
+	_, err := w.Write(text)
 	return err
 }
 
@@ -86,7 +77,7 @@ func (r *Report) Verdict() string {
 	if r.Remarks > 0 {
 		said += ", and " + plural(r.Remarks, "remark")
 	}
-	return fmt.Sprintf("%s, in %.1f s.", said, r.took.Seconds())
+	return fmt.Sprintf("%s, in %.1f s.", said, r.Seconds)
 }
 
 func plural(n int64, thing string) string {

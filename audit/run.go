@@ -5,6 +5,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,14 +60,12 @@ func run(ctx context.Context, db Beginner, of source, files []File, o Options) (
 		return nil, err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	for name, value := range settings {
+	set := maps.Clone(settings)
+	set["statement_timeout"] = strconv.FormatInt(o.Timeout.Milliseconds(), 10)
+	for name, value := range set {
 		if _, err := tx.Exec(ctx, "select set_config($1, $2, true)", name, value); err != nil {
 			return nil, fmt.Errorf("set %s: %w", name, err)
 		}
-	}
-	timeout := strconv.FormatInt(o.Timeout.Milliseconds(), 10)
-	if _, err := tx.Exec(ctx, "select set_config('statement_timeout', $1, true)", timeout); err != nil {
-		return nil, fmt.Errorf("set statement_timeout: %w", err)
 	}
 	if of == archives {
 		if err := load(ctx, tx, files); err != nil {
@@ -99,7 +98,8 @@ func run(ctx context.Context, db Beginner, of source, files []File, o Options) (
 		result.Check, result.Remark, result.Of, result.LookedAt, result.Error = c.Name, c.Remark, c.counts, sizes[c.counts], undecided
 		report.add(&o, result)
 	}
-	return report.end(began), nil
+	report.Seconds = time.Since(began).Round(time.Millisecond).Seconds()
+	return &report, nil
 }
 
 // auditor runs the statements of the folder sql.
@@ -109,66 +109,54 @@ type auditor struct {
 }
 
 // statement returns a file of the folder sql. For archives it reads the temporary tables.
-func (a auditor) statement(file string) (string, error) {
-	text, err := statements.ReadFile("sql/" + file)
-	sql := string(text)
+func (a auditor) statement(file string) string {
+	sql, _ := statements.ReadFile("sql/" + file) // which is embedded
 	if a.of == archives {
-		sql = strings.ReplaceAll(sql, "public.core_tool_", "pg_temp.core_tool_")
+		return strings.ReplaceAll(string(sql), "public.core_tool_", "pg_temp.core_tool_")
 	}
-	return sql, err
+	return string(sql)
 }
 
 // sizes counts what there is to check.
 func (a auditor) sizes(ctx context.Context) (map[string]int64, error) {
-	sql, err := a.statement("sizes.sql")
-	if err != nil {
-		return nil, err
-	}
+	sql := a.statement("sizes.sql")
 	if a.of == archives {
 		sql += " union all select 'lines', count(*) from pg_temp.archive_lines"
 	}
 	sizes := map[string]int64{}
-	rows, err := a.tx.Query(ctx, sql)
-	if err == nil {
-		var name string
-		var n int64
-		_, err = pgx.ForEachRow(rows, []any{&name, &n}, func() error { sizes[name] = n; return nil })
-	}
-	if why, is := refusedWith(err, insufficientPrivilege); is {
-		// Not wrapped, as in load.
-		return nil, fmt.Errorf("an audit must see every row, and this role cannot: connect as the owner of the tables (%s)", why)
-	}
-	return sizes, err
+	rows, _ := a.tx.Query(ctx, sql) // an error of a query is that of its rows
+	var name string
+	var n int64
+	_, err := pgx.ForEachRow(rows, []any{&name, &n}, func() error { sizes[name] = n; return nil })
+	return sizes, explained(err, insufficientPrivilege,
+		"an audit must see every row, and this role cannot: connect as the owner of the tables (%s)")
 }
 
 // decide runs the statement of a file. An error of Postgres, for example over a value that cannot be cast, leaves the checks of
 // the file undecided, and not those of other files; undecided is Postgres's message.
 func (a auditor) decide(ctx context.Context, file string, examples int) (found map[string]Result, undecided string, err error) {
-	part, err := a.tx.Begin(ctx) // a savepoint
-	if err != nil {
-		return nil, "", err
-	}
-	found, err = auditor{part, a.of}.findings(ctx, file, examples)
-	if err == nil {
-		return found, "", part.Commit(ctx)
-	}
+	err = pgx.BeginFunc(ctx, a.tx, func(savepoint pgx.Tx) (err error) {
+		found, err = auditor{savepoint, a.of}.findings(ctx, file, examples)
+		return err
+	})
 	var pgErr *pgconn.PgError
-	if ctx.Err() != nil || !errors.As(err, &pgErr) {
-		return nil, "", err
+	if ctx.Err() == nil && errors.As(err, &pgErr) {
+		return nil, pgErr.Message, nil
 	}
-	return nil, pgErr.Message, part.Rollback(ctx)
+	return found, "", err
 }
 
 // findings counts what the statement of a file finds, and returns the first few examples of each check.
 func (a auditor) findings(ctx context.Context, file string, examples int) (map[string]Result, error) {
-	sql, err := a.statement(file)
-	if err == nil && file == "effects.sql" {
-		sql, err = a.withWrittenTables(ctx, sql)
+	sql := a.statement(file)
+	if file == "effects.sql" { // which reads the tables that receipts name
+		var tables, rows string
+		if err := a.tx.QueryRow(ctx, a.statement("tables.sql")).Scan(&tables, &rows); err != nil {
+			return nil, err
+		}
+		sql = strings.NewReplacer("{{tables}}", tables, "{{rows}}", rows).Replace(sql)
 	}
-	if err != nil {
-		return nil, err
-	}
-	rows, err := a.tx.Query(ctx, `
+	rows, _ := a.tx.Query(ctx, `
 		select name, count(*), array_agg(id order by place) filter (where place <= $1), array_agg(what order by place) filter (where place <= $1)
 		from (
 			select name, coalesce(id, '') as id, coalesce(what, '') as what,
@@ -177,16 +165,13 @@ func (a auditor) findings(ctx context.Context, file string, examples int) (map[s
 			) found (name, id, what)
 		) numbered
 		group by name`, examples)
-	if err != nil {
-		return nil, err
-	}
 	found := map[string]Result{}
 	var (
 		name      string
 		count     int64
 		ids, what []string
 	)
-	_, err = pgx.ForEachRow(rows, []any{&name, &count, &ids, &what}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&name, &count, &ids, &what}, func() error {
 		result := Result{Found: count}
 		for i := range ids {
 			result.Examples = append(result.Examples, Finding{ids[i], what[i]})
@@ -197,30 +182,18 @@ func (a auditor) findings(ctx context.Context, file string, examples int) (map[s
 	return found, err
 }
 
-// withWrittenTables fills effects.sql with the tables that receipts name.
-func (a auditor) withWrittenTables(ctx context.Context, sql string) (string, error) {
-	ask, err := a.statement("tables.sql")
-	if err != nil {
-		return "", err
-	}
-	var tables, rows string
-	if err := a.tx.QueryRow(ctx, ask).Scan(&tables, &rows); err != nil {
-		return "", err
-	}
-	return strings.NewReplacer("{{tables}}", tables, "{{rows}}", rows).Replace(sql), nil
-}
-
 // SQLSTATEs of Postgres.
 const (
 	insufficientPrivilege = "42501"
 	undefinedObject       = "42704"
 )
 
-// refusedWith reports whether err is Postgres's with that SQLSTATE, and returns Postgres's message.
-func refusedWith(err error, code string) (message string, is bool) {
+// explained puts an error of Postgres with that SQLSTATE into words that name its message, and returns any other as it is. It
+// does not wrap: a caller that finds a *PgError would show Postgres's words instead of these.
+func explained(err error, code, words string) error {
 	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) || pgErr.Code != code {
-		return "", false
+	if errors.As(err, &pgErr) && pgErr.Code == code {
+		return fmt.Errorf(words, pgErr.Message)
 	}
-	return pgErr.Message, true
+	return err
 }

@@ -20,8 +20,8 @@ type Handler struct {
 	// File and Func say where it is written, such as leads/leads.go and Leads.Create.
 	File, Func string
 
+	fn    reflect.Value
 	input reflect.Type
-	run   func(ctx context.Context, tx Tx, call *Call, in reflect.Value) (any, error)
 }
 
 // Run decodes the input, runs the function and encodes its output. Only transactional handlers use tx. Run does not recover
@@ -34,14 +34,18 @@ func (h *Handler) Run(ctx context.Context, tx Tx, call *Call) (json.RawMessage, 
 			Details: map[string]string{"reason": "input_does_not_fit_handler"},
 		}
 	}
-	out, err := h.run(ctx, tx, call, in.Elem())
-	if err != nil {
+	args := []reflect.Value{reflect.ValueOf(&ctx).Elem(), reflect.ValueOf(&tx).Elem(), reflect.ValueOf(call), in.Elem()}
+	if !h.Transactional {
+		args = slices.Delete(args, 1, 2)
+	}
+	out := h.fn.Call(args)
+	if err, _ := out[1].Interface().(error); err != nil {
 		return nil, err
 	}
 	var encoded bytes.Buffer
 	enc := json.NewEncoder(&encoded)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(out); err != nil {
+	if err := enc.Encode(out[0].Interface()); err != nil {
 		return nil, &OutputError{Err: err}
 	}
 	return bytes.TrimSpace(encoded.Bytes()), nil
@@ -82,25 +86,23 @@ func Bind(domains ...any) (*Handlers, error) {
 		}
 		for method := range reflect.TypeOf(d.Tools).Methods() {
 			h, err := newHandler(reflect.ValueOf(d.Tools), d.typeName(), method)
-			if err != nil {
-				faults = append(faults, err)
-				continue
-			}
 			key := fold(d.typeName()) + "." + fold(method.Name)
-			if other, taken := bound.byKey[key]; taken {
+			switch other, taken := bound.byKey[key]; {
+			case err != nil:
+				faults = append(faults, err)
+			case taken:
 				faults = append(faults, fmt.Errorf("%s and %s have the same tool name: rename one", h.Func, other.Func))
-				continue
+			default:
+				bound.byKey[key] = h
 			}
-			bound.byKey[key] = h
 		}
 	}
 	return bound, errors.Join(faults...)
 }
 
 func newHandler(domain reflect.Value, typeName string, method reflect.Method) (*Handler, error) {
-	h := &Handler{Func: typeName + "." + method.Name, File: fileOf(method)}
-	fn := domain.MethodByName(method.Name)
-	t := fn.Type()
+	h := &Handler{Func: typeName + "." + method.Name, File: fileOf(method), fn: domain.MethodByName(method.Name)}
+	t := h.fn.Type()
 	h.Transactional = takes(t, contextType, txType, callType)
 	if !h.Transactional && !takes(t, contextType, callType) {
 		return nil, fmt.Errorf("%s in %s is not a handler: a domain's exported methods must have the form "+
@@ -108,15 +110,6 @@ func newHandler(domain reflect.Value, typeName string, method reflect.Method) (*
 			h.Func, h.File, t)
 	}
 	h.input = t.In(t.NumIn() - 1)
-	h.run = func(ctx context.Context, tx Tx, call *Call, in reflect.Value) (any, error) {
-		args := []reflect.Value{reflect.ValueOf(&ctx).Elem(), reflect.ValueOf(&tx).Elem(), reflect.ValueOf(call), in}
-		if !h.Transactional {
-			args = slices.Delete(args, 1, 2)
-		}
-		out := fn.Call(args)
-		err, _ := out[1].Interface().(error)
-		return out[0].Interface(), err
-	}
 	return h, nil
 }
 

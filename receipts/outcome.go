@@ -1,10 +1,12 @@
 package receipts
 
 import (
+	"bytes"
 	"encoding/json"
-	"slices"
-	"strings"
-	"unicode/utf8"
+	"regexp"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/value"
 )
 
 const (
@@ -47,11 +49,11 @@ func Unconfigured(reason string, requiredEnv, nextSteps []string) Outcome {
 		return out
 	}
 	return Outcome{Status: NotConfigured, Result: mustEncode(struct {
-		Status      Status   `json:"status"`
-		Reason      string   `json:"reason"`
-		RequiredEnv []string `json:"required_env"`
-		NextSteps   []string `json:"next_steps"`
-	}{NotConfigured, cleanText(reason, maxMessage), clean(requiredEnv), clean(nextSteps)})}
+		Status Status `json:"status"`
+		handlers.NotConfigured
+	}{NotConfigured, handlers.NotConfigured{
+		Reason: cleanText(reason, maxMessage), RequiredEnv: clean(requiredEnv), NextSteps: clean(nextSteps),
+	}})}
 }
 
 // mustEncode encodes what can always be encoded: strings and JSON that was encoded before.
@@ -63,20 +65,7 @@ func mustEncode(v any) json.RawMessage {
 	return encoded
 }
 
-// Shorten cuts text that is longer than limit bytes, and ends it with an ellipsis.
-func Shorten(s string, limit int) string {
-	if len(s) <= limit {
-		return s
-	}
-	for limit > 0 && !utf8.RuneStart(s[limit]) {
-		limit--
-	}
-	return s[:limit] + "…"
-}
-
-func cleanText(s string, limit int) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(Shorten(s, limit), "\uFFFD"), "\x00", "\uFFFD")
-}
+func cleanText(s string, limit int) string { return value.Storable(value.Shorten(s, limit)) }
 
 func cleanDetails(details any) json.RawMessage {
 	if details == nil {
@@ -85,52 +74,28 @@ func cleanDetails(details any) json.RawMessage {
 	encoded, err := json.Marshal(details)
 	switch {
 	case err != nil:
-		return mustEncode(map[string]string{"omitted": "the details cannot be written as JSON"})
+		return json.RawMessage(`{"omitted":"the details cannot be written as JSON"}`)
 	case len(encoded) > maxDetails:
-		return mustEncode(map[string]string{"omitted": "the details take more than 64 KiB"})
+		return json.RawMessage(`{"omitted":"the details take more than 64 KiB"}`)
 	}
 	return CleanJSON(encoded)
 }
 
+// escapes finds the escapes in a string of JSON, a surrogate pair as one; unstorable are those that jsonb cannot hold.
+var (
+	escapes    = regexp.MustCompile(`\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u....|\\.`)
+	unstorable = regexp.MustCompile(`^\\u(0000|[dD][89a-fA-F]..)$`)
+)
+
 // CleanJSON replaces in valid JSON what jsonb cannot hold by U+FFFD: the escape of NUL, and halves of surrogate pairs.
 func CleanJSON(encoded json.RawMessage) json.RawMessage {
-	if !slices.Contains(encoded, '\\') {
+	if !bytes.Contains(encoded, []byte(`\u`)) {
 		return encoded
 	}
-	const replacement = `\ufffd`
-	out := make([]byte, 0, len(encoded))
-	for i := 0; i < len(encoded); {
-		if encoded[i] != '\\' || i+1 >= len(encoded) {
-			out = append(out, encoded[i])
-			i++
-			continue
+	return escapes.ReplaceAllFunc(encoded, func(escape []byte) []byte {
+		if unstorable.Match(escape) {
+			return []byte(`\ufffd`)
 		}
-		if encoded[i+1] != 'u' || i+6 > len(encoded) {
-			out = append(out, encoded[i], encoded[i+1])
-			i += 2
-			continue
-		}
-		unit := strings.ToLower(string(encoded[i+2 : i+6]))
-		switch {
-		case unit == "0000" || isLow(unit):
-			out = append(out, replacement...)
-			i += 6
-		case isHigh(unit):
-			paired := i+12 <= len(encoded) && encoded[i+6] == '\\' && encoded[i+7] == 'u' && isLow(strings.ToLower(string(encoded[i+8:i+12])))
-			if !paired {
-				out = append(out, replacement...)
-				i += 6
-				continue
-			}
-			out = append(out, encoded[i:i+12]...)
-			i += 12
-		default:
-			out = append(out, encoded[i:i+6]...)
-			i += 6
-		}
-	}
-	return out
+		return escape
+	})
 }
-
-func isHigh(unit string) bool { return unit >= "d800" && unit <= "dbff" }
-func isLow(unit string) bool  { return unit >= "dc00" && unit <= "dfff" }

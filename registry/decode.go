@@ -199,9 +199,7 @@ func (d *decoder) text(part string) string {
 	literal := d.data[from:d.pos]
 	s := string(literal[1 : len(literal)-1])
 	if escaped {
-		var whole string
-		_ = json.Unmarshal(literal, &whole) // which is valid
-		s = whole
+		_ = json.Unmarshal(literal, &s) // which is valid
 	}
 	if strings.Contains(s, "\x00") {
 		d.add("nul", "%sthis value contains the character NUL (\\u0000), which the database cannot store: remove it", part)

@@ -63,9 +63,9 @@ func (s *schema) verdict(doc any, f finding) string {
 		_, name := splitPointer(f.path)
 		return "is an unknown property" + cmp.Or(didYouMean(name, slices.Sorted(maps.Keys(s.beside(f.at, "properties")))), ": leave it out")
 	case "type":
-		return "must be " + words(want, " or ", kindName) + " and is " + kindOf(got)
+		return "must be " + words(want, " or ", func(v any) string { return kindNames[as[string](v)] }) + " and is " + kindOf(got)
 	case "enum":
-		return "must be one of " + words(want, ", ", show) + didYouMean(text(got), texts(want))
+		return "must be one of " + words(want, ", ", show) + didYouMean(as[string](got), texts(want))
 	case "format":
 		return "is not a valid " + show(want) + examples[show(want)]
 	case "dependencies", "dependentRequired":
@@ -133,8 +133,6 @@ var kindNames = map[string]string{
 	"string": "a string", "array": "a list", "object": "an object",
 }
 
-func kindName(v any) string { return kindNames[text(v)] }
-
 // words writes a value, or the items of a list.
 func words(v any, between string, write func(any) string) string {
 	items, ok := v.([]any)
@@ -161,15 +159,10 @@ func show(v any) string {
 	return cut(string(canonical(v)), 200)
 }
 
-func asList(v any) []any {
-	list, _ := v.([]any)
-	return list
-}
-
 // texts returns the strings of a list.
 func texts(v any) []string {
 	var all []string
-	for _, item := range asList(v) {
+	for _, item := range as[[]any](v) {
 		if text, ok := item.(string); ok {
 			all = append(all, text)
 		}

@@ -81,8 +81,7 @@ func (s *schema) findings(doc any, e *jsonschema.ValidationError, visit func(fin
 // beside returns the object that the schema states under another keyword of the same subschema.
 func (s *schema) beside(at, keyword string) map[string]any {
 	around, _ := splitPointer(at)
-	v, _ := valueAt(s.doc, around+"/"+keyword).(map[string]any)
-	return v
+	return as[map[string]any](valueAt(s.doc, around+"/"+keyword))
 }
 
 // additional names the properties that neither properties nor patternProperties of the schema know.
@@ -94,7 +93,7 @@ func (s *schema) additional(doc any, f finding) []string {
 			patterns = append(patterns, p)
 		}
 	}
-	object, _ := valueAt(doc, f.path).(map[string]any)
+	object := as[map[string]any](valueAt(doc, f.path))
 	return slices.DeleteFunc(slices.Collect(maps.Keys(object)), func(name string) bool {
 		_, ok := known[name]
 		return ok || slices.ContainsFunc(patterns, func(p *regexp.Regexp) bool { return p.MatchString(name) })

@@ -29,8 +29,7 @@ type linter struct {
 func lint(schema any) (_ []problem, refs bool) {
 	l := &linter{draft: newest, root: schema, resources: map[string]string{schemaURL: ""}}
 	l.anchors, l.walked = map[string]bool{}, map[string]bool{}
-	root, _ := schema.(map[string]any)
-	if name, ok := root["$schema"].(string); ok {
+	if name, ok := as[map[string]any](schema)["$schema"].(string); ok {
 		_, bare, _ := strings.Cut(name, "://")
 		if l.draft, ok = drafts[strings.TrimRight(bare, "/#")]; !ok {
 			l.add("/$schema", "%s is not a supported draft of JSON Schema: remove $schema for draft 2020-12, or write one of "+
@@ -89,10 +88,9 @@ func (l *linter) schema(schema map[string]any, at, base string) {
 				l.refs = append(l.refs, reference{here, base, target})
 			}
 		case "pattern":
-			l.pattern(text(value), here)
+			l.pattern(as[string](value), here)
 		case "patternProperties":
-			patterns, _ := value.(map[string]any)
-			for pattern := range patterns {
+			for pattern := range as[map[string]any](value) {
 				l.pattern(pattern, joinPointer(here, pattern))
 			}
 		case "enum":

@@ -29,7 +29,13 @@ func Parse(data []byte) (*Registry, error) {
 	if len(p.problems) > 0 {
 		return nil, &InvalidError{p.defects(doc)}
 	}
-	return newRegistry(doc.(map[string]any), tools), nil
+	top := doc.(map[string]any)
+	delete(top, "$schema")
+	r := &Registry{Version: as[string](top["version"]), doc: top, json: canonical(top), tools: tools, byName: map[string]*Tool{}}
+	for _, t := range tools {
+		r.byName[t.Name] = t
+	}
+	return r, nil
 }
 
 // parser makes the tools of one registry file, and checks what its shape does not tell.
@@ -47,7 +53,7 @@ func (p *parser) defects(doc any) (all []Defect) {
 		steps := tokens(found.pointer)
 		if len(steps) > 1 && steps[0] == "tools" {
 			d.Tool = "tools[" + steps[1] + "]"
-			if name := text(valueAt(doc, "/tools/"+steps[1]+"/name")); printable.MatchString(name) {
+			if name := as[string](valueAt(doc, "/tools/"+steps[1]+"/name")); printable.MatchString(name) {
 				d.Tool = name
 			}
 			steps = steps[2:]
@@ -65,7 +71,7 @@ func (p *parser) defects(doc any) (all []Defect) {
 func (p *parser) tools(doc any) []*Tool {
 	var tools []*Tool
 	first := map[string]int{}
-	for i, v := range asList(valueAt(doc, "/tools")) {
+	for i, v := range as[[]any](valueAt(doc, "/tools")) {
 		entry, ok := v.(map[string]any)
 		if !ok {
 			continue
@@ -85,12 +91,12 @@ func (p *parser) tools(doc any) []*Tool {
 // tool reads one entry. A value of the wrong type is left out: its shape is reported.
 func (p *parser) tool(at string, entry map[string]any) *Tool {
 	t := &Tool{
-		Name:          text(entry["name"]),
-		Description:   text(entry["description"]),
+		Name:          as[string](entry["name"]),
+		Description:   as[string](entry["description"]),
 		InputSchema:   canonical(entry["input_schema"]),
 		OutputSchema:  canonical(entry["output_schema"]),
 		Permissions:   texts(entry["permissions"]),
-		Idempotency:   Idempotency{Mode(text(valueAt(entry, "/idempotency/mode"))), text(valueAt(entry, "/idempotency/key_field"))},
+		Idempotency:   Idempotency{Mode(as[string](valueAt(entry, "/idempotency/mode"))), as[string](valueAt(entry, "/idempotency/key_field"))},
 		Timeout:       milliseconds(entry["timeout_ms"]),
 		ReceiptFields: texts(entry["receipt_fields"]),
 		Retry: Retry{ // with the defaults that its documentation states
@@ -106,14 +112,8 @@ func (p *parser) tool(at string, entry map[string]any) *Tool {
 	return t
 }
 
-func text(v any) string {
-	s, _ := v.(string)
-	return s
-}
-
 func whole(v any) int {
-	n, _ := v.(json.Number)
-	i, _ := strconv.Atoi(string(n))
+	i, _ := strconv.Atoi(string(as[json.Number](v)))
 	return i
 }
 
@@ -131,12 +131,12 @@ func (p *parser) schema(doc any, at, noun string) *schema {
 func (p *parser) input(schema any, at string, idempotency Idempotency) {
 	described, required := false, false
 	for _, part := range conjuncts(nil, schema, schema) {
-		if t, ok := part["type"]; ok && t != "object" && !slices.Contains(asList(t), any("object")) {
+		if t, ok := part["type"]; ok && t != "object" && !slices.Contains(as[[]any](t), any("object")) {
 			p.add(at+"/input_schema/type", "is "+show(t)+`, and an input is always an object: write "type": "object"`)
 		}
 		_, ok := lookup(part, joinPointer("/properties", idempotency.KeyField))
 		described = described || ok
-		required = required || slices.Contains(asList(part["required"]), any(idempotency.KeyField))
+		required = required || slices.Contains(as[[]any](part["required"]), any(idempotency.KeyField))
 	}
 	if idempotency.Mode == Keyed && idempotency.KeyField != "" && (!described || !required) {
 		p.add(at+"/idempotency/key_field", show(idempotency.KeyField)+" is not a required property of input_schema, and a call without it would "+
@@ -153,10 +153,10 @@ func conjuncts(all []map[string]any, root, v any) []map[string]any {
 		return all
 	}
 	all = append(all, schema)
-	if ref := text(schema["$ref"]); strings.HasPrefix(ref, "#/") {
+	if ref := as[string](schema["$ref"]); strings.HasPrefix(ref, "#/") {
 		all = conjuncts(all, root, valueAt(root, libraryPointer(ref[1:])))
 	}
-	for _, part := range asList(schema["allOf"]) {
+	for _, part := range as[[]any](schema["allOf"]) {
 		all = conjuncts(all, root, part)
 	}
 	return all

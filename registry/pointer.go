@@ -40,20 +40,6 @@ func libraryPointer(s string) string {
 	return s
 }
 
-// child returns the value under a key or an index.
-func child(v any, token string) (any, bool) {
-	switch v := v.(type) {
-	case map[string]any:
-		c, ok := v[token]
-		return c, ok
-	case []any:
-		if i := index(token); i >= 0 && i < len(v) {
-			return v[i], true
-		}
-	}
-	return nil, false
-}
-
 // index reads a token that is the index of a list. Any other is -1.
 func index(token string) int {
 	if token != "" && '0' <= token[0] && token[0] <= '9' {
@@ -68,7 +54,15 @@ func index(token string) int {
 func lookup(v any, pointer string) (any, bool) {
 	for _, token := range tokens(pointer) {
 		var ok bool
-		if v, ok = child(v, token); !ok {
+		switch around := v.(type) {
+		case map[string]any:
+			v, ok = around[token]
+		case []any:
+			if i := index(token); i >= 0 && i < len(around) {
+				v, ok = around[i], true
+			}
+		}
+		if !ok {
 			return nil, false
 		}
 	}
@@ -86,4 +80,10 @@ func comparePointers(a, b string) int {
 	return slices.CompareFunc(tokens(a), tokens(b), func(a, b string) int {
 		return cmp.Or(cmp.Compare(uint(index(a)), uint(index(b))), strings.Compare(a, b))
 	})
+}
+
+// as returns v if it is a T, and otherwise the zero value.
+func as[T any](v any) T {
+	t, _ := v.(T)
+	return t
 }

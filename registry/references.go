@@ -13,9 +13,9 @@ type reference struct{ pointer, base, target string }
 // identify records the names that references can use for a schema, and returns the URL that its own are relative to.
 func (l *linter) identify(schema map[string]any, at, base string) string {
 	_, ref := schema["$ref"]
-	id := text(schema["$id"])
+	id := as[string](schema["$id"])
 	if l.draft == 4 {
-		id = text(schema["id"])
+		id = as[string](schema["id"])
 	}
 	if id != "" && (!ref || l.draft >= 2019) {
 		location, fragment, _ := strings.Cut(id, "#")
@@ -25,8 +25,8 @@ func (l *linter) identify(schema map[string]any, at, base string) string {
 		}
 		l.anchors[base+"#"+fragment] = true
 	}
-	l.anchors[base+"#"+text(schema["$anchor"])] = true
-	l.anchors[base+"#"+text(schema["$dynamicAnchor"])] = true
+	l.anchors[base+"#"+as[string](schema["$anchor"])] = true
+	l.anchors[base+"#"+as[string](schema["$dynamicAnchor"])] = true
 	return base
 }
 

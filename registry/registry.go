@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -107,16 +106,6 @@ func (r *Registry) Tool(name string) (*Tool, bool) {
 
 // Tools returns all tools in the order of the file.
 func (r *Registry) Tools() []*Tool { return slices.Clone(r.tools) }
-
-func newRegistry(doc map[string]any, tools []*Tool) *Registry {
-	doc = maps.Clone(doc)
-	delete(doc, "$schema")
-	r := &Registry{Version: text(doc["version"]), doc: doc, json: canonical(doc), tools: tools, byName: make(map[string]*Tool, len(tools))}
-	for _, t := range tools {
-		r.byName[t.Name] = t
-	}
-	return r
-}
 
 // InvalidError is the error of a registry file that cannot be used.
 type InvalidError struct {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/value"
 	"github.com/gemworker/gem/internal/lanes"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
@@ -141,7 +142,7 @@ func (a *attempt) failure(err error) receipts.Outcome {
 	case errors.As(err, &notConfigured):
 		return receipts.Unconfigured(notConfigured.Reason, notConfigured.RequiredEnv, notConfigured.NextSteps)
 	case errors.As(err, &panicking):
-		return receipts.Failure(receipts.Panic, fmt.Sprintf("%s panicked: %s", a.handler.Func, receipts.Shorten(panicking.Error(), 500)), nil)
+		return receipts.Failure(receipts.Panic, fmt.Sprintf("%s panicked: %s", a.handler.Func, value.Shorten(panicking.Error(), 500)), nil)
 	case errors.Is(a.cause, context.DeadlineExceeded):
 		return receipts.Failure(receipts.Timeout, fmt.Sprintf("%s took longer than its %s.", a.tool.Name, a.tool.Timeout),
 			map[string]int64{"timeout_ms": a.tool.Timeout.Milliseconds()})
@@ -306,7 +307,7 @@ func (a *attempt) tell(e *end) {
 	case waiting:
 		fields = append(fields, zap.String("key", a.key))
 	case retried:
-		reason := receipts.Shorten(publicMessage(e.reason), 500)
+		reason := value.Shorten(publicMessage(e.reason), 500)
 		fields = append(fields, zap.Duration("again_in", time.Until(e.again)), zap.String("error", reason))
 	}
 	a.log.Info("call ended", fields...)

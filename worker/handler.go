@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/value"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	"go.uber.org/zap"
@@ -44,7 +45,7 @@ func (a *attempt) runHandler(ctx context.Context) (json.RawMessage, error) {
 		defer func() {
 			if v := recover(); v != nil {
 				a.log.Error("the handler panicked",
-					a.fields(zap.String("panic", receipts.Shorten(fmt.Sprint(v), 500)), zap.ByteString("stack", debug.Stack()))...)
+					a.fields(zap.String("panic", value.Shorten(fmt.Sprint(v), 500)), zap.ByteString("stack", debug.Stack()))...)
 				r = result{err: &panicked{value: v}}
 			}
 			returned <- r

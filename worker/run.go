@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/value"
 	"github.com/gemworker/gem/internal/lanes"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
@@ -68,7 +69,7 @@ func (a *attempt) decide(ctx context.Context) *end {
 	var known, bound bool
 	if a.tool, known = a.options.Registry.Tool(a.Tool); !known {
 		return failed(receipts.UnknownTool, fmt.Sprintf("The registry %s has no tool %q: `gem registry list` shows those that it has.",
-			a.options.Registry.Version, receipts.Shorten(a.Tool, 200)), nil)
+			a.options.Registry.Version, value.Shorten(a.Tool, 200)), nil)
 	}
 	if faults := a.tool.ValidateInput(a.Input); len(faults) > 0 {
 		return a.invalidInput(faults)

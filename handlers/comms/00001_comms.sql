@@ -13,7 +13,7 @@ create table if not exists public.comms_log (
   body        text        not null default '',
   context_ref jsonb,
   template_id text,
-  status      text        not null default 'sent',  -- sending, sent, failed
+  status      text        not null default 'sent',  -- sending, sent, failed; the default is for rows from elsewhere
   message_id  text,                                 -- the service's own id of the message
   error       text,                                 -- why it failed, the last time
   sent_at     timestamptz,

@@ -39,9 +39,7 @@ func Domain() handlers.Domain {
 			return nil
 		},
 		Tables: tables,
-		Grants: []string{
-			"select, insert, update on comms_log",
-		},
+		Grants: []string{"select, insert, update on comms_log"},
 	}
 }
 
@@ -61,17 +59,16 @@ type message struct {
 // send logs the message, delivers it and logs the result. It returns the id of the row. deliver returns the service's id of
 // the message, and no error if the service accepted it, whatever went wrong after that.
 func (c *Comms) send(ctx context.Context, call *handlers.Call, m message, deliver func() (messageID string, err error)) (string, error) {
-	var id, status string
-	var messageID string
-	var inserted bool
+	var id, status, messageID string
+	var action handlers.Action
 	// A row with the status sent is left as it is; any other belongs to an earlier attempt of this call, which has ended.
 	err := c.db.QueryRow(ctx, `insert into comms_log as l (call_id, channel, recipient, subject, body, context_ref, template_id, status)
 		values ($1, $2, $3, $4, $5, $6, $7, 'sending')
 		on conflict (call_id) where call_id is not null do update
 			set status = case when l.status = 'sent' then l.status else 'sending' end, updated_at = now()
-		returning id::text, status, coalesce(message_id, ''), xmax = 0`,
+		returning id::text, status, coalesce(message_id, ''), case when xmax = 0 then 'insert' else 'update' end`,
 		call.ID, m.channel, m.recipient, table.Null(m.subject), m.body, m.contextRef, table.Null(m.templateID)).
-		Scan(&id, &status, &messageID, &inserted)
+		Scan(&id, &status, &messageID, &action)
 	if err != nil {
 		err = fmt.Errorf("the message was not sent, since it could not be written to comms_log: %w", err)
 		if refused := (*pgconn.PgError)(nil); errors.As(err, &refused) {
@@ -79,11 +76,7 @@ func (c *Comms) send(ctx context.Context, call *handlers.Call, m message, delive
 		}
 		return "", handlers.Transient(err)
 	}
-	if inserted {
-		call.Wrote("comms_log", handlers.Insert, id)
-	} else {
-		call.Wrote("comms_log", handlers.Update, id)
-	}
+	call.Wrote("comms_log", action, id)
 	if status == "sent" {
 		// An earlier attempt of this call sent it, and left no receipt: it is an effect of this call.
 		call.Sent(m.channel, m.recipient, messageID)
@@ -108,10 +101,10 @@ func (c *Comms) send(ctx context.Context, call *handlers.Call, m message, delive
 
 // LogCallOutcome is the outcome of a phone call with an entity.
 type LogCallOutcome struct {
-	EntityID   string          `json:"entity_id"`
+	EntityID   string          `json:"entity_id,omitempty"`
 	Outcome    string          `json:"outcome"`
-	Notes      string          `json:"notes"`
-	ContextRef json.RawMessage `json:"context_ref"`
+	Notes      string          `json:"notes,omitempty"`
+	ContextRef json.RawMessage `json:"context_ref,omitempty"`
 }
 
 // InteractionRef names the new interaction.
@@ -122,21 +115,15 @@ type InteractionRef struct {
 // LogCallOutcome is comms.log_call_outcome: an interaction of the type call, whose details hold the input. The domain entity
 // writes it.
 func (*Comms) LogCallOutcome(ctx context.Context, tx handlers.Tx, call *handlers.Call, in LogCallOutcome) (out InteractionRef, err error) {
-	details := map[string]any{"outcome": in.Outcome}
-	if in.Notes != "" {
-		details["notes"] = in.Notes
-	}
-	if ref := table.NullJSON(in.ContextRef); ref != nil {
-		details["context_ref"] = ref
-	}
+	details := in
+	details.EntityID = "" // which has a column
 	err = table.Row(ctx, tx, "entities", in.EntityID,
 		`select id from gem_entity.add_interaction($1, 'call', $2, $3, null, $4) id where id is not null`,
 		[]any{"Call: " + strings.ReplaceAll(in.Outcome, "_", " "), details, call.ID}, &out.InteractionID)
-	if err != nil {
-		return out, lacks(err, "entity", "interactions")
+	if err == nil {
+		call.Wrote("interactions", handlers.Insert, out.InteractionID)
 	}
-	call.Wrote("interactions", handlers.Insert, out.InteractionID)
-	return out, nil
+	return out, lacks(err, "entity", "interactions")
 }
 
 // CreateFollowupTaskFromMessage is a task that follows from a message.

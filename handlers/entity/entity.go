@@ -65,26 +65,16 @@ var columns = map[string]value.Rule{
 }
 
 // Update is entity.update.
-func (Entity) Update(ctx context.Context, tx handlers.Tx, call *handlers.Call, in UpdateEntity) (out Ref, err error) {
-	patch, err := value.ReadPatch(in.Patch, columns)
-	if err != nil {
-		return out, err
-	}
-	if len(patch) == 0 {
-		return out, table.Exists(ctx, tx, call, "entities", in.EntityID, &out.EntityID)
-	}
-	err = table.Row(ctx, tx, "entities", in.EntityID, `update entities set
+func (Entity) Update(ctx context.Context, tx handlers.Tx, call *handlers.Call, in UpdateEntity) (Ref, error) {
+	id, err := table.Patch(ctx, tx, call, "entities", in.EntityID, in.Patch, columns, `update entities set
 			entity_type = coalesce($2::jsonb ->> 'entity_type', entity_type),
 			name        = coalesce($2::jsonb ->> 'name', name),
 			notes       = case when $2::jsonb ? 'notes' then $2::jsonb ->> 'notes' else notes end,
 			contact     = case when $2::jsonb ? 'contact' then (contact || ($2::jsonb -> 'contact'))
 				- array(select key from jsonb_each($2::jsonb -> 'contact') where value = 'null') else contact end,
 			updated_at  = now()
-		where id = $1 returning id::text`, []any{patch}, &out.EntityID)
-	if err == nil {
-		call.Wrote("entities", handlers.Update, out.EntityID)
-	}
-	return out, err
+		where id = $1 returning id::text`)
+	return Ref{EntityID: id}, err
 }
 
 // SearchEntities finds the entities in whose name, notes or contact values every word of the query occurs: those with all

@@ -2,6 +2,7 @@
 package leads
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"encoding/json"
@@ -49,12 +50,9 @@ type Ref struct {
 
 // Create is leads.create. A lead begins in the stage new.
 func (Leads) Create(ctx context.Context, tx handlers.Tx, call *handlers.Call, in CreateLead) (Ref, error) {
-	if in.Source == "" {
-		in.Source = "other"
-	}
 	id, err := table.Insert(ctx, tx, call, "leads", `insert into leads (name, phone, suburb, email, source, stage, notes, call_id)
 		values ($1, $2, $3, $4, $5, 'new', $6, $7) returning id::text`,
-		in.Name, in.Phone, in.Suburb, table.Null(in.Email), in.Source, table.Null(in.Notes), call.ID)
+		in.Name, in.Phone, in.Suburb, table.Null(in.Email), cmp.Or(in.Source, "other"), table.Null(in.Notes), call.ID)
 	return Ref{LeadID: id}, err
 }
 

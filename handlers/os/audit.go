@@ -41,7 +41,8 @@ type AuditItem struct {
 func (*OS) AuditLogSearch(ctx context.Context, tx handlers.Tx, call *handlers.Call, in AuditLogSearch) (AuditLog, error) {
 	// The first event of each call is indexed by its time. The fences (offset 0) keep each lookup one by the call's id, and
 	// never a scan of a whole table.
-	calls, args := `select call_id from core_tool_events where seq = 1 order by at desc limit 5000`, []any{}
+	calls := `select call_id from core_tool_events where seq = 1 order by at desc limit 5000`
+	args := []any{value.Words(in.Query), call.CreatedBy, in.EventType, in.Limit.Or(50, 100), in.Since}
 	switch {
 	case in.CallID != "":
 		if !table.IsID(in.CallID) {
@@ -58,7 +59,6 @@ func (*OS) AuditLogSearch(ctx context.Context, tx handlers.Tx, call *handlers.Ca
 		cross join lateral (select * from core_tool_events where call_id = calls.call_id offset 0) e
 		where ($2 = '' or c.created_by = $2) and ($3 = '' or e.event = $3) and e.at >= coalesce($5, '-infinity'::timestamptz)
 			and (c.tool_name || ' ' || e.event || ' ' || coalesce(e.data::text, '')) ilike all ($1::text[])
-		order by e.at desc, e.call_id, e.seq desc limit $4`,
-		append([]any{value.Words(in.Query), call.CreatedBy, in.EventType, in.Limit.Or(50, 100), in.Since}, args...)...)
+		order by e.at desc, e.call_id, e.seq desc limit $4`, args...)
 	return AuditLog{Items: items}, err
 }

@@ -1,6 +1,7 @@
 package os
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -27,11 +28,8 @@ type TaskRef struct {
 
 // CreateTask is os.create_task.
 func (*OS) CreateTask(ctx context.Context, tx handlers.Tx, call *handlers.Call, in CreateTask) (TaskRef, error) {
-	if in.Priority == "" {
-		in.Priority = "normal"
-	}
 	id, err := table.Insert(ctx, tx, call, "tasks", `select gem_os.create_task($1, $2, $3, $4, $5, $6, $7)::text`,
-		in.Title, in.Domain, table.Null(in.Description), in.DueAt, in.ContextRef, in.Priority, call.ID)
+		in.Title, in.Domain, table.Null(in.Description), in.DueAt, in.ContextRef, cmp.Or(in.Priority, "normal"), call.ID)
 	return TaskRef{TaskID: id}, err
 }
 
@@ -52,19 +50,12 @@ var taskColumns = map[string]value.Rule{
 }
 
 // UpdateTask is os.update_task. Setting status opens a task again, or completes it.
-func (*OS) UpdateTask(ctx context.Context, tx handlers.Tx, call *handlers.Call, in UpdateTask) (out TaskRef, err error) {
-	patch, err := value.ReadPatch(in.Patch, taskColumns)
-	if err != nil {
-		return out, err
+func (*OS) UpdateTask(ctx context.Context, tx handlers.Tx, call *handlers.Call, in UpdateTask) (TaskRef, error) {
+	var due struct { // Postgres would not read every date-time that the rule lets through
+		At *value.Time `json:"due_at"`
 	}
-	if len(patch) == 0 {
-		return out, table.Exists(ctx, tx, call, "tasks", in.TaskID, &out.TaskID)
-	}
-	var due *value.Time // Postgres would not read every date-time that the rule lets through
-	if raw, given := patch["due_at"]; given {
-		_ = json.Unmarshal(raw, &due)
-	}
-	return changeTask(ctx, tx, call, in.TaskID, `update tasks set
+	_ = json.Unmarshal(in.Patch, &due) // Patch reports what cannot be read
+	id, err := table.Patch(ctx, tx, call, "tasks", in.TaskID, in.Patch, taskColumns, `update tasks set
 			title       = coalesce($2::jsonb ->> 'title', title),
 			domain      = coalesce($2::jsonb ->> 'domain', domain),
 			priority    = coalesce($2::jsonb ->> 'priority', priority),
@@ -76,7 +67,8 @@ func (*OS) UpdateTask(ctx context.Context, tx handlers.Tx, call *handlers.Call, 
 				else completed_at end,
 			completion_note = case when $2::jsonb ->> 'status' = 'open' then null else completion_note end,
 			updated_at  = now()
-		where id = $1 returning id::text`, patch, due)
+		where id = $1 returning id::text`, due.At)
+	return TaskRef{TaskID: id}, err
 }
 
 // CompleteTask marks a task as done. One that is done already only takes a new note.
@@ -87,9 +79,10 @@ type CompleteTask struct {
 
 // CompleteTask is os.complete_task.
 func (*OS) CompleteTask(ctx context.Context, tx handlers.Tx, call *handlers.Call, in CompleteTask) (TaskRef, error) {
-	return changeTask(ctx, tx, call, in.TaskID, `update tasks set status = 'done', completed_at = coalesce(completed_at, now()),
+	id, err := table.Update(ctx, tx, call, "tasks", in.TaskID, `update tasks set status = 'done', completed_at = coalesce(completed_at, now()),
 			completion_note = coalesce($2, completion_note), updated_at = now()
 		where id = $1 returning id::text`, table.Null(in.Note))
+	return TaskRef{TaskID: id}, err
 }
 
 // DeferTask moves the due date of a task. It does not open a task that is done.
@@ -101,17 +94,9 @@ type DeferTask struct {
 
 // DeferTask is os.defer_task.
 func (*OS) DeferTask(ctx context.Context, tx handlers.Tx, call *handlers.Call, in DeferTask) (TaskRef, error) {
-	return changeTask(ctx, tx, call, in.TaskID, `update tasks set due_at = $2, defer_reason = $3, updated_at = now()
+	id, err := table.Update(ctx, tx, call, "tasks", in.TaskID, `update tasks set due_at = $2, defer_reason = $3, updated_at = now()
 		where id = $1 returning id::text`, in.DueAt, table.Null(in.Reason))
-}
-
-// changeTask runs an update whose $1 is the task's id.
-func changeTask(ctx context.Context, tx handlers.Tx, call *handlers.Call, taskID, update string, args ...any) (out TaskRef, err error) {
-	err = table.Row(ctx, tx, "tasks", taskID, update, args, &out.TaskID)
-	if err == nil {
-		call.Wrote("tasks", handlers.Update, out.TaskID)
-	}
-	return out, err
+	return TaskRef{TaskID: id}, err
 }
 
 // ListTasks lists tasks: open ones by due date, those without one last; done ones by when they were done, the last first;
@@ -153,10 +138,7 @@ var taskLists = map[string]string{
 
 // ListTasks is os.list_tasks.
 func (*OS) ListTasks(ctx context.Context, tx handlers.Tx, call *handlers.Call, in ListTasks) (TasksListed, error) {
-	list, ok := taskLists[in.Status]
-	if !ok {
-		list = taskLists["open"]
-	}
+	list := cmp.Or(taskLists[in.Status], taskLists["open"])
 	tasks, err := table.List[Task](ctx, tx, call, "tasks", `select id::text, title, domain, description, due_at, context_ref, priority, status,
 			completed_at, completion_note, defer_reason, created_at, updated_at
 		from tasks where `+fmt.Sprintf(list, `($1 in ('', 'both') or domain in ($1, 'both'))`)+` limit $2`, in.Domain, in.Limit.Or(50, 100))
@@ -178,10 +160,7 @@ type ReminderRef struct {
 
 // CreateReminder is os.create_reminder.
 func (*OS) CreateReminder(ctx context.Context, tx handlers.Tx, call *handlers.Call, in CreateReminder) (ReminderRef, error) {
-	if in.Domain == "" {
-		in.Domain = "both"
-	}
 	id, err := table.Insert(ctx, tx, call, "reminders", `insert into reminders (title, remind_at, domain, context_ref, call_id)
-		values ($1, $2, $3, $4, $5) returning id::text`, in.Title, in.RemindAt, in.Domain, in.ContextRef, call.ID)
+		values ($1, $2, $3, $4, $5) returning id::text`, in.Title, in.RemindAt, cmp.Or(in.Domain, "both"), in.ContextRef, call.ID)
 	return ReminderRef{ReminderID: id}, err
 }

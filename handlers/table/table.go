@@ -45,13 +45,30 @@ func Row(ctx context.Context, tx handlers.DB, table, id, sql string, args []any,
 	return nil
 }
 
-// Exists looks up the row id, as [Row] does, and scans its id into dest.
-func Exists(ctx context.Context, tx handlers.DB, call *handlers.Call, table, id string, dest *string) error {
-	err := Row(ctx, tx, table, id, "select id::text from "+table+" where id = $1", nil, dest)
-	if err == nil {
-		call.Read(table, 1)
+// Update runs an update of the row id, as [Row] does, and returns the id as the statement returns it.
+func Update(ctx context.Context, tx handlers.DB, call *handlers.Call, table, id, sql string, args ...any) (updated string, err error) {
+	if err := Row(ctx, tx, table, id, sql, args, &updated); err != nil {
+		return "", err
 	}
-	return err
+	call.Wrote(table, handlers.Update, updated)
+	return updated, nil
+}
+
+// Patch runs an update whose $2 is a patch that [value.ReadPatch] let through. An empty patch only looks up the row.
+func Patch(ctx context.Context, tx handlers.DB, call *handlers.Call, table, id string, patch json.RawMessage,
+	columns map[string]value.Rule, sql string, args ...any) (found string, err error) {
+	values, err := value.ReadPatch(patch, columns)
+	if err != nil {
+		return "", err
+	}
+	if len(values) > 0 {
+		return Update(ctx, tx, call, table, id, sql, append([]any{values}, args...)...)
+	}
+	if err := Row(ctx, tx, table, id, "select id::text from "+table+" where id = $1", nil, &found); err != nil {
+		return "", err
+	}
+	call.Read(table, 1)
+	return found, nil
 }
 
 // List runs a query whose columns are the fields of T, in order.

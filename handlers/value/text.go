@@ -56,12 +56,10 @@ var literally = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 // Words turns a query into patterns for `ilike all`: a row matches if each word occurs somewhere in it, in any case. An
 // empty query matches every row. Words after the 20th are ignored.
 func Words(query string) []string {
-	patterns := []string{}
-	for word := range strings.FieldsSeq(query) {
-		if len(patterns) == maxWords {
-			break
-		}
-		patterns = append(patterns, "%"+literally.Replace(word)+"%")
+	words := strings.Fields(query)
+	words = words[:min(len(words), maxWords)]
+	for i, word := range words {
+		words[i] = "%" + literally.Replace(word) + "%"
 	}
-	return patterns
+	return words
 }

@@ -106,11 +106,6 @@ func (l allowList) checkURL(u *url.URL) (*url.URL, error) {
 	return &checked, nil
 }
 
-// allowsAddress reports whether a connection to host:port, as the transport writes it, may go to this address.
-func (l allowList) allowsAddress(hostPort string, address netip.Addr) bool {
-	return l[hostPort] || isPublic(address)
-}
-
 func normalPort(port string) (string, error) {
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n == 0 {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/value"
+	"golang.org/x/net/http/httpguts"
 )
 
 const (
@@ -54,20 +55,16 @@ func Domain() handlers.Domain {
 // resolveWith makes connections with resolver, or with the system's if it is nil.
 func (h *HTTP) resolveWith(resolver *net.Resolver) {
 	h.transport.DialContext = func(ctx context.Context, network, hostPort string) (net.Conn, error) {
-		dialer := &net.Dialer{Timeout: 10 * time.Second, Resolver: resolver, Control: h.config.AllowedHosts.control(hostPort)}
-		return dialer.DialContext(ctx, network, hostPort)
-	}
-}
-
-// control checks the resolved address before each connection.
-func (l allowList) control(hostPort string) func(network, address string, _ syscall.RawConn) error {
-	return func(_, address string, _ syscall.RawConn) error {
-		resolved, err := netip.ParseAddrPort(address)
-		if err != nil || !l.allowsAddress(hostPort, resolved.Addr()) {
-			return handlers.Fail("private_address", fmt.Sprintf(
-				"%s leads to an address that is not public: it can be reached only if HTTP_ALLOWED_HOSTS lists it with its port.", hostPort))
+		dialer := &net.Dialer{Timeout: 10 * time.Second, Resolver: resolver}
+		dialer.Control = func(_, resolved string, _ syscall.RawConn) error {
+			address, err := netip.ParseAddrPort(resolved)
+			if err != nil || !h.config.AllowedHosts[hostPort] && !isPublic(address.Addr()) {
+				return handlers.Fail("private_address", fmt.Sprintf(
+					"%s leads to an address that is not public: it can be reached only if HTTP_ALLOWED_HOSTS lists it with its port.", hostPort))
+			}
+			return nil
 		}
-		return nil
+		return dialer.DialContext(ctx, network, hostPort)
 	}
 }
 
@@ -216,7 +213,7 @@ func requestHeader(given map[string]string) (http.Header, error) {
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
 		switch {
-		case !isToken(name) || strings.ContainsFunc(given[name], func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }):
+		case !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(given[name]):
 			return nil, handlers.Fail("invalid_header",
 				fmt.Sprintf("The header %q has a name or a value that is not allowed: it may have a line break.", value.Shorten(name, 100)))
 		case slices.Contains(ownHeaders, canonical):
@@ -229,28 +226,23 @@ func requestHeader(given map[string]string) (http.Header, error) {
 	return header, nil
 }
 
-func isToken(name string) bool {
-	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
-		return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
-	})
-}
-
 func readResponse(resp *http.Response) (Response, error) {
 	defer func() { _ = resp.Body.Close() }()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxResponseBody+1))
 	if err != nil && len(data) <= maxResponseBody {
 		return Response{}, handlers.Transient(fmt.Errorf("the server answered %d, then the connection broke: %w", resp.StatusCode, err))
 	}
-	out := Response{StatusCode: resp.StatusCode, Headers: map[string]string{}}
+	body := value.Storable(value.Cut(string(data), maxResponseBody))
+	out := Response{
+		StatusCode: resp.StatusCode,
+		Headers:    map[string]string{},
+		Body:       value.Cut(body, maxResponseBody),
+		Truncated:  max(len(data), len(body)) > maxResponseBody, // a replacement takes three bytes
+	}
 	for name, values := range resp.Header {
 		if name != "Set-Cookie" && name != "Set-Cookie2" {
 			out.Headers[value.Storable(name)] = value.Storable(strings.Join(values, ", "))
 		}
 	}
-	out.Body = string(data)
-	out.Truncated = len(out.Body) > maxResponseBody
-	out.Body = value.Storable(value.Cut(out.Body, maxResponseBody))
-	out.Truncated = out.Truncated || len(out.Body) > maxResponseBody // a replacement takes three bytes
-	out.Body = value.Cut(out.Body, maxResponseBody)
 	return out, nil
 }

@@ -118,7 +118,8 @@ func (p *pruner) run(ctx context.Context) error {
 func (p *pruner) nextPage(ctx context.Context) (old []callID, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pruneTimeout)
 	defer cancel()
-	rows, err := p.db.Query(ctx, `
+	// An error of a query is that of its rows.
+	rows, _ := p.db.Query(ctx, `
 		select e.call_id, e.at, e.event = 'imported',
 			coalesce(c.status in ('succeeded', 'failed', 'not_configured') and r.created_at < $3, false),
 			exists (select from public.core_tool_receipts h where h.replay_of = r.id and h.created_at >= $3)
@@ -132,9 +133,6 @@ func (p *pruner) nextPage(ctx context.Context) (old []callID, err error) {
 		left join public.core_tool_calls c on c.id = e.call_id
 		left join public.core_tool_receipts r on r.call_id = e.call_id
 		order by e.at, e.call_id`, p.at, p.id, p.done.EndedBefore, pageSize)
-	if err != nil {
-		return nil, err
-	}
 	var (
 		imported, isOld, isNeeded bool
 		read                      int
@@ -164,11 +162,7 @@ func (p *pruner) remove(ctx context.Context, calls []callID) (kept []callID, err
 			return nil, fmt.Errorf("remove calls: %w", err)
 		}
 		p.done.Removed += int64(len(gone))
-		for _, id := range batch {
-			if !gone[id] {
-				kept = append(kept, id)
-			}
-		}
+		kept = append(kept, slices.DeleteFunc(batch, func(id callID) bool { return gone[id] })...)
 		if p.Each != nil {
 			p.Each(p.done)
 		}
@@ -180,34 +174,26 @@ func (p *pruner) remove(ctx context.Context, calls []callID) (kept []callID, err
 func (p *pruner) removeBatch(ctx context.Context, batch []callID) (gone map[callID]bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pruneTimeout)
 	defer cancel()
-	tx, err := p.db.Begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	rows, err := tx.Query(ctx, "select call_id, case when $2 then line else '' end from gem.prune($1)", batch, p.Archive != nil)
-	if err != nil {
-		return nil, err
-	}
 	gone = make(map[callID]bool, len(batch))
-	var (
-		id   callID
-		line string
-	)
-	_, err = pgx.ForEachRow(rows, []any{&id, &line}, func() error {
-		gone[id] = true
-		if p.Archive == nil {
-			return nil
+	err = pgx.BeginFunc(ctx, p.db, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, "select call_id, case when $2 then line else '' end from gem.prune($1)", batch, p.Archive != nil)
+		var (
+			id   callID
+			line string
+		)
+		_, err := pgx.ForEachRow(rows, []any{&id, &line}, func() error {
+			gone[id] = true
+			if p.Archive == nil {
+				return nil
+			}
+			return inArchive(p.Archive.Add(line))
+		})
+		if err == nil && p.Archive != nil {
+			err = inArchive(p.Archive.Sync())
 		}
-		return inArchive(p.Archive.Add(line))
+		return err
 	})
-	if err == nil && p.Archive != nil {
-		err = inArchive(p.Archive.Sync())
-	}
-	if err != nil {
-		return nil, err
-	}
-	return gone, tx.Commit(ctx)
+	return gone, err
 }
 
 // inArchive says of an error that the archive cannot be written.
