@@ -21,6 +21,8 @@ const (
 	ForTime WaitsFor = "time"
 	// ForWorker means that no worker is alive.
 	ForWorker WaitsFor = "worker"
+	// ForCapability means that the call is queued, and no worker is alive that has what it needs: see [Call.Needs].
+	ForCapability WaitsFor = "capability"
 	// ForSlot means that the call is queued and a worker claims it when it is next in line and a slot is free.
 	ForSlot WaitsFor = "slot"
 	// ForIdleWorker means that the call is queued and lost two workers or more, which it may have killed: a worker claims it only
@@ -109,9 +111,15 @@ func (e *Explanation) queued(ctx context.Context, db DB) error {
 	if e.Workers, err = ReadWorkers(ctx, db); err != nil {
 		return err
 	}
+	capable := e.Call.Needs == ""
+	if !capable {
+		err = db.QueryRow(ctx, "select exists (select from public.core_workers where "+alive+" and $1 = any (can))", e.Call.Needs).Scan(&capable)
+	}
 	switch {
 	case e.Workers.Alive == 0:
 		e.WaitsFor = ForWorker
+	case !capable:
+		e.WaitsFor = ForCapability
 	case e.Call.Losses >= 2: // as gem.claim has it
 		e.WaitsFor = ForIdleWorker
 	default:

@@ -2,6 +2,16 @@ package registry
 
 import "strings"
 
+// DidYouMean names the tool whose name is most like this one, as the end of a sentence: ": did you mean leads.create?" It is empty if
+// none is like it.
+func (r *Registry) DidYouMean(tool string) string {
+	names := make([]string, len(r.tools))
+	for i, t := range r.tools {
+		names[i] = t.Name
+	}
+	return didYouMean(tool, names)
+}
+
 // didYouMean names the known word that is most like a mistyped one, as the end of a sentence, or nothing.
 func didYouMean(word string, known []string) string {
 	word = plain(word)

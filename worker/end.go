@@ -32,6 +32,7 @@ const (
 	retried        how = "retried"          // after a transient error it goes back into the queue, to run again later
 	released       how = "released"         // the worker stops: it goes back into the queue at once
 	waiting        how = "waiting"          // another call runs with its key
+	leftToOthers   how = "left_to_others"   // other workers know its tool: it is back in the queue, for them
 	notHeld        how = "not_held"         // the call is another attempt's, or has ended: nothing is written
 	leftToRecovery how = "left_to_recovery" // the end could not be written; the call stays running until this worker has stopped
 )
@@ -42,8 +43,8 @@ func failed(code receipts.Code, message string, details any) *end {
 	return ended(receipts.Failure(code, message, details))
 }
 
-// write carries out an end, and logs it. Every attempt that has begun ends here, with one exception: gem.hold_key parks a call
-// whose key is taken.
+// write carries out an end, and logs it. Every attempt that has begun ends here, with two exceptions: gem.hold_key parks a call
+// whose key is taken, and gem.leave_to leaves one to workers that know its tool.
 func (a *attempt) write(e *end) *end {
 	a.at("before", string(e.how))
 	var err error

@@ -315,3 +315,26 @@ func TestACallerWhoCrowdsLeavesSlotsForOthers(t *testing.T) {
 	}
 	lab.awaitBegin(t)
 }
+
+// Two programs share a database, and a deploy needs no order: a call goes to a worker whose registry has its tool.
+func TestACallIsLeftToAWorkerThatKnowsItsTool(t *testing.T) {
+	t.Parallel()
+	env, lab := startLab(t, nil, tool{name: "lab.send"})
+	other := env.StartWorker(func(o *worker.Options) {
+		o.Registry = must(registry.Parse([]byte(labRegistry("2.0.0", tool{name: "lab.nothing"}))))
+	})
+	runSQL(t, connection(t, env), "select gem.start_worker('knows it', 1, '', '1.0.0', '1 hour', '{tool lab.send}')") // and is busy
+	id := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x"})})
+	env.Until("the call to be left to the other", func() bool { return len(env.Journal(id)) == 3 })
+	env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{})}) // this worker goes on, and does not claim that call again
+	if diff := cmp.Diff([]string{"queued", "claimed", "released"}, env.Journal(id)); diff != "" || len(lab.sentSoFar()) != 0 {
+		t.Fatal(diff, lab.sentSoFar())
+	}
+	if e := handlertest.ErrorOf(t, env.Run(handlertest.Call{Tool: "lab.nothink"})); e.Code != receipts.UnknownTool || !strings.Contains(e.Message, "did you mean lab.nothing?") {
+		t.Errorf("a tool that nobody knows: %+v", e)
+	}
+	env.StartWorker()
+	if r := env.Await(id); r.Status != receipts.Succeeded || r.Attempt != 2 || r.WorkerID == other.ID() {
+		t.Errorf("%+v", r)
+	}
+}

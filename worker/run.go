@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -68,8 +69,7 @@ func (a *attempt) decide(ctx context.Context) *end {
 	}
 	var known, bound bool
 	if a.tool, known = a.options.Registry.Tool(a.Tool); !known {
-		return failed(receipts.UnknownTool, fmt.Sprintf("The registry %s has no tool %q: `gem registry list` shows those that it has.",
-			a.options.Registry.Version, value.Shorten(a.Tool, 200)), nil)
+		return a.leaveUnknown(ctx)
 	}
 	if faults := a.tool.ValidateInput(a.Input); len(faults) > 0 {
 		return a.invalidInput(faults)
@@ -89,6 +89,27 @@ func (a *attempt) decide(ctx context.Context) *end {
 		return failed(receipts.Cancelled, "The call was cancelled while an attempt ran whose worker was lost. "+a.mayHaveDone(), nil)
 	}
 	return nil
+}
+
+// leaveUnknown leaves a call of a tool that this registry lacks to a worker whose registry has it. If none lives, nobody knows the
+// tool.
+func (a *attempt) leaveUnknown(ctx context.Context) *end {
+	var left bool
+	err := a.persist(ctx, "look for a worker that knows the tool", func(ctx context.Context) (err error) {
+		left, err = store.LeaveTo(ctx, a.options.Calls, a.Attempt, knows(a.Tool))
+		return err
+	})
+	switch {
+	case store.IsNotHeld(err):
+		return &end{how: notHeld}
+	case err != nil: // the worker stops, or the call was cancelled: whoever claims it next decides again
+		return &end{how: released}
+	case left:
+		return &end{how: leftToOthers}
+	}
+	registry := a.options.Registry
+	return failed(receipts.UnknownTool, fmt.Sprintf("The registry %s has no tool %q%s `gem registry list` shows those that it has.",
+		registry.Version, value.Shorten(a.Tool, 200), cmp.Or(registry.DidYouMean(a.Tool), ".")), nil)
 }
 
 // takeKey asks for the call's idempotency key, if it has one. The attempt ends if the key has succeeded before, or is held by

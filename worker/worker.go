@@ -43,9 +43,6 @@ const (
 	endTimeout, stopTimeout = 6 * time.Second, 2 * time.Second
 )
 
-// capabilities are what this worker can do beside what every worker can. A call that needs another capability is not claimed.
-var capabilities []string
-
 // Options configure a worker. Calls, Control, Registry and Handlers are required; all other fields have a default.
 type Options struct {
 	// Calls is the pool that handlers, receipts and keys share. A handler's transaction needs a connection to itself: with
@@ -219,7 +216,7 @@ func (w *Worker) start(ctx context.Context) error {
 	}
 	err := store.StartWorker(starting, w.options.Control, store.Worker{
 		ID: w.id, Concurrency: w.options.Concurrency, Version: w.options.Version, RegistryVersion: w.options.Registry.Version,
-		DeadAfter: w.options.DeadAfter, Capabilities: capabilities,
+		DeadAfter: w.options.DeadAfter, Capabilities: w.capabilities(),
 	})
 	if err != nil {
 		return fmt.Errorf("register the worker: %w", err)
@@ -227,6 +224,19 @@ func (w *Worker) start(ctx context.Context) error {
 	w.warn(w.heartbeat(ctx), "send the first heartbeat")
 	return nil
 }
+
+// capabilities are what a call may need of this worker: that it knows a tool. A call that needs another capability is not claimed.
+func (w *Worker) capabilities() []string {
+	tools := w.options.Registry.Tools()
+	all := make([]string, len(tools))
+	for i, t := range tools {
+		all[i] = knows(t.Name)
+	}
+	return all
+}
+
+// knows is the capability of a worker whose registry has a tool.
+func knows(tool string) string { return "tool " + tool }
 
 // recordRegistry refuses a registry whose version was recorded with other contents.
 func (w *Worker) recordRegistry(ctx context.Context) error {

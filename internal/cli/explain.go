@@ -59,6 +59,9 @@ func cameBack(e *receipts.Event) string {
 	case "lost":
 		return fmt.Sprintf("Attempt %d lost its worker, %s, which died.", e.Attempt, data.LostWorker)
 	case "released":
+		if tool, ok := strings.CutPrefix(data.Needs, "tool "); ok {
+			return fmt.Sprintf("The worker of attempt %d does not know %s, and left the call to one that does.", e.Attempt, cut(tool, 200))
+		}
 		return fmt.Sprintf("The worker of attempt %d stopped and handed it over.", e.Attempt)
 	case "woken":
 		return "The call with the same key, for which it waited, is out of the way."
@@ -84,6 +87,10 @@ func explainQueued(e *client.Explanation) string {
 			last = fmt.Sprintf("the last one, %s, was seen %s ago", w.Last, span(e.At.Sub(w.LastAt)))
 		}
 		return fmt.Sprintf("It is queued, and no worker is running that could take it; %s. Start one: gem worker", last)
+	case client.ForCapability:
+		tool := strings.TrimPrefix(c.Needs, "tool ")
+		return fmt.Sprintf("It is queued for a worker whose registry has %s, and none is alive. Start the program that has it, or cancel the call: gem cancel %s",
+			cut(tool, 200), c.ID)
 	case client.ForIdleWorker:
 		return fmt.Sprintf("It is queued. It has lost %d workers and may have killed them, "+
 			"so a worker takes it only while running no other such call.", c.Losses)

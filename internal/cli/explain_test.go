@@ -134,6 +134,23 @@ func TestExplain(t *testing.T) {
 			execute(s.T, s.db, "select gem.stop_worker('w-1')")
 			return id
 		}, []string{"The worker of attempt 1 stopped and handed it over. It is queued, and no worker is running"}, ""},
+		"left to another program": {func(s scene) string {
+			s.worker("w-1", 1)
+			execute(s.T, s.db, "select gem.start_worker('w-2', 1, 'test', '8', '1 hour', '{tool leads.create}')")
+			id := s.insert()
+			s.claim("w-1")
+			execute(s.T, s.db, "select gem.leave_to($1, 1, 'w-1', 'tool leads.create')", id)
+			return id
+		}, []string{"The worker of attempt 1 does not know leads.create, and left the call to one that does. It is queued next in line"}, ""},
+		"left to another program, which stopped": {func(s scene) string {
+			s.worker("w-1", 1)
+			execute(s.T, s.db, "select gem.start_worker('w-2', 1, 'test', '8', '1 hour', '{tool leads.create}')")
+			id := s.insert()
+			s.claim("w-1")
+			execute(s.T, s.db, "select gem.leave_to($1, 1, 'w-1', 'tool leads.create')", id)
+			execute(s.T, s.db, "select gem.stop_worker('w-2')")
+			return id
+		}, []string{"It is queued for a worker whose registry has leads.create, and none is alive.", "gem cancel"}, ""},
 		"running": {func(s scene) string {
 			s.worker("w-1", 1)
 			id := s.insert()

@@ -97,6 +97,7 @@ type eventData struct {
 	Was        string         `json:"was"`
 	RunAt      time.Time      `json:"run_at"`
 	Priority   int            `json:"priority"`
+	Needs      string         `json:"needs"`
 	HeldBy     string         `json:"held_by"`
 	LostWorker string         `json:"lost_worker"`
 	Error      receipts.Error `json:"error"`
@@ -134,6 +135,9 @@ func happened(e receipts.Event) string {
 		}
 		return said
 	case "released":
+		if data.Needs != "" {
+			return "the worker leaves it to one with: " + cut(data.Needs, 200)
+		}
 		return "the worker stops and hands it over: back in the queue"
 	case "lost":
 		return fmt.Sprintf("the worker %s died: back in the queue", data.LostWorker)

@@ -100,6 +100,13 @@ func Release(ctx context.Context, db DB, a Attempt) error {
 	return err
 }
 
+// LeaveTo hands a call over to the workers that stated a capability, and reports whether one of them lives. If none does, the attempt
+// still has the call.
+func LeaveTo(ctx context.Context, db DB, a Attempt, capability string) (left bool, err error) {
+	err = db.QueryRow(ctx, "select gem.leave_to($1, $2, $3, $4)", a.CallID, a.Number, a.WorkerID, capability).Scan(&left)
+	return left, err
+}
+
 // ReleaseAll hands over calls of one worker in one statement. Those that the worker no longer has are passed over.
 func ReleaseAll(ctx context.Context, db DB, workerID string, attempts []Attempt) error {
 	ids, numbers := split(attempts)

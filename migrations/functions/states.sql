@@ -3,7 +3,7 @@
 --       insert ──queued──▶ queued ──claimed──▶ running ──succeeded | failed | not_configured──▶ final
 --                            ▲                    │
 --                            ├──retried───────────┤  a transient error: again, after a pause (run_at)
---                            ├──released──────────┤  the worker stops and hands the call over
+--                            ├──released──────────┤  the worker stops, or does not know the tool, and hands the call over
 --                            ├──lost──────────────┤  the worker died: another one puts the call back
 --                            │                    │
 --                            └──woken── waiting ◀─┘  another call holds the same idempotency key
@@ -309,9 +309,26 @@ begin
 end
 $$;
 
+-- Leaves a call to the workers that stated a capability, if one of them lives; otherwise it changes nothing, and returns false.
+create or replace function gem.leave_to(p_call uuid, p_attempt integer, p_worker text, p_needs text)
+returns boolean language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  at timestamptz := gem.now();
+begin
+  if not exists (
+    select from public.core_workers w
+    where w.alive_until > at and w.stopped_at is null and w.worker_id <> p_worker and p_needs = any (w.can)) then
+    return false;
+  end if;
+  perform gem.put_back(p_call, p_attempt, p_worker, 'released', p_data => jsonb_build_object('needs', p_needs), p_needs => p_needs);
+  perform gem.wake_workers('again');
+  return true;
+end
+$$;
+
 -- Puts a running call back into the queue: at its place, or after a pause. Returns when it may run again.
 create or replace function gem.put_back(p_call uuid, p_attempt integer, p_worker text, p_event text,
-  p_pause interval default null, p_data jsonb default null)
+  p_pause interval default null, p_data jsonb default null, p_needs text default null)
 returns timestamptz language plpgsql as $$
 declare
   at        timestamptz := gem.now();
@@ -326,7 +343,7 @@ begin
   with freed as (
     update public.core_tool_calls c
     set status = 'queued', run_at = coalesce(again, c.run_at), retries = c.retries + (again is not null)::integer,
-        computed_key = null, claimed_by = null, claimed_at = null, updated_at = at, events = c.events + 1
+        computed_key = null, claimed_by = null, claimed_at = null, updated_at = at, events = c.events + 1, needs = coalesce(p_needs, c.needs)
     where c.id = p_call
     returning c.events
   )
@@ -432,5 +449,5 @@ $$;
 
 select gem.grant_to('gem_worker', 'execute on function gem.claim(text, integer, boolean, jsonb, integer), gem.hold_key(uuid, integer, text, text),
   gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid), gem.retry(uuid, integer, text, jsonb, integer, interval),
-  gem.release(uuid, integer, text)');
+  gem.release(uuid, integer, text), gem.leave_to(uuid, integer, text, text)');
 revoke all on all functions in schema gem from public;
