@@ -112,6 +112,7 @@ type service struct {
 		Dockerfile string
 		Args       map[string]string
 	}
+	Entrypoint      []string
 	Command         []string
 	Environment     map[string]*string
 	Ports           []string
