@@ -92,6 +92,7 @@ func TestAlertsAreSilentUntilSomethingIsWrong(t *testing.T) {
 
 	exec("begin")
 	exec(clock("pg_catalog.now()"))
+	exec(`select gem.record_registry('1', repeat('a', 64), '{"tools": [{"name": "a.b", "timeout_ms": 30000}]}')`)
 	exec("select gem.start_worker('w', 50, '', '1', '1 min')")
 	exec("insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 30)")
 	exec("select gem.claim('w', 25, true)")
