@@ -1,4 +1,4 @@
-.PHONY: demo dev test race lint fuzz chaos bench check build
+.PHONY: demo dev test race lint fuzz chaos bench check build pin
 
 demo: ## some calls on a private Postgres, and their receipts
 	go run ./cmd/gem demo
@@ -33,3 +33,6 @@ check: ## runs what CI runs
 
 build: ## the static binary, as the image has it
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/gem ./cmd/gem
+
+pin: ## writes the digests of the base images into the Dockerfiles, docker-compose.yml and the workflows
+	go run ./tools/pin

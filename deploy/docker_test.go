@@ -112,6 +112,7 @@ type service struct {
 		Dockerfile string
 		Args       map[string]string
 	}
+	Entrypoint      []string
 	Command         []string
 	Environment     map[string]*string
 	Ports           []string
@@ -141,11 +142,12 @@ func services(t *testing.T) map[string]service {
 	return file.Services
 }
 
-func TestComposeBuildsFromTheDockerfilesAndPinsNothing(t *testing.T) {
+func TestComposeBuildsFromTheDockerfilesAndEachImageCanBeReplaced(t *testing.T) {
 	t.Parallel()
 	for name, s := range services(t) {
 		if s.Image != "" {
-			if base := unset(s.Image); base == s.Image || strings.HasPrefix(base, "postgres:") && base != "postgres:17" {
+			base, _, _ := strings.Cut(unset(s.Image), "@") // the digest, if make pin wrote one
+			if base == s.Image || strings.HasPrefix(base, "postgres:") && base != "postgres:17" {
 				t.Errorf("%s: the image is %s, want one that a variable replaces, and Postgres 17", name, s.Image)
 			}
 			continue

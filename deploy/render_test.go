@@ -10,6 +10,12 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
+// cronFields are those that a cron job from a Dockerfile may have, from the same sources.
+var cronFields = []string{
+	"type", "name", "runtime", "plan", "region", "repo", "branch", "rootDir", "dockerfilePath", "dockerContext", "dockerCommand",
+	"registryCredential", "schedule", "autoDeployTrigger", "envVars", "buildFilter",
+}
+
 // workerFields are those that a worker from a Dockerfile may have, as https://render.com/docs/blueprint-spec and
 // https://render.com/schema/render.yaml.json had them in November 2026. Left out are the deprecated ones (env, autoDeploy,
 // pullRequestPreviewsEnabled), those of other types and runtimes (healthCheckPath, domains, buildCommand, image, …), and disk:
@@ -20,9 +26,10 @@ var workerFields = []string{
 	"envVars", "buildFilter", "previews",
 }
 
-// renderWorker is the service of render.yaml, as far as these tests look at its values.
-type renderWorker struct {
+// renderService is a service of render.yaml, as far as these tests look at its values.
+type renderService struct {
 	Type, Name, Runtime, Plan string
+	Region, Schedule          string
 	DockerfilePath            string `yaml:"dockerfilePath"`
 	DockerCommand             string `yaml:"dockerCommand"`
 	PreDeployCommand          string `yaml:"preDeployCommand"`
@@ -44,22 +51,25 @@ func TestRenderYAMLFitsTheProgram(t *testing.T) {
 	t.Parallel()
 	text := []byte(readFile(t, "render.yaml"))
 	var fields struct{ Services []map[string]any }
-	var file struct{ Services []renderWorker }
+	var file struct{ Services []renderService }
 	if err := yaml.Unmarshal(text, &fields); err != nil {
 		t.Fatal(err)
 	}
 	if err := yaml.Unmarshal(text, &file); err != nil {
 		t.Fatal(err)
 	}
-	if len(file.Services) != 1 {
-		t.Fatalf("%d services, want the one worker", len(file.Services))
+	if len(file.Services) != 2 {
+		t.Fatalf("%d services, want the worker and the cron job", len(file.Services))
 	}
-	for field := range fields.Services[0] {
-		if !slices.Contains(workerFields, field) {
-			t.Errorf("%s is not a field of a worker from a Dockerfile", field)
+	for i, may := range [][]string{workerFields, cronFields} {
+		for field := range fields.Services[i] {
+			if !slices.Contains(may, field) {
+				t.Errorf("%s is not a field of a %s from a Dockerfile", field, file.Services[i].Type)
+			}
 		}
 	}
 	w := file.Services[0]
+	checkPruning(t, file.Services[1], w)
 	if w.Type != "worker" || w.Runtime != "docker" || w.Name == "" || w.Plan == "free" {
 		t.Errorf("type %q, runtime %q, name %q, plan %q: want a worker, docker, a name, and a plan that has workers",
 			w.Type, w.Runtime, w.Name, w.Plan)
@@ -90,8 +100,28 @@ func TestRenderYAMLFitsTheProgram(t *testing.T) {
 	checkConnections(t, w, env)
 }
 
+// checkPruning checks the job that prunes.
+func checkPruning(t *testing.T, job, w renderService) {
+	t.Helper()
+	if job.Type != "cron" || job.Runtime != "docker" || job.Name == "" || job.Plan == "free" ||
+		job.DockerfilePath != w.DockerfilePath || job.Region != w.Region {
+		t.Errorf("the second service is %+v, want a cron job with the worker's image and region", job)
+	}
+	if len(strings.Fields(job.Schedule)) != 5 {
+		t.Errorf("the schedule is %q", job.Schedule)
+	}
+	command := strings.Fields(job.DockerCommand)
+	wantCommand(t, "the cron job", command, "prune")
+	if !slices.Contains(command, "--no-archive") {
+		t.Error("a cron job has no disk: an archive would be gone with it")
+	}
+	if env := renderEnvironment(t, job); len(env) != 1 {
+		t.Errorf("gem prune reads DATABASE_URL alone, and is given %v", env)
+	}
+}
+
 // renderEnvironment returns the variables. Render asks for those that are secret.
-func renderEnvironment(t *testing.T, w renderWorker) map[string]string {
+func renderEnvironment(t *testing.T, w renderService) map[string]string {
 	t.Helper()
 	env := map[string]string{}
 	for _, v := range w.EnvVars {
@@ -117,10 +147,11 @@ func renderEnvironment(t *testing.T, w renderWorker) map[string]string {
 	return env
 }
 
-// checkConnections checks that the old and the new workers of a deploy fit into one pool.
-func checkConnections(t *testing.T, w renderWorker, env map[string]string) {
+// checkConnections checks that the old and the new workers of a deploy fit into one pool, beside gem prune.
+func checkConnections(t *testing.T, w renderService, env map[string]string) {
 	t.Helper()
 	const (
+		prune    = 1  // what gem prune needs, which may run during a deploy
 		own      = 3  // a worker's connections on top of WORKER_CONNECTIONS: see docs/configuration.md
 		poolSize = 15 // what Supabase's poolers have by default on the smallest computes
 	)
@@ -135,8 +166,8 @@ func checkConnections(t *testing.T, w renderWorker, env map[string]string) {
 	if err != nil || connections < 1 || instances < 1 {
 		t.Fatalf("%d instances with WORKER_CONNECTIONS=%q (%v), want 1 or more of each", instances, env["WORKER_CONNECTIONS"], err)
 	}
-	if needs := 2 * instances * (connections + own); needs > poolSize {
-		t.Errorf("WORKER_CONNECTIONS is %d: in a deploy, 2 × %d instances take %d connections, and the pool has %d",
+	if needs := 2*instances*(connections+own) + prune; needs > poolSize {
+		t.Errorf("WORKER_CONNECTIONS is %d: in a deploy, 2 × %d instances and gem prune take %d connections, and the pool has %d",
 			connections, instances, needs, poolSize)
 	}
 }

@@ -1,17 +1,27 @@
--- Supabase's roles for the stack of docker-compose.yml. This runs before the migrations, at each start.
+-- The roles of the stack of docker-compose.yml, besides the owner. This runs before the migrations, at each start, so that a
+-- changed password holds from the next start on.
 --
--- PostgREST connects as authenticator, which has no rights itself, and becomes the role that a request's token names. A request
--- without a token gets anon. service_role is for backends, and row level security does not apply to it.
-\getenv password AUTHENTICATOR_PASSWORD
+-- worker is the login of the workers. As a member of gem_worker it can do what a worker does and no more; the migrations give
+-- gem_worker its rights.
+--
+-- The others are Supabase's. PostgREST connects as authenticator, which has no rights itself, and becomes the role that a
+-- request's token names. A request without a token gets anon. service_role is for backends, and row level security does not
+-- apply to it.
+\getenv authenticator_password AUTHENTICATOR_PASSWORD
+\getenv worker_password WORKER_PASSWORD
 
 do $$
 begin
+  if to_regrole('gem_worker') is null then create role gem_worker nologin; end if;
+  if to_regrole('worker') is null then create role worker login; end if;
   if to_regrole('anon') is null then create role anon nologin noinherit; end if;
   if to_regrole('authenticated') is null then create role authenticated nologin noinherit; end if;
   if to_regrole('service_role') is null then create role service_role nologin noinherit bypassrls; end if;
   if to_regrole('authenticator') is null then create role authenticator login noinherit; end if;
 end
 $$;
-alter role authenticator password :'password';
+alter role worker password :'worker_password';
+grant gem_worker to worker;
+alter role authenticator password :'authenticator_password';
 grant anon, authenticated, service_role to authenticator;
 grant usage on schema public to anon, authenticated, service_role;
