@@ -88,8 +88,8 @@ var Checks = []Check{
 	{Name: "effects-unlisted", counts: "receipts", file: "effects.sql", only: databases,
 		Proves: "A row with a call's id is listed on that call's receipt: the handler's rows and the receipt appeared together."},
 
-	{Name: "queue-priority", counts: "queued calls", file: "queue.sql", only: databases,
-		Proves: "Claims look at the priority of every queued call."},
+	{Name: "queue-level", counts: "queued calls", file: "queue.sql", only: databases,
+		Proves: "Claims look at the level of every queued call."},
 	{Name: "call-parent", counts: "calls", file: "queue.sql", only: databases,
 		Proves: "The parent of every call exists."},
 	{Name: "recovery-due", Remark: true, counts: "running calls", file: "queue.sql", only: databases,

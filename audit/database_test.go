@@ -171,7 +171,7 @@ var breaks = []struct {
 	{"effects-unlisted", "a row of a call that runs", "and the call is running",
 		[]string{"insert into notes (title, call_id) select 'x', id from core_tool_calls where status = 'running' and computed_key is not null"}},
 
-	{"queue-priority", "nobody looks there", "the call is queued with priority -3", []string{"delete from gem.priorities where priority = -3"}},
+	{"queue-level", "nobody looks there", "the call is queued at level -3", []string{"delete from gem.levels where level = -3"}},
 	{"call-parent", "it is gone", "which does not exist", []string{"update core_tool_calls set parent_call_id = gen_random_uuid() where status = 'queued'"}},
 	{"recovery-due", "its worker died", "the call runs on a, which was alive until ",
 		[]string{"update core_workers set alive_until = now() - interval '2 minutes' where worker_id = 'a'"}},

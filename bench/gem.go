@@ -60,7 +60,7 @@ func (gemWorker) Fill(ctx context.Context, db *pgxpool.Pool, f filling) error {
 		from (select i, %[1]s as at from generate_series(1, $1::int) i) s`
 	const ids = ` from (select ('018e0000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid as id from generate_series(1, $1::int) i) s`
 	return fillWith(ctx, db, []fillStatement{
-		{1, `insert into gem.priorities select 0 where $1::int = 1 on conflict do nothing`},
+		{1, `insert into gem.levels select 0 where $1::int = 1 on conflict do nothing`},
 		{f.ended, columns + `select id, 'bench.write', ` + input + `, 'succeeded', 1, 'before', now() - interval '1 day',
 			now() - interval '1 day', now() - interval '1 day', now() - interval '1 day', 0, 3` + ids},
 		{f.ended, `insert into core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt, worker_id, registry_version, duration)
@@ -85,7 +85,7 @@ func (gemWorker) Claimer(ctx context.Context, db *pgxpool.Pool) (func(ctx contex
 	return func(ctx context.Context, n int) (int, error) {
 		var last time.Time
 		rows, err := db.Query(ctx, `
-			select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, priority, run_at, seq, retries, losses, cancel_requested
+			select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, level, run_at, seq, retries, losses, cancel_requested
 			from gem.claim($1, $2, $3, $4)`, name, n, true, marks)
 		if err != nil {
 			return 0, err

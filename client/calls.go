@@ -27,6 +27,7 @@ type Call struct {
 	// Needs is what a worker must have to claim the call, such as `tool leads.create`; empty if any worker will do.
 	Needs    string
 	Priority int       // -1000 to 1000; calls of a higher one run first
+	Level    int       // the priority, or -500 and less while its caller crowds: such calls come last, in some of the slots
 	RunAt    time.Time // the earliest time to run
 	Seq      int64     // rises in the order of inserts
 	// Attempt counts the claims so far, Retries the attempts that ended with a transient error, and Losses those whose worker
@@ -62,11 +63,11 @@ func readCall(ctx context.Context, db DB, where, value string) (c *Call, now tim
 	c = new(Call)
 	err = db.QueryRow(ctx, `
 		select id::text, coalesce(tool_name, ''), coalesce(input, '{}')::text, status, session_id, created_by, idempotency_key, computed_key,
-		       needs, priority, run_at, seq, attempt, retries, losses, claimed_by, claimed_at, cancel_requested_at is not null, created_at,
+		       needs, priority, level, run_at, seq, attempt, retries, losses, claimed_by, claimed_at, cancel_requested_at is not null, created_at,
 		       clock_timestamp()
 		from public.core_tool_calls where `+where, value).
 		Scan(&c.ID, &c.Tool, &c.Input, &c.Status, (*zeronull.Text)(&c.SessionID), (*zeronull.Text)(&c.CreatedBy),
-			(*zeronull.Text)(&c.IdempotencyKey), (*zeronull.Text)(&c.Key), (*zeronull.Text)(&c.Needs), &c.Priority, &c.RunAt, &c.Seq, &c.Attempt, &c.Retries, &c.Losses,
+			(*zeronull.Text)(&c.IdempotencyKey), (*zeronull.Text)(&c.Key), (*zeronull.Text)(&c.Needs), &c.Priority, &c.Level, &c.RunAt, &c.Seq, &c.Attempt, &c.Retries, &c.Losses,
 			(*zeronull.Text)(&c.WorkerID), (*zeronull.Timestamptz)(&c.ClaimedAt), &c.CancelRequested, &c.CreatedAt, &now)
 	if err != nil {
 		return nil, now, err

@@ -127,12 +127,12 @@ func (e *Explanation) queued(ctx context.Context, db DB) error {
 		err = db.QueryRow(ctx, `
 			select count(*) from (
 				(select from public.core_tool_calls
-				 where status = 'queued' and priority > $1 and run_at <= clock_timestamp() limit $4)
+				 where status = 'queued' and level > $1 and run_at <= clock_timestamp() limit $4)
 				union all
 				(select from public.core_tool_calls
-				 where status = 'queued' and priority = $1 and (run_at, seq) < ($2, $3) limit $4)
+				 where status = 'queued' and level = $1 and (run_at, seq) < ($2, $3) limit $4)
 				limit $4
-			) ahead`, e.Call.Priority, e.Call.RunAt, e.Call.Seq, MaxAhead+1).Scan(&e.Ahead)
+			) ahead`, e.Call.Level, e.Call.RunAt, e.Call.Seq, MaxAhead+1).Scan(&e.Ahead)
 	}
 	return err
 }

@@ -11,24 +11,24 @@ import (
 func TestWhatACallerAsksForWhileItCrowdsIsBackground(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	priorities := func(caller string) string {
-		return fmt.Sprint(texts(t, db, "select priority || '×' || count(*) from core_tool_calls where created_by is not distinct from "+
-			caller+" group by priority order by priority desc"))
+	levels := func(caller string) string {
+		return fmt.Sprint(texts(t, db, "select level || '×' || count(*) from core_tool_calls where created_by is not distinct from "+
+			caller+" group by level order by level desc"))
 	}
 	insert(t, db, `
 		select gem.start_worker('a', 12, '', '', '1 hour'), gem.start_worker('b', 8, '', '', '1 hour'), gem.start_worker('dead', 100, '', '', '0 s');
 		insert into core_tool_calls (tool_name, created_by, priority) select 'a.b', 'ada', case when n % 2 = 0 then 7 else -3 end from generate_series(1, 9) n`)
-	if got := priorities("'ada'"); got != "[7×2 -3×3 -500×2 -503×2]" {
+	if got := levels("'ada'"); got != "[7×2 -3×3 -500×2 -503×2]" {
 		t.Errorf("the calls of one caller: %s", got)
 	}
 	insert(t, db, "insert into core_tool_calls (tool_name, created_by) values ('a.b', 'grace')")
 	insert(t, db, "insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 9)")
-	if got := priorities("'grace'") + priorities("null"); got != "[0×1][0×9]" {
+	if got := levels("'grace'") + levels("null"); got != "[0×1][0×9]" {
 		t.Errorf("the calls of others: %s", got)
 	}
 	insert(t, db, "select cancel_tool_call(id) from core_tool_calls where created_by = 'ada'")
 	insert(t, db, "insert into core_tool_calls (tool_name, created_by) values ('a.b', 'ada')")
-	if got := priorities("'ada'"); got != "[7×2 0×1 -3×3 -500×2 -503×2]" {
+	if got := levels("'ada'"); got != "[7×2 0×1 -3×3 -500×2 -503×2]" {
 		t.Errorf("when the others have ended: %s", got)
 	}
 }
@@ -40,7 +40,7 @@ func TestAClaimTakesNoMoreBackgroundCallsThanItMay(t *testing.T) {
 		select gem.start_worker('w', 10, '', '', '1 hour');
 		insert into core_tool_calls (tool_name, priority) select 'a.b', p from unnest(array[-600, -500, -500, -499, 0]) p`)
 	claim := func(limit, background int) string {
-		return fmt.Sprint(texts(t, db, fmt.Sprintf("select c.priority::text from gem.claim('w', %d, true, '{}', %d) c order by c.priority desc", limit, background)))
+		return fmt.Sprint(texts(t, db, fmt.Sprintf("select c.level::text from gem.claim('w', %d, true, '{}', %d) c order by c.level desc", limit, background)))
 	}
 	for _, c := range []struct {
 		limit, background int

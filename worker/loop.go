@@ -127,10 +127,10 @@ func (w *Worker) claim(ctx context.Context, limit int) (int, error) {
 	return len(calls), nil
 }
 
-// claimCursor remembers, for each priority, where the queue begins. A claim that begins there does not walk the index entries
+// claimCursor remembers, for each level, where the queue begins. A claim that begins there does not walk the index entries
 // of calls that were claimed before, which stay as long as any old snapshot does.
 type claimCursor struct {
-	from      map[int]time.Time // run_at by priority
+	from      map[int]time.Time // run_at by level
 	lastFull  time.Time
 	fullEvery time.Duration
 }
@@ -166,9 +166,9 @@ func (c *claimCursor) advance(calls []store.Call, full bool, took time.Duration)
 	}
 	for _, call := range calls {
 		switch at := call.RunAt.Add(-cursorDistance); {
-		case at.After(c.from[call.Priority]):
-			c.from[call.Priority] = at
-		case call.RunAt.Before(c.from[call.Priority]):
+		case at.After(c.from[call.Level]):
+			c.from[call.Level] = at
+		case call.RunAt.Before(c.from[call.Level]):
 			c.rewind() // this one had come back, and there may be others where it was
 		}
 	}

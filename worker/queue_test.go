@@ -302,7 +302,7 @@ func TestACallerWhoCrowdsLeavesSlotsForOthers(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	var running, queued int
-	if err := env.DB.QueryRow(t.Context(), `select count(*) filter (where status = 'running'), count(*) filter (where status = 'queued' and priority = -500)
+	if err := env.DB.QueryRow(t.Context(), `select count(*) filter (where status = 'running'), count(*) filter (where status = 'queued' and level = -500)
 		from core_tool_calls where created_by = 'grace'`).Scan(&running, &queued); err != nil {
 		t.Fatal(err)
 	}

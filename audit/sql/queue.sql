@@ -1,8 +1,8 @@
 -- Calls that have not ended, and what they depend on. Something that is due is not wrong: perhaps no worker runs.
-select 'queue-priority' as name, c.id::text,
-  format('the call is queued with priority %s, and no claim looks there: gem.priorities lacks it', c.priority) as what
+select 'queue-level' as name, c.id::text,
+  format('the call is queued at level %s, and no claim looks there: gem.levels lacks it', c.level) as what
 from public.core_tool_calls c
-where c.status = 'queued' and c.priority not in (select priority from gem.priorities)
+where c.status = 'queued' and c.level not in (select level from gem.levels)
 
 union all
 

@@ -26,7 +26,7 @@ from generate_series(0, {{calls}} - 1) n;
 
 insert into core_workers (worker_id, started_at, heartbeat_at, alive_until, concurrency, gem_version, registry_version)
 select 'w-' || n, now(), now(), now() + interval '1 day', 10, 'dev', '1' from generate_series(0, 6) n;
-insert into gem.priorities values (0) on conflict do nothing;
+insert into gem.levels values (0) on conflict do nothing;
 insert into core_registry_versions (version, sha256, registry, recorded_at) values ('1', repeat('0', 64), '{}', now());
 
 insert into core_tool_events (call_id, seq, at, event, attempt, worker_id, data)

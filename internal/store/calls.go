@@ -21,7 +21,7 @@ type Call struct {
 	SessionID   string
 	CreatedBy   string
 	Traceparent string // the W3C trace context in which the frontend made the call
-	Priority    int
+	Level       int    // the priority, or lower if its caller crowded
 	RunAt       time.Time
 	Waited      time.Duration // how long the call had been due when it was claimed, by Postgres's clock
 	Retries     int           // attempts that ended with a transient error
@@ -37,10 +37,10 @@ func (c *Call) Spent() int { return c.Retries + c.Losses }
 func (c *Call) Suspect() bool { return c.Losses >= 2 }
 
 // Background reports whether the call comes after all others, and only in some of a worker's slots.
-func (c *Call) Background() bool { return c.Priority <= -500 }
+func (c *Call) Background() bool { return c.Level <= -500 }
 
 // Claim takes up to limit calls from the queue, at most background of them background calls, and returns them in the order in
-// which they are to run. It takes a suspect call, and then only one, if suspect is true. from says where the queue begins, for each priority that it names: calls with an
+// which they are to run. It takes a suspect call, and then only one, if suspect is true. from says where the queue begins, for each level that it names: calls with an
 // earlier run_at are not found. The worker must have sent a heartbeat.
 func Claim(ctx context.Context, db DB, workerID string, limit, background int, suspect bool, from map[int]time.Time) ([]Call, error) {
 	cursor, err := json.Marshal(from)
@@ -48,7 +48,7 @@ func Claim(ctx context.Context, db DB, workerID string, limit, background int, s
 		cursor = []byte("{}")
 	}
 	rows, err := db.Query(ctx, `
-		select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, traceparent, priority, run_at, waited, retries,
+		select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, traceparent, level, run_at, waited, retries,
 		       losses, cancel_requested, seq
 		from gem.claim($1, $2, $3, $4, $5)`, workerID, limit, suspect, string(cursor), background)
 	if err != nil {
@@ -58,11 +58,11 @@ func Claim(ctx context.Context, db DB, workerID string, limit, background int, s
 	calls, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Call, err error) {
 		c.WorkerID = workerID
 		return c, row.Scan(&c.CallID, &c.Number, &c.Tool, &c.Input, (*zeronull.Text)(&c.ClientKey), (*zeronull.Text)(&c.SessionID),
-			(*zeronull.Text)(&c.CreatedBy), (*zeronull.Text)(&c.Traceparent), &c.Priority, &c.RunAt, &c.Waited, &c.Retries, &c.Losses,
+			(*zeronull.Text)(&c.CreatedBy), (*zeronull.Text)(&c.Traceparent), &c.Level, &c.RunAt, &c.Waited, &c.Retries, &c.Losses,
 			&c.Cancelled, &c.seq)
 	})
 	slices.SortFunc(calls, func(a, b Call) int {
-		return cmp.Or(b.Priority-a.Priority, a.RunAt.Compare(b.RunAt), cmp.Compare(a.seq, b.seq))
+		return cmp.Or(b.Level-a.Level, a.RunAt.Compare(b.RunAt), cmp.Compare(a.seq, b.seq))
 	})
 	return calls, err
 }

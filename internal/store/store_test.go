@@ -33,7 +33,7 @@ func TestHandingOverPassesOverWhatIsNotHeld(t *testing.T) {
 		t.Fatal(err)
 	}
 	calls, err := store.Claim(ctx, db, "w", 3, 3, true, nil)
-	if err != nil || len(calls) != 3 || calls[0].Priority != 3 || calls[2].Priority != 1 {
+	if err != nil || len(calls) != 3 || calls[0].Level != 3 || calls[2].Level != 1 {
 		t.Fatalf("claimed %+v, %v", calls, err)
 	}
 	var attempts []store.Attempt

@@ -14,16 +14,16 @@ var granted = []struct{ query, outcome, data string }{
 	{`from('core_tool_calls').insert({tool_name: 'a.b', status: 'queued'}).select('status, created_by').single()`, "201",
 		`{"status":"queued","created_by":"ada"}`},
 	{`from('core_tool_calls').insert({id: 'NEW_CALL', tool_name: 'a.b', input: {n: 1}, idempotency_key: 'k', session_id: 's',
-		parent_call_id: 'ADAS_CALL', priority: 5, run_at: '2020-01-01T00:00:00Z', traceparent: '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'})
+		parent_call_id: 'ADAS_CALL', priority: -5, run_at: '2020-01-01T00:00:00Z', traceparent: '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'})
 		.select('id, session_id, parent_call_id, priority, attempt')`, "201",
-		`[{"id":"NEW_CALL","session_id":"s","parent_call_id":"ADAS_CALL","priority":5,"attempt":0}]`},
+		`[{"id":"NEW_CALL","session_id":"s","parent_call_id":"ADAS_CALL","priority":-5,"attempt":0}]`},
 	{`rpc('enqueue_tool_call', {tool_name: 'a.b', input: {n: 1}, idempotency_key: 'k', id: 'NEW_CALL'})`, "200", `"NEW_CALL"`},
 	// Rows with different keys: PostgREST sends null for what a row leaves out.
-	{`from('core_tool_calls').insert([{tool_name: 'a.b'}, {tool_name: 'c.d', input: {n: 2}, priority: 3, id: null}])
+	{`from('core_tool_calls').insert([{tool_name: 'a.b'}, {tool_name: 'c.d', input: {n: 2}, priority: -3, id: null}])
 		.select('tool_name, input, priority, status, created_by')`, "201",
-		`[{"tool_name":"a.b","input":{},"priority":0,"status":"queued","created_by":"ada"},{"tool_name":"c.d","input":{"n":2},"priority":3,"status":"queued","created_by":"ada"}]`},
-	{`from('core_tool_calls').insert([{tool_name: 'a.b'}, {tool_name: 'c.d', priority: 3}], {defaultToNull: false}).select('priority')`, "201",
-		`[{"priority":0},{"priority":3}]`},
+		`[{"tool_name":"a.b","input":{},"priority":0,"status":"queued","created_by":"ada"},{"tool_name":"c.d","input":{"n":2},"priority":-3,"status":"queued","created_by":"ada"}]`},
+	{`from('core_tool_calls').insert([{tool_name: 'a.b'}, {tool_name: 'c.d', priority: -3}], {defaultToNull: false}).select('priority')`, "201",
+		`[{"priority":0},{"priority":-3}]`},
 	// The same again is no second call, and changes nothing.
 	{`from('core_tool_calls').upsert({id: 'NEW_CALL', tool_name: 'z.z'}, {onConflict: 'id', ignoreDuplicates: true})`, "201", `null`},
 	{`from('core_tool_calls').select('tool_name').eq('id', 'NEW_CALL').single()`, "200", `{"tool_name":"a.b"}`},

@@ -85,13 +85,14 @@ begin
   end if;
 
   -- A caller who has open calls for a quarter of all slots crowds: what it asks for beyond that is background (see gem.claim).
+  new.level := new.priority;
   if new.created_by is not null and new.priority > -500 then
     select coalesce(sum(w.concurrency), 10) into slots from public.core_workers w where w.alive_until > at and w.stopped_at is null;
     if greatest(slots / 4, 1) <= (
       select count(*) from (
         select from public.core_tool_calls c
         where c.created_by = new.created_by and c.status in ('queued', 'waiting', 'running') limit greatest(slots / 4, 1)) open) then
-      new.priority := greatest(least(new.priority, 0) - 500, -1000);
+      new.level := greatest(least(new.priority, 0) - 500, -1000);
     end if;
   end if;
 
@@ -156,9 +157,9 @@ begin
   insert into public.core_tool_events (call_id, seq, at, event, attempt, data)
   select id, 1, created_at, 'queued', 0, jsonb_build_object('run_at', run_at, 'priority', priority) from inserted;
 
-  insert into gem.priorities
-  select distinct priority from inserted i where not exists (select from gem.priorities p where p.priority = i.priority)
-  order by priority -- or two that insert the same would wait for each other
+  insert into gem.levels
+  select distinct level from inserted i where not exists (select from gem.levels l where l.level = i.level)
+  order by level -- or two that insert the same would wait for each other
   on conflict do nothing;
 
   perform gem.wake_workers();

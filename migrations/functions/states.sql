@@ -90,7 +90,7 @@ $$;
 -- another. A worker whose heartbeat has expired gets GM002: what it claimed would be taken from it at once. A
 -- call that needs a capability goes only to workers that stated it.
 --
--- p_cursors may say, for a priority, from which run_at on to look: {"0": "2026-01-01T00:00:00Z"}. While an old snapshot
+-- p_cursors may say, for a level, from which run_at on to look: {"0": "2026-01-01T00:00:00Z"}. While an old snapshot
 -- keeps vacuum from removing the index entries of calls that were claimed before, a claim without cursors walks them all. A
 -- cursor hides what lies before it, so a worker claims without cursors every few seconds.
 --
@@ -100,13 +100,13 @@ $$;
 -- While Postgres's clock has gone back and not caught up, a call is also due that was to run when it was inserted, and one whose
 -- pause after a retry is over by the clock of before. What a frontend asked for at a later time waits for that.
 --
--- Calls with a priority of -500 or less are background: they come after all others, and p_background says how many of them
+-- Calls at a level of -500 or less are background: they come after all others, and p_background says how many of them
 -- the claim may take (null: any), so that a worker keeps slots for the others. What a caller asks for while it crowds is
 -- background, too (see gem.before_insert_call).
 create or replace function gem.claim(p_worker text, p_limit integer, p_suspect boolean, p_cursors jsonb default '{}',
   p_background integer default null)
 returns table (id uuid, tool_name text, input text, attempt integer, idempotency_key text, session_id text, created_by text,
-  priority integer, run_at timestamptz, seq bigint, retries integer, losses integer, cancel_requested boolean,
+  level integer, run_at timestamptz, seq bigint, retries integer, losses integer, cancel_requested boolean,
   traceparent text, waited interval)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off -- the order must come from the index
@@ -116,7 +116,7 @@ as $$
 declare
   at       timestamptz := gem.now();
   worker   record;
-  level    integer;
+  this     integer; -- level
   from_run timestamptz;
   picked   uuid[];
   suspects uuid[];
@@ -129,21 +129,21 @@ begin
     raise exception using errcode = 'GM002', message = format('worker %s claims without a heartbeat', p_worker);
   end if;
 
-  for level in select p.priority from gem.priorities p order by p.priority desc loop
-    if level <= -500 and p_background is not null then
+  for this in select l.level from gem.levels l order by l.level desc loop
+    if this <= -500 and p_background is not null then
       p_limit := least(p_limit, cardinality(ids) + p_background);
       p_background := null;
     end if;
     exit when cardinality(ids) >= p_limit;
-    from_run := coalesce((p_cursors ->> level::text)::timestamptz, '-infinity');
+    from_run := coalesce((p_cursors ->> this::text)::timestamptz, '-infinity');
     loop
       select coalesce(array_agg(ready.id), '{}'), array_agg(ready.id) filter (where ready.losses >= 2) into picked, suspects
       from (
         select c.id, c.losses from public.core_tool_calls c
-        where c.status = 'queued' and c.priority = level and c.run_at >= from_run and c.run_at <= worker.due
+        where c.status = 'queued' and c.level = this and c.run_at >= from_run and c.run_at <= worker.due
           and (c.run_at <= at or c.run_at = c.created_at or c.retries > 0 and c.updated_at > at and c.run_at <= at + worker.clock_back)
           and (c.losses < 2 or p_suspect and coalesce(c.id = suspect, true)) and (c.needs is null or c.needs = any (worker.can))
-        order by c.priority, c.run_at, c.seq
+        order by c.level, c.run_at, c.seq
         limit p_limit - cardinality(ids)
         for update skip locked) ready;
       exit when suspects is null or cardinality(suspects) = 1 and (suspect is null or suspects[1] = suspect);
@@ -167,7 +167,7 @@ begin
     select c.id, c.events, at, 'claimed', c.attempt, p_worker from claimed c
   )
   select c.id, coalesce(c.tool_name, ''), coalesce(c.input, 'null')::text, c.attempt, c.idempotency_key, c.session_id, c.created_by,
-         c.priority, c.run_at, c.seq, c.retries, c.losses, c.cancel_requested_at is not null, c.traceparent, at - c.run_at
+         c.level, c.run_at, c.seq, c.retries, c.losses, c.cancel_requested_at is not null, c.traceparent, at - c.run_at
   from claimed c;
 end
 $$;

@@ -67,7 +67,7 @@ begin
 end
 $$;
 
--- What waits, or runs, by tool. Of each state it counts 10,000 calls of a priority, and 25,000 in all, in the order in which
+-- What waits, or runs, by tool. Of each state it counts 10,000 calls at a level, and 25,000 in all, in the order in which
 -- they are to run; at_least says that there may be more, of whatever tool. The settings keep Postgres from reading the whole
 -- table for that.
 create or replace function gem.queue_by_tool() returns table (tool_name text, ready bigint, scheduled bigint, waiting bigint, running bigint,
@@ -82,21 +82,21 @@ declare
 begin
   return query
   with open as materialized (
-    (select 'ready' as state, p.priority, c.tool_name, c.run_at from gem.priorities p, lateral (
+    (select 'ready' as state, l.level, c.tool_name, c.run_at from gem.levels l, lateral (
        select q.tool_name, q.run_at from public.core_tool_calls q
-       where q.status = 'queued' and q.priority = p.priority and q.run_at <= at order by q.priority, q.run_at, q.seq limit each) c
+       where q.status = 'queued' and q.level = l.level and q.run_at <= at order by q.level, q.run_at, q.seq limit each) c
      limit most)
     union all
-    (select 'scheduled', p.priority, c.tool_name, c.run_at from gem.priorities p, lateral (
+    (select 'scheduled', l.level, c.tool_name, c.run_at from gem.levels l, lateral (
        select q.tool_name, q.run_at from public.core_tool_calls q
-       where q.status = 'queued' and q.priority = p.priority and q.run_at > at order by q.priority, q.run_at, q.seq limit each) c
+       where q.status = 'queued' and q.level = l.level and q.run_at > at order by q.level, q.run_at, q.seq limit each) c
      limit most)
     union all
     (select 'waiting', 0, q.tool_name, q.run_at from public.core_tool_calls q where q.status = 'waiting' order by q.computed_key limit each)
     union all
     (select 'running', 0, q.tool_name, q.run_at from public.core_tool_calls q where q.status = 'running' order by q.claimed_by limit each)
   ), depth as (
-    select o.state, o.priority, count(*) as calls from open o group by 1, 2
+    select o.state, o.level, count(*) as calls from open o group by 1, 2
   )
   select coalesce(o.tool_name, ''), count(*) filter (where o.state = 'ready'), count(*) filter (where o.state = 'scheduled'),
     count(*) filter (where o.state = 'waiting'), count(*) filter (where o.state = 'running'),

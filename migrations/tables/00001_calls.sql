@@ -27,6 +27,7 @@ create table if not exists public.core_tool_calls (
   cancel_requested_at timestamptz,
   created_at          timestamptz not null,
   updated_at          timestamptz not null,
+  level               integer     not null default 0,   -- its priority; lower while its caller crowds: see guards.sql
   computed_key        text,                             -- the idempotency key it holds (running) or waits for (waiting)
   needs               text,                             -- a capability that its worker must have stated; null: none
   retries             integer     not null default 0,   -- attempts that ended with a transient error
@@ -89,8 +90,8 @@ create table if not exists public.core_registry_versions (
   recorded_at timestamptz not null
 );
 
--- The priorities that any call ever had: a claim goes through them in turn. Rows stay.
-create table if not exists gem.priorities (priority integer primary key);
+-- The levels that any call ever had: a claim goes through them in turn. Rows stay.
+create table if not exists gem.levels (level integer primary key);
 
 -- The limits of signed-in users, one row. service_role and SQL have the wider bounds of functions/guards.sql.
 create table if not exists gem.limits (

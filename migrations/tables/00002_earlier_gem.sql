@@ -4,7 +4,7 @@
 alter table public.core_tool_calls
   add column if not exists tool_name text, add column if not exists input jsonb, add column if not exists idempotency_key text,
   add column if not exists session_id text, add column if not exists parent_call_id uuid, add column if not exists created_by text,
-  add column if not exists priority integer, add column if not exists run_at timestamptz, add column if not exists traceparent text,
+  add column if not exists priority integer, add column if not exists level integer not null default 0, add column if not exists run_at timestamptz, add column if not exists traceparent text,
   add column if not exists status text, add column if not exists attempt integer, add column if not exists claimed_by text,
   add column if not exists claimed_at timestamptz, add column if not exists error jsonb,
   add column if not exists cancel_requested_at timestamptz, add column if not exists created_at timestamptz,
@@ -70,6 +70,7 @@ with state as (
     claimed_by = case when state.now = 'queued' then null else coalesce(c.claimed_by, 'unknown') end,
     claimed_at = case when state.now = 'queued' then null else coalesce(c.claimed_at, c.updated_at, c.created_at, clock_timestamp()) end,
     priority   = coalesce(c.priority, 0),
+    level      = coalesce(c.priority, 0),
     created_at = coalesce(c.created_at, clock_timestamp()),
     updated_at = coalesce(c.updated_at, c.created_at, clock_timestamp()),
     run_at     = coalesce(c.run_at, c.created_at, clock_timestamp()),
@@ -82,7 +83,7 @@ select id, 1, clock_timestamp(), 'imported', attempt,
        jsonb_build_object('status', status, 'was', was, 'claimed_by', claimed_by, 'run_at', run_at, 'priority', priority)
 from moved;
 
-insert into gem.priorities select distinct priority from public.core_tool_calls on conflict do nothing;
+insert into gem.levels select distinct level from public.core_tool_calls on conflict do nothing;
 
 -- A call that ended without a receipt gets one that says no more than is known.
 insert into public.core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt, worker_id)

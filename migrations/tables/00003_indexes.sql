@@ -10,7 +10,7 @@ create unique index if not exists gem_calls_one_running_per_key on public.core_t
   where status = 'running' and computed_key is not null;
 
 -- The claim's index is its ORDER BY inside its WHERE; anything else walks the backlog.
-create index if not exists gem_calls_ready on public.core_tool_calls (priority, run_at, seq) where status = 'queued';
+create index if not exists gem_calls_ready on public.core_tool_calls (level, run_at, seq) where status = 'queued';
 create index if not exists gem_calls_running on public.core_tool_calls (claimed_by) where status = 'running';
 create index if not exists gem_calls_waiting on public.core_tool_calls (computed_key, priority desc, seq) where status = 'waiting';
 create index if not exists gem_calls_parent on public.core_tool_calls (parent_call_id) where parent_call_id is not null;
