@@ -92,7 +92,7 @@ func TestTheOwnerSetsTheLimits(t *testing.T) {
 	for _, c := range []struct{ limit, query, says string }{
 		{"max_input_bytes = 20", `rpc('enqueue_tool_call', {tool_name: 'a.b', input: {text: 'äöü and some more'}})`, "may take 20"},
 		{"max_run_ahead = '1 hour'", `rpc('enqueue_tool_call', {tool_name: 'a.b', run_at: new Date(Date.now() + 2 * 3600_000)})`, "at most 01:00:00 ahead"},
-		{"max_priority = 0", `rpc('enqueue_tool_call', {tool_name: 'a.b', priority: 1})`, "must be from -10 to 0"},
+		{"min_priority = -2", `rpc('enqueue_tool_call', {tool_name: 'a.b', priority: -3})`, "must be from -2 to 0"},
 	} {
 		d.must("ada", c.query, "200")
 		d.Exec("update gem.limits set " + c.limit)
@@ -103,7 +103,7 @@ func TestTheOwnerSetsTheLimits(t *testing.T) {
 		})
 		d.must("server", c.query, "200")
 	}
-	d.must("ada", `rpc('enqueue_tool_call', {tool_name: 'a.b', input: {n: 1}, run_at: new Date(), priority: -3})`, "200")
+	d.must("ada", `rpc('enqueue_tool_call', {tool_name: 'a.b', input: {n: 1}, run_at: new Date(), priority: -2})`, "200")
 	// Within all limits of a signed-in user, and more than a row may have.
 	d.Exec("update gem.limits set max_input_bytes = 100000000")
 	big := `rpc('enqueue_tool_call', {tool_name: 'a.b', input: {text: 'x'.repeat(1_100_000)}})`
