@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"testing"
 
@@ -116,6 +118,11 @@ func (m *model) holds(a modelAttempt) bool {
 func TestTheStateMachineFollowsItsModel(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
+	if os.Getenv("GEM_TEST_LONG") != "" {
+		if err := flag.Set("rapid.checks", "300"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	rapid.Check(t, func(rt *rapid.T) {
 		emptyDatabase(t, db)
 		run(t, rt, db)

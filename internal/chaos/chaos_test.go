@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 }
 
 // Without variables this is a short run with each kind of trouble, whose verdict does not depend on how fast the machine
-// is. `make chaos` makes a long one, in which recovery has a limit too.
+// is; with GEM_TEST_LONG=1 it takes a minute. `make chaos` makes a long one, in which recovery has a limit too.
 //
 //	CHAOS_DURATION  how long, such as 10m; unset: the short run
 //	CHAOS_CALLS     how many calls; 20000 in a long run
@@ -30,6 +30,9 @@ func TestMain(m *testing.M) {
 //	CHAOS_LOGS      a folder for the logs of the workers
 func TestNothingIsLostAndNothingHappensTwiceWhateverDies(t *testing.T) {
 	o := Options{Seed: uint64(time.Now().UnixMilli() % 1_000_000), Logs: os.Getenv("CHAOS_LOGS"), Pace: 900 * time.Millisecond, Longest: 7 * time.Second}
+	if os.Getenv("GEM_TEST_LONG") != "" {
+		o.Duration, o.Calls = time.Minute, 2000
+	}
 	if long := os.Getenv("CHAOS_DURATION"); long != "" {
 		d, err := time.ParseDuration(long)
 		if err != nil || d <= 0 {
