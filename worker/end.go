@@ -119,6 +119,8 @@ func (a *attempt) endOfCommit(err error, written bool) *end {
 		err = handlers.Transient(lanes.ErrBlocked)
 	case errors.Is(err, lanes.ErrStatementOpen):
 		err = fmt.Errorf("%s left the rows of a query open: read them to the end, or close them", a.handler.Func)
+	case errors.Is(err, lanes.ErrNoTransaction):
+		err = fmt.Errorf("%s failed: %w", a.handler.Func, lanes.ErrNoTransaction)
 	case errors.Is(err, lanes.ErrBroken):
 		err = fmt.Errorf("%s %w", a.handler.Func, err)
 	case !written && store.IsRefusal(err):

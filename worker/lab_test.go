@@ -40,7 +40,7 @@ import (
 //	then, the goroutine       panic · panic with poison · goexit · ignore the context · ignore the context in a statement ·
 //	                          take a while
 //	then, the output          nan · nul · huge number · duplicate keys · lone surrogate · invalid utf-8 · broken json · wrong type
-//	then, the transaction     another statement · swallow (an error) · leave rows open · read rows after the end · deferred constraint ·
+//	then, the transaction     another statement · commit · rollback · swallow (an error) · leave rows open · read rows after the end · deferred constraint ·
 //	                          forget (all prepared statements, in the first attempt)
 //	then, telemetry           trace (begins a span of its own)
 type Lab struct {
@@ -168,6 +168,10 @@ func (l *Lab) then(ctx context.Context, tx handlers.Tx, call *handlers.Call, in 
 	case "another statement":
 		if _, err := tx.Exec(ctx, "select 'another statement'"); err != nil {
 			return Done{}, fmt.Errorf("another statement: %w", err)
+		}
+	case "commit", "rollback":
+		if _, err := tx.Exec(ctx, in.Then); err != nil {
+			return Done{}, err
 		}
 	case "forget":
 		if call.Attempt == 1 {

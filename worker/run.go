@@ -63,6 +63,9 @@ func (a *attempt) decide(ctx context.Context) *end {
 	case errors.Is(cause, errStopping):
 		return &end{how: released}
 	case a.Losses == 0:
+		if a.Number > 1 {
+			return failed(receipts.Cancelled, "The call was cancelled before it ran again.", nil)
+		}
 		return failed(receipts.Cancelled, "The call was cancelled before it ran.", nil)
 	default:
 		a.Cancelled = true

@@ -36,6 +36,7 @@ var (
 	ErrBlocked        = fmt.Errorf("the receipt could not be committed within %s: the database was blocked", StatementTimeout)
 	ErrEnded          = errors.New("the call has ended, and its transaction with it")
 	ErrStatementOpen  = errors.New("a statement of this transaction is under way: read its rows to the end, or close them, before the next")
+	ErrNoTransaction  = errors.New("it ended the transaction that it shares with its receipt, with commit or rollback; what it committed stays")
 	ErrBroken         = errors.New("went on after a statement had failed") // whose error is wrapped with it
 )
 

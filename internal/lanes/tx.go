@@ -225,6 +225,9 @@ func (r *txRows) end(err error) {
 	r.release = nil
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if err == nil && t.conn != nil && t.conn.Conn().PgConn().TxStatus() == 'I' {
+		err = ErrNoTransaction
+	}
 	if t.failed == nil && err != nil {
 		t.failed = err
 		if r.pipeline != nil && t.conn != nil { // it is nil if the connection was taken away

@@ -430,6 +430,7 @@ begin
   failure := jsonb_build_object('error_code', 'cancelled',
     'message', case when call.losses > 0
       then 'The call was cancelled while it waited to run again. What the attempts did whose workers were lost is not known.'
+      when call.attempt > 0 then 'The call was cancelled before it ran again.'
       else 'The call was cancelled before it ran.' end,
     'details', jsonb_build_object('lost_attempts', call.losses));
   with ended as (
