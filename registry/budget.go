@@ -6,9 +6,8 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v5"
 )
 
-// stepsFor says how many subschemas one validation may apply to values, for a schema with references and a document of so
-// many levels. Without references the cost is at most that of the schema times that of the document. With them it can
-// double with every level: a filter whose alternatives "and" and "or" both hold filters needs 2ⁿ steps n levels down.
+// stepsFor says how many subschemas one validation may apply to values, for a schema with $dynamicRef or $recursiveRef, whose
+// cost cannot be counted beforehand, and a document of so many levels.
 //
 // The cost of a step grows with the square of the levels, since the library writes the whole path into every error, also
 // into those of alternatives that do not apply. So the number falls as that cost rises: a list of 100,000 small objects may
@@ -16,7 +15,7 @@ import (
 func stepsFor(levels int) int { return max(2000, 2_000_000/(1+levels*levels/10)) }
 
 // budget is an extension of a schema that counts the steps of a validation. The library passes nothing of one validation
-// to its extensions, so a schema with references checks one document at a time.
+// to its extensions, so a schema with such references checks one document at a time.
 type budget struct {
 	sync.Mutex
 	left int

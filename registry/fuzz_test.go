@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
@@ -51,7 +50,6 @@ func FuzzValidate(f *testing.F) {
 	f.Add([]byte(`{"u":[` + strings.Repeat("1,", 300) + `1]}`))
 	tools := fuzzTools(f)
 	f.Fuzz(func(t *testing.T, doc []byte) {
-		start := time.Now()
 		for _, tool := range tools {
 			input, output := tool.ValidateInput(doc), tool.ValidateOutput(doc)
 			checkFaults(t, input)
@@ -80,15 +78,17 @@ func FuzzValidate(f *testing.F) {
 		if json.Unmarshal(doc, &v) == nil && harmless(doc) && len(tools[0].ValidateOutput(doc)) > 0 {
 			t.Errorf("harmless JSON was refused: %v", tools[0].ValidateOutput(doc))
 		}
-		if took := time.Since(start); took > 10*time.Second {
-			t.Errorf("it took %v", took)
+		for _, tool := range tools {
+			if steps, most := tool.Steps(doc); steps > most && len(tool.ValidateOutput(doc)) != 1 {
+				t.Errorf("%s: a document that costs %d steps was checked, and %d are allowed", tool.Name, steps, most)
+			}
 		}
 	})
 }
 
 func checkFaults(t *testing.T, faults []registry.Fault) {
 	t.Helper()
-	if len(faults) > 101 {
+	if len(faults) > 51 {
 		t.Errorf("%d faults", len(faults))
 	}
 	for _, f := range faults {

@@ -25,8 +25,8 @@ type linter struct {
 }
 
 // lint returns what is wrong with a schema beyond the values of its keywords, which the library checks, and whether it has
-// references.
-func lint(schema any) (_ []problem, refs bool) {
+// references whose target is only known during a validation.
+func lint(schema any) (_ []problem, dynamic bool) {
 	l := &linter{draft: newest, root: schema, resources: map[string]string{schemaURL: ""}}
 	l.anchors, l.walked = map[string]bool{}, map[string]bool{}
 	if name, ok := as[map[string]any](schema)["$schema"].(string); ok {
@@ -43,7 +43,7 @@ func lint(schema any) (_ []problem, refs bool) {
 	for i := 0; i < len(l.refs); i++ {
 		l.follow(l.refs[i])
 	}
-	return l.problems, len(l.refs) > 0
+	return l.problems, slices.ContainsFunc(l.refs, func(r reference) bool { return !strings.HasSuffix(r.pointer, "/$ref") })
 }
 
 func (l *linter) add(pointer, format string, args ...any) {

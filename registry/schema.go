@@ -16,13 +16,14 @@ type schema struct {
 	object   bool   // whether a document must be an object whatever the schema says
 	doc      any
 	compiled *jsonschema.Schema
-	budget   *budget // nil for a schema without references
+	prices   map[*jsonschema.Schema]price
+	budget   *budget // nil for a schema without dynamic references
 }
 
 // compile returns every problem in the schema, for one place the clearest first, and makes it ready if there is none.
 func (s *schema) compile() []problem {
-	problems, refs := lint(s.doc)
-	if refs {
+	problems, dynamic := lint(s.doc)
+	if dynamic {
 		s.budget = &budget{}
 	}
 	err := s.build()
@@ -52,12 +53,15 @@ func (s *schema) build() (err error) {
 	c.LoadURL = func(string) (io.ReadCloser, error) {
 		return nil, errors.New("a reference leads out of the schema")
 	}
+	c.RegisterExtension(uniqueItems, nil, unique{})
 	if s.budget != nil {
 		c.RegisterExtension("steps", nil, s.budget)
 	}
 	if err := c.AddResource(schemaURL, bytes.NewReader(canonical(s.doc))); err != nil {
 		return err
 	}
-	s.compiled, err = c.Compile(schemaURL)
+	if s.compiled, err = c.Compile(schemaURL); err == nil {
+		s.prices = prices(s.compiled)
+	}
 	return err
 }

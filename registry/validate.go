@@ -26,7 +26,7 @@ type Fault struct {
 }
 
 const (
-	maxFaults  = 100 // of one document; one more says how many were left out
+	maxFaults  = 50  // of one document; one more says how many were left out
 	maxMessage = 300 // characters
 	maxPath    = 500 // characters
 )
@@ -62,20 +62,27 @@ func cut(s string, n int) string {
 // ValidateInput checks an input against the tool's input_schema. It returns every fault, ordered by path, or nil for a
 // valid input. An input must be an object, whatever the schema says.
 //
-// It is safe for hostile input and for use by many goroutines: it does not panic, takes at most a few seconds, and returns
-// at most 101 faults.
+// It is safe for hostile input and for use by many goroutines: it does not panic, and returns at most 51 faults. What it could
+// cost is counted first: an input that could take more than a few seconds, or 256 MiB, gets one fault with the keyword size.
 func (t *Tool) ValidateInput(raw json.RawMessage) []Fault { return t.input.validate(raw) }
 
 // ValidateOutput checks an output against the tool's output_schema, as [Tool.ValidateInput] does, except that an output may
 // be any value. A valid output can be stored as jsonb.
 func (t *Tool) ValidateOutput(raw json.RawMessage) []Fault { return t.output.validate(raw) }
 
-// large admits one document of more than 64 KiB at a time: the faults of one can take a hundred times its size, and a worker
-// that checks ten at once must not run out of memory.
+// large admits one document at a time that is large, or whose faults could be: a worker that checks ten at once must not run out
+// of memory.
 var large sync.Mutex
 
-func (s *schema) validate(raw []byte) []Fault {
-	if len(raw) > 64<<10 {
+func (s *schema) validate(raw []byte) (faults []Fault) {
+	defer func() {
+		if recover() != nil {
+			// No document is known that gets here. The panic's value may quote the document, so it is not passed on.
+			faults = []Fault{newFault("", "schema", s.noun+" could not be checked: the JSON Schema library failed on it")}
+		}
+	}()
+	alone := len(raw) > 64<<10
+	if alone {
 		large.Lock()
 		defer large.Unlock()
 	}
@@ -87,21 +94,28 @@ func (s *schema) validate(raw []byte) []Fault {
 	if _, ok := doc.(map[string]any); s.object && !ok {
 		return []Fault{newFault("", "type", fmt.Sprintf("%s must be an object and is %s", s.noun, kindOf(doc)))}
 	}
+	cost := meter{prices: s.prices}
+	cost.apply(s.compiled, doc, spot{})
+	if cost.spent() {
+		return s.tooExpensive()
+	}
+	if cost.memory > largeCost && !alone {
+		large.Lock()
+		defer large.Unlock()
+	}
 	return s.check(doc, d.deepest)
 }
 
-func (s *schema) check(doc any, levels int) (faults []Fault) {
+func (s *schema) tooExpensive() []Fault {
+	return []Fault{newFault("", "size", s.noun+" is too expensive to check against the schema of its tool: send less, or nest it less")}
+}
+
+func (s *schema) check(doc any, levels int) []Fault {
 	if s.budget != nil {
 		s.budget.Lock()
 		defer s.budget.Unlock()
 		s.budget.left = stepsFor(levels)
 	}
-	defer func() {
-		if recover() != nil {
-			// No document is known that gets here. The panic's value may quote the document, so it is not passed on.
-			faults = []Fault{newFault("", "schema", s.noun+" could not be checked: the JSON Schema library failed on it")}
-		}
-	}()
 	err := s.compiled.Validate(doc)
 	var invalid *jsonschema.ValidationError
 	switch {
@@ -110,7 +124,7 @@ func (s *schema) check(doc any, levels int) (faults []Fault) {
 	case errors.As(err, &invalid):
 		return s.explain(doc, invalid)
 	case errors.Is(err, budgetSpent):
-		return []Fault{newFault("", "size", s.noun+" is nested too deeply to be checked in time: nest it less, or send less")}
+		return s.tooExpensive()
 	default:
 		return []Fault{newFault("", "schema", s.noun+" could not be checked: the tool's schema refers to itself without end")}
 	}
@@ -123,6 +137,11 @@ func (s *schema) explain(doc any, err *jsonschema.ValidationError) []Fault {
 	var found []finding
 	total := 0
 	eachLeaf(err, func(leaf *jsonschema.ValidationError) {
+		// A finding is at its leaf, or below.
+		if len(found) == keep && comparePointers(libraryPointer(leaf.InstanceLocation), found[keep-1].path) > 0 {
+			total++
+			return
+		}
 		s.findings(doc, leaf, func(f finding) {
 			total++
 			if len(found) == keep && f.compare(found[keep-1]) >= 0 {

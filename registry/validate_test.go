@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
@@ -204,14 +203,10 @@ func TestPoisonIsAFault(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tool := toolWith(t, `{"properties": {"a": {"items": {"type": "string", "multipleOf": 0.1}}}}`)
-			start := time.Now()
 			for what, faults := range map[string][]registry.Fault{"input": tool.ValidateInput([]byte(c.doc)), "output": tool.ValidateOutput([]byte(c.doc))} {
 				if len(faults) != 1 || faults[0].Path != c.path || faults[0].Keyword != c.keyword || !strings.Contains(faults[0].Message, c.message) {
 					t.Errorf("%s: %+v", what, faults)
 				}
-			}
-			if took := time.Since(start); took > 5*time.Second {
-				t.Errorf("it took %v", took)
 			}
 		})
 	}
@@ -283,11 +278,11 @@ func TestFaultsAreBounded(t *testing.T) {
 		count int
 		last  string
 	}{
-		"101 faults":       {`{"list": [` + strings.Repeat("1,", 100) + `1]}`, 101, "more faults were left out: 1"},
-		"100 faults":       {`{"list": [` + strings.Repeat("1,", 99) + `1]}`, 100, ""},
-		"100,000 faults":   {`{"list": [` + strings.Repeat("1,", 99_999) + `1]}`, 101, "more faults were left out: 99900"},
-		"unexpected names": {`{"o": {` + strings.Join(numbered(`"p%d": 1`, 5000), ",") + `}}`, 101, "more faults were left out: 4900"},
-		"poisoned values":  {`{"list": [` + strings.Repeat(`"\u0000",`, 1000) + `1]}`, 101, "more faults were left out: 900"},
+		"51 faults":        {`{"list": [` + strings.Repeat("1,", 50) + `1]}`, 51, "more faults were left out: 1"},
+		"50 faults":        {`{"list": [` + strings.Repeat("1,", 49) + `1]}`, 50, ""},
+		"100,000 faults":   {`{"list": [` + strings.Repeat("1,", 99_999) + `1]}`, 51, "more faults were left out: 99950"},
+		"unexpected names": {`{"o": {` + strings.Join(numbered(`"p%d": 1`, 5000), ",") + `}}`, 51, "more faults were left out: 4950"},
+		"poisoned values":  {`{"list": [` + strings.Repeat(`"\u0000",`, 1000) + `1]}`, 51, "more faults were left out: 950"},
 		"long names":       {`{"o": {"` + strings.Repeat(secret, 3) + `": 1}, "` + long + `": "x"}`, 2, ""},
 		"long values":      {`{"e": "` + secret + `", "f": "` + secret + `", "list": [` + strings.Repeat("[", 50) + strings.Repeat("]", 50) + `]}`, 3, ""},
 	} {
@@ -359,14 +354,10 @@ func TestCostOfAlternativesThatRecurIsBounded(t *testing.T) {
 	if faults := tool.ValidateInput(filter(5, `{"field": "x"}, {"field": "y"}`)); faults != nil {
 		t.Errorf("a small filter: %v", faults)
 	}
-	start := time.Now()
 	for _, doc := range [][]byte{filter(20, `{"field": "x"}`), filter(99, `{"field": "x"}`), filter(99, `{"field": 1}`)} {
 		if faults := tool.ValidateInput(doc); len(faults) != 1 || faults[0].Keyword != "size" || !strings.Contains(faults[0].Message, "nest it less") {
 			t.Errorf("%v", faults)
 		}
-	}
-	if took := time.Since(start); took > time.Minute { // measured: half a second
-		t.Errorf("it took %v", took)
 	}
 	if faults := tool.ValidateInput(filter(1, `{"field": 1}`)); len(faults) == 0 || faults[0].Keyword == "size" {
 		t.Errorf("after a document that cost too much, another: %v", faults)
@@ -398,4 +389,71 @@ func TestValidationFromManyGoroutines(t *testing.T) {
 		})
 	}
 	group.Wait()
+}
+
+// What could cost too much is refused before it is checked, with references and without.
+func TestWhatIsTooExpensiveToCheckIsRefusedUnchecked(t *testing.T) {
+	list := func(item string, n int) string { return `{"list": [` + strings.Repeat(item+",", n-1) + item + `]}` }
+	alternatives := func(format string) string { return `[` + strings.Join(numbered(format, 300), ",") + `]` }
+	for name, c := range map[string]struct{ schema, small, large string }{
+		"many alternatives": {`{"properties": {"list": {"items": {"anyOf": ` + alternatives(`{"required": ["a%d"]}`) + `}}}}`,
+			list(`{"a7":1}`, 50), list(`{"b":1}`, 7000)},
+		"alternatives of another type": {`{"properties": {"list": {"items": {"anyOf": ` + alternatives(`{"type": "string", "minLength": %d}`) + `}}}}`,
+			list(`"x"`, 50), list(`1`, 30_000)},
+		"alternatives for a long list": {`{"properties": {"list": {"oneOf": ` + alternatives(`{"minItems": %d, "maxItems": %[1]d, "items": {"type": "null"}}`) + `}}}`,
+			list(`null`, 50), list(`1`, 30_000)},
+		"alternatives by reference": {`{"properties": {"list": {"items": {"$ref": "#/$defs/a"}}}, "$defs": {"a": {"anyOf": ` + alternatives(`{"required": ["a%d"]}`) + `}}}`,
+			list(`{"a7":1}`, 50), list(`{"b":1}`, 7000)},
+		"unknown names": {`{"anyOf": ` + alternatives(`{"properties": {"y%d":{}}, "additionalProperties": false}`) + `}`,
+			`{"y7": 1}`, `{` + strings.Join(numbered(`"n%d":1`, 5000), ",") + `}`},
+		"a long pattern": {`{"properties": {"s": {"pattern": "^([ab]{0,200}c?){1,3}$"}}}`,
+			`{"s": "abc"}`, `{"s": "` + strings.Repeat("ab", 500_000) + `"}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tool := toolWith(t, c.schema)
+			if faults := tool.ValidateInput([]byte(c.small)); faults != nil {
+				t.Errorf("a small one: %v", faults)
+			}
+			if faults := tool.ValidateInput([]byte(c.large)); len(faults) != 1 || faults[0].Keyword != "size" {
+				t.Errorf("a large one: %v", faults)
+			}
+		})
+	}
+}
+
+// The library hashes [[],[]] and [[[]]] alike, and would compare all such items with one another.
+func TestItemsAreComparedByReadingEachOnce(t *testing.T) {
+	tool := toolWith(t, `{"properties": {"list": {"uniqueItems": true}, "sub": {"$ref": "#/$defs/set"}}, "$defs": {"set": {"items": {"uniqueItems": true}}}}`)
+	if tool.LibraryComparesItems() {
+		t.Error("the library compares items")
+	}
+	for doc, valid := range map[string]bool{
+		`[1, 1.0]`: false, `[100, 1e2]`: false, `[0, -0.0]`: false, `[0.10, 1e-1]`: false, `[{"a":1,"b":2}, {"b":2.0,"a":1}]`: false, `["a","a"]`: false,
+		`[[],[]]`: false, `[null, null]`: false,
+		`[1, -1, 10, 0.1, true, false, null, "1", "", "true", [], {}, [[]], [[],[]], [[[]]], {"a": null}, ["a"], {"a": "b"}, ["a","b"], ["ab"]]`: true,
+	} {
+		for _, doc := range []string{`{"list": ` + doc + `}`, `{"sub": [` + doc + `]}`} {
+			if faults := tool.ValidateOutput([]byte(doc)); valid != (faults == nil) || !valid && faults[0].Keyword != "uniqueItems" {
+				t.Errorf("%s: %v", doc, faults)
+			}
+		}
+	}
+}
+
+func TestSchemasThatInviteExpensiveInputsAreNamed(t *testing.T) {
+	many := strings.Join(numbered(`{"required": ["a%d"]}`, 60), ",")
+	r := parse(t, file(entry(fields{"input_schema": `{"properties": {
+		"open": {"items": {"anyOf": [` + many + `]}}, "bounded": {"maxItems": 10, "items": {"anyOf": [` + many + `]}},
+		"filter": {"$ref": "#/$defs/f"}, "tree": {"$ref": "#/$defs/t"},
+		"text": {"pattern": "^[ab]{0,900}c?[de]{0,900}$"}, "short": {"maxLength": 20, "pattern": "^[ab]{0,900}c?[de]{0,900}$"}},
+		"$defs": {"f": {"anyOf": [{"items": {"$ref": "#/$defs/f"}}, {"properties": {"not": {"$ref": "#/$defs/f"}}}]},
+			"t": {"anyOf": [{"items": {"$ref": "#/$defs/t"}}, {"type": "string"}]}}}`})))
+	var got []string
+	for _, w := range r.Warnings() {
+		got = append(got, w.Tool+" "+w.Field)
+	}
+	want := []string{"leads.create input_schema/$defs/f", "leads.create input_schema/properties/open", "leads.create input_schema/properties/text"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
 }

@@ -1,5 +1,14 @@
 package worker
 
+import "context"
+
+// Within runs a function as a worker runs handlers and validations, and reports whether it returned in time.
+func Within(ctx context.Context, f func()) bool {
+	w := &Worker{handed: make(chan func())}
+	defer close(w.handed)
+	return w.within(ctx, f)
+}
+
 // SetHook makes a worker with these options call at with the name of each point that a call passes, such as "before claim".
 func SetHook(o *Options, at func(point string)) {
 	o.hook = func(when, what string) { at(when + " " + what) }

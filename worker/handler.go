@@ -32,41 +32,79 @@ func (w *Worker) apart(f func()) {
 	}
 }
 
-// runHandler runs the handler apart and returns its output. A handler that ignores the end of its context is given up: it costs
-// its goroutine, and what it does later reaches neither the transaction nor the receipt.
+// within runs f apart and reports whether it has returned, soon after the end of ctx at the latest. One that has not is given up: it
+// costs its goroutine, and nobody must read what it writes.
+func (w *Worker) within(ctx context.Context, f func()) bool {
+	returned := make(chan struct{})
+	w.apart(func() {
+		defer close(returned)
+		f()
+	})
+	select {
+	case <-returned:
+		return true
+	case <-ctx.Done():
+	}
+	select {
+	case <-returned:
+		return true
+	case <-time.After(reactionTime):
+		return false
+	}
+}
+
+// checkInput ends a call whose input does not fit, or takes longer to check than its tool may run.
+func (a *attempt) checkInput(ctx context.Context) *end {
+	ctx, cancel := context.WithTimeout(ctx, a.tool.Timeout)
+	defer cancel()
+	var faults []registry.Fault
+	checked := a.within(ctx, func() { faults = a.tool.ValidateInput(a.Input) })
+	switch cause := context.Cause(ctx); {
+	case checked && len(faults) > 0:
+		return a.invalidInput(faults)
+	case checked:
+		return nil
+	case errors.Is(cause, errNotHeld):
+		return &end{how: notHeld}
+	case errors.Is(cause, errStopping):
+		return &end{how: released}
+	case errors.Is(cause, errCancelled) && a.Losses == 0:
+		return failed(receipts.Cancelled, "The call was cancelled before it ran.", nil)
+	}
+	return a.invalidInput([]registry.Fault{{Keyword: "size",
+		Message: fmt.Sprintf("the check took longer than the tool's %s: send less, or nest it less", a.tool.Timeout)}})
+}
+
+// runHandler runs the handler apart, checks its output there, and returns it. What a handler does that was given up reaches neither
+// the transaction nor the receipt.
 func (a *attempt) runHandler(ctx context.Context) (json.RawMessage, error) {
 	type result struct {
 		output json.RawMessage
 		err    error
 	}
-	returned := make(chan result, 1)
-	a.apart(func() {
-		r := result{err: &panicked{value: "the handler ended its goroutine"}} // unless it returns, or panics
+	r := result{err: &panicked{value: "the handler ended its goroutine"}} // unless it returns, or panics
+	if a.within(ctx, func() {
 		defer func() {
 			if v := recover(); v != nil {
 				a.log.Error("the handler panicked",
 					a.fields(zap.String("panic", value.Shorten(fmt.Sprint(v), 500)), zap.ByteString("stack", debug.Stack()))...)
 				r = result{err: &panicked{value: v}}
 			}
-			returned <- r
 		}()
 		output, err := a.handler.Run(ctx, a.tx, a.call)
 		examine(err)
+		if err == nil {
+			if faults := a.tool.ValidateOutput(output); len(faults) > 0 {
+				err = &invalidOutput{tool: a.tool.Name, faults: faults}
+			}
+		}
 		r = result{output, err}
-	})
-	select {
-	case r := <-returned:
+	}) {
 		return r.output, r.err
-	case <-ctx.Done():
 	}
-	select {
-	case r := <-returned:
-		return r.output, r.err
-	case <-time.After(reactionTime):
-		a.log.Error("the handler ignores that its context has ended: it is given up",
-			a.fields(zap.String("handler", a.handler.Func), zap.String("file", a.handler.File))...)
-		return nil, ctx.Err()
-	}
+	a.log.Error("the handler ignores that its context has ended: it is given up",
+		a.fields(zap.String("handler", a.handler.Func), zap.String("file", a.handler.File))...)
+	return nil, ctx.Err()
 }
 
 // examine reads all that a receipt needs of a handler's error. An error may panic when it is read, such as a nil pointer: here that

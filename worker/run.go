@@ -74,8 +74,8 @@ func (a *attempt) decide(ctx context.Context) *end {
 	if a.tool, known = a.options.Registry.Tool(a.Tool); !known {
 		return a.leaveUnknown(ctx)
 	}
-	if faults := a.tool.ValidateInput(a.Input); len(faults) > 0 {
-		return a.invalidInput(faults)
+	if end := a.checkInput(ctx); end != nil {
+		return end
 	}
 	if a.handler, bound = a.options.Handlers.For(a.tool.Name); !bound {
 		return ended(receipts.Unconfigured(fmt.Sprintf("The tool %s is registered, but this worker has no handler for it.", a.tool.Name), nil,
@@ -165,11 +165,6 @@ func (a *attempt) execute(ctx context.Context) *end {
 	output, err := a.runHandler(ctx)
 	a.at("after", "handler")
 	a.cause = context.Cause(ctx)
-	if err == nil {
-		if faults := a.tool.ValidateOutput(output); len(faults) > 0 {
-			err = &invalidOutput{tool: a.tool.Name, faults: faults}
-		}
-	}
 	if err == nil {
 		return ended(receipts.Success(output))
 	}

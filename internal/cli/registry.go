@@ -32,7 +32,8 @@ func registryCheckCommand(p *Program) *cobra.Command {
 		Use:   "check [FILE]",
 		Short: "Check a registry, and print every fault",
 		Long: `
-The exit code is 0 for a registry that a worker would take, otherwise 1. With
+The exit code is 0 for a registry that a worker would take, otherwise 1. A
+warning names a schema whose inputs can be too expensive to check. With
 --against its tools are compared with those of an earlier file: what was added,
 removed and changed is printed, and other contents under the same version are
 refused, as a worker refuses them.`,
@@ -44,6 +45,9 @@ refused, as a worker refuses them.`,
 				return err
 			}
 			said := []string{fmt.Sprintf("ok: %s, version %s (%s)", count(len(r.Tools()), "tool"), r.Version, from)}
+			for _, warning := range r.Warnings() {
+				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", warning)
+			}
 			if against != "" {
 				old, err := registry.ReadFile(against)
 				if err != nil {

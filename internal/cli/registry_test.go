@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 )
 
@@ -46,6 +47,14 @@ func TestRegistryCheckOfAGoodOne(t *testing.T) {
 	named := gemWith(t, []string{"TOOLS_REGISTRY=" + writeFile(t, oneTool)}, "registry", "check")
 	named.wantCode(t, 0)
 	wants(t, named.stdout, "ok: 1 tool")
+}
+
+func TestRegistryCheckWarnsOfSchemasThatInviteExpensiveInputs(t *testing.T) {
+	t.Parallel()
+	schema := `{"type": "object", "properties": {"list": {"items": {"anyOf": [{"type": "null"}` + strings.Repeat(`, {"minLength": 3}`, 60) + `]}}}}`
+	got := gemWith(t, nil, "registry", "check", writeFile(t, strings.Replace(oneTool, `{"type": "object"}`, schema, 1)))
+	got.wantCode(t, 0)
+	wants(t, got.stderr, "warning: demo.echo: input_schema/properties/list: ", "maxItems")
 }
 
 func TestRegistryCheckAgainstAnEarlierOne(t *testing.T) {
