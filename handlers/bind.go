@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"reflect"
 	"runtime"
@@ -19,15 +20,16 @@ type Handler struct {
 	Transactional bool
 	// File and Func say where it is written, such as leads/leads.go and Leads.Create.
 	File, Func string
+	// Input and Output are the types that the function takes and returns.
+	Input, Output reflect.Type
 
-	fn    reflect.Value
-	input reflect.Type
+	fn reflect.Value
 }
 
 // Run decodes the input, runs the function and encodes its output. Only transactional handlers use tx. Run does not recover
 // from a panic: the caller does, since it has the transaction.
 func (h *Handler) Run(ctx context.Context, tx Tx, call *Call) (json.RawMessage, error) {
-	in := reflect.New(h.input)
+	in := reflect.New(h.Input)
 	if err := json.Unmarshal(call.Input, in.Interface()); err != nil {
 		return nil, &Failure{
 			Message: fmt.Sprintf("The input passed the schema of %s but does not fit %s in %s: %v", call.Tool, h.Func, h.File, err),
@@ -60,6 +62,11 @@ func (h *Handlers) For(tool string) (*Handler, bool) {
 	domain, method, _ := strings.Cut(tool, ".")
 	found, ok := h.byKey[fold(domain)+"."+fold(method)]
 	return found, ok
+}
+
+// All returns every handler, ordered by its function's name.
+func (h *Handlers) All() []*Handler {
+	return slices.SortedFunc(maps.Values(h.byKey), func(a, b *Handler) int { return strings.Compare(a.Func, b.Func) })
 }
 
 var separators = strings.NewReplacer("_", "", ".", "")
@@ -109,7 +116,7 @@ func newHandler(domain reflect.Value, typeName string, method reflect.Method) (*
 			"func(context.Context, handlers.Tx, *handlers.Call, In) (Out, error), or the same without the Tx, with a struct as In; this one is %s",
 			h.Func, h.File, t)
 	}
-	h.input = t.In(t.NumIn() - 1)
+	h.Input, h.Output = t.In(t.NumIn()-1), t.Out(0)
 	return h, nil
 }
 

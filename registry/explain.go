@@ -61,11 +61,11 @@ func (s *schema) verdict(doc any, f finding) string {
 	switch f.keyword {
 	case "additionalProperties", "unevaluatedProperties":
 		_, name := splitPointer(f.path)
-		return "is an unknown property" + cmp.Or(didYouMean(name, slices.Sorted(maps.Keys(s.beside(f.at, "properties")))), ": leave it out")
+		return "is an unknown property" + cmp.Or(DidYouMean(name, slices.Sorted(maps.Keys(s.beside(f.at, "properties")))), ": leave it out")
 	case "type":
 		return "must be " + words(want, " or ", func(v any) string { return kindNames[as[string](v)] }) + " and is " + kindOf(got)
 	case "enum":
-		return "must be one of " + words(want, ", ", show) + didYouMean(as[string](got), texts(want))
+		return "must be one of " + words(want, ", ", show) + DidYouMean(as[string](got), texts(want))
 	case "format":
 		return "is not a valid " + show(want) + examples[show(want)]
 	case "dependencies", "dependentRequired":

@@ -109,7 +109,7 @@ func (l *linter) known(schema map[string]any, name, at string) bool {
 	}
 	if !l.has(name) {
 		known := slices.DeleteFunc(slices.Sorted(maps.Keys(keywords)), func(name string) bool { return !l.has(name) })
-		hint := cmp.Or(instead[name], didYouMean(name, known), ": remove it, or begin its name with x- to keep it as a note")
+		hint := cmp.Or(instead[name], DidYouMean(name, known), ": remove it, or begin its name with x- to keep it as a note")
 		if since := keywords[name].since; since > l.draft {
 			hint = ": name " + draftNames[since] + " in $schema, or remove $schema"
 		}

@@ -47,7 +47,7 @@ func (s *schema) advice(doc any, f finding) string {
 	switch f.keyword {
 	case "additionalProperties":
 		known := slices.Sorted(maps.Keys(s.beside(f.at, "properties")))
-		text = "unknown field" + cmp.Or(didYouMean(name, known),
+		text = "unknown field" + cmp.Or(DidYouMean(name, known),
 			": remove it, or begin its name with x- to keep it as a note; known fields are "+strings.Join(known, ", "))
 	case "required":
 		about = joinPointer(about+"/properties", name)

@@ -9,11 +9,11 @@ func (r *Registry) DidYouMean(tool string) string {
 	for i, t := range r.tools {
 		names[i] = t.Name
 	}
-	return didYouMean(tool, names)
+	return DidYouMean(tool, names)
 }
 
-// didYouMean names the known word that is most like a mistyped one, as the end of a sentence, or nothing.
-func didYouMean(word string, known []string) string {
+// DidYouMean names the known word that is most like a mistyped one, as the end of a sentence, or nothing.
+func DidYouMean(word string, known []string) string {
 	word = plain(word)
 	best, nearest := 0.5, "" // nothing that is less alike helps
 	for _, k := range known {

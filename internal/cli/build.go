@@ -30,7 +30,8 @@ type setup struct {
 	registry  *registry.Registry // filled in by prepare, like the two below
 	from      string             // where the registry comes from
 	telemetry *telemetry.Telemetry
-	pools     []*pgxpool.Pool // filled in by connect
+	pools     []*pgxpool.Pool // filled in by connect, like the one below
+	listenURL string
 }
 
 // prepare does what needs no database.
@@ -44,6 +45,13 @@ func (s *setup) prepare(ctx context.Context) (err error) {
 	}
 	s.log.Info("registry loaded", zap.String("from", s.from), zap.String("version", s.registry.Version),
 		zap.Int("tools", len(s.registry.Tools())), zap.String("sha256", s.registry.SHA256()))
+	without, err := s.program.fit(s.registry)
+	if err != nil {
+		return usageError{err}
+	}
+	if without != "" {
+		s.log.Warn(without)
+	}
 	if err := handlers.Configure(lookup, s.program.Domains...); err != nil {
 		return err
 	}
@@ -61,6 +69,7 @@ func (s *setup) prepare(ctx context.Context) (err error) {
 // connect opens the connections and makes the worker, without starting it.
 func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
 	mode, listenURL, err := findRoutes(ctx, s)
+	s.listenURL = listenURL
 	if err != nil {
 		return nil, err
 	}
@@ -75,22 +84,26 @@ func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
 		}
 		s.pools = append(s.pools, pool)
 	}
-	control, calls := s.pools[0], s.pools[1]
-	if err := s.program.checkSchema(ctx, control); err != nil {
+	if err := s.program.checkSchema(ctx, s.pools[0]); err != nil {
 		return nil, err
 	}
-	if err := handlers.Open(handlers.Env{Pool: calls, Log: s.log}, s.program.Domains...); err != nil {
+	if err := handlers.Open(handlers.Env{Pool: s.pools[1], Log: s.log}, s.program.Domains...); err != nil {
 		return nil, err
 	}
+	return s.newWorker()
+}
+
+// newWorker makes a worker of the registry, once everything is connected.
+func (s *setup) newWorker() (*worker.Worker, error) {
 	bound, err := handlers.Bind(s.program.Domains...)
 	if err != nil {
 		return nil, err
 	}
 	version, _ := s.program.version()
 	return worker.New(worker.Options{
-		Calls:         calls,
-		Control:       control,
-		ListenURL:     listenURL,
+		Calls:         s.pools[1],
+		Control:       s.pools[0],
+		ListenURL:     s.listenURL,
 		Registry:      s.registry,
 		Handlers:      bound,
 		Name:          s.config.WorkerID,

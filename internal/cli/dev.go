@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,9 @@ import (
 
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/pgserver"
+	"github.com/gemworker/gem/registry"
 	"github.com/spf13/cobra"
+	"go.uber.org/zap"
 )
 
 func devCommand(p *Program) *cobra.Command {
@@ -25,8 +28,9 @@ func devCommand(p *Program) *cobra.Command {
 		Long: `
 It prints the connection string for other terminals and an INSERT to paste. The
 worker is set up from the environment, as gem worker is (see gem worker --help);
-only DATABASE_URL is not used. At the end everything is stopped, and the data
-are gone unless --keep or --dir says otherwise.`,
+only DATABASE_URL is not used. A registry that is read from a file is read again
+when the file changes, also under the same version. At the end everything is
+stopped, and the data are gone unless --keep or --dir says otherwise.`,
 		Example: "  gem dev\n  gem dev --keep                    go on with the same data next time",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load()
@@ -88,6 +92,9 @@ func (p *Program) dev(ctx context.Context, cfg *config.Config, dir string, out, 
 	if err != nil {
 		return err
 	}
+	if err := s.forgetOtherContents(ctx); err != nil {
+		return err
+	}
 
 	data := "Its data are gone at the end; --keep keeps them."
 	if dir != "" {
@@ -108,5 +115,71 @@ Or:
   %s
 
 `, data, s.registry.Version, s.from, url, sample.insert(), sample.command())
-	return refusal(w.Run(ctx))
+	for {
+		running, stop := context.WithCancel(ctx)
+		changed := make(chan *registry.Registry, 1)
+		go s.watchRegistry(running, func(r *registry.Registry) {
+			changed <- r
+			stop()
+		})
+		err := w.Run(running)
+		stop()
+		select {
+		case s.registry = <-changed:
+		default:
+			return refusal(err)
+		}
+		if err != nil || ctx.Err() != nil {
+			return refusal(err)
+		}
+		if err := s.forgetOtherContents(ctx); err != nil {
+			return err
+		}
+		if w, err = s.newWorker(); err != nil {
+			return err
+		}
+	}
 }
+
+// forgetOtherContents lets the private database take the registry under a version that it knows with other contents.
+func (s *setup) forgetOtherContents(ctx context.Context) error {
+	_, err := s.pools[0].Exec(ctx, "delete from core_registry_versions where version = $1 and sha256 <> $2", s.registry.Version, s.registry.SHA256())
+	return err
+}
+
+// watchRegistry reads the file of the registry again and again, and calls use once, with the first other contents that can be used.
+func (s *setup) watchRegistry(ctx context.Context, use func(*registry.Registry)) {
+	if _, err := os.Stat(s.from); err != nil {
+		return // it is not from a file
+	}
+	for last := []byte(nil); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(registryPoll):
+		}
+		text, err := os.ReadFile(s.from)
+		if err != nil || bytes.Equal(text, last) {
+			continue // an editor may be replacing it
+		}
+		last = text
+		r, err := registry.ReadFile(s.from)
+		if err == nil {
+			var without string
+			if without, err = s.program.fit(r); err == nil && without != "" {
+				s.log.Warn(without)
+			}
+		}
+		switch {
+		case err != nil:
+			s.log.Error("the changed registry is refused: the worker goes on with the one before", zap.Error(err))
+		case r.SHA256() != s.registry.SHA256():
+			s.log.Info("the registry has changed", zap.String("version", r.Version), zap.Int("tools", len(r.Tools())))
+			use(r)
+			return
+		}
+	}
+}
+
+// registryPoll is how often gem dev looks at the file of its registry.
+const registryPoll = 300 * time.Millisecond

@@ -32,8 +32,8 @@ func registryCheckCommand(p *Program) *cobra.Command {
 		Use:   "check [FILE]",
 		Short: "Check a registry, and print every fault",
 		Long: `
-The exit code is 0 for a registry that a worker would take, otherwise 1. A
-warning names a schema whose inputs can be too expensive to check. With
+The exit code is 0 for a registry that a worker of this program would take,
+otherwise 1: its schemas must fit the structs of the handlers. A warning names a schema whose inputs can be too expensive to check. With
 --against its tools are compared with those of an earlier file: what was added,
 removed and changed is printed, and other contents under the same version are
 refused, as a worker refuses them.`,
@@ -43,6 +43,13 @@ refused, as a worker refuses them.`,
 			r, from, err := p.chosenRegistry(args)
 			if err != nil {
 				return err
+			}
+			without, err := p.fit(r)
+			if err != nil {
+				return err
+			}
+			if without != "" {
+				fmt.Fprintln(cmd.ErrOrStderr(), "note:", without)
 			}
 			said := []string{fmt.Sprintf("ok: %s, version %s (%s)", count(len(r.Tools()), "tool"), r.Version, from)}
 			for _, warning := range r.Warnings() {

@@ -1,0 +1,238 @@
+package cli
+
+import (
+	"cmp"
+	"encoding"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/registry"
+)
+
+func (p *Program) fit(r *registry.Registry) (without string, err error) {
+	bound, err := handlers.Bind(p.Domains...)
+	if err != nil {
+		return "", err
+	}
+	if without, err = fit(r, bound); err != nil {
+		err = fmt.Errorf("the registry and the program's handlers do not fit:\n%w", err)
+	}
+	return without, err
+}
+
+// fit compares a registry with the program's handlers. The error has a line for each field of a handler's struct that its tool's
+// schema does not know, and for each property that the schema requires and the struct lacks: such a handler cannot do its work.
+// without is a sentence about the tools that have no handler, or empty.
+func fit(r *registry.Registry, bound *handlers.Handlers) (without string, err error) {
+	var (
+		faults []error
+		alone  []string
+		spare  = map[string]bool{} // handlers without a tool
+	)
+	for _, h := range bound.All() {
+		spare[h.Func] = true
+	}
+	for _, tool := range r.Tools() {
+		h, ok := bound.For(tool.Name)
+		if !ok {
+			alone = append(alone, tool.Name)
+			continue
+		}
+		delete(spare, h.Func)
+		for _, side := range []struct {
+			name   string
+			schema json.RawMessage
+			goType reflect.Type
+			output bool
+		}{{"input", tool.InputSchema, h.Input, false}, {"output", tool.OutputSchema, h.Output, true}} {
+			var root any
+			if err := json.Unmarshal(side.schema, &root); err != nil {
+				return "", err
+			}
+			c := comparison{root: root, output: side.output}
+			c.compare("", root, side.goType, 0)
+			for _, text := range c.faults {
+				faults = append(faults, fmt.Errorf("%s: %s in %s does not fit %s_schema: %s", tool.Name, h.Func, h.File, side.name, text))
+			}
+		}
+	}
+	if len(alone) > 0 {
+		for i, name := range alone {
+			domain, method, _ := strings.Cut(name, ".")
+			var near []string
+			for _, h := range slices.Sorted(maps.Keys(spare)) {
+				if typeName, methodName, _ := strings.Cut(h, "."); strings.EqualFold(typeName, domain) {
+					near = append(near, methodName)
+				}
+			}
+			if hint := registry.DidYouMean(method, near); hint != "" {
+				alone[i] += " (" + strings.TrimPrefix(hint, ": ") + ")"
+			}
+		}
+		without = "tools without a handler, whose calls end as not_configured: " + strings.Join(alone, ", ")
+	}
+	return without, errors.Join(faults...)
+}
+
+// comparison finds where a schema and a Go type say different things about the fields of an object.
+type comparison struct {
+	root   any // of the schema
+	output bool
+	faults []string
+}
+
+// mostLevels ends the comparison of types that contain themselves.
+const mostLevels = 10
+
+func (c *comparison) compare(at string, schema any, goType reflect.Type, level int) {
+	for goType.Kind() == reflect.Pointer {
+		goType = goType.Elem()
+	}
+	if level > mostLevels || codesItself(goType) {
+		return
+	}
+	o := object{properties: map[string]any{}}
+	c.gather(&o, schema, true, map[string]bool{})
+	switch goType.Kind() {
+	case reflect.Slice, reflect.Array:
+		if o.items != nil {
+			c.compare(at+"[]", o.items, goType.Elem(), level+1)
+		}
+	case reflect.Struct:
+		if len(o.properties) > 0 {
+			c.fields(at, o, goType, level)
+		}
+	}
+}
+
+// fields compares the properties of an object with the fields of a struct.
+func (c *comparison) fields(at string, o object, goType reflect.Type, level int) {
+	fields := jsonFields(goType)
+	if len(fields) == 0 && !c.output {
+		return // it reads the input itself
+	}
+	names := slices.Sorted(maps.Keys(o.properties))
+	for _, name := range names {
+		for field := range fields {
+			if _, exact := fields[name]; !exact && !c.output && strings.EqualFold(field, name) { // encoding/json reads it all the same
+				fields[name] = fields[field]
+				delete(fields, field)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		_, known := o.properties[name]
+		if known {
+			c.compare(join(at, name), o.properties[name], fields[name], level+1)
+		} else if !o.patterns && (o.closed || !c.output) {
+			c.faults = append(c.faults, fmt.Sprintf("the schema has no property %s, which %s names%s", join(at, name), goType,
+				cmp.Or(registry.DidYouMean(name, names), ": add it to the schema, or remove the field")))
+		}
+	}
+	for _, name := range o.required {
+		if _, ok := fields[name]; !ok {
+			c.faults = append(c.faults, fmt.Sprintf("the schema requires %s, and %s has no field for it%s", join(at, name), goType,
+				cmp.Or(registry.DidYouMean(name, slices.Sorted(maps.Keys(fields))), fmt.Sprintf(": add one with the tag `json:%q`", name))))
+		}
+	}
+}
+
+func join(at, name string) string { return strings.TrimPrefix(at+"."+name, ".") }
+
+// object is what a schema says of objects, and of lists.
+type object struct {
+	properties map[string]any
+	required   []string
+	closed     bool // it has no other properties
+	patterns   bool // it knows names by patterns
+	items      any
+}
+
+// gather adds what a schema says, with the schemas that it refers to and combines. always is false in alternatives, which require
+// nothing of all objects.
+func (c *comparison) gather(o *object, schema any, always bool, seen map[string]bool) {
+	s, ok := schema.(map[string]any)
+	if !ok {
+		return
+	}
+	if ref, ok := s["$ref"].(string); ok && !seen[ref] {
+		seen[ref] = true
+		c.gather(o, c.target(ref), always, seen)
+	}
+	for _, keyword := range []string{"allOf", "anyOf", "oneOf", "if", "then", "else"} {
+		parts, ok := s[keyword].([]any)
+		if !ok {
+			parts = []any{s[keyword]}
+		}
+		for _, part := range parts {
+			c.gather(o, part, always && keyword == "allOf", seen)
+		}
+	}
+	properties, _ := s["properties"].(map[string]any)
+	for name, property := range properties {
+		if _, ok := property.(map[string]any); ok || o.properties[name] == nil {
+			o.properties[name] = property
+		}
+	}
+	if required, ok := s["required"].([]any); ok && always {
+		for _, name := range required {
+			if name, ok := name.(string); ok && !slices.Contains(o.required, name) {
+				o.required = append(o.required, name)
+			}
+		}
+	}
+	o.closed = o.closed || always && (s["additionalProperties"] == false || s["unevaluatedProperties"] == false)
+	o.patterns = o.patterns || s["patternProperties"] != nil || s["dependentSchemas"] != nil
+	if _, ok := s["items"].(map[string]any); ok {
+		o.items = s["items"]
+	}
+}
+
+// target is the schema that a reference of the form #/$defs/name leads to, or nil.
+func (c *comparison) target(ref string) any {
+	pointer, ok := strings.CutPrefix(ref, "#")
+	v := c.root
+	for _, token := range strings.Split(pointer, "/")[1:] {
+		around, _ := v.(map[string]any)
+		v = around[strings.NewReplacer("~1", "/", "~0", "~").Replace(token)]
+	}
+	if !ok {
+		return nil
+	}
+	return v
+}
+
+// codesItself reports whether a type reads or writes its own JSON, so that its fields say nothing.
+func codesItself(t reflect.Type) bool {
+	pointer := reflect.PointerTo(t)
+	for _, coder := range []reflect.Type{reflect.TypeFor[json.Unmarshaler](), reflect.TypeFor[json.Marshaler](),
+		reflect.TypeFor[encoding.TextUnmarshaler](), reflect.TypeFor[encoding.TextMarshaler]()} {
+		if pointer.Implements(coder) {
+			return true
+		}
+	}
+	return false
+}
+
+// jsonFields are the fields of a struct by their names in JSON.
+func jsonFields(t reflect.Type) map[string]reflect.Type {
+	all := map[string]reflect.Type{}
+	for _, field := range reflect.VisibleFields(t) {
+		tag := field.Tag.Get("json")
+		name, _, _ := strings.Cut(tag, ",")
+		inside := field.Anonymous && name == "" // encoding/json takes its fields for those of the struct
+		for n := 1; n < len(field.Index); n++ {
+			inside = inside || t.FieldByIndex(field.Index[:n]).Tag.Get("json") != "" // and those of another for its own
+		}
+		if tag != "-" && field.IsExported() && !inside {
+			all[cmp.Or(name, field.Name)] = field.Type
+		}
+	}
+	return all
+}
