@@ -181,6 +181,90 @@ func TestACallerMayHaveSoManyOpenCalls(t *testing.T) {
 	}
 }
 
+func TestACallerMaySendSoMuchInAnHour(t *testing.T) {
+	t.Parallel()
+	db := supabase(t)
+	insert(t, db, "update gem.limits set max_calls_per_hour = 5, max_bytes_per_hour = 1000")
+	const bulk = "insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, %d)"
+	const large = "insert into core_tool_calls (tool_name, input) values ('a.b', jsonb_build_object('x', repeat('a', 600)))"
+	must := func(role, sub, sql string) {
+		t.Helper()
+		if _, err := request(t, db, role, sub, sql); err != nil {
+			t.Errorf("%s %s: %s: %v", role, sub, sql, err)
+		}
+	}
+	refused := func(sub, sql, words, hint string) {
+		t.Helper()
+		_, err := request(t, db, "authenticated", sub, sql)
+		refusedWith(t, sql, err, "PT429", words)
+		var pgErr *pgconn.PgError
+		if errors.As(err, &pgErr) && !strings.HasPrefix(pgErr.Hint, hint) {
+			t.Errorf("%s: the hint is %q, want %q", sql, pgErr.Hint, hint)
+		}
+	}
+
+	refused("ada", fmt.Sprintf(bulk, 6), "too many calls in an hour: you may make 5", "Send less in one request.")
+	must("authenticated", "ada", fmt.Sprintf(bulk, 3))
+	must("authenticated", "ada", "select cancel_tool_call(id) from core_tool_calls") // they count all the same
+	insert(t, db, "update core_tool_calls set created_at = created_at - interval '20 minutes'")
+	must("authenticated", "ada", fmt.Sprintf(bulk, 2))
+	at := texts(t, db, `select to_char((min(created_at) + interval '1 hour') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') from core_tool_calls`)
+	refused("ada", fmt.Sprintf(bulk, 1), "too many calls in an hour", "You may go on at "+at[0])
+	must("service_role", "", fmt.Sprintf(bulk, 6))
+	must("authenticated", "grace", large)
+	refused("grace", large, "too much input in an hour: you may send 1000 bytes", "You may go on at ")
+	must("authenticated", "grace", fmt.Sprintf(bulk, 1))
+
+	insert(t, db, "update core_tool_calls set created_at = created_at - interval '1 hour'")
+	must("authenticated", "ada", fmt.Sprintf(bulk, 5))
+	must("authenticated", "grace", large)
+}
+
+// Each of these inputs also has a number that is refused when the contents are read.
+func TestTheSizeOfAnInputIsLookedAtBeforeItsContents(t *testing.T) {
+	t.Parallel()
+	db := supabase(t)
+	const many = "insert into core_tool_calls (tool_name, input) select 'a.b', jsonb_build_object('n', jsonb_agg(1), 'odd', 1e500) from generate_series(1, %d)"
+	for _, c := range []struct {
+		role  string
+		n     int
+		words string
+	}{
+		{"service_role", 400_000, "input takes more than 1048576 bytes"},
+		{"authenticated", 100_000, "input takes more than 262144 bytes"},
+		{"authenticated", 10, "input has a number beyond 1e400"},
+	} {
+		_, err := request(t, db, c.role, "ada", fmt.Sprintf(many, c.n))
+		refusedWith(t, fmt.Sprint(c.role, c.n), err, "23514", c.words)
+	}
+	// A table keeps 2 MB of the same letter in some 23 KB.
+	insert(t, db, "create table kept (input jsonb); insert into kept values (jsonb_build_object('x', repeat('a', 5000000), 'odd', 1e500))")
+	err := tryInsert(t, db, "insert into core_tool_calls (tool_name, input) select 'a.b', input from kept")
+	refusedWith(t, "a compressed one", err, "23514", "input takes more than 1048576 bytes")
+}
+
+// What takes the most bytes for its length as text is let through up to the limit.
+func TestNoInputWithinTheLimitIsTakenForLarger(t *testing.T) {
+	t.Parallel()
+	db := supabase(t)
+	for what, input := range map[string]string{
+		"digits":          `{"n": [` + strings.Repeat("1, ", 349_000) + `1]}`,
+		"zeros":           `{"n": [` + strings.Repeat("0, ", 349_000) + `0]}`,
+		"lists of one":    `{"n": [` + strings.Repeat("[0], ", 209_000) + `0]}`,
+		"nested lists":    `{"n": [` + strings.Repeat(strings.Repeat("[", 1000)+strings.Repeat("]", 1000)+", ", 500) + `0]}`,
+		"empty texts":     `{"n": [` + strings.Repeat(`"", `, 262_000) + `0]}`,
+		"letters, digits": `{"n": [` + strings.Repeat(`"a", 1, `, 130_000) + `0]}`,
+		"objects":         `{"n": [` + strings.Repeat(`{"": 0}, `, 116_000) + `0]}`,
+	} {
+		if len(input) > 1<<20 {
+			t.Fatalf("%s: %d bytes", what, len(input))
+		}
+		if _, err := db.Exec(t.Context(), "insert into core_tool_calls (tool_name, input) values ('a.b', $1::text::jsonb)", input); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
 func TestTheNumbersOfAnInputAreKept(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)

@@ -33,9 +33,10 @@ func registryCheckCommand(p *Program) *cobra.Command {
 		Short: "Check a registry, and print every fault",
 		Long: `
 The exit code is 0 for a registry that a worker of this program would take,
-otherwise 1: its schemas must fit the structs of the handlers. A warning names a schema whose inputs can be too expensive to check. With
---against its tools are compared with those of an earlier file: what was added,
-removed and changed is printed, and other contents under the same version are
+otherwise 1: its schemas must fit the structs of the handlers. A warning names
+a schema whose inputs can be too expensive to check. With --against its tools
+are compared with those of an earlier file: what was added, removed and changed
+is printed, and other contents under the same version are
 refused, as a worker refuses them.`,
 		Example: "  gem registry check\n  git show main:tools.registry.json > old.json && gem registry check --against old.json",
 		Args:    takes("at most one file", 0, 1),

@@ -13,6 +13,7 @@ declare
   header text;
   bytes  bigint;
   most   gem.limits;
+  cap    bigint      := 1048576; -- of the input, as JSON
   slots  bigint;
 begin
   -- A bulk insert through PostgREST sends null for what a row leaves out.
@@ -32,6 +33,16 @@ begin
   if jsonb_typeof(new.input) <> 'object' then
     raise check_violation using message = format('input must be a JSON object, and is %s', jsonb_typeof(new.input)),
       hint = 'Send {"field": value, …}; JSON as a string inside JSON is a string.';
+  end if;
+  if claims is not null and claims ->> 'role' is distinct from 'service_role' then
+    select * into most from gem.limits;
+    cap := least(cap, most.max_input_bytes);
+  end if;
+  -- The size is looked at before the contents, which take seconds to read where there are millions. A value of jsonb takes at most
+  -- four times what it takes as text: [0, 0] has 12 bytes for each 0 and its comma. || gives it as it is, and not compressed.
+  if pg_column_size('{}'::jsonb || new.input) > 4 * cap + 1024 then
+    raise check_violation using message = format('input takes more than %s bytes as JSON, and may take %1$s', cap),
+      hint = 'Store large content elsewhere and send a link to it.';
   end if;
   -- Postgres keeps 1e131071 in a few bytes and writes it out in 131,072, and 0e-16383 in 16,385: such numbers are looked for
   -- before anything is written out.
@@ -77,8 +88,7 @@ begin
   if length(new.created_by) > 255 then
     raise check_violation using message = 'created_by may have at most 255 characters';
   end if;
-  if claims is not null and claims ->> 'role' is distinct from 'service_role' then
-    select * into most from gem.limits;
+  if most is not null then
     if new.priority not between most.min_priority and most.max_priority then
       raise check_violation using message = format('priority is %s, and must be from %s to %s', new.priority, most.min_priority, most.max_priority);
     end if;
@@ -120,10 +130,12 @@ declare
   caller text  := nullif(claims ->> 'sub', '');
   most   gem.limits;
   worst  record;
+  past   record;
 begin
   if claims is not null and claims ->> 'role' is distinct from 'service_role' then
     select * into most from gem.limits;
-    select max(octet_length(i.input::text)) as bytes, max(i.run_at) as run_at, count(*) as calls into worst from inserted i;
+    select max(octet_length(i.input::text)) as bytes, max(i.run_at) as run_at, count(*) as calls, min(i.created_at) as since
+    into worst from inserted i;
     if worst.bytes > most.max_input_bytes then
       raise check_violation using message = format('input takes %s bytes as JSON, and may take %s', worst.bytes, most.max_input_bytes),
         hint = 'Store large content elsewhere and send a link to it.';
@@ -142,6 +154,23 @@ begin
         raise exception using errcode = 'PT429', -- PostgREST answers with the HTTP status 429
           message = format('too many open calls: you may have %s that have not ended', most.max_open_calls),
           hint = 'Wait until some have their receipt, or cancel them.';
+      end if;
+      select * into past from (
+        select c.created_at, row_number() over newest as calls, sum(pg_column_size(c.input)) over newest as bytes
+        from (
+          select c.created_at, c.input from public.core_tool_calls c
+          where c.created_by = caller and c.created_at > gem.now() - interval '1 hour'
+          order by c.created_at desc limit most.max_calls_per_hour + 1) c
+        window newest as (order by c.created_at desc rows unbounded preceding)) volume
+      where volume.calls > most.max_calls_per_hour or volume.bytes > most.max_bytes_per_hour
+      order by volume.calls limit 1;
+      if found then
+        raise exception using errcode = 'PT429',
+          message = case when past.calls > most.max_calls_per_hour
+            then format('too many calls in an hour: you may make %s', most.max_calls_per_hour)
+            else format('too much input in an hour: you may send %s bytes', most.max_bytes_per_hour) end,
+          hint = case when past.created_at >= worst.since then 'Send less in one request.' else format('You may go on at %s. Calls that have ended count too.',
+            to_char((past.created_at + interval '1 hour') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) end;
       end if;
     end if;
   end if;

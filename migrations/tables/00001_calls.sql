@@ -98,6 +98,9 @@ create table if not exists gem.limits (
   only_row        boolean  primary key default true check (only_row),
   max_open_calls  integer  not null default 1000       check (max_open_calls between 1 and 1000000), -- of one created_by
   max_input_bytes integer  not null default 262144     check (max_input_bytes > 0),                  -- of one input, as JSON text
+  -- Of one created_by, in any 60 minutes, those that have ended too. An insert reads as many entries of an index at most.
+  max_calls_per_hour integer not null default 3600     check (max_calls_per_hour between 1 and 1000000),
+  max_bytes_per_hour bigint  not null default 67108864 check (max_bytes_per_hour > 0),               -- of inputs, as they are stored
   max_run_ahead   interval not null default '366 days' check (max_run_ahead between '0' and '1000 years'),
   min_priority    integer  not null default -10        check (min_priority <= 0), -- each priority that was ever used costs
   max_priority    integer  not null default 0          check (max_priority >= 0)  -- every claim some microseconds
