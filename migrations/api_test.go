@@ -237,7 +237,7 @@ func TestTheSizeOfAnInputIsLookedAtBeforeItsContents(t *testing.T) {
 		_, err := request(t, db, c.role, "ada", fmt.Sprintf(many, c.n))
 		refusedWith(t, fmt.Sprint(c.role, c.n), err, "23514", c.words)
 	}
-	// A table keeps 2 MB of the same letter in some 23 KB.
+	// A table keeps 5 MB of the same letter in some 60 KB.
 	insert(t, db, "create table kept (input jsonb); insert into kept values (jsonb_build_object('x', repeat('a', 5000000), 'odd', 1e500))")
 	err := tryInsert(t, db, "insert into core_tool_calls (tool_name, input) select 'a.b', input from kept")
 	refusedWith(t, "a compressed one", err, "23514", "input takes more than 1048576 bytes")
@@ -247,19 +247,20 @@ func TestTheSizeOfAnInputIsLookedAtBeforeItsContents(t *testing.T) {
 func TestNoInputWithinTheLimitIsTakenForLarger(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
+	insert(t, db, "update gem.limits set max_input_bytes = 10500")
 	for what, input := range map[string]string{
-		"digits":          `{"n": [` + strings.Repeat("1, ", 349_000) + `1]}`,
-		"zeros":           `{"n": [` + strings.Repeat("0, ", 349_000) + `0]}`,
-		"lists of one":    `{"n": [` + strings.Repeat("[0], ", 209_000) + `0]}`,
-		"nested lists":    `{"n": [` + strings.Repeat(strings.Repeat("[", 1000)+strings.Repeat("]", 1000)+", ", 500) + `0]}`,
-		"empty texts":     `{"n": [` + strings.Repeat(`"", `, 262_000) + `0]}`,
-		"letters, digits": `{"n": [` + strings.Repeat(`"a", 1, `, 130_000) + `0]}`,
-		"objects":         `{"n": [` + strings.Repeat(`{"": 0}, `, 116_000) + `0]}`,
+		"digits":          `{"n": [` + strings.Repeat("1, ", 3490) + `1]}`,
+		"zeros":           `{"n": [` + strings.Repeat("0, ", 3490) + `0]}`,
+		"lists of one":    `{"n": [` + strings.Repeat("[0], ", 2090) + `0]}`,
+		"nested lists":    `{"n": [` + strings.Repeat(strings.Repeat("[", 1000)+strings.Repeat("]", 1000)+", ", 5) + `0]}`,
+		"empty texts":     `{"n": [` + strings.Repeat(`"", `, 2620) + `0]}`,
+		"letters, digits": `{"n": [` + strings.Repeat(`"a", 1, `, 1300) + `0]}`,
+		"objects":         `{"n": [` + strings.Repeat(`{"": 0}, `, 1150) + `0]}`,
 	} {
-		if len(input) > 1<<20 {
-			t.Fatalf("%s: %d bytes", what, len(input))
+		if n := len(input); n > 10_500 || n < 10_000 {
+			t.Errorf("%s: %d bytes", what, n)
 		}
-		if _, err := db.Exec(t.Context(), "insert into core_tool_calls (tool_name, input) values ('a.b', $1::text::jsonb)", input); err != nil {
+		if _, err := request(t, db, "authenticated", "ada", "insert into core_tool_calls (tool_name, input) values ('a.b', '"+input+"')"); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -117,8 +117,8 @@ func TestToolsWithoutAHandlerAreNamedInOneLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	without, err := fit(stall(t, fittingInput, fittingOutput, "stall.take_bakc", "stall.close", "shed.open"), bound)
-	want := "tools without a handler, whose calls end as not_configured: stall.take_bakc (did you mean TakeBack?), stall.close, shed.open"
+	without, err := fit(stall(t, fittingInput, fittingOutput, "stall.take_bake", "stall.close", "shed.open"), bound)
+	want := "tools without a handler, whose calls end as not_configured: stall.take_bake (did you mean TakeBack?), stall.close, shed.open"
 	if diff := cmp.Diff(want, without); diff != "" || err != nil {
 		t.Error(diff, err)
 	}
@@ -137,7 +137,7 @@ func TestTheBuiltInToolsFitTheirHandlers(t *testing.T) {
 
 func TestAWorkerRefusesARegistryThatDoesNotFitItsHandlers(t *testing.T) {
 	t.Parallel()
-	other := writeFile(t, strings.Replace(string(builtIn.Registry), `"suburb"`, `"town"`, -1))
+	other := writeFile(t, strings.ReplaceAll(string(builtIn.Registry), `"suburb"`, `"town"`))
 	got := gemWith(t, []string{"DATABASE_URL=" + testdb.NewEmpty(t), "TOOLS_REGISTRY=" + other}, "worker")
 	if got.code == 0 {
 		t.Error("it started")
