@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 )
 
 // File is an archive that is open for appending.
@@ -27,14 +28,19 @@ type File struct {
 // bufferSize is how many bytes are collected before they are written. Only a longer line is split over two writes.
 const bufferSize = 1 << 20
 
-// Open opens the archive at path for appending, or creates it with mode 0600. If an interrupted run left an incomplete last
-// line, Open removes it: that line's call is still in the database. It refuses a file that is not an archive, unchanged.
+// Open opens the archive at path for appending, or creates it. Only the owner of the file may read it: Open takes wider rights away,
+// and fails if it cannot. If an interrupted run left an incomplete last line, Open removes it: that line's call is still in the
+// database. It refuses a file that is not an archive, unchanged.
 func Open(path string) (*File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := repair(file); err != nil {
+	err = repair(file)
+	if err == nil {
+		err = closeToOthers(file)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), file.Close())
 	}
 	// A new file must still be in its folder after a crash. Some systems cannot sync a folder, and need not.
@@ -73,6 +79,18 @@ func repair(file *os.File) error {
 		return err
 	}
 	return file.Truncate(end)
+}
+
+// closeToOthers takes the rights of the group and of others away: an archive holds what all users sent.
+func closeToOthers(file *os.File) error {
+	info, err := file.Stat()
+	if err != nil || info.Mode().Perm()&0o077 == 0 || runtime.GOOS == "windows" { // which has no such rights
+		return err
+	}
+	if err := file.Chmod(info.Mode().Perm() &^ 0o077); err != nil {
+		return fmt.Errorf("others may read the file, and its mode cannot be changed: choose another one: %w", err)
+	}
+	return nil
 }
 
 // endOfLines returns the offset after the last line break of a file of that size.
