@@ -16,7 +16,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 )
 
 // File is an archive that is open for appending.
@@ -28,8 +27,8 @@ type File struct {
 // bufferSize is how many bytes are collected before they are written. Only a longer line is split over two writes.
 const bufferSize = 1 << 20
 
-// Open opens the archive at path for appending, or creates it. Only the owner of the file may read it: Open takes wider rights away,
-// and fails if it cannot. If an interrupted run left an incomplete last line, Open removes it: that line's call is still in the
+// Open opens the archive at path for appending, or creates it. Only this user of the machine may read it: Open takes wider rights
+// away, and refuses a file of another user. If an interrupted run left an incomplete last line, Open removes it: that line's call is still in the
 // database. It refuses a file that is not an archive, unchanged.
 func Open(path string) (*File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
@@ -79,18 +78,6 @@ func repair(file *os.File) error {
 		return err
 	}
 	return file.Truncate(end)
-}
-
-// closeToOthers takes the rights of the group and of others away: an archive holds what all users sent.
-func closeToOthers(file *os.File) error {
-	info, err := file.Stat()
-	if err != nil || info.Mode().Perm()&0o077 == 0 || runtime.GOOS == "windows" { // which has no such rights
-		return err
-	}
-	if err := file.Chmod(info.Mode().Perm() &^ 0o077); err != nil {
-		return fmt.Errorf("others may read the file, and its mode cannot be changed: choose another one: %w", err)
-	}
-	return nil
 }
 
 // endOfLines returns the offset after the last line break of a file of that size.

@@ -157,3 +157,17 @@ func TestAnArchiveThatOthersMayReadIsClosedToThem(t *testing.T) {
 		t.Errorf("what is no archive has the rights %v (%v)", info.Mode(), err)
 	}
 }
+
+func TestAnArchiveOfAnotherUserIsRefused(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "calls.jsonl")
+	if err := os.WriteFile(path, []byte(first+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(path, 65534, -1); err != nil {
+		t.Skipf("only root can give a file away: %v", err)
+	}
+	if _, err := archive.Open(path); err == nil || !strings.Contains(err.Error(), "belongs to another user") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -42,8 +42,8 @@ func TestTheCodeOfTheDocumentsRuns(t *testing.T) {
 	if len(script) != 4 {
 		t.Fatalf("docs/supabase.md has %d blocks that run, want 4", len(script))
 	}
-	script = append(script, `return [error, receipt.status, calls.map(c => c.status), mine.length, journal.map(e => e.event), ended, receipts.map(r => r.status)]`)
-	want := `[null,"succeeded",["queued","queued"],3,["queued","claimed","succeeded"],"succeeded",["succeeded"]]`
+	script = append(script, `return [error, receipt.status, calls.map(c => c.status), mine.length, journal.map(e => e.event), ended, receipts.some(r => r.call_id === id)]`)
+	want := `[null,"succeeded",["queued","queued"],3,["queued","claimed","succeeded"],"succeeded",true]`
 	if got := c.Run(ada, strings.Join(script, "\n")); string(got) != want {
 		t.Errorf("docs/supabase.md: got %s, want %s", got, want)
 	}
