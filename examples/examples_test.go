@@ -34,7 +34,8 @@ const (
 func start(t *testing.T) *supabase.Project {
 	t.Helper()
 	p := supabase.Start(t, supabase.Options{})
-	handlertest.Start(t, handlertest.Options{Database: p.DatabaseURL, Domains: builtin.Domains(), Registry: gem.BuiltInRegistry})
+	opened := strings.Replace(string(gem.BuiltInRegistry), `"name": "comms.send_sms",`, `"name": "comms.send_sms", "frontends": true,`, 1)
+	handlertest.Start(t, handlertest.Options{Database: p.DatabaseURL, Domains: builtin.Domains(), Registry: []byte(opened)})
 	return p
 }
 
@@ -73,6 +74,7 @@ func TestAPhoneCallsATool(t *testing.T) {
 		{"no input", bare, []string{"os.health_check"}, 0, `"status": "succeeded"`},
 		{"a wrong input", bare, []string{"os.create_note", "{}"}, 1, `"error_code": "validation_error"`},
 		{"what is not set up", bare, []string{"comms.send_sms", sms}, 3, `"TWILIO_ACCOUNT_SID"`},
+		{"a closed tool", bare, []string{"comms.send_email", "{}"}, 2, "comms.send_email is closed to signed-in users"},
 		{"an input that is none", bare, []string{"os.create_note", "[]"}, 2, "it must be a JSON object"},
 		{"a name that is none", bare, []string{""}, 2, "HTTP 400: tool_name must be the name of a tool"},
 		{"a wrong token", []string{"GEM_URL=" + p.PostgREST, "GEM_TOKEN=x"}, []string{"os.health_check"}, 2, "HTTP 401: "},

@@ -49,6 +49,8 @@ type Call struct {
 	SessionID string
 	// CreatedBy is the user that the database took from the frontend's token; empty if there was none.
 	CreatedBy string
+	// SignedIn reports whether the call was made with the token of a user: it came from outside, and not from a server of yours.
+	SignedIn bool
 	// Input is the validated input as it stands in the row.
 	Input json.RawMessage
 

@@ -136,7 +136,7 @@ func TestACallComesWithItsReceiptAndItsJournal(t *testing.T) {
 		if got, err := ask(t, db, "service_role", "", sql); err != nil || got != want {
 			t.Errorf("%s: %q, want %q, %v", sql, got, want, err)
 		}
-		if got, err := ask(t, db, "authenticated", "mallory", strings.Replace(sql, "count(r.id)::text", "nullif(count(r.id), 0)::text", 1)); err != nil || got != "" {
+		if got, err := ask(t, db, "authenticated", "mallory", sql); err == nil || !strings.Contains(err.Error(), "permission denied") {
 			t.Errorf("mallory: %s: %q, %v", sql, got, err)
 		}
 	}

@@ -32,6 +32,7 @@ const (
 	OutcomeUnknown  Code = "outcome_unknown"  // the worker went away in the middle, and the call must not run twice
 	WorkerLost      Code = "worker_lost"      // an attempt lost its worker, and none is left
 	Cancelled       Code = "cancelled"        // someone asked to cancel the call
+	NotAllowed      Code = "not_allowed"      // the tool is closed to signed-in users, and one of them made the call
 )
 
 // Receipt is the one final record of a call.

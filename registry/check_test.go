@@ -52,7 +52,7 @@ var refusals = []struct {
 
 	{"mistyped field", file(entry(fields{"timeout": `3`})), []string{"leads.create: timeout: unknown field: did you mean timeout_ms?"}, true},
 	{"field in another style", file(entry(fields{"inputSchema": `{}`})), []string{"leads.create: inputSchema: did you mean input_schema?"}, true},
-	{"field of another dialect", file(entry(fields{"parameters": `{}`})), []string{"leads.create: parameters: known fields are description, idempotency, input_schema"}, true},
+	{"field of another dialect", file(entry(fields{"parameters": `{}`})), []string{"leads.create: parameters: known fields are description, frontends, idempotency, input_schema"}, true},
 	{"unknown field", file(entry(fields{"colour": `1`})), []string{"leads.create: colour: unknown field: remove it, or begin its name with x- to keep it as a note; known fields are description,"}, true},
 
 	{"input_schema of another type", file(entry(fields{"input_schema": `"object"`})), []string{"leads.create: input_schema: must be an object or a boolean and is a string"}, true},
@@ -101,6 +101,7 @@ var refusals = []struct {
 	}, true},
 	{"retry of nothing", file(entry(fields{"retry": `{"max_attempts": 0, "backoff_ms": 0}`})), []string{
 		"leads.create: retry.backoff_ms: must be at least 1; it is 0", "leads.create: retry.max_attempts: must be at least 1; it is 0"}, true},
+	{"frontends of another type", file(entry(fields{"frontends": `"yes"`})), []string{"leads.create: frontends: must be a boolean and is a string. Whether signed-in users"}, true},
 	{"retry of another type", file(entry(fields{"retry": `3`})), []string{"leads.create: retry: must be an object and is a number"}, true},
 	{"mistyped retry", file(entry(fields{"retry": `{"attempts": 3}`})), []string{"leads.create: retry.attempts: unknown field: did you mean max_attempts?"}, true},
 
@@ -245,7 +246,7 @@ func TestEditorSchemaAgreesWithParse(t *testing.T) {
 			}
 		}
 	}
-	for _, known := range strings.Split("name, description, input_schema, output_schema, permissions, idempotency, timeout_ms, receipt_fields, retry", ", ") {
+	for _, known := range strings.Split("name, description, input_schema, output_schema, permissions, frontends, idempotency, timeout_ms, receipt_fields, retry", ", ") {
 		if _, ok := doc.Defs.Tool.Properties[known]; !ok {
 			t.Errorf("the schema does not know the field %s", known)
 		}

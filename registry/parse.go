@@ -105,6 +105,11 @@ func (p *parser) tool(at string, entry map[string]any) *Tool {
 		},
 		entry: entry,
 	}
+	if open, stated := entry["frontends"].(bool); stated {
+		t.Frontends = open
+	} else {
+		t.Frontends = !slices.ContainsFunc(t.Permissions, func(permission string) bool { return !ofDatabase(permission) })
+	}
 	t.input = p.schema(entry["input_schema"], at+"/input_schema", "the input")
 	t.input.object = true
 	t.output = p.schema(entry["output_schema"], at+"/output_schema", "the output")

@@ -36,6 +36,9 @@ type Tool struct {
 	InputSchema, OutputSchema json.RawMessage
 	// Permissions have the form verb:object, such as read:db and send:sms; there may be none.
 	Permissions []string
+	// Frontends reports whether signed-in users may call the tool. Where the file does not say, they may if the tool needs no
+	// permission but read:db and write:db.
+	Frontends   bool
 	Idempotency Idempotency
 	// Timeout ends a run of the tool: 1 ms to 24 h.
 	Timeout time.Duration
@@ -46,6 +49,22 @@ type Tool struct {
 	input, output *schema
 	entry         map[string]any // as it stands in the file
 }
+
+// ClosedBecause says why signed-in users may not call the tool, as in "needs the permission send:sms". It is empty for a tool
+// that they may call.
+func (t *Tool) ClosedBecause() string {
+	_, stated := t.entry["frontends"]
+	switch {
+	case t.Frontends:
+		return ""
+	case stated:
+		return `has "frontends": false in the registry`
+	}
+	beyond := slices.DeleteFunc(slices.Clone(t.Permissions), ofDatabase)
+	return "needs the permission " + strings.Join(beyond, " and ")
+}
+
+func ofDatabase(permission string) bool { return permission == "read:db" || permission == "write:db" }
 
 // Idempotency says when a call repeats the result of an earlier one instead of running.
 type Idempotency struct {

@@ -308,3 +308,24 @@ func TestThousandToolsAreParsedInATime(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 }
+
+func TestAToolIsClosedToSignedInUsersUnlessItOnlyUsesTheDatabase(t *testing.T) {
+	for _, c := range []struct {
+		permissions, frontends, why string // why it is closed; empty for an open one
+	}{
+		{``, ``, ""},
+		{`[]`, ``, ""},
+		{`["read:db"]`, ``, ""},
+		{`["write:db", "read:db"]`, ``, ""},
+		{`["write:db", "send:sms"]`, ``, "needs the permission send:sms"},
+		{`["net:http", "send:sms"]`, ``, "needs the permission net:http and send:sms"},
+		{`["read:files"]`, ``, "needs the permission read:files"},
+		{`["net:http"]`, `true`, ""},
+		{`["read:db"]`, `false`, `has "frontends": false in the registry`},
+	} {
+		tool, _ := parse(t, file(entry(fields{"permissions": c.permissions, "frontends": c.frontends}))).Tool("leads.create")
+		if why := tool.ClosedBecause(); why != c.why || tool.Frontends != (c.why == "") {
+			t.Errorf("%s %s: open %v, %q; want %q", c.permissions, c.frontends, tool.Frontends, why, c.why)
+		}
+	}
+}

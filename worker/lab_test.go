@@ -285,6 +285,8 @@ type tool struct {
 	keyField string
 	timeout  time.Duration // 20 s
 	attempts int           // 3
+
+	permissions []string
 }
 
 func labRegistry(version string, tools ...tool) []byte {
@@ -313,7 +315,7 @@ func labRegistry(version string, tools ...tool) []byte {
 				"properties": object{"text": text, "then": text, "gate": text, "key": text}},
 			"output_schema": object{"type": "object", "required": []string{"text"},
 				"properties": object{"text": text, "extra": object{"not": object{"const": 1}}}},
-			"idempotency": idempotency, "timeout_ms": tl.timeout.Milliseconds(), "permissions": []string{},
+			"idempotency": idempotency, "timeout_ms": tl.timeout.Milliseconds(), "permissions": append([]string{}, tl.permissions...),
 			"retry": object{"max_attempts": tl.attempts, "backoff_ms": 1},
 		})
 	}

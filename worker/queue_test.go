@@ -321,7 +321,7 @@ func TestACallIsLeftToAWorkerThatKnowsItsTool(t *testing.T) {
 	t.Parallel()
 	env, lab := startLab(t, nil, tool{name: "lab.send"})
 	other := env.StartWorker(func(o *worker.Options) {
-		o.Registry = must(registry.Parse([]byte(labRegistry("2.0.0", tool{name: "lab.nothing"}))))
+		o.Registry = must(registry.Parse(labRegistry("2.0.0", tool{name: "lab.nothing"})))
 	})
 	runSQL(t, connection(t, env), "select gem.start_worker('knows it', 1, '', '1.0.0', '1 hour', '{tool lab.send}')") // and is busy
 	id := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x"})})

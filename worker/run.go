@@ -54,7 +54,7 @@ func (w *Worker) run(c *claimedCall) *end {
 }
 
 // decide ends what can be decided without running anything: the call was cancelled or taken away, the worker stops, the tool is
-// unknown, the input is wrong, nobody wrote a handler, or lost attempts forbid another.
+// unknown or closed, the input is wrong, nobody wrote a handler, or lost attempts forbid another.
 func (a *attempt) decide(ctx context.Context) *end {
 	switch cause := context.Cause(ctx); {
 	case cause == nil:
@@ -73,6 +73,9 @@ func (a *attempt) decide(ctx context.Context) *end {
 	var known, bound bool
 	if a.tool, known = a.options.Registry.Tool(a.Tool); !known {
 		return a.leaveUnknown(ctx)
+	}
+	if a.SignedIn && !a.tool.Frontends {
+		return a.notAllowed()
 	}
 	if end := a.checkInput(ctx); end != nil {
 		return end
@@ -157,7 +160,8 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 // still open: write commits it together with the receipt.
 func (a *attempt) execute(ctx context.Context) *end {
 	a.call = &handlers.Call{
-		ID: a.CallID, Tool: a.tool.Name, Attempt: a.Number, SessionID: a.SessionID, CreatedBy: a.CreatedBy, Input: a.Input,
+		ID: a.CallID, Tool: a.tool.Name, Attempt: a.Number, SessionID: a.SessionID, CreatedBy: a.CreatedBy,
+		SignedIn: a.SignedIn, Input: a.Input,
 	}
 	ctx, a.tx = a.lanes.Begin(ctx, a.tool.Timeout)
 
@@ -183,6 +187,15 @@ func (a *attempt) mayHaveDone() string {
 		return "Nothing of it stays: its rows went with its transaction."
 	}
 	return "The effects list what it did as far as that is known; it may have done more."
+}
+
+func (a *attempt) notAllowed() *end {
+	lost := ""
+	if a.Losses > 0 {
+		lost = " What an earlier attempt did whose worker was lost is not known."
+	}
+	return failed(receipts.NotAllowed, fmt.Sprintf("%s is closed to signed-in users: it %s. A server may call it with a secret key. Who keeps "+
+		`the registry opens it with "frontends": true in its entry.%s`, a.tool.Name, a.tool.ClosedBecause(), lost), nil)
 }
 
 func (a *attempt) invalidInput(faults []registry.Fault) *end {

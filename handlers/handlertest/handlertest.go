@@ -29,6 +29,7 @@ import (
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/worker"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -170,6 +171,7 @@ type Call struct {
 	Key       string // the client's idempotency key
 	Session   string
 	CreatedBy string
+	SignedIn  bool // as the user CreatedBy, with a token
 	Priority  int
 	RunAt     time.Time
 }
@@ -177,8 +179,19 @@ type Call struct {
 // Insert puts a call into the queue, as a frontend does, and returns its id.
 func (e *Env) Insert(c Call) string {
 	e.t.Helper()
-	id, err := client.Enqueue(context.Background(), e.DB, client.NewCall{Tool: c.Tool, Input: json.RawMessage(cmp.Or(c.Input, "{}")),
-		IdempotencyKey: c.Key, SessionID: c.Session, CreatedBy: c.CreatedBy, Priority: c.Priority, RunAt: c.RunAt})
+	call := client.NewCall{Tool: c.Tool, Input: json.RawMessage(cmp.Or(c.Input, "{}")),
+		IdempotencyKey: c.Key, SessionID: c.Session, CreatedBy: c.CreatedBy, Priority: c.Priority, RunAt: c.RunAt}
+	var id string
+	err := pgx.BeginFunc(context.Background(), e.DB, func(tx pgx.Tx) (err error) {
+		if c.SignedIn {
+			if _, err := tx.Exec(context.Background(), `select set_config('request.jwt.claims',
+				jsonb_strip_nulls(jsonb_build_object('role', 'authenticated', 'sub', nullif($1, '')))::text, true)`, c.CreatedBy); err != nil {
+				return err
+			}
+		}
+		id, err = client.Enqueue(context.Background(), tx, call)
+		return err
+	})
 	if err != nil {
 		e.t.Fatal(err)
 	}

@@ -65,7 +65,7 @@ type Note struct {
 func (*OS) SearchNotes(ctx context.Context, tx handlers.Tx, call *handlers.Call, in SearchNotes) (NotesFound, error) {
 	found, err := table.List[Note](ctx, tx, call, "notes", `
 		select id::text, domain, title, content, entity_refs, created_at, updated_at from notes
-		where (title || ' ' || content) ilike all ($1::text[]) and ($2 in ('', 'both') or domain in ($2, 'both'))
-		order by created_at desc, id limit $3`, value.Words(in.Query), in.Domain, in.Limit.Or(20, 50))
+		where (title || ' ' || content) ilike all ($1::text[]) and ($2 in ('', 'both') or domain in ($2, 'both')) and `+mayUse(4)+`
+		order by created_at desc, id limit $3`, value.Words(in.Query), in.Domain, in.Limit.Or(20, 50), reader(call))
 	return NotesFound{Results: found}, err
 }

@@ -2,7 +2,8 @@
 // state of things, a search in the journal, and a health check.
 //
 // A row belongs to a domain of life: business, personal, or both. A search in business finds rows that are business or both;
-// a search in both, or without a domain, finds everything.
+// a search in both, or without a domain, finds everything. In the call of a signed-in user the tools find and change only those
+// personal rows that this user's calls made, and leave out all others.
 package os
 
 import (
@@ -66,4 +67,17 @@ func (o *OS) HealthCheck(ctx context.Context, tx handlers.Tx, _ *handlers.Call, 
 		health.Checks["tables"] = "missing: " + strings.Join(missing, ", ") + "; run gem migrate"
 	}
 	return health, nil
+}
+
+// reader returns the user whose personal rows a call may use; nil if it may use all of them, since no signed-in user made it.
+func reader(call *handlers.Call) *string {
+	if !call.SignedIn {
+		return nil
+	}
+	return &call.CreatedBy
+}
+
+// mayUse is the condition that [reader], which is the argument of that number, may use a row of notes, tasks or reminders.
+func mayUse(argument int) string {
+	return fmt.Sprintf("($%[1]d::text is null or domain <> 'personal' or created_by = $%[1]d)", argument)
 }

@@ -421,3 +421,131 @@ func TestAPatchIsRefusedWithAllItsFaults(t *testing.T) {
 		}
 	}
 }
+
+// The tools of one team are shared, and what is personal is not: a user who signed in has no way to it.
+func TestASignedInUserFindsAndChangesOnlyItsOwnPersonalRows(t *testing.T) {
+	t.Parallel()
+	env := startAll(t)
+	as := func(user, tool, input string) *receipts.Receipt {
+		t.Helper()
+		return env.Run(handlertest.Call{Tool: tool, Input: input, CreatedBy: user, SignedIn: true})
+	}
+	tasks := map[string]string{}
+	for _, domain := range []string{"personal", "business"} {
+		tasks[domain] = handlertest.Output[os.TaskRef](t, as("ada", "os.create_task", `{"title": "adas `+domain+`", "domain": "`+domain+`"}`)).TaskID
+		as("ada", "os.create_note", `{"title": "adas `+domain+`", "content": "", "domain": "`+domain+`"}`)
+		as("ada", "os.create_reminder", `{"title": "adas `+domain+`", "remind_at": "2199-01-01T00:00:00Z", "domain": "`+domain+`"}`)
+	}
+	env.Run(handlertest.Call{Tool: "os.create_note", Input: `{"title": "nobodys personal", "content": "", "domain": "personal"}`})
+	env.Run(handlertest.Call{Tool: "os.refresh_state_snapshot", Input: `{"domain": "both"}`, CreatedBy: "grace"}) // a server for her: it has all
+
+	// Whatever finds rows.
+	for _, find := range []struct{ tool, input string }{
+		{"os.search_notes", `{"query": ""}`}, {"os.search_notes", `{"query": "adas", "domain": "personal"}`},
+		{"os.list_tasks", `{}`}, {"os.list_tasks", `{"status": "all", "domain": "personal"}`}, {"os.list_tasks", `{"status": "open"}`},
+		{"os.get_state_snapshot", `{"domain": "personal"}`}, {"os.get_state_snapshot", `{"domain": "both"}`},
+	} {
+		for user, finds := range map[string]bool{"ada": true, "grace": false, "": false} {
+			result := string(as(user, find.tool, find.input).Result)
+			if strings.Contains(result, "adas personal") != finds || strings.Contains(result, "nobodys") || strings.Contains(result, `"error"`) {
+				t.Errorf("%q: %s %s: %s", user, find.tool, find.input, result)
+			}
+		}
+	}
+	var counted struct {
+		State struct {
+			Notes     struct{ Total int }
+			Tasks     struct{ Open int }
+			Reminders struct{ Upcoming int }
+		}
+	}
+	for user, want := range map[string]int{"ada": 2, "grace": 1} {
+		as(user, "os.refresh_state_snapshot", `{"domain": "both"}`)
+		if err := json.Unmarshal(as(user, "os.get_state_snapshot", `{"domain": "both"}`).Result, &counted); err != nil ||
+			counted.State.Notes.Total != want || counted.State.Tasks.Open != want || counted.State.Reminders.Upcoming != want {
+			t.Errorf("%s: %+v, %v; want %d of each", user, counted, err, want)
+		}
+	}
+	// A server's call has them all, and is not given the state that one user sees.
+	if got := do[os.NotesFound](env, "os.search_notes", `{"query": "personal"}`).Results; len(got) != 2 {
+		t.Errorf("the server finds %d notes, want 2", len(got))
+	}
+	if got := do[os.StateSnapshot](env, "os.get_state_snapshot", `{"domain": "both"}`); !strings.Contains(string(got.State), "nobodys personal") {
+		t.Errorf("the server's state: %s", got.State)
+	}
+
+	// Whatever changes rows: the answer is that of a row which does not exist.
+	before := rowsOf(t, env, "tasks")
+	for _, change := range []struct{ tool, of, more string }{
+		{"os.update_task", "personal", `, "patch": {"title": "mine"}`}, {"os.update_task", "personal", `, "patch": {"domain": "both"}`},
+		{"os.update_task", "personal", ``}, {"os.complete_task", "personal", ``}, {"os.defer_task", "personal", `, "due_at": "2199-01-01T00:00:00Z"`},
+		{"os.update_task", "business", `, "patch": {"domain": "personal"}`},
+	} {
+		answer := func(id string) string {
+			failed := handlertest.ErrorOf(t, as("grace", change.tool, `{"task_id": "`+id+`"`+change.more+`}`))
+			return strings.ReplaceAll(fmt.Sprintf("%s %s %s", failed.Code, failed.Message, failed.Details), id, "ID")
+		}
+		if foreign, missing := answer(tasks[change.of]), answer(noRow); foreign != missing {
+			t.Errorf("%s%s of ada: %s; of nobody: %s", change.tool, change.more, foreign, missing)
+		}
+	}
+	if after := rowsOf(t, env, "tasks"); after != before {
+		t.Errorf("grace changed\n%s\nto\n%s", before, after)
+	}
+	if r := as("grace", "os.complete_task", `{"task_id": "`+tasks["business"]+`"}`); r.Status != receipts.Succeeded {
+		t.Errorf("what is the team's: %s", r.Result)
+	}
+	if r := as("ada", "os.update_task", `{"task_id": "`+tasks["personal"]+`", "patch": {"title": "still hers"}}`); r.Status != receipts.Succeeded {
+		t.Errorf("her own: %s", r.Result)
+	}
+}
+
+func rowsOf(t *testing.T, env *handlertest.Env, table string) (rows string) {
+	t.Helper()
+	if err := env.DB.QueryRow(t.Context(), "select string_agg(x::text, E'\n' order by x::text) from "+table+" x").Scan(&rows); err != nil {
+		t.Fatal(err)
+	}
+	return rows
+}
+
+// A row is its call's user's, also where someone writes it by hand and says otherwise.
+func TestARowBelongsToTheUserOfItsCall(t *testing.T) {
+	t.Parallel()
+	env := start(t)
+	id := env.Insert(handlertest.Call{Tool: "os.create_note", Input: `{"title": "t", "content": "", "domain": "personal"}`, CreatedBy: "ada", SignedIn: true})
+	env.Await(id)
+	for _, sql := range []string{
+		"insert into notes (title, created_by, call_id) values ('forged', 'grace', '" + id + "')",
+		"insert into notes (title, created_by) values ('of no call', 'grace')",
+	} {
+		if _, err := env.DB.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got string
+	if err := env.DB.QueryRow(t.Context(), "select string_agg(title || ' ' || coalesce(created_by, '-'), ', ' order by title) from notes").Scan(&got); err != nil ||
+		got != "forged ada, of no call -, t ada" {
+		t.Errorf("got %s, %v", got, err)
+	}
+}
+
+func TestTheJournalTellsAUserNothingOfWorkers(t *testing.T) {
+	t.Parallel()
+	env := start(t)
+	id := env.Insert(handlertest.Call{Tool: "os.health_check", CreatedBy: "ada", SignedIn: true})
+	env.Await(id)
+	search := handlertest.Call{Tool: "os.audit_log_search", Input: `{"call_id": "` + id + `"}`, CreatedBy: "ada", SignedIn: true}
+	for _, item := range handlertest.Output[os.AuditLog](t, env.Run(search)).Items {
+		if item.WorkerID != nil {
+			t.Errorf("%s names the worker %s", item.EventType, *item.WorkerID)
+		}
+	}
+	search.CreatedBy = "" // with a token that names nobody
+	if items := handlertest.Output[os.AuditLog](t, env.Run(search)).Items; len(items) != 0 {
+		t.Errorf("nobody sees %+v", items)
+	}
+	search.SignedIn = false
+	if items := handlertest.Output[os.AuditLog](t, env.Run(search)).Items; len(items) != 3 || items[0].WorkerID == nil {
+		t.Errorf("a server sees %+v", items)
+	}
+}

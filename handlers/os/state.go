@@ -23,8 +23,11 @@ type StateSnapshot struct {
 
 // currentState is the state of domain $1, with its activity since $2 (by default in the last 7 days), as one row: state, since,
 // and how many rows of countedTables were read. Leads, interactions and messages are business, so a personal state leaves
-// them out. The lists hold the next or latest five. [currentStateOf] puts the beginning of its with clause before it.
-const currentState = `
+// them out, and of personal rows those that the reader $3 may use. The lists hold the next or latest five. [currentStateOf] puts the beginning of its with clause before it.
+var currentState = `
+	tasks as not materialized (select * from public.tasks where ` + mayUse(3) + `),
+	reminders as not materialized (select * from public.reminders where ` + mayUse(3) + `),
+	notes as not materialized (select * from public.notes where ` + mayUse(3) + `),
 	period as (select coalesce($2::timestamptz, now() - interval '7 days') as since),
 	t as (
 		select count(*) filter (where status = 'open') as open,
@@ -96,8 +99,8 @@ func readState(call *handlers.Call, seen []int) {
 	}
 }
 
-// GetStateSnapshot is os.get_state_snapshot: the latest stored snapshot of exactly this domain or, if none is stored, the
-// current state, which is not stored. as_of says how old it is; os.refresh_state_snapshot makes a new one.
+// GetStateSnapshot is os.get_state_snapshot: the latest stored snapshot of exactly this domain, of those that count the personal
+// rows of the same reader, or, if none is stored, the current state, which is not stored. as_of says how old it is; os.refresh_state_snapshot makes a new one.
 func (*OS) GetStateSnapshot(ctx context.Context, tx handlers.Tx, call *handlers.Call, in GetStateSnapshot) (StateSnapshot, error) {
 	out := StateSnapshot{Domain: in.Domain}
 	current, err := currentStateOf(ctx, tx)
@@ -106,11 +109,12 @@ func (*OS) GetStateSnapshot(ctx context.Context, tx handlers.Tx, call *handlers.
 	}
 	var seen []int // null for a stored snapshot
 	err = tx.QueryRow(ctx, `with stored as (
-			select as_of, state from state_snapshots where domain = $1 order by as_of desc limit 1)
+			select as_of, state from state_snapshots where domain = $1 and (domain = 'business' or created_by is not distinct from $3)
+			order by as_of desc limit 1)
 		select as_of, state, null from stored
 		union all
 		select now(), state, seen from (`+current+`) current
-		where not exists (select from stored)`, in.Domain, nil).Scan(&out.AsOf, &out.State, &seen)
+		where not exists (select from stored)`, in.Domain, nil, reader(call)).Scan(&out.AsOf, &out.State, &seen)
 	switch {
 	case err != nil:
 		return out, fmt.Errorf("read the state: %w", err)
@@ -144,9 +148,9 @@ func (*OS) RefreshStateSnapshot(ctx context.Context, tx handlers.Tx, call *handl
 	var seen []int
 	err = tx.QueryRow(ctx, `with current as materialized (`+current+`),
 		stored as (
-			insert into state_snapshots (domain, as_of, since, state, call_id) select $1, now(), since, state, $3 from current
+			insert into state_snapshots (domain, as_of, since, state, created_by, call_id) select $1, now(), since, state, $3, $4 from current
 			returning id, as_of)
-		select stored.id::text, stored.as_of, seen from stored, current`, in.Domain, in.Since, call.ID).Scan(&out.SnapshotID, &out.AsOf, &seen)
+		select stored.id::text, stored.as_of, seen from stored, current`, in.Domain, in.Since, reader(call), call.ID).Scan(&out.SnapshotID, &out.AsOf, &seen)
 	if err != nil {
 		return out, fmt.Errorf("store the state: %w", err)
 	}

@@ -49,8 +49,15 @@ var taskColumns = map[string]value.Rule{
 	"status":      value.OneOf("open", "done"),
 }
 
-// UpdateTask is os.update_task. Setting status opens a task again, or completes it.
+// UpdateTask is os.update_task. Setting status opens a task again, or completes it. A signed-in user makes no task of another
+// personal, which would take it away from everybody.
 func (*OS) UpdateTask(ctx context.Context, tx handlers.Tx, call *handlers.Call, in UpdateTask) (TaskRef, error) {
+	if user := reader(call); user != nil { // an empty patch must not tell that there is such a task
+		var id string
+		if err := table.Row(ctx, tx, "tasks", in.TaskID, "select id::text from tasks where id = $1 and "+mayUse(2), []any{user}, &id); err != nil {
+			return TaskRef{}, err
+		}
+	}
 	var due struct { // Postgres would not read every date-time that the rule lets through
 		At *value.Time `json:"due_at"`
 	}
@@ -67,7 +74,9 @@ func (*OS) UpdateTask(ctx context.Context, tx handlers.Tx, call *handlers.Call, 
 				else completed_at end,
 			completion_note = case when $2::jsonb ->> 'status' = 'open' then null else completion_note end,
 			updated_at  = now()
-		where id = $1 returning id::text`, due.At)
+		where id = $1 and `+mayUse(4)+`
+			and ($4 is null or $2::jsonb ->> 'domain' is distinct from 'personal' or created_by = $4)
+		returning id::text`, due.At, reader(call))
 	return TaskRef{TaskID: id}, err
 }
 
@@ -81,7 +90,7 @@ type CompleteTask struct {
 func (*OS) CompleteTask(ctx context.Context, tx handlers.Tx, call *handlers.Call, in CompleteTask) (TaskRef, error) {
 	id, err := table.Update(ctx, tx, call, "tasks", in.TaskID, `update tasks set status = 'done', completed_at = coalesce(completed_at, now()),
 			completion_note = coalesce($2, completion_note), updated_at = now()
-		where id = $1 returning id::text`, table.Null(in.Note))
+		where id = $1 and `+mayUse(3)+` returning id::text`, table.Null(in.Note), reader(call))
 	return TaskRef{TaskID: id}, err
 }
 
@@ -95,7 +104,7 @@ type DeferTask struct {
 // DeferTask is os.defer_task.
 func (*OS) DeferTask(ctx context.Context, tx handlers.Tx, call *handlers.Call, in DeferTask) (TaskRef, error) {
 	id, err := table.Update(ctx, tx, call, "tasks", in.TaskID, `update tasks set due_at = $2, defer_reason = $3, updated_at = now()
-		where id = $1 returning id::text`, in.DueAt, table.Null(in.Reason))
+		where id = $1 and `+mayUse(4)+` returning id::text`, in.DueAt, table.Null(in.Reason), reader(call))
 	return TaskRef{TaskID: id}, err
 }
 
@@ -141,7 +150,7 @@ func (*OS) ListTasks(ctx context.Context, tx handlers.Tx, call *handlers.Call, i
 	list := cmp.Or(taskLists[in.Status], taskLists["open"])
 	tasks, err := table.List[Task](ctx, tx, call, "tasks", `select id::text, title, domain, description, due_at, context_ref, priority, status,
 			completed_at, completion_note, defer_reason, created_at, updated_at
-		from tasks where `+fmt.Sprintf(list, `($1 in ('', 'both') or domain in ($1, 'both'))`)+` limit $2`, in.Domain, in.Limit.Or(50, 100))
+		from tasks where `+fmt.Sprintf(list, `($1 in ('', 'both') or domain in ($1, 'both')) and `+mayUse(3))+` limit $2`, in.Domain, in.Limit.Or(50, 100), reader(call))
 	return TasksListed{Tasks: tasks}, err
 }
 

@@ -27,14 +27,19 @@ type File struct {
 // bufferSize is how many bytes are collected before they are written. Only a longer line is split over two writes.
 const bufferSize = 1 << 20
 
-// Open opens the archive at path for appending, or creates it with mode 0600. If an interrupted run left an incomplete last
-// line, Open removes it: that line's call is still in the database. It refuses a file that is not an archive, unchanged.
+// Open opens the archive at path for appending, or creates it. Only this user of the machine may read it: Open takes wider rights
+// away, and refuses a file of another user. If an interrupted run left an incomplete last line, Open removes it: that line's call is still in the
+// database. It refuses a file that is not an archive, unchanged.
 func Open(path string) (*File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := repair(file); err != nil {
+	err = repair(file)
+	if err == nil {
+		err = closeToOthers(file)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), file.Close())
 	}
 	// A new file must still be in its folder after a crash. Some systems cannot sync a folder, and need not.

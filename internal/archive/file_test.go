@@ -1,8 +1,10 @@
 package archive_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -121,4 +123,51 @@ func read(t *testing.T, path string) string {
 		t.Fatal(err)
 	}
 	return string(content)
+}
+
+func TestAnArchiveThatOthersMayReadIsClosedToThem(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows has no such rights")
+	}
+	for before, after := range map[os.FileMode]os.FileMode{0o644: 0o600, 0o666: 0o600, 0o777: 0o700, 0o640: 0o600, 0o620: 0o600, 0o600: 0o600} {
+		for what, lines := range map[string]string{"empty": "", "with lines": first + "\n", "cut off": first + "\n" + second[:20]} {
+			path := filepath.Join(t.TempDir(), "calls.jsonl")
+			if err := errors.Join(os.WriteFile(path, []byte(lines), 0o600), os.Chmod(path, before)); err != nil {
+				t.Fatal(err)
+			}
+			a, err := archive.Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer a.Close()
+			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != after {
+				t.Errorf("%v, %s: %v after it was opened, want %v (%v)", before, what, info.Mode().Perm(), after, err)
+			}
+		}
+	}
+	path := filepath.Join(t.TempDir(), "letter.txt")
+	if err := errors.Join(os.WriteFile(path, []byte("Dear Ada,\n"), 0o600), os.Chmod(path, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := archive.Open(path); err == nil {
+		t.Error("a letter is no archive")
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o644 {
+		t.Errorf("what is no archive has the rights %v (%v)", info.Mode(), err)
+	}
+}
+
+func TestAnArchiveOfAnotherUserIsRefused(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "calls.jsonl")
+	if err := os.WriteFile(path, []byte(first+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(path, 65534, -1); err != nil {
+		t.Skipf("only root can give a file away: %v", err)
+	}
+	if _, err := archive.Open(path); err == nil || !strings.Contains(err.Error(), "belongs to another user") {
+		t.Errorf("got %v", err)
+	}
 }

@@ -34,10 +34,11 @@ func registryCheckCommand(p *Program) *cobra.Command {
 		Long: `
 The exit code is 0 for a registry that a worker of this program would take,
 otherwise 1: its schemas must fit the structs of the handlers. A warning names
-a schema whose inputs can be too expensive to check. With --against its tools
-are compared with those of an earlier file: what was added, removed and changed
-is printed, and other contents under the same version are
-refused, as a worker refuses them.`,
+a schema whose inputs can be too expensive to check. The tools that signed-in
+users may not call are printed, each with the reason: "frontends": true in an
+entry opens its tool. With --against its tools are compared with those of an
+earlier file: what was added, removed and changed is printed, and other
+contents under the same version are refused, as a worker refuses them.`,
 		Example: "  gem registry check\n  git show main:tools.registry.json > old.json && gem registry check --against old.json",
 		Args:    takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -67,6 +68,11 @@ refused, as a worker refuses them.`,
 				said = append(said, registry.Compare(old, r)...)
 				if len(said) == 1 {
 					said = append(said, "no tool was changed against "+against)
+				}
+			}
+			for _, t := range r.Tools() {
+				if why := t.ClosedBecause(); why != "" {
+					said = append(said, fmt.Sprintf("closed to signed-in users: %s %s", t.Name, why))
 				}
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.Join(said, "\n"))

@@ -42,7 +42,11 @@ func TestRegistryCheckOfAGoodOne(t *testing.T) {
 
 	builtIn := gemWith(t, nil, "registry", "check")
 	builtIn.wantCode(t, 0)
-	wants(t, builtIn.stdout, "ok: ", "(built in)")
+	wants(t, builtIn.stdout, "ok: ", "(built in)", "closed to signed-in users: comms.send_sms needs the permission send:sms\n",
+		"closed to signed-in users: comms.send_email needs the permission send:email\n", "closed to signed-in users: http.request needs the permission net:http\n")
+	if strings.Contains(builtIn.stdout, "users: os.") || strings.Contains(builtIn.stdout, "users: leads.") {
+		t.Errorf("got %s", builtIn.stdout)
+	}
 
 	named := gemWith(t, []string{"TOOLS_REGISTRY=" + writeFile(t, oneTool)}, "registry", "check")
 	named.wantCode(t, 0)

@@ -27,6 +27,7 @@ type Call struct {
 	Retries     int           // attempts that ended with a transient error
 	Losses      int           // attempts whose worker died
 	Cancelled   bool          // someone asked to cancel it
+	SignedIn    bool          // it was made with the token of a user
 	seq         int64
 }
 
@@ -49,7 +50,7 @@ func Claim(ctx context.Context, db DB, workerID string, limit, background int, s
 	}
 	rows, err := db.Query(ctx, `
 		select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, traceparent, level, run_at, waited, retries,
-		       losses, cancel_requested, seq
+		       losses, cancel_requested, signed_in, seq
 		from gem.claim($1, $2, $3, $4, $5)`, workerID, limit, suspect, string(cursor), background)
 	if err != nil {
 		return nil, err
@@ -59,7 +60,7 @@ func Claim(ctx context.Context, db DB, workerID string, limit, background int, s
 		c.WorkerID = workerID
 		return c, row.Scan(&c.CallID, &c.Number, &c.Tool, &c.Input, (*zeronull.Text)(&c.ClientKey), (*zeronull.Text)(&c.SessionID),
 			(*zeronull.Text)(&c.CreatedBy), (*zeronull.Text)(&c.Traceparent), &c.Level, &c.RunAt, &c.Waited, &c.Retries, &c.Losses,
-			&c.Cancelled, &c.seq)
+			&c.Cancelled, &c.SignedIn, &c.seq)
 	})
 	slices.SortFunc(calls, func(a, b Call) int {
 		return cmp.Or(b.Level-a.Level, a.RunAt.Compare(b.RunAt), cmp.Compare(a.seq, b.seq))

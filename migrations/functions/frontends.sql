@@ -2,7 +2,8 @@
 -- them nothing is granted, and nothing is needed.
 --
 --   authenticated  inserts calls, of which it chooses what a frontend chooses; created_by comes from its token. It reads its
---                  own calls, their receipts and their journal, and can ask for the end of its own.
+--                  own calls, their receipts and their journal, without what tells of workers and of other calls, and can ask
+--                  for the end of its own.
 --   service_role   inserts and reads for anyone, and writes nothing else either.
 --   anon           can do nothing.
 --
@@ -37,12 +38,15 @@ exception
 end
 $$;
 
--- The receipt of a call, or null while it has none.
+-- The receipt of a call, or null while it has none. Which worker wrote it is left out.
 create or replace function public.get_receipt(call_id uuid) returns jsonb language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   receipt jsonb;
 begin
-  select to_jsonb(r) into receipt from public.core_tool_receipts r where r.call_id = get_receipt.call_id;
+  select to_jsonb(r) into receipt from (
+    select o.id, o.call_id, o.tool_name, o.status, o.result, o.effects, o.created_at, o.attempt, o.registry_version, o.idempotency_key,
+      o.replay_of, o.duration
+    from public.core_tool_receipts o where o.call_id = get_receipt.call_id) r;
   if receipt is null and not exists (select from public.core_tool_calls c where c.id = get_receipt.call_id) then
     raise exception using errcode = 'PT404', -- PostgREST answers with the HTTP status 404
       message = format('there is no call %s that you could see', get_receipt.call_id);
@@ -52,7 +56,8 @@ end
 $$;
 
 -- Nothing refers from receipts and events to calls by a foreign key, which is what PostgREST looks for. One of these it
--- takes in its place: select=id,status,core_tool_receipts(status,result).
+-- takes in its place: select=id,status,core_tool_receipts(status,result). They are for service_role: a function that takes a
+-- whole row needs the right to read all of it.
 create or replace function public.core_tool_receipts(call public.core_tool_calls) returns setof public.core_tool_receipts rows 1
 language sql stable as $$
   select r.* from public.core_tool_receipts r where r.call_id = call.id
@@ -92,18 +97,30 @@ do $$
 declare
   api_role  text;
   functions constant text := 'public.enqueue_tool_call(text, jsonb, text, text, uuid, integer, timestamptz, uuid), public.get_receipt(uuid), '
-    || 'public.core_tool_receipts(public.core_tool_calls), public.core_tool_events(public.core_tool_calls), public.cancel_tool_call(uuid)';
+    || 'public.cancel_tool_call(uuid)';
+  of_rows   constant text := 'public.core_tool_receipts(public.core_tool_calls), public.core_tool_events(public.core_tool_calls)';
 begin
-  execute format('revoke all on function %s from public', functions);
+  execute format('revoke all on function %s, %s from public', functions, of_rows);
   foreach api_role in array array(select rolname from pg_roles where rolname in ('anon', 'authenticated', 'service_role')) loop
     execute format('revoke all on public.core_tool_calls, public.core_tool_receipts, public.core_tool_events, public.core_workers, '
       || 'public.core_registry_versions from %I', api_role);
-    execute format('revoke all on function %s from %I', functions, api_role);
+    execute format('revoke all on function %s, %s from %I', functions, of_rows, api_role);
     if api_role <> 'anon' then
       execute format('grant insert (id, tool_name, input, status, idempotency_key, session_id, parent_call_id, priority, run_at, traceparent) '
         || 'on public.core_tool_calls to %I', api_role);
-      execute format('grant select on public.core_tool_calls, public.core_tool_receipts, public.core_tool_events to %I', api_role);
       execute format('grant execute on function %s to %I', functions, api_role);
+    end if;
+    if api_role = 'service_role' then
+      execute format('grant select on public.core_tool_calls, public.core_tool_receipts, public.core_tool_events to %I', api_role);
+      execute format('grant execute on function %s to %I', of_rows, api_role);
+    elsif api_role = 'authenticated' then
+      -- Without seq, which counts the calls of all, the workers' names, and the data of events, which names workers and calls of others.
+      execute format('grant select (id, tool_name, input, status, idempotency_key, session_id, parent_call_id, created_by, priority, run_at, '
+        || 'traceparent, signed_in, attempt, claimed_at, error, cancel_requested_at, created_at, updated_at, computed_key, retries, losses, '
+        || 'events) on public.core_tool_calls to %I', api_role);
+      execute format('grant select (id, call_id, tool_name, status, result, effects, created_at, attempt, registry_version, idempotency_key, '
+        || 'replay_of, duration) on public.core_tool_receipts to %I', api_role);
+      execute format('grant select (call_id, seq, at, event, attempt) on public.core_tool_events to %I', api_role);
     end if;
   end loop;
 

@@ -76,6 +76,11 @@ begin
 
   -- The past means now, and nobody moves ahead of others by naming it.
   new.run_at := greatest(new.run_at, at);
+  new.signed_in := claims is not null and claims ->> 'role' is distinct from 'service_role';
+  if new.signed_in and exists (select from gem.tools t where t.name = new.tool_name and not t.frontends) then
+    raise insufficient_privilege using message = format('%s is closed to signed-in users', new.tool_name),
+      hint = 'A server may call it with a secret key. Who keeps the registry opens it with "frontends": true in its entry.';
+  end if;
   if claims is not null then
     if claims ->> 'role' is distinct from 'service_role' or new.created_by is null then
       new.created_by := nullif(claims ->> 'sub', ''); -- service_role may act for another

@@ -107,7 +107,7 @@ create or replace function gem.claim(p_worker text, p_limit integer, p_suspect b
   p_background integer default null)
 returns table (id uuid, tool_name text, input text, attempt integer, idempotency_key text, session_id text, created_by text,
   level integer, run_at timestamptz, seq bigint, retries integer, losses integer, cancel_requested boolean,
-  traceparent text, waited interval)
+  traceparent text, waited interval, signed_in boolean)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off -- the order must come from the index
   set jit = off -- such a plan looks expensive, and Postgres would compile it for longer than it runs
@@ -167,7 +167,7 @@ begin
     select c.id, c.events, at, 'claimed', c.attempt, p_worker from claimed c
   )
   select c.id, coalesce(c.tool_name, ''), coalesce(c.input, 'null')::text, c.attempt, c.idempotency_key, c.session_id, c.created_by,
-         c.level, c.run_at, c.seq, c.retries, c.losses, c.cancel_requested_at is not null, c.traceparent, at - c.run_at
+         c.level, c.run_at, c.seq, c.retries, c.losses, c.cancel_requested_at is not null, c.traceparent, at - c.run_at, c.signed_in
   from claimed c;
 end
 $$;

@@ -11,12 +11,40 @@ begin
 end
 $$;
 
+-- Makes gem.tools the registry in force. A tool is open to signed-in users if its entry says so; where it says nothing, if it needs no
+-- permission but to read and write the database (as registry.Tool in Go).
+create or replace function gem.keep_tools() returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  at     timestamptz := gem.now();
+  living text[];
+  names  text[];
+  opened boolean[];
+begin
+  perform pg_advisory_xact_lock(hashtextextended('gem.tools', 0)); -- who comes later sees what came before
+  living := array(select distinct w.registry_version from public.core_workers w where w.stopped_at is null and w.alive_until > at);
+  if not exists (select from public.core_registry_versions v where v.version = any (living)) then
+    living := array(select v.version from public.core_registry_versions v order by v.recorded_at desc limit 1);
+  end if;
+  select array_agg(known.name order by known.name), array_agg(known.frontends order by known.name) into names, opened
+  from (
+    select distinct on (t ->> 'name') t ->> 'name' as name, coalesce((t ->> 'frontends')::boolean,
+      not exists (select from jsonb_array_elements_text(t -> 'permissions') p where p not in ('read:db', 'write:db'))) as frontends
+    from public.core_registry_versions v, jsonb_array_elements(v.registry -> 'tools') t
+    where v.version = any (living)
+    order by t ->> 'name', v.recorded_at desc) known;
+  delete from gem.tools t where (t.name = any (names)) is not true;
+  insert into gem.tools as t (name, frontends) select * from unnest(names, opened)
+  on conflict (name) do update set frontends = excluded.frontends where t.frontends <> excluded.frontends;
+end
+$$;
+
 -- p_can lists the capabilities of the worker's program: it is given no call that needs another one.
 create or replace function gem.start_worker(p_worker text, p_concurrency integer, p_gem_version text, p_registry_version text,
   p_dead_after interval, p_can text[] default '{}')
 returns void language sql security definer set search_path = pg_catalog, pg_temp as $$
   insert into public.core_workers (worker_id, concurrency, gem_version, registry_version, can, started_at, heartbeat_at, alive_until)
   select p_worker, p_concurrency, p_gem_version, p_registry_version, p_can, at, at, at + p_dead_after from gem.now() at;
+  select gem.keep_tools();
 $$;
 
 create or replace function gem.stop_worker(p_worker text) returns void
@@ -112,6 +140,7 @@ declare
 begin
   -- Its effect on the rest of the queue is bounded: a thousand calls a step, and the next heartbeat takes the next.
   if p_since is null then
+    perform gem.keep_tools(); -- those of dead workers leave
     ids := array(
       select c.id from public.core_tool_calls c
       where c.status = 'running' and not exists (

@@ -18,6 +18,7 @@ create table if not exists public.core_tool_calls (
   priority            integer     not null default 0,   -- -1000 to 1000; higher first; from -500 down: background
   run_at              timestamptz not null,             -- not before; at most 366 days ahead
   traceparent         text,                             -- W3C trace context of the span in which the frontend made the call
+  signed_in           boolean     not null default false, -- made with a token whose role is not service_role; the trigger says so
   -- Moved only by the functions of functions/states.sql.
   status              text        not null default 'queued',
   attempt             integer     not null default 0,   -- claims so far
@@ -88,6 +89,13 @@ create table if not exists public.core_registry_versions (
   sha256      text        not null check (sha256 ~ '^[0-9a-f]{64}$'),
   registry    jsonb       not null,
   recorded_at timestamptz not null
+);
+
+-- The registry in force: the tools of the registries of living workers, else those of the one recorded last. Of two that differ,
+-- the one recorded later counts. See gem.keep_tools. Rows leave with the last registry that has them.
+create table if not exists gem.tools (
+  name      text    primary key,
+  frontends boolean not null     -- signed-in users may call it
 );
 
 -- The levels that any call ever had: a claim goes through them in turn. Rows stay.
