@@ -271,7 +271,7 @@ func (a *attempt) persist(ctx context.Context, doing string, statement func(cont
 		if answered || ctx.Err() != nil || a.givingUp() {
 			return err
 		}
-		a.log.Warn("could not "+doing+", trying again", a.fields(zap.Error(err), zap.Duration("pause", pause))...)
+		a.warn(err, doing+", trying again", a.fields(zap.Duration("pause", pause))...)
 		sleep(ctx, jitter(pause))
 		pause = min(pause*2, 2*time.Second)
 	}
