@@ -32,6 +32,7 @@ const (
 	OutcomeUnknown  Code = "outcome_unknown"  // the worker went away in the middle, and the call must not run twice
 	WorkerLost      Code = "worker_lost"      // an attempt lost its worker, and none is left
 	Cancelled       Code = "cancelled"        // someone asked to cancel the call
+	KeyReused       Code = "key_reused"       // the key succeeded before with another input, and the tool refuses that
 )
 
 // Receipt is the one final record of a call.

@@ -16,6 +16,7 @@ import (
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -101,6 +102,12 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 		return exitError{exitUsage, err}
 	}
 	defer db.Close()
+	if c.IdempotencyKey != "" {
+		// A role may not see the registry: then the receipt tells.
+		if mode, err := client.IdempotencyMode(ctx, db, c.Tool); err == nil && mode == string(registry.None) {
+			return usage("%s takes no --key: its mode of idempotency is none, so every call of it runs", c.Tool)
+		}
+	}
 	id, err := client.Enqueue(ctx, db, c)
 	switch {
 	case err != nil && !(store.HasCode(err, "") || pgconn.SafeToRetry(err)): // neither answered nor not sent

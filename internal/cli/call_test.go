@@ -257,6 +257,36 @@ func TestCallWithAKeyThatSucceededIsAHit(t *testing.T) {
 	}
 }
 
+func TestAKeyThatCountsForNothingIsRefused(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	startWorker(t, url)
+	got := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "os.create_note", `{"domain": "both", "title": "a", "content": "b"}`, "--key", "k")
+	got.wantCode(t, exitUsage)
+	wants(t, got.stderr, "os.create_note takes no --key", "none")
+	if n := query[int](t, testdb.Pool(t, url), "select count(*)::int from core_tool_calls"); n != 0 {
+		t.Errorf("%d calls were made", n)
+	}
+}
+
+func TestExplainSaysWhatBecameOfAKey(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	db, env := testdb.Pool(t, url), []string{"DATABASE_URL=" + url}
+	startWorker(t, url)
+	call := func(tool, key, input string) (said string) {
+		id := query[string](t, db, "insert into core_tool_calls (tool_name, idempotency_key, input) values ($1, $2, $3) returning id::text", tool, key, input)
+		for query[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", id) == 0 {
+		}
+		return gemWith(t, env, "explain", id).stdout
+	}
+	call("leads.create", "", `{"name": "Ada", "phone": "1", "suburb": "s"}`)
+	wants(t, call("leads.create", "", `{"name": "Eve", "phone": "1 ", "suburb": "s"}`), "nothing ran again", "The input of that call was another one.")
+	call("os.list_tasks", "k", `{"limit": 1}`)
+	wants(t, call("os.list_tasks", "k", `{"limit": 2}`), "succeeded before, with another input", "another key")
+	wants(t, call("os.create_note", "k", `{"domain": "both", "title": "a", "content": "b"}`), "counted for nothing")
+}
+
 func TestReceiptThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
