@@ -110,7 +110,7 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 	}
 	id, err := client.Enqueue(ctx, db, c)
 	switch {
-	case err != nil && !(store.HasCode(err, "") || pgconn.SafeToRetry(err)): // neither answered nor not sent
+	case err != nil && !store.HasCode(err, "") && !pgconn.SafeToRetry(err): // neither answered nor not sent
 		return exitError{exitUnknown, fmt.Errorf("whether the call was made is not known: %w", err)}
 	case err != nil:
 		return exitError{exitUsage, refusal(err)}
