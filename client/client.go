@@ -19,6 +19,8 @@ import (
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
 // DB is a pool, a connection or a transaction of pgx. A call that was inserted in a transaction runs after the commit, so
@@ -74,6 +76,21 @@ func Enqueue(ctx context.Context, db DB, c NewCall) (id string, err error) {
 		return "", fmt.Errorf("insert a call of %s: %w", c.Tool, err)
 	}
 	return id, nil
+}
+
+// IdempotencyMode returns the mode of a tool: none, safe-retry or keyed. It is empty for a tool that is in no recorded registry. Of
+// several, that of a living worker counts, and of those the one recorded last.
+func IdempotencyMode(ctx context.Context, db DB, tool string) (mode string, err error) {
+	err = db.QueryRow(ctx, `
+		select t.entry #>> '{idempotency,mode}'
+		from public.core_registry_versions v, jsonb_array_elements(v.registry -> 'tools') t (entry)
+		where t.entry ->> 'name' = $1
+		order by exists (select from public.core_workers w where w.registry_version = v.version and `+alive+`) desc, v.recorded_at desc
+		limit 1`, tool).Scan((*zeronull.Text)(&mode))
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", nil
+	}
+	return mode, err
 }
 
 // Await returns the receipt of a call as soon as there is one. It reads at intervals that grow from 20 ms to 250 ms. When ctx

@@ -116,7 +116,8 @@ func Apply(ctx context.Context, url string, sources ...Source) (Result, error) {
 // step applies the next file that is missing, in a transaction of its own, and reports whether there was one.
 func (r *Result) step(ctx context.Context, conn *pgx.Conn, files []file) (applied bool, err error) {
 	var next *file
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+	// Whatever the server's default is: who waited for the lock must see what the holder did.
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(lock)); err != nil {
 			return fmt.Errorf("wait for the migration lock: %w", err)
 		}

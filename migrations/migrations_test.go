@@ -32,9 +32,22 @@ func TestTheSecondTimeThereIsNothingToDo(t *testing.T) {
 	}
 }
 
+// Those that waited for the lock see what was applied meanwhile, whatever the server's default is.
 func TestSeveralProcessesMigrateAtOnce(t *testing.T) {
 	t.Parallel()
-	url := testdb.NewEmpty(t)
+	for _, level := range []string{"read committed", "serializable"} {
+		t.Run(level, func(t *testing.T) {
+			t.Parallel()
+			url := testdb.NewEmpty(t)
+			insert(t, testdb.Pool(t, url), fmt.Sprintf(
+				`do $$ begin execute format('alter database %%I set default_transaction_isolation = %%L', current_database(), '%s'); end $$`, level))
+			severalProcesses(t, url)
+		})
+	}
+}
+
+func severalProcesses(t *testing.T, url string) {
+	t.Helper()
 	var applied sync.Map
 	var all sync.WaitGroup
 	for i := range 5 {

@@ -14,8 +14,12 @@ type Effects struct {
 
 // Idempotency is what a receipt's effects say about the key of its call.
 type Idempotency struct {
-	Mode     string          `json:"mode"` // none, safe-retry or keyed; empty for a tool that is not in the registry
-	Hit      bool            `json:"hit"`  // the receipt repeats an earlier one
-	KeyField string          `json:"key_field,omitempty"`
-	KeyValue json.RawMessage `json:"key_value,omitempty"` // up to 1 KiB; a longer value is only in the call's input
+	Mode string `json:"mode"` // none, safe-retry or keyed; empty for a tool that is not in the registry
+	Hit  bool   `json:"hit"`  // the receipt repeats an earlier one
+	// InputDiffers says that the call whose key succeeded before had another input; false also where that is not known.
+	InputDiffers bool `json:"input_differs,omitempty"`
+	// KeyIgnored says that the call has an idempotency_key, and its tool the mode none, in which it counts for nothing.
+	KeyIgnored bool            `json:"key_ignored,omitempty"`
+	KeyField   string          `json:"key_field,omitempty"`
+	KeyValue   json.RawMessage `json:"key_value,omitempty"` // up to 1 KiB; a longer value is only in the call's input
 }

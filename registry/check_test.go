@@ -78,6 +78,8 @@ var refusals = []struct {
 	{"keyed by what is no property", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "mail"}`})), []string{`leads.create: idempotency.key_field: mail is not a required property`}, false},
 	{"keyed by what may be absent", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "phone"}`, "input_schema": `{"properties": {"phone": {}}}`})), []string{`leads.create: idempotency.key_field: phone is not a required property`}, false},
 	{"keyed by an alternative's property", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "phone"}`, "input_schema": `{"properties": {"phone": {}}, "anyOf": [{"required": ["phone"]}, {}]}`})), []string{`leads.create: idempotency.key_field: phone is not a required property`}, false},
+	{"on_other_input of another value", file(entry(fields{"idempotency": `{"mode": "safe-retry", "on_other_input": "run"}`})), []string{"leads.create: idempotency.on_other_input: must be one of replay, refuse"}, true},
+	{"on_other_input without keys", file(entry(fields{"idempotency": `{"mode": "none", "on_other_input": "refuse"}`})), []string{"leads.create: idempotency.on_other_input: must be null and is a string. With mode none no call has a key"}, true},
 	{"key_field without keyed", file(entry(fields{"idempotency": `{"mode": "safe-retry", "key_field": "phone"}`})), []string{"leads.create: idempotency.key_field: must be null and is a string. Only mode keyed has a key field: remove it"}, true},
 
 	{"timeout 0", file(entry(fields{"timeout_ms": `0`})), []string{"leads.create: timeout_ms: must be at least 1; it is 0. The number of milliseconds after which"}, true},
@@ -173,6 +175,7 @@ var acceptances = map[string]string{
 	"many parts":          file(entry(fields{"name": `"a.b_1.c__.d9"`})),
 	"schemas that accept": file(entry(fields{"input_schema": `true`, "output_schema": `{}`})),
 	"type among others":   file(entry(fields{"input_schema": `{"type": ["object", "null"]}`})),
+	"on_other_input":      file(entry(fields{"idempotency": `{"mode": "safe-retry", "on_other_input": "replay"}`})),
 	"keyed":               file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "phone"}`})),
 	"keyed by reference": file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "phone"}`,
 		"input_schema": `{"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"allOf": [{"required": ["phone"]}, {"properties": {"phone": {}}}]}}}`})),

@@ -91,12 +91,16 @@ func (p *parser) tools(doc any) []*Tool {
 // tool reads one entry. A value of the wrong type is left out: its shape is reported.
 func (p *parser) tool(at string, entry map[string]any) *Tool {
 	t := &Tool{
-		Name:          as[string](entry["name"]),
-		Description:   as[string](entry["description"]),
-		InputSchema:   canonical(entry["input_schema"]),
-		OutputSchema:  canonical(entry["output_schema"]),
-		Permissions:   texts(entry["permissions"]),
-		Idempotency:   Idempotency{Mode(as[string](valueAt(entry, "/idempotency/mode"))), as[string](valueAt(entry, "/idempotency/key_field"))},
+		Name:         as[string](entry["name"]),
+		Description:  as[string](entry["description"]),
+		InputSchema:  canonical(entry["input_schema"]),
+		OutputSchema: canonical(entry["output_schema"]),
+		Permissions:  texts(entry["permissions"]),
+		Idempotency: Idempotency{
+			Mode:         Mode(as[string](valueAt(entry, "/idempotency/mode"))),
+			KeyField:     as[string](valueAt(entry, "/idempotency/key_field")),
+			OnOtherInput: OnOtherInput(as[string](valueAt(entry, "/idempotency/on_other_input"))),
+		},
 		Timeout:       milliseconds(entry["timeout_ms"]),
 		ReceiptFields: texts(entry["receipt_fields"]),
 		Retry: Retry{ // with the defaults that its documentation states
@@ -109,6 +113,9 @@ func (p *parser) tool(at string, entry map[string]any) *Tool {
 		t.Frontends = open
 	} else {
 		t.Frontends = !slices.ContainsFunc(t.Permissions, func(permission string) bool { return !ofDatabase(permission) })
+	}
+	if onOther := &t.Idempotency.OnOtherInput; *onOther == "" {
+		*onOther = map[Mode]OnOtherInput{SafeRetry: Refuse, Keyed: Replay}[t.Idempotency.Mode]
 	}
 	t.input = p.schema(entry["input_schema"], at+"/input_schema", "the input")
 	t.input.object = true

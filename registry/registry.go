@@ -71,7 +71,20 @@ type Idempotency struct {
 	Mode Mode
 	// KeyField is the required property of the input whose value is the key. It is empty unless Mode is [Keyed].
 	KeyField string
+	// OnOtherInput says what a call gets whose key succeeded before with another input. The default is [Refuse] with mode
+	// [SafeRetry], and [Replay] with [Keyed].
+	OnOtherInput OnOtherInput
 }
+
+// OnOtherInput is what happens to a call whose key succeeded before with another input.
+type OnOtherInput string
+
+const (
+	// Replay gives it the earlier result all the same. Its receipt says that the inputs differ.
+	Replay OnOtherInput = "replay"
+	// Refuse lets it fail with key_reused.
+	Refuse OnOtherInput = "refuse"
+)
 
 // Mode is one of the three kinds of idempotency.
 type Mode string

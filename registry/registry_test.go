@@ -93,7 +93,7 @@ func TestParseReadsEveryFieldOfATool(t *testing.T) {
 	want := public{
 		"integrations.google_drive.search", "Searches files.",
 		[]string{"read:db", "net:http"},
-		registry.Idempotency{Mode: registry.Keyed, KeyField: "phone"},
+		registry.Idempotency{Mode: registry.Keyed, KeyField: "phone", OnOtherInput: registry.Replay},
 		24 * time.Hour,
 		[]string{"result.lead_id", "effects.db_writes", "result", "result.items[0].id"},
 		registry.Retry{MaxAttempts: 20, Backoff: time.Hour},

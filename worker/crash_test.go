@@ -81,11 +81,15 @@ func (c Crash) then(ctx context.Context, call *handlers.Call, in Task) (Done, er
 }
 
 func crashRegistry(mode string) []byte {
-	keyField := ""
+	keyField, onOther := "", ""
+	if mode == "safe-retry" {
+		onOther = "replay" // the next call of the key has another input
+	}
 	if mode == "keyed" {
 		keyField = "key"
 	}
-	return labRegistry("1.0.0", tool{name: "crash.send", mode: mode, keyField: keyField}, tool{name: "crash.write", mode: mode, keyField: keyField})
+	return labRegistry("1.0.0", tool{name: "crash.send", mode: mode, keyField: keyField, onOther: onOther},
+		tool{name: "crash.write", mode: mode, keyField: keyField, onOther: onOther})
 }
 
 // doomed is the process that dies. It works until its point comes.

@@ -12,6 +12,7 @@ import (
 	"github.com/gemworker/gem/internal/lanes"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
 )
@@ -191,7 +192,7 @@ func isTransient(err error) bool {
 	return store.IsTransient(err) || errors.Is(err, lanes.ErrConnectionLost)
 }
 
-// maxKeyValue limits, in bytes, the value of a key that is repeated on the receipt. A longer one is only in the input.
+// maxKeyValue limits, in bytes, the value of a tool's key field.
 const maxKeyValue = 1 << 10
 
 // final is the receipt of an outcome, with the effects that the handler has recorded.
@@ -206,6 +207,7 @@ func (a *attempt) final(outcome receipts.Outcome) store.Final {
 	if a.tool != nil {
 		key := &effects.Idempotency
 		key.Mode, key.Hit, key.KeyField = string(a.tool.Idempotency.Mode), outcome.ReplayOf != "", a.tool.Idempotency.KeyField
+		key.InputDiffers, key.KeyIgnored = a.inputDiffers, key.Mode == string(registry.None) && a.ClientKey != ""
 		if key.KeyField != "" {
 			if value := a.keyValue(); len(value) <= maxKeyValue {
 				key.KeyValue = value
@@ -271,7 +273,7 @@ func (a *attempt) persist(ctx context.Context, doing string, statement func(cont
 		if answered || ctx.Err() != nil || a.givingUp() {
 			return err
 		}
-		a.log.Warn("could not "+doing+", trying again", a.fields(zap.Error(err), zap.Duration("pause", pause))...)
+		a.warn(err, doing+", trying again", a.fields(zap.Duration("pause", pause))...)
 		sleep(ctx, jitter(pause))
 		pause = min(pause*2, 2*time.Second)
 	}

@@ -1,12 +1,15 @@
 package worker_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/gemworker/gem/audit"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/worker"
@@ -28,7 +31,7 @@ func TestAKeyedCallRunsOnceAndThenRepeatsItsReceipt(t *testing.T) {
 	if second.Status != receipts.Succeeded || second.ReplayOf != first.ID || string(second.Result) != string(first.Result) {
 		t.Errorf("second: %+v", second)
 	}
-	want := `{"idempotency": {"hit": true, "mode": "keyed", "key_field": "key", "key_value": "0412"}}`
+	want := `{"idempotency": {"hit": true, "mode": "keyed", "key_field": "key", "key_value": "0412", "input_differs": true}}`
 	if string(second.Effects) != want {
 		t.Errorf("the effects of a hit\n got %s\nwant %s", second.Effects, want)
 	}
@@ -58,7 +61,7 @@ func TestASafeRetryHitsForTheSameClientKeyToolAndCaller(t *testing.T) {
 		{"no key", "lab.write", "", "ada", false},
 		{"a tool without idempotency", "lab.send", "k", "ada", false},
 	} {
-		r := run(c.tool, "2", c.key, c.caller)
+		r := run(c.tool, "1", c.key, c.caller)
 		if r.Status != receipts.Succeeded || (r.ReplayOf == first.ID) != c.hit || (r.ReplayOf != "") != c.hit {
 			t.Errorf("%s: %s, a replay of %q", c.name, r.Status, r.ReplayOf)
 		}
@@ -158,4 +161,93 @@ func TestAKeyThatNobodyHoldsWakesWhatWaitsForIt(t *testing.T) {
 	if r := env.Await(id); r.Status != receipts.Succeeded {
 		t.Errorf("%s", r.Result)
 	}
+}
+
+// What a call gets whose key succeeded with another input is the tool's to say. Inputs are compared as values: spaces, the order of
+// fields and the way that a number is written count for nothing.
+func TestAKeyOfAnotherInputIsReplayedOrRefused(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		mode, onOther string
+		refused       bool
+	}{{"safe-retry", "", true}, {"safe-retry", "replay", false}, {"keyed", "", false}, {"keyed", "refuse", true}} {
+		t.Run(c.mode+" "+c.onOther, func(t *testing.T) {
+			t.Parallel()
+			keyField := ""
+			if c.mode == "keyed" {
+				keyField = "key"
+			}
+			env, _ := startLab(t, nil, tool{name: "lab.write", mode: c.mode, keyField: keyField, onOther: c.onOther})
+			env.StartWorker()
+			run := func(input string) *receipts.Receipt {
+				return env.Run(handlertest.Call{Tool: "lab.write", Input: input, Key: "k"})
+			}
+			first := run(`{"text": "a", "key": "k"}`)
+			same := run(`{ "key":"k", "text":"a" }`)
+			if same.ReplayOf != first.ID || idempotency(t, same).InputDiffers {
+				t.Errorf("the same input: %+v, effects %s", same, same.Effects)
+			}
+			other := run(`{"text": "b", "key": "k"}`)
+			if !idempotency(t, other).InputDiffers {
+				t.Errorf("another input: effects %s", other.Effects)
+			}
+			if !c.refused {
+				if other.ReplayOf != first.ID {
+					t.Errorf("another input: %+v", other)
+				}
+			} else if e := handlertest.ErrorOf(t, other); e.Code != receipts.KeyReused || !strings.Contains(string(e.Details), first.ID) {
+				t.Errorf("another input: %+v", e)
+			}
+			if again := run(`{"text": "a", "key": "k"}`); again.ReplayOf != first.ID {
+				t.Errorf("the same input, after that: %+v", again)
+			}
+			if rowsWith(t, env, "b") != 0 || rowsWith(t, env, "a") != 1 {
+				t.Error("a call with a key that had succeeded ran")
+			}
+		})
+	}
+}
+
+func TestACallWhoseKeyCountsForNothingIsTold(t *testing.T) {
+	t.Parallel()
+	env, _ := startLab(t, nil, tool{name: "lab.write"})
+	env.StartWorker()
+	for key, ignored := range map[string]bool{"k": true, "": false} {
+		r := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"}), Key: key})
+		if got := idempotency(t, r).KeyIgnored; got != ignored {
+			t.Errorf("key %q: key_ignored is %t", key, got)
+		}
+	}
+}
+
+func TestAKeyIsBoundedAndItsWhiteSpaceCountsForNothing(t *testing.T) {
+	t.Parallel()
+	env, _ := startLab(t, nil, tool{name: "lab.write", mode: "keyed", keyField: "key"}, tool{name: "lab.nothing", mode: "safe-retry"})
+	env.StartWorker()
+	first := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "a", Key: "0412"})})
+	if r := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "a", Key: "\t 0412\n"})}); r.ReplayOf != first.ID {
+		t.Errorf("with spaces around the key: %+v", r)
+	}
+	client := env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "a"}), Key: "k"})
+	if r := env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "a"}), Key: " k "}); r.ReplayOf != client.ID {
+		t.Errorf("with spaces around the client's key: %+v", r)
+	}
+	for what, key := range map[string]string{"blank": "  \n", "too long": strings.Repeat("k", 2000)} {
+		r := env.Run(handlertest.Call{Tool: "lab.write", Input: `{"text": "a", "key": "` + strings.ReplaceAll(key, "\n", `\n`) + `"}`})
+		if e := handlertest.ErrorOf(t, r); e.Code != receipts.ValidationError {
+			t.Errorf("%s: %+v", what, e)
+		}
+	}
+	if report, err := audit.Database(t.Context(), env.DB, audit.Options{}); err != nil || report.Faults != 0 {
+		t.Errorf("gem audit: %+v, %v", report, err)
+	}
+}
+
+func idempotency(t *testing.T, r *receipts.Receipt) receipts.Idempotency {
+	t.Helper()
+	var e receipts.Effects
+	if err := json.Unmarshal(r.Effects, &e); err != nil {
+		t.Fatal(err)
+	}
+	return e.Idempotency
 }

@@ -283,6 +283,7 @@ type tool struct {
 	name     string
 	mode     string // none
 	keyField string
+	onOther  string
 	timeout  time.Duration // 20 s
 	attempts int           // 3
 
@@ -307,6 +308,9 @@ func labRegistry(version string, tools ...tool) []byte {
 		if tl.keyField != "" {
 			idempotency["key_field"] = tl.keyField
 			required = append(required, tl.keyField)
+		}
+		if tl.onOther != "" {
+			idempotency["on_other_input"] = tl.onOther
 		}
 		text := object{"type": "string"}
 		entries = append(entries, object{

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
@@ -37,7 +36,7 @@ func (w *Worker) listen(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		w.log.Warn("no notifications: polling until they are back", zap.String("reason", pgpool.Reason(err)), zap.Duration("next_try", pause))
+		w.warn(err, "get notifications: polling until they are back", zap.Duration("next_try", pause))
 		sleep(ctx, jitter(pause))
 		pause = min(pause*2, time.Minute)
 		if time.Since(began) > time.Minute {

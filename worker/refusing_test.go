@@ -9,7 +9,10 @@ import (
 
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/worker"
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 )
 
 // A server that takes no receipt, for reasons of its own, gets it when it does again: what a handler did outside is not done
@@ -186,4 +189,65 @@ func must[T any](value T, err error) T {
 		panic(err)
 	}
 	return value
+}
+
+// Each slot, the claims and the heartbeats notice that the server is away.
+func TestAnOutageIsOneWarningASecondAtMost(t *testing.T) {
+	t.Parallel()
+	env, lab := startLab(t, func(o *worker.Options) { o.Concurrency = 8 }, tool{name: "lab.send"})
+	env.StartWorker()
+	var ids []string
+	for n := range 8 {
+		ids = append(ids, env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: fmt.Sprint(n), Gate: fmt.Sprint(n)})}))
+		lab.awaitBegin(t)
+	}
+	admin := connection(t, env)
+	database := strings.TrimPrefix(must(url.Parse(env.URL)).Path, "/")
+	runSQL(t, admin, "set default_transaction_read_only = off") // for itself
+	runSQL(t, admin, "alter database "+database+" set default_transaction_read_only = on")
+	runSQL(t, admin, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()")
+	for n := range 8 {
+		lab.tell(t, fmt.Sprint(n), Order{})
+	}
+	troubles := func() []observer.LoggedEntry {
+		return env.Logs.Filter(func(e observer.LoggedEntry) bool { return strings.HasPrefix(e.Message, "could not ") }).All()
+	}
+	env.Until("each slot to have tried three times", func() bool { return len(troubles()) >= 3*8 })
+	all, warnings, unsaid := troubles(), 0, int64(0)
+	for _, e := range all {
+		if e.Level == zap.WarnLevel {
+			warnings++
+			if left, ok := e.ContextMap()["left_out_before"].(int64); ok {
+				unsaid += left
+			}
+		}
+	}
+	// Two more, for what is rounded and for those whose time was read just before.
+	if seconds := int(all[len(all)-1].Time.Sub(all[0].Time).Seconds()); warnings == 0 || warnings > seconds+2 || unsaid > int64(len(all)-warnings) {
+		t.Errorf("%d warnings in %d s, which speak of %d of the %d others", warnings, seconds, unsaid, len(all)-warnings)
+	}
+	runSQL(t, admin, "alter database "+database+" reset default_transaction_read_only")
+	env.DB.Reset()
+	for _, id := range ids {
+		if r := env.Await(id); r.Status != receipts.Succeeded || r.Attempt != 1 {
+			t.Errorf("attempt %d: %s", r.Attempt, r.Result)
+		}
+	}
+}
+
+// The transaction of a handler does not depend on the server's default, whatever the worker is connected through.
+func TestAHandlersTransactionReadsWhatIsCommitted(t *testing.T) {
+	t.Parallel()
+	env, _ := startLab(t, nil, tool{name: "lab.write"})
+	admin := connection(t, env)
+	runSQL(t, admin, "alter database "+strings.TrimPrefix(must(url.Parse(env.URL)).Path, "/")+" set default_transaction_isolation = serializable")
+	runSQL(t, admin, `create function look() returns trigger language plpgsql as $$ begin
+			new.text = current_setting('transaction_isolation'); return new;
+		end $$;
+		create trigger look before insert on lab_rows for each row execute function look()`)
+	env.StartWorker(sharing(t, env, 4, true))
+	env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
+	if rowsWith(t, env, "read committed") != 1 {
+		t.Error("the transaction has another level")
+	}
 }

@@ -26,10 +26,12 @@ type attempt struct {
 	span    *attemptSpan // nil without telemetry
 	tool    *registry.Tool
 	handler *handlers.Handler
-	key     string         // the computed idempotency key; empty for none
-	call    *handlers.Call // what the handler knows, and where it records its effects; nil until it runs
-	tx      *lanes.Tx      // the handler's transaction; nil until the handler runs
-	cause   error          // why the call's context had ended when the last step did; nil if it had not
+	key     string // the computed idempotency key; empty for none
+	// inputDiffers: the key succeeded before with another input.
+	inputDiffers bool
+	call         *handlers.Call // what the handler knows, and where it records its effects; nil until it runs
+	tx           *lanes.Tx      // the handler's transaction; nil until the handler runs
+	cause        error          // why the call's context had ended when the last step did; nil if it had not
 }
 
 // run is the life of a claimed call on this worker. Each step returns how the attempt ends, or nil if it goes on; run returns
@@ -123,12 +125,17 @@ func (a *attempt) leaveUnknown(ctx context.Context) *end {
 func (a *attempt) takeKey(ctx context.Context) *end {
 	switch field := a.tool.Idempotency.KeyField; a.tool.Idempotency.Mode {
 	case registry.SafeRetry:
-		if a.ClientKey != "" {
-			a.key = receipts.ClientKey(a.tool.Name, a.CreatedBy, a.ClientKey)
+		if key := receipts.TrimKey(a.ClientKey); key != "" {
+			a.key = receipts.ClientKey(a.tool.Name, a.CreatedBy, key)
 		}
 	case registry.Keyed:
-		key, present := receipts.Key(a.tool.Name, field, a.keyValue())
-		if !present {
+		value := a.keyValue()
+		key, present := receipts.Key(a.tool.Name, field, value)
+		switch {
+		case len(value) > maxKeyValue:
+			return a.invalidInput([]registry.Fault{{Path: "/" + field, Keyword: "maxLength",
+				Message: fmt.Sprintf("%s is the key of this tool, and may have at most %d bytes", field, maxKeyValue)}})
+		case !present:
 			return a.invalidInput([]registry.Fault{{Path: "/" + field, Keyword: "required",
 				Message: field + " is the key of this tool and must not be empty"}})
 		}
@@ -150,7 +157,13 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 		return a.endOf(err, nil)
 	case held.Verdict == store.KeyBusy:
 		return &end{how: waiting}
+	case held.InputDiffers && a.tool.Idempotency.OnOtherInput == registry.Refuse:
+		a.inputDiffers = true
+		return failed(receipts.KeyReused, fmt.Sprintf("A call of %s with the same key succeeded before, with another input. To do something "+
+			"else, make a call with another key; to get the result of that call, send its input.", a.tool.Name),
+			map[string]string{"receipt_id": held.ReceiptID})
 	case held.Verdict == store.KeyHit:
+		a.inputDiffers = held.InputDiffers
 		return ended(receipts.Replay(held.ReceiptID, held.Result))
 	}
 	return nil

@@ -24,8 +24,10 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/lanes"
+	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/registry"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
@@ -112,6 +114,8 @@ type Worker struct {
 	listening  atomic.Bool   // notifications arrive
 	sweepUntil atomic.Int64  // heartbeats make full sweeps until then, in Unix nanoseconds
 	lastSweep  time.Time
+	warnAt     atomic.Int64 // when the next warning may be logged, in Unix nanoseconds
+	unsaid     atomic.Int64 // warnings that were not, since the last
 	giveUpAt   atomic.Int64 // when the worker stops trying to write ends, in Unix nanoseconds; 0 until it is told to stop
 
 	mu         sync.Mutex
@@ -305,11 +309,30 @@ func (w *Worker) tryTimeout() time.Duration {
 	return max(min(statementTimeout, time.Until(time.Unix(0, at))), time.Second)
 }
 
-// warn logs the error, if there is one, of a statement that is tried again or that nothing depends on.
-func (w *Worker) warn(err error, doing string) {
-	if err != nil {
-		w.log.Warn("could not "+doing, zap.Error(err))
+// warnEvery is the shortest time between two warnings: while Postgres is away, every slot has something to say.
+const warnEvery = time.Second
+
+// warn logs the error, if there is one, of a statement that is tried again or that nothing depends on. What follows a warning too
+// soon is logged at level debug, and counted in the next warning.
+func (w *Worker) warn(err error, doing string, more ...zap.Field) {
+	if err == nil {
+		return
 	}
+	reason := err.Error()
+	if connectErr := (*pgconn.ConnectError)(nil); errors.As(err, &connectErr) {
+		reason = pgpool.Reason(connectErr)
+	}
+	more = append(more, zap.String("error", reason))
+	now, next := time.Now().UnixNano(), w.warnAt.Load()
+	if now < next || !w.warnAt.CompareAndSwap(next, now+int64(warnEvery)) {
+		w.unsaid.Add(1)
+		w.log.Debug("could not "+doing, more...)
+		return
+	}
+	if unsaid := w.unsaid.Swap(0); unsaid > 0 {
+		more = append(more, zap.Int64("left_out_before", unsaid))
+	}
+	w.log.Warn("could not "+doing, more...)
 }
 
 // ignoreEnd drops the error of a statement that ended because the worker stops.

@@ -70,6 +70,31 @@ func TestToolsThatAreNotSetUpSayWhatIsMissing(t *testing.T) {
 
 const anID = "0d9f7c1e-52b8-4a55-9c35-8c5f6a3d2b10"
 
+// A call that happened is logged, and the receipt says what it was linked to.
+func TestAPhoneCallIsLoggedWhomeverItWasWith(t *testing.T) {
+	t.Parallel()
+	env := start(t)
+	lead := handlertest.Output[struct {
+		LeadID string `json:"lead_id"`
+	}](t, env.Run(handlertest.Call{Tool: "leads.create", Input: `{"name": "Ada", "phone": "1", "suburb": "s"}`})).LeadID
+	entity := handlertest.Output[struct {
+		EntityID string `json:"entity_id"`
+	}](t, env.Run(handlertest.Call{Tool: "entity.create", Input: `{"entity_type": "client", "name": "n"}`})).EntityID
+	for id, want := range map[string]string{entity: "entity", lead: "lead", anID: "nothing", "QUOTE-7": "nothing"} {
+		receipt := env.Run(handlertest.Call{Tool: "comms.log_call_outcome", Input: `{"entity_id": "` + id + `", "outcome": "busy"}`})
+		got := handlertest.Output[comms.LoggedCall](t, receipt)
+		if got.LinkedTo != want {
+			t.Errorf("%s: linked to %s, want %s", id, got.LinkedTo, want)
+		}
+		var linked bool
+		var kept bool // which has a column if it is an entity's
+		if err := env.DB.QueryRow(t.Context(), "select entity_id is not null, details ->> 'entity_id' is not distinct from $2 from interactions where id = $1", got.InteractionID, id).
+			Scan(&linked, &kept); err != nil || linked != (want == "entity") || kept == linked {
+			t.Errorf("%s: linked %t, kept %t, %v", id, linked, kept, err)
+		}
+	}
+}
+
 // An id that is no uuid never reaches Postgres, where its cast would end the transaction.
 func TestAnIDThatIsNoUUIDIsNotFound(t *testing.T) {
 	t.Parallel()
@@ -86,7 +111,6 @@ func TestAnIDThatIsNoUUIDIsNotFound(t *testing.T) {
 		"entity.update":          `{"entity_id": "ID", "patch": {"name": "x"}}`,
 		"entity.get":             `{"entity_id": "ID"}`,
 		"entity.add_interaction": `{"entity_id": "ID", "interaction_type": "call", "summary": "x"}`,
-		"comms.log_call_outcome": `{"entity_id": "ID", "outcome": "busy"}`,
 	} {
 		for _, id := range []string{"42", "{" + anID + "}", strings.ReplaceAll(anID, "-", ""), anID[:35] + "g", strings.Repeat("x", 100_000)} {
 			handler, _ := h.For(tool)

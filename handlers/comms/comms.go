@@ -99,27 +99,29 @@ func (c *Comms) send(ctx context.Context, call *handlers.Call, m message, delive
 	return id, nil
 }
 
-// LogCallOutcome is the outcome of a phone call with an entity.
+// LogCallOutcome is the outcome of a phone call.
 type LogCallOutcome struct {
-	EntityID   string          `json:"entity_id,omitempty"`
+	EntityID   string          `json:"entity_id"` // of an entity, of a lead, or of something that GEM does not know
 	Outcome    string          `json:"outcome"`
 	Notes      string          `json:"notes,omitempty"`
 	ContextRef json.RawMessage `json:"context_ref,omitempty"`
 }
 
-// InteractionRef names the new interaction.
-type InteractionRef struct {
+// LoggedCall names the new interaction.
+type LoggedCall struct {
 	InteractionID string `json:"interaction_id"`
+	LinkedTo      string `json:"linked_to"` // entity, lead or nothing, by what has the id
 }
 
 // LogCallOutcome is comms.log_call_outcome: an interaction of the type call, whose details hold the input. The domain entity
-// writes it.
-func (*Comms) LogCallOutcome(ctx context.Context, tx handlers.Tx, call *handlers.Call, in LogCallOutcome) (out InteractionRef, err error) {
-	details := in
-	details.EntityID = "" // which has a column
-	err = table.Row(ctx, tx, "entities", in.EntityID,
-		`select id from gem_entity.add_interaction($1, 'call', $2, $3, null, $4) id where id is not null`,
-		[]any{"Call: " + strings.ReplaceAll(in.Outcome, "_", " "), details, call.ID}, &out.InteractionID)
+// writes it. A call that happened is logged, whomever it was with.
+func (*Comms) LogCallOutcome(ctx context.Context, tx handlers.Tx, call *handlers.Call, in LogCallOutcome) (out LoggedCall, err error) {
+	var id *string
+	if table.IsID(in.EntityID) {
+		id = &in.EntityID
+	}
+	err = tx.QueryRow(ctx, "select id::text, linked_to from gem_entity.log_call($1, $2, $3, $4)",
+		id, "Call: "+strings.ReplaceAll(in.Outcome, "_", " "), in, call.ID).Scan(&out.InteractionID, &out.LinkedTo)
 	if err == nil {
 		call.Wrote("interactions", handlers.Insert, out.InteractionID)
 	}

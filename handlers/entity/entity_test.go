@@ -84,7 +84,6 @@ func TestAnEntityIsPatchedKeyByKey(t *testing.T) {
 		"entity.get":             `{"entity_id": "ID"}`,
 		"entity.update":          `{"entity_id": "ID", "patch": {"name": "x"}}`,
 		"entity.add_interaction": `{"entity_id": "ID", "interaction_type": "call", "summary": "x"}`,
-		"comms.log_call_outcome": `{"entity_id": "ID", "outcome": "busy"}`,
 	})
 }
 
@@ -126,12 +125,12 @@ func TestWhatPassedIsShownWithTheEntity(t *testing.T) {
 	id := do[entity.Ref](env, "entity.create", `{"entity_type": "client", "name": "Jo"}`).EntityID
 	do[entity.InteractionRef](env, "entity.add_interaction",
 		`{"entity_id": "`+id+`", "interaction_type": "meeting", "summary": "tea", "details": {"at": "home"}, "occurred_at": "2026-01-01T09:00:00+01:00"}`)
-	_, receipt := handlertest.Do[entity.InteractionRef](env, "comms.log_call_outcome",
+	_, receipt := handlertest.Do[comms.LoggedCall](env, "comms.log_call_outcome",
 		`{"entity_id": "`+id+`", "outcome": "left_message", "notes": "call back", "context_ref": {"type": "lead", "id": "7"}}`)
 	if got := handlertest.Effects(t, receipt); got != "insert interactions" {
 		t.Errorf("effects: %s", got)
 	}
-	do[entity.InteractionRef](env, "comms.log_call_outcome", `{"entity_id": "`+id+`", "outcome": "busy"}`)
+	do[comms.LoggedCall](env, "comms.log_call_outcome", `{"entity_id": "`+id+`", "outcome": "busy"}`)
 
 	got, receipt := handlertest.Do[entity.Got](env, "entity.get", `{"entity_id": "`+id+`"}`)
 	var shown []string

@@ -63,3 +63,10 @@ alter table public.leads enable row level security;
 alter table public.lead_sources enable row level security;
 alter table public.lead_photo_links enable row level security;
 alter table public.lead_stage_changes enable row level security;
+
+-- For other domains.
+create schema if not exists gem_leads;
+select gem.grant_to('gem_worker', 'usage on schema gem_leads');
+create or replace function gem_leads.is_lead(p_id uuid) returns boolean language sql stable set search_path = pg_catalog, pg_temp as $$
+  select exists (select from public.leads where id = p_id)
+$$;

@@ -42,7 +42,7 @@ type Pruned struct {
 type DB interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-	Begin(ctx context.Context) (pgx.Tx, error)
+	BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error)
 }
 
 const (
@@ -175,7 +175,7 @@ func (p *pruner) removeBatch(ctx context.Context, batch []callID) (gone map[call
 	ctx, cancel := context.WithTimeout(ctx, pruneTimeout)
 	defer cancel()
 	gone = make(map[callID]bool, len(batch))
-	err = pgx.BeginFunc(ctx, p.db, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, p.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, "select call_id, case when $2 then line else '' end from gem.prune($1)", batch, p.Archive != nil)
 		var (
 			id   callID

@@ -59,7 +59,7 @@ The checks, and what each proves:
 				_, err = fmt.Fprintf(out, "\n%s\n", report.Verdict())
 			}
 			if err == nil && report.Faults > 0 {
-				err = exitError{exitFailed}
+				err = exitError{code: exitFailed}
 			}
 			return err
 		},

@@ -10,6 +10,7 @@ import (
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/internal/telemetry"
+	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/worker"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -84,8 +85,14 @@ func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
 		}
 		s.pools = append(s.pools, pool)
 	}
-	if err := s.program.checkSchema(ctx, s.pools[0]); err != nil {
-		return nil, err
+	err = whenUsable(ctx, s.patience, s.retrying, func(ctx context.Context) error {
+		return migrations.Check(ctx, s.pools[0], s.program.sources()...)
+	})
+	if err != nil {
+		return nil, refusal(err)
+	}
+	if !mode.KeepsSession() {
+		s.lookAtIsolation(ctx, s.pools[0])
 	}
 	if err := handlers.Open(handlers.Env{Pool: s.pools[1], Log: s.log}, s.program.Domains...); err != nil {
 		return nil, err
@@ -115,6 +122,25 @@ func (s *setup) newWorker() (*worker.Worker, error) {
 		Meter:         s.telemetry.Meter(),
 		Log:           s.log,
 	})
+}
+
+// retrying says why the database is waited for.
+func (s *setup) retrying(reason string) {
+	s.log.Warn("Postgres cannot be reached yet, trying again", zap.String("reason", reason), zap.Duration("for_at_most", s.patience))
+}
+
+// lookAtIsolation warns of a default isolation level that costs a worker most of its calls, where it cannot set its own for its
+// sessions: through a pooler they may be others' at any time.
+func (s *setup) lookAtIsolation(ctx context.Context, db *pgxpool.Pool) {
+	var level, remedy string
+	err := db.QueryRow(ctx, `select current_setting('transaction_isolation'),
+		format('alter role %I in database %I set default_transaction_isolation = %L', session_user, current_database(), 'read committed')`).
+		Scan(&level, &remedy)
+	if err == nil && level != "read committed" {
+		s.log.Warn("transactions are "+level+" by default, with which calls are slow and conflict, and GEM cannot change that through a pooler: "+
+			"run the statement below and restart the pooler's connections, or set DATABASE_URL to Postgres itself",
+			zap.String("default_transaction_isolation", level), zap.String("statement", remedy))
+	}
 }
 
 // close gives back everything. A handler that ignores the end of its context may keep a connection for ever: it is not

@@ -14,7 +14,10 @@ import (
 	"unicode/utf8"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/registry"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 )
@@ -33,8 +36,16 @@ func callCommand() *cobra.Command {
 The input is a JSON object: {} if it is left out, read from stdin for "-". Only
 the call's id is printed. Needs DATABASE_URL.
 
-With --wait the receipt is printed instead, as JSON, and the exit code says how
-the call ended: 0 succeeded, 1 failed, 3 not_configured, 4 not within --timeout.
+With --wait the receipt is printed instead, as JSON.
+
+The exit codes:
+  0  the call was made; with --wait: it succeeded
+  1  with --wait: the call failed, and its receipt says why
+  2  the call was not made: an argument or the configuration is wrong, Postgres
+     refused the call, or cannot be reached
+  3  with --wait: the call ended as not_configured
+  4  it is not known how the call ended, since --timeout passed or Postgres could
+     not be asked; or whether it was made, since the connection broke
 A call goes on when nobody waits for it: gem receipt, gem trace and gem explain
 show what became of it.`,
 		Example: `  gem call os.create_note '{"domain": "business", "title": "Roof", "content": "Two tiles"}' --wait
@@ -88,16 +99,27 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 	ctx, progress := cmd.Context(), cmd.ErrOrStderr()
 	db, err := connect(ctx)
 	if err != nil {
-		return err
+		return exitError{exitUsage, err}
 	}
 	defer db.Close()
+	if c.IdempotencyKey != "" {
+		// A role may not see the registry: then the receipt tells.
+		if mode, err := client.IdempotencyMode(ctx, db, c.Tool); err == nil && mode == string(registry.None) {
+			return usage("%s takes no --key: its mode of idempotency is none, so every call of it runs", c.Tool)
+		}
+	}
 	id, err := client.Enqueue(ctx, db, c)
-	if err != nil {
-		return refusal(err)
+	switch {
+	case err != nil && !store.HasCode(err, "") && !pgconn.SafeToRetry(err): // neither answered nor not sent
+		return exitError{exitUnknown, fmt.Errorf("whether the call was made is not known: %w", err)}
+	case err != nil:
+		return exitError{exitUsage, refusal(err)}
 	}
 	if !wait {
-		_, err := fmt.Fprintln(cmd.OutOrStdout(), id)
-		return err
+		if _, err := fmt.Fprintln(cmd.OutOrStdout(), id); err != nil {
+			return exitError{exitUnknown, err}
+		}
+		return nil
 	}
 	fmt.Fprintln(progress, "call", id)
 
@@ -107,19 +129,21 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 	switch {
 	case err != nil && ctx.Err() == nil && waiting.Err() != nil:
 		fmt.Fprintf(progress, "The call has not ended within %s. It goes on; its receipt later: gem receipt %s\n", timeout, id)
-		return exitError{exitTimeout}
+		return exitError{code: exitUnknown}
 	case err != nil:
 		fmt.Fprintf(progress, "The call goes on; its receipt later: gem receipt %s\n", id)
-		return refusal(err)
+		return exitError{exitUnknown, refusal(err)}
 	}
 	err = printJSON(cmd.OutOrStdout(), r)
 	switch {
-	case err != nil || r.Status == receipts.Succeeded:
-		return err
+	case err != nil:
+		return exitError{exitUnknown, err}
+	case r.Status == receipts.Succeeded:
+		return nil
 	case r.Status == receipts.NotConfigured:
-		return exitError{exitNotConfigured}
+		return exitError{code: exitNotConfigured}
 	}
-	return exitError{exitFailed}
+	return exitError{code: exitFailed}
 }
 
 // await returns the receipt of a call as soon as there is one. It says once on progress if no worker is alive to write it.

@@ -103,7 +103,7 @@ func TestCallShowsWhatTheDatabaseRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got := gemWith(t, env, append([]string{"call"}, test.args...)...)
-			got.wantCode(t, exitFailed)
+			got.wantCode(t, exitUsage)
 			wants(t, got.stderr, test.want...)
 			for _, noise := range []string{"SQLSTATE", "postgres://", "ERROR:"} {
 				if strings.Contains(got.stderr, noise) {
@@ -114,6 +114,46 @@ func TestCallShowsWhatTheDatabaseRefuses(t *testing.T) {
 	}
 }
 
+// A script must be able to tell a call that failed (1, in TestCallWaitsForTheReceipt) from one that was not made.
+func TestACallThatWasNotMadeHasACodeOfItsOwn(t *testing.T) {
+	t.Parallel()
+	empty, nowhere := testdb.NewEmpty(t), "postgres://gem@"+closedAddress(t)+"/gem"
+	for name, test := range map[string]struct {
+		url  string
+		args []string
+		says string
+	}{
+		"no server":       {nowhere, nil, "Postgres cannot be reached"},
+		"no schema":       {empty, nil, "run `gem migrate`"},
+		"no database URL": {"", nil, "DATABASE_URL"},
+		"a wrong flag":    {empty, []string{"--run-at", "soon"}, "--run-at"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := gemWith(t, []string{"DATABASE_URL=" + test.url}, append([]string{"call", "os.health_check", "--wait"}, test.args...)...)
+			got.wantCode(t, exitUsage)
+			wants(t, got.stderr, test.says)
+			if got.stdout != "" {
+				t.Errorf("stdout: got %q, want nothing", got.stdout)
+			}
+		})
+	}
+}
+
+func TestACallWhoseEndCannotBeAskedForHasACodeOfItsOwn(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	db := testdb.Pool(t, url)
+	p := startGem(t, []string{"DATABASE_URL=" + url}, "call", "os.health_check", "--wait")
+	p.stderr.waitFor(t, "No worker is running")
+	execute(t, db, "alter table core_tool_receipts rename to elsewhere") // what it reads is gone
+	if code := p.wait(t); code != exitUnknown {
+		t.Errorf("exit code: got %d, want %d", code, exitUnknown)
+	}
+	id := query[string](t, db, "select id::text from core_tool_calls")
+	wants(t, p.stderr.String(), "The call goes on; its receipt later: gem receipt "+id)
+}
+
 func TestCommandsWithoutASchemaSayToMigrate(t *testing.T) {
 	t.Parallel()
 	env := []string{"DATABASE_URL=" + testdb.NewEmpty(t)}
@@ -122,7 +162,11 @@ func TestCommandsWithoutASchemaSayToMigrate(t *testing.T) {
 		t.Run(args[0], func(t *testing.T) {
 			t.Parallel()
 			got := gemWith(t, env, args...)
-			got.wantCode(t, exitFailed)
+			want := exitFailed
+			if args[0] == "call" {
+				want = exitUsage
+			}
+			got.wantCode(t, want)
 			wants(t, got.stderr, "run `gem migrate`")
 		})
 	}
@@ -172,7 +216,7 @@ func TestCallThatDoesNotEndInTimeGoesOn(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "os.health_check", "--wait", "--timeout", "400ms")
-	got.wantCode(t, exitTimeout)
+	got.wantCode(t, exitUnknown)
 	id := query[string](t, testdb.Pool(t, url), "select id::text from core_tool_calls where status = 'queued'")
 	wants(t, got.stderr, "has not ended within 400ms", "gem receipt "+id)
 	if said := strings.Count(got.stderr, "No worker is running"); said != 1 {
@@ -211,6 +255,36 @@ func TestCallWithAKeyThatSucceededIsAHit(t *testing.T) {
 	if second.ReplayOf != first.ID {
 		t.Errorf("replay_of: got %q, want the first receipt, %s", second.ReplayOf, first.ID)
 	}
+}
+
+func TestAKeyThatCountsForNothingIsRefused(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	startWorker(t, url)
+	got := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "os.create_note", `{"domain": "both", "title": "a", "content": "b"}`, "--key", "k")
+	got.wantCode(t, exitUsage)
+	wants(t, got.stderr, "os.create_note takes no --key", "none")
+	if n := query[int](t, testdb.Pool(t, url), "select count(*)::int from core_tool_calls"); n != 0 {
+		t.Errorf("%d calls were made", n)
+	}
+}
+
+func TestExplainSaysWhatBecameOfAKey(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	db, env := testdb.Pool(t, url), []string{"DATABASE_URL=" + url}
+	startWorker(t, url)
+	call := func(tool, key, input string) (said string) {
+		id := query[string](t, db, "insert into core_tool_calls (tool_name, idempotency_key, input) values ($1, $2, $3) returning id::text", tool, key, input)
+		for query[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", id) == 0 {
+		}
+		return gemWith(t, env, "explain", id).stdout
+	}
+	call("leads.create", "", `{"name": "Ada", "phone": "1", "suburb": "s"}`)
+	wants(t, call("leads.create", "", `{"name": "Eve", "phone": "1 ", "suburb": "s"}`), "nothing ran again", "The input of that call was another one.")
+	call("os.list_tasks", "k", `{"limit": 1}`)
+	wants(t, call("os.list_tasks", "k", `{"limit": 2}`), "succeeded before, with another input", "another key")
+	wants(t, call("os.create_note", "k", `{"domain": "both", "title": "a", "content": "b"}`), "counted for nothing")
 }
 
 func TestReceiptThatIsNotThere(t *testing.T) {

@@ -20,21 +20,35 @@ func connect(ctx context.Context) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	return open(ctx, cfg.DatabaseURL.Reveal(), 0, nil)
+	return open(ctx, cfg.DatabaseURL.Reveal())
 }
 
-// open opens a pool of one connection, for few statements: it does not probe the pooler. It waits for Postgres for as long as
-// patience says, and gives retrying the reason.
-func open(ctx context.Context, url string, patience time.Duration, retrying func(reason string)) (*pgxpool.Pool, error) {
+// open opens a pool of one connection, for few statements: it does not probe the pooler.
+func open(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	pool, err := pgpool.Open(ctx, url, pgpool.Options{MaxConns: 1})
 	if err != nil {
 		return nil, usage("DATABASE_URL: %w", err)
 	}
-	if err := pgpool.Wait(ctx, pool.Ping, patience, retrying); err != nil {
+	if err := pgpool.Wait(ctx, pool.Ping, 0, nil); err != nil {
 		pool.Close()
 		return nil, err
 	}
 	return pool, nil
+}
+
+// whenUsable runs what needs a server that takes writes, again while it is away, starting or read-only, for as long as patience
+// says. It gives retrying each new reason.
+func whenUsable(ctx context.Context, patience time.Duration, retrying func(reason string), do func(context.Context) error) (err error) {
+	waited := pgpool.Wait(ctx, func(ctx context.Context) error {
+		if err = do(ctx); pgpool.IsAway(err) {
+			return err
+		}
+		return nil
+	}, patience, retrying)
+	if waited != nil {
+		return waited
+	}
+	return err
 }
 
 // refusal says why a statement failed in the words of Postgres, with message, detail and hint, and without the parts that only

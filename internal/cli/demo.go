@@ -75,7 +75,7 @@ func (d *demo) run(ctx context.Context) error {
 
 // onDatabase migrates, starts a worker, and shows what it does with some calls.
 func (d *demo) onDatabase(ctx context.Context) (err error) {
-	if d.frontend, err = open(ctx, d.config.DatabaseURL.Reveal(), 0, nil); err != nil {
+	if d.frontend, err = open(ctx, d.config.DatabaseURL.Reveal()); err != nil {
 		return err
 	}
 	defer d.frontend.Close()

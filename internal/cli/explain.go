@@ -152,16 +152,26 @@ func explainEnded(e *client.Explanation) string {
 	case receipts.NotConfigured:
 		return explainNotConfigured(r)
 	}
+	var effects receipts.Effects
+	_ = json.Unmarshal(r.Effects, &effects) // what an imported receipt has may be of another form
+	key := effects.Idempotency
 	if r.ReplayOf != "" {
-		return fmt.Sprintf("It succeeded by repeating receipt %s of call %s, which had succeeded with the same key, %s: nothing ran again. "+
+		differs := ""
+		if key.InputDiffers {
+			differs = " The input of that call was another one."
+		}
+		return fmt.Sprintf("It succeeded by repeating receipt %s of call %s, which had succeeded with the same key, %s: nothing ran again.%s "+
 			"The result: %s",
-			r.ReplayOf, e.RepeatedCall, r.IdempotencyKey, cut(upshot(r), 300))
+			r.ReplayOf, e.RepeatedCall, r.IdempotencyKey, differs, cut(upshot(r), 300))
 	}
-	took := ""
+	took, ignored := "", ""
+	if key.KeyIgnored {
+		ignored = " Its idempotency_key counted for nothing, since the tool's mode is none."
+	}
 	if r.DurationMS > 0 {
 		took = " in " + span(milliseconds(r.DurationMS))
 	}
-	return fmt.Sprintf("It succeeded%s, in attempt %d on %s. The result: %s", took, r.Attempt, r.WorkerID, cut(upshot(r), 300))
+	return fmt.Sprintf("It succeeded%s, in attempt %d on %s.%s The result: %s", took, r.Attempt, r.WorkerID, ignored, cut(upshot(r), 300))
 }
 
 func explainNotConfigured(r *receipts.Receipt) string {
@@ -204,6 +214,8 @@ func explainFailed(r *receipts.Receipt) string {
 		return message + " The known effects are on the receipt."
 	case receipts.Cancelled:
 		return message + " Make a new call if it is to run after all."
+	case receipts.KeyReused:
+		return message + " The earlier receipt is in the details."
 	case receipts.WorkerLost:
 		return message + " The last log lines of those workers tell why: most often the memory ran out. Make a new call when that is solved."
 	case receipts.ExecutionError:

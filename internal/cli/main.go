@@ -2,6 +2,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,9 +23,9 @@ func Main(p Program) {
 const (
 	exitDone          = 0
 	exitFailed        = 1 // the command, or the call that it waited for, failed
-	exitUsage         = 2 // wrong arguments, configuration or program
+	exitUsage         = 2 // wrong arguments, configuration or program; of gem call: the call was not made
 	exitNotConfigured = 3 // the call that was waited for ended as not_configured
-	exitTimeout       = 4 // the call that was waited for has not ended in time
+	exitUnknown       = 4 // how the call ended is not known: it has not in time, or Postgres cannot be asked
 )
 
 // usageError reports invalid arguments or configuration.
@@ -34,10 +35,14 @@ func (e usageError) Unwrap() error { return e.error }
 
 func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// exitError ends a command that has printed everything itself.
-type exitError struct{ code int }
+// exitError ends a command with an exit code of its own. Without a cause the command has printed everything itself.
+type exitError struct {
+	code  int
+	cause error
+}
 
-func (e exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d: %v", e.code, e.cause) }
+func (e exitError) Unwrap() error { return e.cause }
 
 // run runs a command and returns its exit code. Results go to stdout; progress, logs and errors to stderr.
 func run(ctx context.Context, p *Program, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
@@ -61,17 +66,20 @@ func run(ctx context.Context, p *Program, args []string, stdin io.Reader, stdout
 	switch {
 	case err == nil:
 		return exitDone
-	case errors.As(err, &exit):
+	case errors.As(err, &exit) && exit.cause == nil:
 		return exit.code
 	case errors.As(context.Cause(ctx), &stopped):
 		return stopped.exitCode()
+	}
+	if exit.cause != nil {
+		err = exit.cause
 	}
 	fmt.Fprintf(stderr, "%s: %v\n", command.CommandPath(), err)
 	if errors.As(err, &wrong) || errors.As(err, &invalid) {
 		fmt.Fprintf(stderr, "See `%s --help`.\n", command.CommandPath())
 		return exitUsage
 	}
-	return exitFailed
+	return cmp.Or(exit.code, exitFailed)
 }
 
 // interrupted is the cause of a context that a signal ended: see [untilSignal].

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/internal/config"
+	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/migrations"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
@@ -40,13 +41,15 @@ fails if it has migrations that this program does not know.`,
 				return err
 			}
 			url, from := migrateThrough(cfg)
-			db, err := open(cmd.Context(), url, patience, func(reason string) {
+			err = pgpool.Wait(cmd.Context(), func(ctx context.Context) error {
+				_, err := pgpool.Probe(ctx, url, pgpool.Direct) // whatever it is
+				return err
+			}, patience, func(reason string) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "Postgres cannot be reached yet, trying again for at most %s: %s\n", patience, reason)
 			})
 			if err != nil {
 				return fmt.Errorf("%s: %w", from, err)
 			}
-			db.Close()
 			done, err := p.migrate(cmd.Context(), url)
 			for _, file := range done.Applied {
 				fmt.Fprintf(cmd.OutOrStdout(), "applied %s\n", file)
@@ -107,5 +110,5 @@ func migrated(done migrations.Result) string {
 
 // patienceFlag adds the flag of a command that is started together with its database.
 func patienceFlag(cmd *cobra.Command, patience *time.Duration) {
-	cmd.Flags().DurationVar(patience, "patience", time.Minute, "how long to wait for a database that cannot be reached")
+	cmd.Flags().DurationVar(patience, "patience", time.Minute, "how long to wait for a database that cannot be reached, is starting, or takes no writes")
 }

@@ -18,9 +18,7 @@ func findRoutes(ctx context.Context, s *setup) (mode pgpool.PoolMode, listenURL 
 	err = pgpool.Wait(ctx, func(ctx context.Context) (err error) {
 		mode, err = pgpool.Probe(ctx, database.Reveal(), stated[s.config.DatabasePooler])
 		return err
-	}, s.patience, func(reason string) {
-		s.log.Warn("Postgres cannot be reached yet, trying again", zap.String("reason", reason), zap.Duration("for_at_most", s.patience))
-	})
+	}, s.patience, s.retrying)
 	if err != nil {
 		return mode, "", err
 	}

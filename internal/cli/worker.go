@@ -51,7 +51,7 @@ The environment:
 			if err != nil {
 				return err
 			}
-			return refusal(w.Run(cmd.Context()))
+			return refusal(whenUsable(cmd.Context(), patience, s.retrying, w.Run)) // it fails only if it could not start
 		},
 	}
 	patienceFlag(cmd, &patience)

@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -10,7 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gemworker/gem/internal/pgbouncer"
 	"github.com/gemworker/gem/internal/testdb"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 func TestWorkerHelpListsTheEnvironment(t *testing.T) {
@@ -144,4 +149,64 @@ func TestNoSecretReachesTheLog(t *testing.T) {
 	if out := p.stderr.String() + sms.stdout + sms.stderr; strings.Contains(out, "s3cret") {
 		t.Errorf("a secret is in:\n%s", out)
 	}
+}
+
+// A worker comes up together with its database, which may take no writes yet.
+func TestWorkerWaitsForAServerThatTakesWrites(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	db := testdb.Pool(t, url)
+	database := query[string](t, db, "select current_database()")
+	execute(t, db, "alter database "+database+" set default_transaction_read_only = on")
+	p := startGem(t, []string{"DATABASE_URL=" + url}, "worker")
+	p.stderr.waitFor(t, "the server takes no writes")
+	execute(t, db, "alter database "+database+" reset default_transaction_read_only")
+	p.stderr.waitFor(t, "worker started")
+	p.stop(t)
+}
+
+// What was probed may change before the worker has started.
+func TestAStartIsTriedAgainWhileTheServerTakesNoWrites(t *testing.T) {
+	t.Parallel()
+	tries := 0
+	start := func(context.Context) error {
+		tries++
+		switch tries {
+		case 1:
+			return fmt.Errorf("register: %w", &pgconn.PgError{Code: "25006"})
+		case 2:
+			return fmt.Errorf("register: %w", &pgconn.PgError{Code: "57P03"})
+		}
+		return errors.New("another registry was recorded")
+	}
+	var reasons []string
+	err := whenUsable(t.Context(), time.Minute, func(reason string) { reasons = append(reasons, reason) }, start)
+	if tries != 3 || len(reasons) != 2 || err == nil || err.Error() != "another registry was recorded" {
+		t.Errorf("after %d tries, for %q: %v", tries, reasons, err)
+	}
+}
+
+func TestWorkerSetsItsOwnIsolationLevelOrSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	db := testdb.Pool(t, url)
+	database := query[string](t, db, "select current_database()")
+	execute(t, db, "alter database "+database+" set default_transaction_isolation = serializable")
+	pooler := pgbouncer.Start(t, url, pgbouncer.Options{Mode: pgbouncer.Transaction}).URL(url)
+
+	direct := startWorker(t, url)
+	execute(t, db, `insert into core_tool_calls (tool_name, input) select 'os.create_note', '{"domain": "both", "title": "a", "content": "b"}' from generate_series(1, 200)`)
+	for query[int](t, db, "select count(*)::int from core_tool_receipts where status = 'succeeded'") < 200 {
+	}
+	direct.stop(t)
+	if n := query[int](t, db, "select count(*)::int from core_tool_events where event = 'retried'"); n != 0 {
+		t.Errorf("%d attempts met a conflict", n)
+	}
+	const warning = "transactions are serializable by default"
+	if strings.Contains(direct.stderr.String(), warning) || strings.Contains(direct.stderr.String(), "could not") {
+		t.Errorf("a warning without a reason:\n%s", &direct.stderr)
+	}
+	pooled := startWorker(t, pooler)
+	wants(t, pooled.stderr.String(), warning, "in database "+database+" set default_transaction_isolation = 'read committed'")
+	pooled.stop(t)
 }

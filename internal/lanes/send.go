@@ -112,6 +112,9 @@ type statements struct {
 	builder  pgx.ExtendedQueryBuilder
 }
 
+// begin says what the state machine is made for, whatever the server's default is.
+const begin = "begin isolation level read committed"
+
 // cacheKey is where a connection keeps its cache. A connection whose cache is full is closed.
 const cacheKey, maxStatements = "gem statements", 256
 
@@ -122,7 +125,7 @@ func (l *Lanes) statements(ctx context.Context, conn *pgxpool.Conn) (s *statemen
 	if !ok {
 		s = &statements{conn: conn.Conn(), keeps: l.keeps, prepared: map[string]*pgconn.StatementDescription{}}
 		data[cacheKey] = s
-		err = errors.Join(s.prepare(ctx, store.FinishSQL), s.prepare(ctx, "begin"), s.prepare(ctx, "commit"))
+		err = errors.Join(s.prepare(ctx, store.FinishSQL), s.prepare(ctx, begin), s.prepare(ctx, "commit"))
 	}
 	return s, err
 }
@@ -152,7 +155,7 @@ func (s *statements) send(to *pgconn.Pipeline, j *job) (sent bool) {
 		return false
 	}
 	if j.handler != nil {
-		s.sendOne(to, "begin", &pgx.ExtendedQueryBuilder{})
+		s.sendOne(to, begin, &pgx.ExtendedQueryBuilder{})
 	}
 	s.sendOne(to, j.sql, &s.builder)
 	if j.commit {

@@ -34,6 +34,33 @@ func TestAPlainPoolMayLeadThroughATransactionPooler(t *testing.T) {
 	}
 }
 
+// What the server's default is costs nothing where GEM can set its own.
+func TestSessionsReadWhatIsCommitted(t *testing.T) {
+	t.Parallel()
+	url := testdb.NewEmpty(t)
+	execute(t, url, "do $$ begin execute format('alter database %I set default_transaction_isolation = serializable', current_database()); end $$")
+	session := pgbouncer.Start(t, url, pgbouncer.Options{Mode: pgbouncer.Session}).URL(url)
+	transaction := pgbouncer.Start(t, url, pgbouncer.Options{Mode: pgbouncer.Transaction}).URL(url)
+	for _, c := range []struct {
+		url  string
+		mode pgpool.PoolMode
+		want string
+	}{
+		{url, pgpool.Direct, "read committed"}, {session, pgpool.SessionPooler, "read committed"},
+		{session, pgpool.Unknown, "serializable"}, {transaction, pgpool.TransactionPooler, "serializable"}, // others use the session too
+	} {
+		pool, err := pgpool.Open(t.Context(), c.url, pgpool.Options{Mode: c.mode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		var got string
+		if err := pool.QueryRow(t.Context(), "select current_setting('transaction_isolation')").Scan(&got); err != nil || got != c.want {
+			t.Errorf("mode %q: got %s, %v; want %s", c.mode, got, err, c.want)
+		}
+	}
+}
+
 // The connection string may ask for less than the mode allows.
 func TestAPoolThatCachesNoStatementsKeepsNone(t *testing.T) {
 	t.Parallel()

@@ -60,8 +60,8 @@ func Open(ctx context.Context, url string, o Options) (*pgxpool.Pool, error) {
 	return pool, err
 }
 
-// Configure sets what all of GEM's connections have in common: timeouts, how statements are cancelled and cached, and the
-// name. Of o it reads Mode and Name.
+// Configure sets what all of GEM's connections have in common: timeouts, how statements are cancelled and cached, the name,
+// and the isolation level, read committed, where the mode keeps what is set for a session. Of o it reads Mode and Name.
 func Configure(config *pgx.ConnConfig, o Options) {
 	config.ConnectTimeout = connectTimeout
 	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler { return &canceller{conn: conn} }
@@ -74,6 +74,19 @@ func Configure(config *pgx.ConnConfig, o Options) {
 		config.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 	setName(config, cmp.Or(o.Name, "gem"))
+	switch o.Mode {
+	case Direct:
+		config.RuntimeParams["default_transaction_isolation"] = "read committed"
+	case SessionPooler: // which may refuse the parameter at the start of a connection
+		connected := config.AfterConnect
+		config.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+			err := conn.Exec(ctx, "set default_transaction_isolation = 'read committed'").Close()
+			if err == nil && connected != nil {
+				err = connected(ctx, conn)
+			}
+			return err
+		}
+	}
 }
 
 func setName(config *pgx.ConnConfig, name string) {

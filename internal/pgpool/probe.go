@@ -17,9 +17,11 @@ const probeTimeout = 3 * time.Second
 var errStatementMode = errors.New("the pooler is in statement mode, which has no transactions: " +
 	"use its session or transaction mode, or connect directly")
 
+var errReadOnly = errors.New("the server takes no writes: it is a standby, or was set to read-only, as some services do when a disk is full")
+
 // Probe reports what url leads to, over two connections that it closes again. A stated mode other than Unknown is returned
-// as it is, once Postgres has answered. It returns an error if Postgres does not answer, or if the pooler is in statement
-// mode.
+// as it is, once Postgres has answered. It returns an error if Postgres does not answer or takes no writes, or if the pooler is in
+// statement mode.
 func Probe(ctx context.Context, url string, stated PoolMode) (PoolMode, error) {
 	a, err := openProbe(ctx, url)
 	if err != nil {
@@ -91,7 +93,7 @@ func openProbe(ctx context.Context, url string) (*probe, error) {
 func (p *probe) serverAfter(ctx context.Context, sql string) (uint32, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	results, err := p.PgConn().Exec(ctx, sql+"; select pg_backend_pid()").ReadAll()
+	results, err := p.PgConn().Exec(ctx, sql+"; select pg_backend_pid(), current_setting('transaction_read_only')").ReadAll()
 	switch {
 	case err != nil && strings.Contains(err.Error(), "statement pooling"): // PgBouncer's answer to begin
 		return 0, errStatementMode
@@ -99,6 +101,8 @@ func (p *probe) serverAfter(ctx context.Context, sql string) (uint32, error) {
 		return 0, err
 	case len(results[len(results)-1].Rows) == 0:
 		return 0, errors.New("pg_backend_pid() returned no row")
+	case string(results[len(results)-1].Rows[0][1]) == "on":
+		return 0, errReadOnly
 	}
 	id, err := strconv.ParseUint(string(results[len(results)-1].Rows[0][0]), 10, 32)
 	return uint32(id), err

@@ -2,6 +2,7 @@ package pgpool_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/url"
@@ -13,6 +14,7 @@ import (
 	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }
@@ -146,6 +148,76 @@ func TestARepeatedReasonIsGivenOnce(t *testing.T) {
 	}
 }
 
+// pgx tries with TLS first, which the server does not have: what it says without is the reason.
+func TestTheReasonIsWhatPostgresSaysAndNotThatItHasNoTLS(t *testing.T) {
+	t.Parallel()
+	db := testdb.NewEmpty(t)
+	full := must(url.Parse(db))
+	role := "gem_test_full_" + strings.ToLower(rand.Text())
+	execute(t, db, "create role "+role+" login password 'x' connection limit 0")
+	t.Cleanup(func() { execute(t, db, "drop role "+role) })
+	full.User = url.UserPassword(role, "x")
+	query := full.Query()
+	query.Set("sslmode", "prefer")
+	full.RawQuery = query.Encode()
+	var reasons []string
+	err := pgpool.Wait(t.Context(), func(ctx context.Context) error {
+		_, err := pgpool.Probe(ctx, full.String(), pgpool.Unknown)
+		if !pgpool.IsAway(err) {
+			t.Errorf("waiting would not help: %v", err)
+		}
+		return err
+	}, 150*time.Millisecond, func(reason string) { reasons = append(reasons, reason) })
+	if len(reasons) != 1 || !strings.HasPrefix(reasons[0], "too many connections for role") || strings.Contains(err.Error(), "TLS") {
+		t.Errorf("retried for %q, then %v", reasons, err)
+	}
+}
+
+func TestWhatCanNeverWorkIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
+	db := testdb.NewEmpty(t)
+	with := func(change func(*url.URL, url.Values)) string {
+		u := must(url.Parse(db))
+		query := u.Query()
+		change(u, query)
+		u.RawQuery = query.Encode()
+		return u.String()
+	}
+	for what, c := range map[string]struct{ url, says string }{
+		"TLS where there is none": {with(func(_ *url.URL, q url.Values) { q.Set("sslmode", "require") }), "the server has no TLS"},
+		"an unknown database":     {with(func(u *url.URL, _ url.Values) { u.Path = "/nowhere" }), `database "nowhere" does not exist`},
+		"an unknown role":         {with(func(u *url.URL, _ url.Values) { u.User = url.UserPassword("nobody_here", "x") }), "nobody_here"},
+	} {
+		tries := 0
+		err := pgpool.Wait(t.Context(), func(ctx context.Context) error {
+			tries++
+			_, err := pgpool.Probe(ctx, c.url, pgpool.Unknown)
+			return err
+		}, time.Minute, func(string) {})
+		if err == nil || tries != 1 || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: after %d tries: %v", what, tries, err)
+		}
+	}
+}
+
+// The reasons of each address and way are given together. Those that say least count least.
+func TestOneReasonIsGiven(t *testing.T) {
+	t.Parallel()
+	noTLS, closed := errors.New("server refused TLS connection"), errors.New("connection refused")
+	full, starting := &pgconn.PgError{Code: "53300", Message: "sorry, too many clients already"}, &pgconn.PgError{Code: "57P03", Message: "starting"}
+	notAllowed := &pgconn.PgError{Code: "28000", Message: "no encryption"}
+	for want, errs := range map[string][]error{
+		"sorry, too many clients already (SQLSTATE 53300)": {noTLS, full},
+		"starting (SQLSTATE 57P03)":                        {notAllowed, fmt.Errorf("dial: %w", starting)},
+		"no encryption (SQLSTATE 28000)":                   {closed, noTLS, notAllowed},
+		"connection refused":                               {noTLS, closed},
+	} {
+		if got := pgpool.Reason(fmt.Errorf("connect: %w", errors.Join(errs...))); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 // A statement whose context ends is cancelled on the server, also behind a pooler, and the connection stays open.
 func TestAStatementIsCancelledWhereverItRuns(t *testing.T) {
 	t.Parallel()
@@ -187,10 +259,26 @@ func TestAStatementIsCancelledWhereverItRuns(t *testing.T) {
 	}
 }
 
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 func wantMode(t *testing.T, url string, want pgpool.PoolMode) {
 	t.Helper()
 	if got, err := pgpool.Probe(t.Context(), url, pgpool.Unknown); err != nil || got != want {
 		t.Errorf("got %q, %v; want %q", got, err, want)
+	}
+}
+
+func execute(t *testing.T, url, sql string) {
+	t.Helper()
+	conn := must(pgx.Connect(context.Background(), url))
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(context.Background(), sql); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -139,11 +139,15 @@ type Key struct {
 	Verdict   KeyVerdict
 	ReceiptID string
 	Result    json.RawMessage
+	// InputDiffers says that the earlier call had another input; false if its input is not known any more.
+	InputDiffers bool
 }
 
 // HoldKey asks for a key on behalf of an attempt. If another call holds it, the call is put to wait in the same statement.
 func HoldKey(ctx context.Context, db DB, a Attempt, key string) (k Key, err error) {
-	err = db.QueryRow(ctx, "select verdict, receipt_id::text, result::text from gem.hold_key($1, $2, $3, $4)",
-		a.CallID, a.Number, a.WorkerID, key).Scan(&k.Verdict, (*zeronull.Text)(&k.ReceiptID), &k.Result)
+	err = db.QueryRow(ctx, `select verdict, receipt_id::text, result::text,
+		case when receipt_id is not null then coalesce(gem.input_differs($1, receipt_id), false) else false end
+		from gem.hold_key($1, $2, $3, $4)`,
+		a.CallID, a.Number, a.WorkerID, key).Scan(&k.Verdict, (*zeronull.Text)(&k.ReceiptID), &k.Result, &k.InputDiffers)
 	return k, err
 }

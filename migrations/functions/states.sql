@@ -233,6 +233,15 @@ begin
 end
 $$;
 
+-- Says of a hit whether the input of the earlier call, of that receipt, was another one; null if it is not known any more. Volatile,
+-- since the receipt may be newer than the statement that asks.
+create or replace function gem.input_differs(p_call uuid, p_receipt uuid) returns boolean
+language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+  select own.input <> earlier.input
+  from public.core_tool_receipts r join public.core_tool_calls earlier on earlier.id = r.call_id, public.core_tool_calls own
+  where r.id = p_receipt and own.id = p_call
+$$;
+
 ------------------------------------------------------------------------------------------------------------------------
 -- running → succeeded | failed | not_configured
 ------------------------------------------------------------------------------------------------------------------------
@@ -448,7 +457,7 @@ begin
 end
 $$;
 
-select gem.grant_to('gem_worker', 'execute on function gem.claim(text, integer, boolean, jsonb, integer), gem.hold_key(uuid, integer, text, text),
+select gem.grant_to('gem_worker', 'execute on function gem.claim(text, integer, boolean, jsonb, integer), gem.hold_key(uuid, integer, text, text), gem.input_differs(uuid, uuid),
   gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid), gem.retry(uuid, integer, text, jsonb, integer, interval),
   gem.release(uuid, integer, text), gem.leave_to(uuid, integer, text, text)');
 revoke all on all functions in schema gem from public;

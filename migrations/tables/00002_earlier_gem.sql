@@ -103,15 +103,16 @@ where c.status in ('succeeded', 'failed', 'not_configured')
 
 -- The earlier successes go on answering for their keys: one receipt a key, the first.
 with keyed as (
-  select distinct on (tool_name, k ->> 'key_field', k ->> 'key_value') id,
+  select distinct on (tool_name, k ->> 'key_field', value) id,
     -- The same form as receipts.Key in Go.
-    tool_name || ':' || (k ->> 'key_field') || case when octet_length(k ->> 'key_value') <= 200
-      then '="' || (k ->> 'key_value') || '"'
-      else ' sha256 ' || encode(sha256(convert_to(k ->> 'key_value', 'UTF8')), 'hex') end as computed
-  from public.core_tool_receipts, lateral (select effects -> 'idempotency' as k) e
+    tool_name || ':' || (k ->> 'key_field') || case when octet_length(value) <= 200
+      then '="' || value || '"'
+      else ' sha256 ' || encode(sha256(convert_to(value, 'UTF8')), 'hex') end as computed
+  from public.core_tool_receipts,
+    lateral (select effects -> 'idempotency' as k, btrim(effects #>> '{idempotency,key_value}', E' \t\n\v\f\r') as value) e
   where attempt is null and status = 'succeeded' and k ->> 'mode' = 'keyed' and k ->> 'key_field' is not null
-    and jsonb_typeof(k -> 'key_value') = 'string' and k ->> 'key_value' <> '' and k -> 'hit' is distinct from 'true'
-  order by tool_name, k ->> 'key_field', k ->> 'key_value', created_at, id
+    and jsonb_typeof(k -> 'key_value') = 'string' and value <> '' and k -> 'hit' is distinct from 'true'
+  order by tool_name, k ->> 'key_field', value, created_at, id
 )
 update public.core_tool_receipts r set idempotency_key = keyed.computed from keyed where keyed.id = r.id;
 update public.core_tool_receipts set attempt = 1 where attempt is null;
