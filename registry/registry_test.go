@@ -289,7 +289,7 @@ func TestReadFile(t *testing.T) {
 	}
 }
 
-func TestThousandToolsAreParsedInATime(t *testing.T) {
+func TestThousandToolsAreParsed(t *testing.T) {
 	var entries []string
 	for i := range 1000 {
 		entries = append(entries, entry(fields{
@@ -299,13 +299,8 @@ func TestThousandToolsAreParsedInATime(t *testing.T) {
 		}))
 	}
 	text := file(entries...)
-	start := time.Now()
 	if got := len(parse(t, text).Tools()); got != 1000 {
 		t.Errorf("%d tools", got)
-	}
-	// A third of a second, measured; the race detector and a busy machine take many times that.
-	if took := time.Since(start); took > 15*time.Second {
-		t.Errorf("it took %v", took)
 	}
 }
 
