@@ -139,6 +139,9 @@ func labRegistry() []byte {
 			idempotency["key_field"] = "key"
 			required = append(required, "key")
 		}
+		if mode == "safe-retry" {
+			idempotency["on_other_input"] = "replay" // calls of one key have other inputs here
+		}
 		return object{
 			"name": name, "permissions": []string{}, "timeout_ms": 10_000, "idempotency": idempotency,
 			"input_schema": object{"type": "object", "required": required, "additionalProperties": false,
