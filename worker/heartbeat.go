@@ -36,6 +36,10 @@ func (w *Worker) heartbeat(ctx context.Context) error {
 	beating, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
 	notices, err := store.Heartbeat(beating, w.options.Control, w.id, w.options.DeadAfter, slices.Collect(maps.Keys(running)), full)
+	if store.IsNotRegistered(err) {
+		w.log.Warn("this worker was silent for so long that others removed it: registering again")
+		err = w.register(beating)
+	}
 	if err != nil {
 		w.sweepSoon()
 		return ignoreEnd(ctx, err)

@@ -12,6 +12,9 @@ import (
 
 // wantWake tells the database whether inserts are to notify this worker, and reports whether that is new.
 func (w *Worker) wantWake(ctx context.Context, wanted bool) (changed bool) {
+	if w.registered.Swap(false) {
+		w.wakeWanted = false
+	}
 	if w.wakeWanted == wanted {
 		return false
 	}

@@ -338,3 +338,15 @@ func TestACallIsLeftToAWorkerThatKnowsItsTool(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// A worker that was suspended for longer than rows of dead workers stay goes on when it wakes up.
+func TestAWorkerWhoseRowHasLeftRegistersAgain(t *testing.T) {
+	t.Parallel()
+	env, _ := startLab(t, nil, tool{name: "lab.nothing"})
+	w := env.StartWorker()
+	env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{})})
+	runSQL(t, connection(t, env), "delete from core_workers")
+	if r := env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{})}); r.Status != receipts.Succeeded || r.WorkerID != w.ID() {
+		t.Errorf("%+v", r)
+	}
+}

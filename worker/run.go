@@ -93,6 +93,8 @@ func (a *attempt) decide(ctx context.Context) *end {
 	case a.Losses > 0 && a.Spent() >= most:
 		return failed(receipts.WorkerLost, fmt.Sprintf("The call lost its worker %d times, and has spent its %d attempts.", a.Losses, most),
 			map[string]int{"lost_attempts": a.Losses, "max_attempts": most})
+	case a.Cancelled && a.Losses == 0:
+		return failed(receipts.Cancelled, "The call was cancelled before it ran again.", nil)
 	case a.Cancelled:
 		return failed(receipts.Cancelled, "The call was cancelled while an attempt ran whose worker was lost. "+a.mayHaveDone(), nil)
 	}

@@ -107,7 +107,8 @@ type Worker struct {
 	loopedAt   atomic.Int64  // when the loop last began a round, in Unix nanoseconds
 	claiming   sync.Mutex    // held during a claim, until its calls are in running
 	cursor     claimCursor
-	wakeWanted bool // what core_workers has in wants_wake
+	wakeWanted bool        // what core_workers has in wants_wake
+	registered atomic.Bool // anew: core_workers has false there
 
 	// Of the services beside it.
 	beat       chan struct{} // a heartbeat is wanted now
@@ -218,15 +219,20 @@ func (w *Worker) start(ctx context.Context) error {
 	if err := w.recordRegistry(starting); err != nil {
 		return err
 	}
-	err := store.StartWorker(starting, w.options.Control, store.Worker{
-		ID: w.id, Concurrency: w.options.Concurrency, Version: w.options.Version, RegistryVersion: w.options.Registry.Version,
-		DeadAfter: w.options.DeadAfter, Capabilities: w.capabilities(),
-	})
-	if err != nil {
+	if err := w.register(starting); err != nil {
 		return fmt.Errorf("register the worker: %w", err)
 	}
 	w.warn(w.heartbeat(ctx), "send the first heartbeat")
 	return nil
+}
+
+// register makes the worker known: when it starts, and when it was silent for so long that its row has left.
+func (w *Worker) register(ctx context.Context) error {
+	w.registered.Store(true)
+	return store.StartWorker(ctx, w.options.Control, store.Worker{
+		ID: w.id, Concurrency: w.options.Concurrency, Version: w.options.Version, RegistryVersion: w.options.Registry.Version,
+		DeadAfter: w.options.DeadAfter, Capabilities: w.capabilities(),
+	})
 }
 
 // capabilities are what a call may need of this worker: that it knows a tool. A call that needs another capability is not claimed.

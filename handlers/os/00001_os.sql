@@ -80,7 +80,10 @@ select gem.grant_to('gem_worker', 'usage on schema gem_os');
 -- A row is its call's user's, whoever writes it and whatever it says.
 create or replace function gem_os.fill_created_by() returns trigger language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  new.created_by := (select c.created_by from public.core_tool_calls c where c.id = new.call_id);
+  new.created_by := null;
+  if new.call_id is not null then -- others may write rows of their own without a right on the calls
+    new.created_by := (select c.created_by from public.core_tool_calls c where c.id = new.call_id);
+  end if;
   return new;
 end
 $$;

@@ -34,6 +34,9 @@ func HasCode(err error, codes ...string) bool {
 // IsNotHeld reports whether err says that the attempt no longer has its call: another attempt has it, or it has ended.
 func IsNotHeld(err error) bool { return HasCode(err, notHeld) }
 
+// IsNotRegistered reports whether the worker's row is not in core_workers, or it sent no heartbeat in time.
+func IsNotRegistered(err error) bool { return HasCode(err, "GM002") }
+
 // IsGone reports whether a row that the statement refers to was removed meanwhile.
 func IsGone(err error) bool { return HasCode(err, gone) }
 

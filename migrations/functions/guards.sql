@@ -239,13 +239,13 @@ $$;
 create or replace function gem.check_receipt() returns trigger language plpgsql as $$
 begin
   if new.replay_of is not null then
-    if new.status <> 'succeeded' or new.idempotency_key is null then
-      raise check_violation using message = 'a receipt that repeats another is a success with a key';
-    end if;
     -- A foreign key would ask for every receipt. Receipts are only deleted by gem.prune, which keeps those that are repeated.
     perform from public.core_tool_receipts r where r.id = new.replay_of for key share;
     if not found then
       raise foreign_key_violation using message = format('there is no receipt %s to repeat', new.replay_of);
+    end if;
+    if new.status <> 'succeeded' or new.idempotency_key is null then
+      raise check_violation using message = 'a receipt that repeats another is a success with a key';
     end if;
   end if;
   if new.status = 'succeeded' then
