@@ -227,6 +227,8 @@ func TestAnOutageIsOneWarningASecondAtMost(t *testing.T) {
 		t.Errorf("%d warnings in %d s, which speak of %d of the %d others", warnings, seconds, unsaid, len(all)-warnings)
 	}
 	runSQL(t, admin, "alter database "+database+" reset default_transaction_read_only")
+	// A pooler keeps server connections that were opened while no writes were taken.
+	runSQL(t, admin, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()")
 	env.DB.Reset()
 	for _, id := range ids {
 		if r := env.Await(id); r.Status != receipts.Succeeded || r.Attempt != 1 {
