@@ -69,7 +69,7 @@ func (a *attempt) checkInput(ctx context.Context) *end {
 	case errors.Is(cause, errStopping):
 		return &end{how: released}
 	case errors.Is(cause, errCancelled) && a.Losses == 0:
-		return failed(receipts.Cancelled, "The call was cancelled before it ran.", nil)
+		return a.cancelledBefore()
 	}
 	return a.invalidInput([]registry.Fault{{Keyword: "size",
 		Message: fmt.Sprintf("the check took longer than the tool's %s: send less, or nest it less", a.tool.Timeout)}})

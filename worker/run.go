@@ -65,10 +65,7 @@ func (a *attempt) decide(ctx context.Context) *end {
 	case errors.Is(cause, errStopping):
 		return &end{how: released}
 	case a.Losses == 0:
-		if a.Number > 1 {
-			return failed(receipts.Cancelled, "The call was cancelled before it ran again.", nil)
-		}
-		return failed(receipts.Cancelled, "The call was cancelled before it ran.", nil)
+		return a.cancelledBefore()
 	default:
 		a.Cancelled = true
 	}
@@ -94,11 +91,19 @@ func (a *attempt) decide(ctx context.Context) *end {
 		return failed(receipts.WorkerLost, fmt.Sprintf("The call lost its worker %d times, and has spent its %d attempts.", a.Losses, most),
 			map[string]int{"lost_attempts": a.Losses, "max_attempts": most})
 	case a.Cancelled && a.Losses == 0:
-		return failed(receipts.Cancelled, "The call was cancelled before it ran again.", nil)
+		return a.cancelledBefore()
 	case a.Cancelled:
 		return failed(receipts.Cancelled, "The call was cancelled while an attempt ran whose worker was lost. "+a.mayHaveDone(), nil)
 	}
 	return nil
+}
+
+// cancelledBefore ends a call that nobody had begun, or that had left nothing behind, when it was cancelled.
+func (a *attempt) cancelledBefore() *end {
+	if a.Number > 1 {
+		return failed(receipts.Cancelled, "The call was cancelled before it ran again.", nil)
+	}
+	return failed(receipts.Cancelled, "The call was cancelled before it ran.", nil)
 }
 
 // leaveUnknown leaves a call of a tool that this registry lacks to a worker whose registry has it. If none lives, nobody knows the

@@ -41,8 +41,8 @@ func (c *Call) Suspect() bool { return c.Losses >= 2 }
 func (c *Call) Background() bool { return c.Level <= -500 }
 
 // Claim takes up to limit calls from the queue, at most background of them background calls, and returns them in the order in
-// which they are to run. It takes a suspect call, and then only one, if suspect is true. from says where the queue begins, for each level that it names: calls with an
-// earlier run_at are not found. The worker must have sent a heartbeat.
+// which they are to run. It takes a suspect call, and then only one, if suspect is true. from says where the queue begins, for
+// each level that it names: calls with an earlier run_at are not found. The worker must have sent a heartbeat.
 func Claim(ctx context.Context, db DB, workerID string, limit, background int, suspect bool, from map[int]time.Time) ([]Call, error) {
 	cursor, err := json.Marshal(from)
 	if err != nil || from == nil {

@@ -12,6 +12,7 @@ import (
 // The SQLSTATEs that are asked for by name. For all others the class is enough.
 const (
 	notHeld       = "GM001" // of the gem functions
+	notRegistered = "GM002" // of the gem functions
 	notPrepared   = "26000" // someone ran `deallocate all` or `discard all`
 	alreadyExists = "42P05" // another client of a pooler prepared a statement of that name
 	otherColumns  = "0A000" // a column of a prepared statement's result was added or changed
@@ -35,7 +36,7 @@ func HasCode(err error, codes ...string) bool {
 func IsNotHeld(err error) bool { return HasCode(err, notHeld) }
 
 // IsNotRegistered reports whether the worker's row is not in core_workers, or it sent no heartbeat in time.
-func IsNotRegistered(err error) bool { return HasCode(err, "GM002") }
+func IsNotRegistered(err error) bool { return HasCode(err, notRegistered) }
 
 // IsGone reports whether a row that the statement refers to was removed meanwhile.
 func IsGone(err error) bool { return HasCode(err, gone) }

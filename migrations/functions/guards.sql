@@ -14,7 +14,7 @@ declare
   bytes  bigint;
   most   gem.limits;
   cap    bigint      := 1048576; -- of the input, as JSON
-  slots  bigint;
+  share  bigint;
 begin
   -- A bulk insert through PostgREST sends null for what a row leaves out.
   new.id       := coalesce(new.id, gem.new_id(at));
@@ -93,20 +93,18 @@ begin
   if length(new.created_by) > 255 then
     raise check_violation using message = 'created_by may have at most 255 characters';
   end if;
-  if most is not null then
-    if new.priority not between most.min_priority and most.max_priority then
-      raise check_violation using message = format('priority is %s, and must be from %s to %s', new.priority, most.min_priority, most.max_priority);
-    end if;
+  if most is not null and new.priority not between most.min_priority and most.max_priority then
+    raise check_violation using message = format('priority is %s, and must be from %s to %s', new.priority, most.min_priority, most.max_priority);
   end if;
 
   -- A caller who has open calls for a quarter of all slots crowds: what it asks for beyond that is background (see gem.claim).
   new.level := new.priority;
   if new.created_by is not null and new.priority > -500 then
-    select coalesce(sum(w.concurrency), 10) into slots from public.core_workers w where w.alive_until > at and w.stopped_at is null;
-    if greatest(slots / 4, 1) <= (
-      select count(*) from (
-        select from public.core_tool_calls c
-        where c.created_by = new.created_by and c.status in ('queued', 'waiting', 'running') limit greatest(slots / 4, 1)) open) then
+    select greatest(coalesce(sum(w.concurrency), 10) / 4, 1) into share
+    from public.core_workers w where w.alive_until > at and w.stopped_at is null;
+    if exists (
+      select from public.core_tool_calls c
+      where c.created_by = new.created_by and c.status in ('queued', 'waiting', 'running') offset share - 1) then
       new.level := greatest(least(new.priority, 0) - 500, -1000);
     end if;
   end if;
