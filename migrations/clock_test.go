@@ -31,6 +31,10 @@ func TestAClockThatGoesBackHoldsNoCalls(t *testing.T) {
 	if n := number(t, db, "select extract(epoch from clock_back) from core_workers where worker_id = 'dies'"); n < 104 || n > 106 {
 		t.Errorf("the clock went back by %v s", n)
 	}
+	insert(t, db, "select gem.start_worker('starts', 10, '', '', '1 s')")
+	if n := number(t, db, "select count(*) from core_workers where worker_id = 'starts' and clock_back > '104 s'"); n != 1 {
+		t.Error("a worker that starts now does not know that the clock is late")
+	}
 	insert(t, db, "insert into core_tool_calls (tool_name) values ('new')")
 	if got := claimed(); got != "[new]" {
 		t.Errorf("of those that came later, %s were claimed", got)

@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -139,5 +140,31 @@ func TestRowsOfDeadWorkersLeaveAndKeepNobodyWaiting(t *testing.T) {
 	}
 	if n := number(t, db, "select count(*) from core_workers"); n != 2501 {
 		t.Errorf("%v rows are left", n)
+	}
+}
+
+// A call that was left to workers that never come back is not left for ever: any worker may say that it does not know the tool.
+func TestACallThatIsLeftToNobodyGoesToAny(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, `
+		select gem.start_worker('knows', 10, '', '', '1 hour', '{tool c.d}'), gem.start_worker('w', 10, '', '', '1 hour');
+		insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 50);
+		insert into core_tool_calls (tool_name, priority) select 'c.d', p from unnest(array[0, -5, 0]) p`)
+	insert(t, db, "select gem.leave_to(c.id, c.attempt, 'w', 'tool c.d') from gem.claim('w', 99, true) c where c.tool_name = 'c.d'")
+	claimed := func() string {
+		insert(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', true)")
+		return fmt.Sprint(texts(t, db, "select tool_name from gem.claim('w', 9, true)"))
+	}
+	if got := claimed(); got != "[]" {
+		t.Errorf("a worker lives that knows the tool, and %s were claimed by another", got)
+	}
+	insert(t, db, "select gem.stop_worker('knows')")
+	if got := claimed(); got != "[]" {
+		t.Errorf("such a worker may be about to start again, and %s were claimed by another", got)
+	}
+	insert(t, db, "update core_workers set alive_until = alive_until - interval '5 minutes' where worker_id = 'knows'")
+	if got := claimed(); got != "[c.d c.d c.d]" {
+		t.Errorf("no such worker has lived for five minutes, and %s were claimed", got)
 	}
 }

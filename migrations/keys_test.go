@@ -72,6 +72,44 @@ func TestSeveralCallsRepeatAReceiptAtOnce(t *testing.T) {
 	}
 }
 
+// A hit writes nothing to its call: each write would be one more entry of the key in the index over running keys, through which
+// the next hit must go while vacuum cannot remove it.
+func TestAHitDoesNotTakeItsKey(t *testing.T) {
+	t.Parallel()
+	db := crowd(t, 5)
+	insert(t, db, succeedHolder)
+	insert(t, db, "select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 5, true) c")
+	if n := number(t, db, "select count(*) from core_tool_calls where status = 'running' and computed_key is null"); n != 5 {
+		t.Errorf("%v of five hits did not take the key", n)
+	}
+}
+
+// A tool may refuse a key that comes with another input. Those that wait behind such a call are woken all the same.
+func TestAHitThatIsRefusedWakesThoseThatWait(t *testing.T) {
+	t.Parallel()
+	db := crowd(t, 150)
+	insert(t, db, succeedHolder)
+	insert(t, db, `select gem.finish(c.id, c.attempt, 'w', 'failed', '{"error": {"error_code": "key_reused", "message": "x"}}', '{}', '1')
+		from gem.claim('w', 1, true) c, gem.hold_key(c.id, c.attempt, 'w', 'k') h where h.verdict = 'hit'`)
+	if n := number(t, db, stillWaiting); n != 0 {
+		t.Errorf("%v wait for ever", n)
+	}
+}
+
+// Its worker has not heard yet that the call is to end, and would have it wait for long.
+func TestACallThatIsToEndNeitherPausesNorWaits(t *testing.T) {
+	t.Parallel()
+	db := crowd(t, 0)
+	insert(t, db, "insert into core_tool_calls (tool_name) values ('retried'), ('waiting')")
+	insert(t, db, "select gem.claim('w', 2, true)")
+	insert(t, db, "select cancel_tool_call(id) from core_tool_calls where status = 'running' and tool_name <> 'a.b'")
+	insert(t, db, "select gem.retry(id, attempt, 'w', '{}', 9, '10 minutes') from core_tool_calls where tool_name = 'retried'")
+	insert(t, db, "select gem.hold_key(id, attempt, 'w', 'k') from core_tool_calls where tool_name = 'waiting'")
+	if got := fmt.Sprint(texts(t, db, "select tool_name || ' ' || cancel_requested from gem.claim('w', 9, true) order by 1")); got != "[retried true waiting true]" {
+		t.Errorf("%s were claimed again", got)
+	}
+}
+
 // An end does not wait for a lock on a call that it would wake: whoever has the lock may be waiting for the end.
 func TestAnEndWaitsForNoneOfThoseThatItWakes(t *testing.T) {
 	t.Parallel()

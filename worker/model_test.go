@@ -35,6 +35,7 @@ type modelCall struct {
 
 	place int // in its priority: moves when it is retried
 	later bool
+	hit   string // the key that was a hit for the attempt that runs
 }
 
 // modelAttempt is an attempt that some worker believes it holds.
@@ -200,7 +201,7 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 			}
 			var want []string
 			for _, c := range m.claim(limit, suspect) {
-				c.Holder = w
+				c.Holder, c.hit = w, ""
 				c.move("running", "claimed")
 				c.Attempt++
 				m.attempts = append(m.attempts, modelAttempt{c.ID, c.Attempt, w})
@@ -228,13 +229,18 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 			c, want := m.call(a.call), "run"
 			held := len(m.in("running", func(o *modelCall) bool { return o != c && o.Key == k })) > 0
 			switch {
-			case held:
-				want = "wait"
-				c.move("waiting", "waiting")
 			case m.succeeded[k]:
-				want = "hit"
+				want, c.hit = "hit", k
+				m.free(k, true)
+			case held && c.Cancel:
+				want = "wait"
+				c.move("queued", "released")
+			case held:
+				want, c.Key = "wait", k
+				c.move("waiting", "waiting")
+			default:
+				c.Key = k
 			}
-			c.Key = k
 			if verdict != want {
 				rt.Fatalf("%s, want %s", verdict, want)
 			}
@@ -244,8 +250,8 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 			status := rapid.SampledFrom([]string{"succeeded", "succeeded", "failed", "not_configured"}).Draw(rt, "status")
 			result := map[string]string{"succeeded": `{}`, "failed": `{"error": {"error_code": "x", "message": "y"}}`, "not_configured": `{"status": "not_configured", "reason": "z"}`}[status]
 			var replay *string
-			if m.holds(a) && status == "succeeded" && m.succeeded[m.call(a.call).Key] {
-				if err := db.QueryRow(ctx, "select id::text from core_tool_receipts where idempotency_key = $1 and status = 'succeeded' and replay_of is null", m.call(a.call).Key).Scan(&replay); err != nil {
+			if m.holds(a) && status == "succeeded" && m.call(a.call).hit != "" {
+				if err := db.QueryRow(ctx, "select id::text from core_tool_receipts where idempotency_key = $1 and status = 'succeeded' and replay_of is null", m.call(a.call).hit).Scan(&replay); err != nil {
 					rt.Fatal(err)
 				}
 			}

@@ -185,10 +185,29 @@ create or replace function gem.hold_key(p_call uuid, p_attempt integer, p_worker
   out verdict text, out receipt_id uuid, out result jsonb)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  at     timestamptz := gem.now();
-  holder uuid;
+  at        timestamptz := gem.now();
+  holder    uuid;
+  cancelled boolean;
 begin
   loop
+    -- A hit writes nothing to the call: while an old snapshot keeps vacuum out, each write would leave one more entry of this
+    -- key in the index over running keys, through which the next must go.
+    select r.id, r.result into receipt_id, result from public.core_tool_receipts r
+    where r.idempotency_key = p_key and r.status = 'succeeded' and r.replay_of is null
+    for key share; -- waits for a gem.prune that is about to remove it
+    if found then
+      perform from public.core_tool_calls c
+      where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false);
+      if not found then
+        perform gem.raise_not_held(p_call, p_attempt, p_worker);
+      end if;
+      verdict := 'hit';
+      perform gem.wake_waiting(p_key, true, p_worker);
+      return;
+    elsif verdict = 'run' then -- looked up once more while holding the key: from here on nobody can succeed with it
+      return;
+    end if;
+
     -- The unique index over running keys lets one attempt pass; the others come here again or wait.
     begin
       update public.core_tool_calls c set computed_key = p_key
@@ -196,25 +215,19 @@ begin
       if not found then
         perform gem.raise_not_held(p_call, p_attempt, p_worker);
       end if;
-      -- Looked up while holding the key: nobody can succeed with it from here on.
-      select r.id, r.result into receipt_id, result from public.core_tool_receipts r
-      where r.idempotency_key = p_key and r.status = 'succeeded' and r.replay_of is null
-      for key share; -- waits for a gem.prune that is about to remove it
-      verdict := case when receipt_id is null then 'run' else 'hit' end;
-      return;
+      verdict := 'run';
     exception when unique_violation then
-      select r.id, r.result into receipt_id, result from public.core_tool_receipts r
-      where r.idempotency_key = p_key and r.status = 'succeeded' and r.replay_of is null
-      for key share;
-      if found then
-        verdict := 'hit';
-        return;
-      end if;
       -- Locking the holder keeps it from ending before this call is parked where its end will look.
       select c.id into holder from public.core_tool_calls c
       where c.computed_key = p_key and c.status = 'running' and c.id <> p_call for update;
       continue when holder is null;
 
+      verdict := 'wait';
+      select c.cancel_requested_at is not null into cancelled from public.core_tool_calls c where c.id = p_call for update;
+      if cancelled then
+        perform gem.release(p_call, p_attempt, p_worker); -- its next claim ends it
+        return;
+      end if;
       with parked as (
         update public.core_tool_calls c
         set status = 'waiting', computed_key = p_key, claimed_by = null, claimed_at = null, updated_at = at, events = c.events + 1
@@ -226,7 +239,6 @@ begin
       if not found then
         perform gem.raise_not_held(p_call, p_attempt, p_worker);
       end if;
-      verdict := 'wait';
       return;
     end;
   end loop;
@@ -280,7 +292,7 @@ begin
   if not found then
     perform gem.raise_not_held(p_call, p_attempt, p_worker);
   end if;
-  if freed_key is not null then
+  if freed_key is not null and p_replay_of is null then -- gem.hold_key woke those that wait for a hit's key
     perform gem.wake_waiting(freed_key, p_status = 'succeeded', p_worker);
   end if;
   return receipt;
@@ -292,19 +304,22 @@ $$;
 ------------------------------------------------------------------------------------------------------------------------
 
 -- Puts a call back after a transient error, to run again after a pause: p_backoff, doubled with each attempt that was
--- spent, at most 15 minutes, with jitter: 50 to 100 % of it. Lost attempts count as spent too. Returns when it may run again, or null, changing nothing, when p_max_attempts are spent.
+-- spent, at most 15 minutes, with jitter: 50 to 100 % of it. Lost attempts count as spent too. A call whose end someone asked
+-- for meanwhile comes back at once, to be ended. Returns when it may run again, or null, changing nothing, when
+-- p_max_attempts are spent.
 create or replace function gem.retry(p_call uuid, p_attempt integer, p_worker text, p_error jsonb, p_max_attempts integer, p_backoff interval)
 returns timestamptz language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  spent integer;
+  spent     integer;
+  cancelled boolean;
 begin
-  select c.retries + c.losses into spent from public.core_tool_calls c
+  select c.retries + c.losses, c.cancel_requested_at is not null into spent, cancelled from public.core_tool_calls c
   where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false) for update;
   if spent + 1 >= p_max_attempts then
     return null;
   end if;
   return gem.put_back(p_call, p_attempt, p_worker, 'retried',
-    least(p_backoff * 2 ^ spent, interval '15 minutes') * (0.5 + random() / 2), jsonb_build_object('error', p_error));
+    case when cancelled then '0' else least(p_backoff * 2 ^ spent, interval '15 minutes') * (0.5 + random() / 2) end, jsonb_build_object('error', p_error));
 end
 $$;
 
@@ -370,7 +385,7 @@ $$;
 ------------------------------------------------------------------------------------------------------------------------
 
 -- Wakes calls that wait for a key when one that had it has left the state running: after a success all of them, since each is
--- a hit, a hundred at a time: each hit that ends wakes the next hundred, so that no end takes long, however many wait.
+-- a hit, a hundred at a time: each hit wakes the next hundred, so that no end takes long, however many wait.
 -- Otherwise it wakes only the first, to take the key itself. One that another transaction has locked is skipped; where that
 -- leaves nobody to wake the rest, gem.recover does.
 create or replace function gem.wake_waiting(p_key text, p_all boolean, p_worker text) returns void
@@ -400,9 +415,9 @@ $$;
 -- queued | waiting → failed, running → running: cancelled
 ------------------------------------------------------------------------------------------------------------------------
 
--- Asks for a call's end; in the schema public, for frontends to call. A session without a token may cancel any call. Returns `cancelled` when the call ended at once,
--- `requested` when it is running, or the status in which it had ended before. A caller with a token can cancel its own calls,
--- and service_role any. PT404 is PostgREST's way to answer with the HTTP status 404.
+-- Asks for a call's end; in the schema public, for frontends to call. Returns `cancelled` when the call ended at once,
+-- `requested` when it is running, or the status in which it had ended before. A caller with a token can cancel its own calls;
+-- service_role, and a session without a token, any. PT404 is PostgREST's way to answer with the HTTP status 404.
 create or replace function public.cancel_tool_call(id uuid) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -457,7 +472,8 @@ begin
 end
 $$;
 
-select gem.grant_to('gem_worker', 'execute on function gem.claim(text, integer, boolean, jsonb, integer), gem.hold_key(uuid, integer, text, text), gem.input_differs(uuid, uuid),
+select gem.grant_to('gem_worker', 'execute on function gem.claim(text, integer, boolean, jsonb, integer),
+  gem.hold_key(uuid, integer, text, text), gem.input_differs(uuid, uuid),
   gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid), gem.retry(uuid, integer, text, jsonb, integer, interval),
   gem.release(uuid, integer, text), gem.leave_to(uuid, integer, text, text)');
 revoke all on all functions in schema gem from public;

@@ -42,14 +42,19 @@ $$;
 create or replace function gem.start_worker(p_worker text, p_concurrency integer, p_gem_version text, p_registry_version text,
   p_dead_after interval, p_can text[] default '{}')
 returns void language sql security definer set search_path = pg_catalog, pg_temp as $$
-  insert into public.core_workers (worker_id, concurrency, gem_version, registry_version, can, started_at, heartbeat_at, alive_until)
-  select p_worker, p_concurrency, p_gem_version, p_registry_version, p_can, at, at, at + p_dead_after from gem.now() at;
+  insert into public.core_workers (worker_id, concurrency, gem_version, registry_version, can, started_at, heartbeat_at, alive_until,
+    clock_back, clock_until)
+  select p_worker, p_concurrency, p_gem_version, p_registry_version, p_can, at, at, at + p_dead_after, jump.clock_back, jump.clock_until
+  from gem.now() at left join lateral (
+    select w.clock_back, w.clock_until from public.core_workers w where w.alive_until > at and w.clock_until > at
+    order by w.clock_until desc limit 1) jump on true;
   select gem.keep_tools();
 $$;
 
 create or replace function gem.stop_worker(p_worker text) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
   update public.core_workers set stopped_at = gem.now(), wants_wake = false, alive_until = least(alive_until, gem.now()) where worker_id = p_worker;
+  select gem.keep_tools();
 $$;
 
 -- A worker that has free slots and found nothing asks to be notified of the next insert.
@@ -144,6 +149,20 @@ begin
   -- Its effect on the rest of the queue is bounded: a thousand calls a step, and the next heartbeat takes the next.
   if p_since is null then
     perform gem.keep_tools(); -- those of dead workers leave
+    -- A call that was left to workers of which none has lived for five minutes goes to any: who claims it says what it lacks.
+    -- Such calls come to the front of the queue, where they are looked for.
+    ids := array(
+      select c.id from gem.levels l, lateral (
+        select f.id, f.needs from public.core_tool_calls f where f.status = 'queued' and f.level = l.level
+        order by f.level, f.run_at, f.seq limit 1000) first
+      join public.core_tool_calls c on c.id = first.id
+      where first.needs is not null and not exists (
+        select from public.core_workers w where w.alive_until > at - interval '5 minutes' and first.needs = any (w.can))
+      for update of c skip locked);
+    if cardinality(ids) > 0 then
+      update public.core_tool_calls c set needs = null where c.id = any (ids);
+      perform gem.wake_workers('again');
+    end if;
     ids := array(
       select c.id from public.core_tool_calls c
       where c.status = 'running' and not exists (
