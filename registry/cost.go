@@ -16,9 +16,9 @@ import (
 // Nothing ends the library once it validates, and it builds an error for everything that does not fit, also in alternatives that
 // do not apply. So what a validation can cost at most is counted before it is started, which itself stops at these limits.
 const (
-	maxTime   = 25_000_000 // units of about 100 ns
-	maxMemory = 256 << 20  // bytes of errors
-	largeCost = 8 << 20    // bytes of errors from which on a document is checked alone: see [large]
+	maxTime    = 25_000_000 // units of about 100 ns
+	maxMemory  = 256 << 20  // bytes of errors
+	lightShare = 32         // what may cost more than such a part of these is checked alone: see [Tool.CheckInput]
 
 	stepTime   = 10  // of applying a subschema to a value
 	errorTime  = 10  // of building an error and looking at it
@@ -38,10 +38,16 @@ type price struct {
 // meter counts the cost of applying a schema to a document.
 type meter struct {
 	prices       map[*jsonschema.Schema]price
+	light        bool // it stops where a document has to be checked alone
 	time, memory int
 }
 
-func (m *meter) spent() bool { return m.time > maxTime || m.memory > maxMemory }
+func (m *meter) spent() bool {
+	if m.light {
+		return m.time > maxTime/lightShare || m.memory > maxMemory/lightShare
+	}
+	return m.time > maxTime || m.memory > maxMemory
+}
 
 // spot is a place of a validation.
 type spot struct {

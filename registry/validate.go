@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"unicode/utf8"
 
 	"github.com/santhosh-tekuri/jsonschema/v5"
@@ -64,69 +63,89 @@ func cut(s string, n int) string {
 //
 // It is safe for hostile input and for use by many goroutines: it does not panic, and returns at most 51 faults. What it could
 // cost is counted first: an input that could take more than a few seconds, or 256 MiB, gets one fault with the keyword size.
-func (t *Tool) ValidateInput(raw json.RawMessage) []Fault { return t.input.validate(raw) }
+// Who checks many at once and has little memory uses [Tool.CheckInput].
+func (t *Tool) ValidateInput(raw json.RawMessage) []Fault {
+	faults, _ := t.CheckInput(raw, true)
+	return faults
+}
 
 // ValidateOutput checks an output against the tool's output_schema, as [Tool.ValidateInput] does, except that an output may
 // be any value. A valid output can be stored as jsonb.
-func (t *Tool) ValidateOutput(raw json.RawMessage) []Fault { return t.output.validate(raw) }
+func (t *Tool) ValidateOutput(raw json.RawMessage) []Fault {
+	faults, _ := t.CheckOutput(raw, true)
+	return faults
+}
 
-// large admits one document at a time that is large, or whose faults could be: a worker that checks ten at once must not run out
-// of memory.
-var large sync.Mutex
+// CheckInput does what [Tool.ValidateInput] does, but if alone is false it checks only what costs little: some hundredths of a
+// second, and some 10 MiB. It reports whether it left the input unchecked because that could cost more. The caller then waits
+// until no other such check runs, and comes again with alone.
+func (t *Tool) CheckInput(raw json.RawMessage, alone bool) (faults []Fault, left bool) {
+	return t.input.validate(raw, alone)
+}
 
-func (s *schema) validate(raw []byte) (faults []Fault) {
+// CheckOutput is to [Tool.ValidateOutput] what [Tool.CheckInput] is to [Tool.ValidateInput].
+func (t *Tool) CheckOutput(raw json.RawMessage, alone bool) (faults []Fault, left bool) {
+	return t.output.validate(raw, alone)
+}
+
+// lightSize is how many bytes a document may have that need not be checked alone.
+const lightSize = 64 << 10
+
+func (s *schema) validate(raw []byte, alone bool) (faults []Fault, left bool) {
 	defer func() {
 		if recover() != nil {
 			// No document is known that gets here. The panic's value may quote the document, so it is not passed on.
-			faults = []Fault{newFault("", "schema", s.noun+" could not be checked: the JSON Schema library failed on it")}
+			faults, left = []Fault{newFault("", "schema", s.noun+" could not be checked: the JSON Schema library failed on it")}, false
 		}
 	}()
-	alone := len(raw) > 64<<10
-	if alone {
-		large.Lock()
-		defer large.Unlock()
+	if !alone && len(raw) > lightSize {
+		return nil, true
 	}
 	d := decoder{noun: s.noun}
 	doc := d.decode(raw)
 	if len(d.faults) > 0 {
-		return bounded(d.faults, 0)
+		return bounded(d.faults, 0), false
 	}
 	if _, ok := doc.(map[string]any); s.object && !ok {
-		return []Fault{newFault("", "type", fmt.Sprintf("%s must be an object and is %s", s.noun, kindOf(doc)))}
+		return []Fault{newFault("", "type", fmt.Sprintf("%s must be an object and is %s", s.noun, kindOf(doc)))}, false
 	}
-	cost := meter{prices: s.prices}
+	cost := meter{prices: s.prices, light: !alone}
 	cost.apply(s.compiled, doc, spot{})
-	if cost.spent() {
-		return s.tooExpensive()
+	switch {
+	case cost.spent() && !alone:
+		return nil, true
+	case cost.spent():
+		return s.tooExpensive(), false
 	}
-	if cost.memory > largeCost && !alone {
-		large.Lock()
-		defer large.Unlock()
-	}
-	return s.check(doc, d.deepest)
+	return s.check(doc, d.deepest, alone)
 }
 
 func (s *schema) tooExpensive() []Fault {
 	return []Fault{newFault("", "size", s.noun+" is too expensive to check against the schema of its tool: send less, or nest it less")}
 }
 
-func (s *schema) check(doc any, levels int) []Fault {
+func (s *schema) check(doc any, levels int, alone bool) (faults []Fault, left bool) {
 	if s.budget != nil {
 		s.budget.Lock()
 		defer s.budget.Unlock()
 		s.budget.left = stepsFor(levels)
+		if !alone {
+			s.budget.left /= lightShare
+		}
 	}
 	err := s.compiled.Validate(doc)
 	var invalid *jsonschema.ValidationError
 	switch {
 	case err == nil:
-		return nil
+		return nil, false
 	case errors.As(err, &invalid):
-		return s.explain(doc, invalid)
+		return s.explain(doc, invalid), false
+	case errors.Is(err, budgetSpent) && !alone:
+		return nil, true
 	case errors.Is(err, budgetSpent):
-		return s.tooExpensive()
+		return s.tooExpensive(), false
 	default:
-		return []Fault{newFault("", "schema", s.noun+" could not be checked: the tool's schema refers to itself without end")}
+		return []Fault{newFault("", "schema", s.noun+" could not be checked: the tool's schema refers to itself without end")}, false
 	}
 }
 

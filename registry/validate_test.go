@@ -421,6 +421,43 @@ func TestWhatIsTooExpensiveToCheckIsRefusedUnchecked(t *testing.T) {
 	}
 }
 
+// What costs more than a little is left, unless the caller says that nothing else is checked beside it. Nothing is refused for that.
+func TestWhatIsExpensiveToCheckIsLeftUntilItIsAlone(t *testing.T) {
+	list := func(item string, n int) string { return `{"list": [` + strings.Repeat(item+",", n-1) + item + `]}` }
+	alternatives := `[` + strings.Join(numbered(`{"required": ["a%d"]}`, 30), ",") + `]`
+	for name, c := range map[string]struct {
+		schema, doc string
+		left        bool
+	}{
+		"a small document":        {`{}`, `{"a": 1}`, false},
+		"a small one with faults": {`{"required": ["b"]}`, `{"a": 1}`, false},
+		"a large one":             {`{}`, `{"a": "` + strings.Repeat("x", 70_000) + `"}`, true},
+		"one that takes long":     {`{"properties": {"s": {"pattern": "^([ab]{0,200}c?){1,3}$"}}}`, `{"s": "` + strings.Repeat("b", 40_000) + `"}`, true},
+		"one with many errors":    {`{"properties": {"list": {"items": {"anyOf": ` + alternatives + `}}}}`, list(`{"a29":1}`, 3000), true},
+		"a small dynamic one":     {dynamicTree, list(`{"list": []}`, 10), false},
+		"a deep dynamic one":      {dynamicTree, strings.Repeat(`{"list":[`, 90) + `{}` + strings.Repeat("]}", 90), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tool, _ := parse(t, file(entry(fields{"input_schema": c.schema, "output_schema": c.schema}))).Tool("leads.create")
+			for what, check := range map[string]func(json.RawMessage, bool) ([]registry.Fault, bool){"input": tool.CheckInput, "output": tool.CheckOutput} {
+				faults, left := check([]byte(c.doc), false)
+				if left != c.left {
+					t.Errorf("%s: left is %t", what, left)
+				}
+				all, left := check([]byte(c.doc), true)
+				if left || len(all) > 0 && all[0].Keyword == "size" {
+					t.Errorf("%s, alone: left is %t, %v", what, left, all)
+				}
+				if diff := cmp.Diff(all, faults); !c.left && diff != "" {
+					t.Errorf("%s: %s", what, diff)
+				}
+			}
+		})
+	}
+}
+
+const dynamicTree = `{"$dynamicAnchor": "node", "properties": {"list": {"items": {"$dynamicRef": "#node"}}}}`
+
 // The library hashes [[],[]] and [[[]]] alike, and would compare all such items with one another.
 func TestItemsAreComparedByReadingEachOnce(t *testing.T) {
 	tool := toolWith(t, `{"properties": {"list": {"uniqueItems": true}, "sub": {"$ref": "#/$defs/set"}}, "$defs": {"set": {"items": {"uniqueItems": true}}}}`)
