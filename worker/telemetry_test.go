@@ -307,9 +307,11 @@ func (l *recording) metrics(t *testing.T) map[string]map[string]int64 {
 func TestWhatIsMeasured(t *testing.T) {
 	t.Parallel()
 	l := listen(sdktrace.WithSampler(sdktrace.NeverSample())) // what is measured does not depend on what is traced
-	env, lab := startLab(t, l.to, tool{name: "lab.write"}, tool{name: "lab.send"})
+	env, lab := startLab(t, l.to, tool{name: "lab.write"}, tool{name: "lab.send"}, tool{name: "lab.nothing", mode: "safe-retry"})
 	env.StartWorker(one)
 	for _, c := range []handlertest.Call{
+		{Tool: "lab.nothing", Input: task(Task{Text: "x"}), Key: "k"},
+		{Tool: "lab.nothing", Input: task(Task{Text: "y"}), Key: "k"},
 		{Tool: "lab.write", Input: task(Task{Text: "x"})},
 		{Tool: "lab.write", Input: task(Task{Text: "x"})},
 		{Tool: "lab.write", Input: task(Task{Text: "x", Then: "transient once"})},
@@ -325,22 +327,26 @@ func TestWhatIsMeasured(t *testing.T) {
 	got := l.metrics(t)
 	lab.tell(t, "g", Order{})
 
-	const write, send = "gem.call.outcome=succeeded,gen_ai.tool.name=lab.write", "gen_ai.tool.name=lab.send"
+	const write, send, nothing = "gem.call.outcome=succeeded,gen_ai.tool.name=lab.write", "gen_ai.tool.name=lab.send", "gen_ai.tool.name=lab.nothing"
 	want := map[string]map[string]int64{
 		"gem.call.ended": {
-			write: 3,
+			write:                                   3,
+			"gem.call.outcome=succeeded," + nothing: 1,
+			"error.type=key_reused,gem.call.outcome=failed," + nothing:                1,
 			"error.type=_OTHER,gem.call.outcome=failed," + send:                       1,
 			"error.type=validation_error,gem.call.outcome=failed," + send:             1,
 			"error.type=unknown_tool,gem.call.outcome=failed,gen_ai.tool.name=_OTHER": 2,
 		},
 		"gem.call.duration": {
-			write: 3,
+			write:                                   3,
+			"gem.call.outcome=succeeded," + nothing: 1,
+			"error.type=key_reused,gem.call.outcome=failed," + nothing:                       1,
 			"error.type=execution_error,gem.call.outcome=retried,gen_ai.tool.name=lab.write": 1,
 			"error.type=_OTHER,gem.call.outcome=failed," + send:                              1,
 			"error.type=validation_error,gem.call.outcome=failed," + send:                    1,
 			"error.type=unknown_tool,gem.call.outcome=failed,gen_ai.tool.name=_OTHER":        2,
 		},
-		"gem.call.queue_wait": {"gen_ai.tool.name=lab.write": 4, send: 3, "gen_ai.tool.name=_OTHER": 2},
+		"gem.call.queue_wait": {"gen_ai.tool.name=lab.write": 4, send: 3, nothing: 2, "gen_ai.tool.name=_OTHER": 2},
 		"gem.worker.calls":    {"gem.call.state=running": 1, "gem.call.state=ready": 0},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreMapEntries(func(name string, _ map[string]int64) bool { return name == "gem.claim.duration" })); diff != "" {
