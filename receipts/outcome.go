@@ -35,7 +35,7 @@ func Replay(receiptID string, result json.RawMessage) Outcome {
 // Failure is the outcome of a call that failed. Message and details are made to be storable: what jsonb refuses is
 // replaced, and what is too long is cut. details may be nil.
 func Failure(code Code, message string, details any) Outcome {
-	e := Error{Code: Code(cleanText(string(code), 100)), Message: cleanText(message, maxMessage), Details: cleanDetails(details)}
+	e := Error{Code: Code(cleanText(string(code), 100)), Message: cleanText(message, maxMessage), Details: CleanDetails(details)}
 	return Outcome{Status: Failed, Code: e.Code, Result: mustEncode(map[string]Error{"error": e})}
 }
 
@@ -67,7 +67,8 @@ func mustEncode(v any) json.RawMessage {
 
 func cleanText(s string, limit int) string { return value.Storable(value.Shorten(s, limit)) }
 
-func cleanDetails(details any) json.RawMessage {
+// CleanDetails encodes the details of an error so that they can be stored: see [Failure].
+func CleanDetails(details any) json.RawMessage {
 	if details == nil {
 		return json.RawMessage("null")
 	}

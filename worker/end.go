@@ -114,16 +114,16 @@ func (a *attempt) endOf(err, broken error) *end {
 // endOfCommit rolls back a handler's transaction that could not be committed with its receipt, and says how the attempt ends.
 // written means that the receipt was accepted, and the commit refused.
 func (a *attempt) endOfCommit(err error, written bool) *end {
-	broken := a.tx.Rollback()
+	broken := a.rollback()
 	switch {
 	case errors.Is(err, lanes.ErrBlocked):
 		err = handlers.Transient(lanes.ErrBlocked)
 	case errors.Is(err, lanes.ErrStatementOpen):
 		err = fmt.Errorf("%s left the rows of a query open: read them to the end, or close them", a.handler.Func)
-	case errors.Is(err, lanes.ErrNoTransaction):
+	case errors.Is(broken, lanes.ErrNoTransaction):
 		err = fmt.Errorf("%s failed: %w", a.handler.Func, lanes.ErrNoTransaction)
 	case errors.Is(err, lanes.ErrBroken):
-		err = fmt.Errorf("%s %w", a.handler.Func, err)
+		err = fmt.Errorf("%s %w: %w", a.handler.Func, lanes.ErrBroken, broken)
 	case !written && store.IsRefusal(err):
 		err = &unstorable{tool: a.tool.Name, err: err}
 	case !written && !store.IsNotHeld(err): // the receipt is not the handler's statement: Postgres has reasons of its own

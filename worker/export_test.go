@@ -1,6 +1,9 @@
 package worker
 
-import "context"
+import (
+	"context"
+	"sync"
+)
 
 // Within runs a function as a worker runs handlers and validations, and reports whether it returned in time.
 func Within(ctx context.Context, f func()) bool {
@@ -16,3 +19,9 @@ func SetHook(o *Options, at func(point string)) {
 
 // SweepSoon makes the worker's next heartbeats look over all running calls.
 func SweepSoon(w *Worker) { w.sweepSoon() }
+
+// TakeTurn waits until this process makes no expensive check, and keeps it from making one until giveBack is called.
+func TakeTurn() (giveBack func()) {
+	alone <- struct{}{}
+	return sync.OnceFunc(func() { <-alone })
+}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/value"
+	"github.com/gemworker/gem/internal/lanes"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	"go.uber.org/zap"
@@ -53,88 +54,103 @@ func (w *Worker) within(ctx context.Context, f func()) bool {
 	}
 }
 
-// checkInput ends a call whose input does not fit, or takes longer to check than its tool may run.
-func (a *attempt) checkInput(ctx context.Context) *end {
-	ctx, cancel := context.WithTimeout(ctx, a.tool.Timeout)
-	defer cancel()
-	var faults []registry.Fault
-	checked := a.within(ctx, func() { faults = a.tool.ValidateInput(a.Input) })
-	switch cause := context.Cause(ctx); {
-	case checked && len(faults) > 0:
-		return a.invalidInput(faults)
-	case checked:
-		return nil
-	case errors.Is(cause, errNotHeld):
-		return &end{how: notHeld}
-	case errors.Is(cause, errStopping):
-		return &end{how: released}
-	case errors.Is(cause, errCancelled) && a.Losses == 0:
-		return a.cancelledBefore()
-	}
-	return a.invalidInput([]registry.Fault{{Keyword: "size",
-		Message: fmt.Sprintf("the check took longer than the tool's %s: send less, or nest it less", a.tool.Timeout)}})
-}
-
-// runHandler runs the handler apart, checks its output there, and returns it. What a handler does that was given up reaches neither
-// the transaction nor the receipt.
+// runHandler runs the handler apart, checks its output, and returns it. What a handler does that was given up reaches neither the
+// transaction nor the receipt.
 func (a *attempt) runHandler(ctx context.Context) (json.RawMessage, error) {
 	type result struct {
 		output json.RawMessage
 		err    error
 	}
-	r := result{err: &panicked{value: "the handler ended its goroutine"}} // unless it returns, or panics
-	if a.within(ctx, func() {
+	r := result{err: &panicked{"the handler ended its goroutine"}} // unless it returns, or panics
+	returned := a.within(ctx, func() {
 		defer func() {
 			if v := recover(); v != nil {
-				a.log.Error("the handler panicked",
-					a.fields(zap.String("panic", value.Shorten(fmt.Sprint(v), 500)), zap.ByteString("stack", debug.Stack()))...)
-				r = result{err: &panicked{value: v}}
+				text := printed(v)
+				a.log.Error("the handler panicked", a.fields(zap.String("panic", text), zap.ByteString("stack", debug.Stack()))...)
+				r = result{err: &panicked{text}}
 			}
 		}()
 		output, err := a.handler.Run(ctx, a.tx, a.call)
-		examine(err)
-		if err == nil {
-			if faults := a.tool.ValidateOutput(output); len(faults) > 0 {
-				err = &invalidOutput{tool: a.tool.Name, faults: faults}
-			}
-		}
-		r = result{output, err}
-	}) {
-		return r.output, r.err
+		r = result{output, plain(err)}
+	})
+	a.cause = context.Cause(ctx)
+	switch {
+	case !returned:
+		a.log.Error("the handler ignores that its context has ended: it is given up",
+			a.fields(zap.String("handler", a.handler.Func), zap.String("file", a.handler.File))...)
+		return nil, ctx.Err()
+	case r.err != nil:
+		return nil, r.err
 	}
-	a.log.Error("the handler ignores that its context has ended: it is given up",
-		a.fields(zap.String("handler", a.handler.Func), zap.String("file", a.handler.File))...)
-	return nil, ctx.Err()
+	return r.output, a.checkOutput(ctx, r.output)
 }
 
-// examine reads all that a receipt needs of a handler's error. An error may panic when it is read, such as a nil pointer: here that
-// is a panic of the handler.
-func examine(err error) {
+// plain copies of an error what becomes of it: the type, the texts, and whether the next attempt may succeed. An error may panic
+// when it is read, such as a nil pointer, or go on for ever: it is read here, where that is the handler's, and nowhere else.
+func plain(err error) error {
 	var (
-		failure       *handlers.Failure
 		notConfigured *handlers.NotConfigured
 		unencodable   *handlers.OutputError
-		details       any
+		failure       *handlers.Failure
+		copied        error
 	)
-	if err == nil {
-		return
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &notConfigured):
+		c := *notConfigured
+		copied = &c
+	case errors.As(err, &unencodable):
+		copied = &handlers.OutputError{Err: errors.New(unencodable.Err.Error())}
+	case errors.As(err, &failure):
+		copied = &handlers.Failure{Code: failure.Code, Message: failure.Message, Details: receipts.CleanDetails(failure.Details)}
+	default:
+		copied = errors.New(publicMessage(err))
 	}
-	if errors.As(err, &failure) {
-		details = failure.Details
+	if isTransient(err) {
+		return handlers.Transient(copied)
 	}
-	if errors.As(err, &notConfigured) {
-		details = notConfigured.Reason
+	return copied
+}
+
+// rollback ends the handler's transaction, and returns the error that broke it. It is plain: an argument of the handler's may have
+// made it.
+func (a *attempt) rollback() error {
+	broken := a.tx.Rollback()
+	if broken == nil {
+		return nil
 	}
-	if errors.As(err, &unencodable) {
-		details = unencodable.Error()
+	ctx, cancel := context.WithTimeout(context.Background(), reactionTime)
+	defer cancel()
+	var read error
+	if a.within(ctx, func() {
+		defer func() { _ = recover() }()
+		read = plain(broken)
+		for _, ours := range []error{lanes.ErrNoConnection, lanes.ErrNoTransaction} {
+			if errors.Is(broken, ours) {
+				read = ours
+			}
+		}
+	}) && read != nil {
+		return read
 	}
-	_ = receipts.Failure(receipts.ExecutionError, err.Error(), details)
+	return errors.New("a statement failed with an error that cannot be read")
 }
 
 // panicked is the error of a handler that panicked.
-type panicked struct{ value any }
+type panicked struct{ text string }
 
-func (e *panicked) Error() string { return fmt.Sprint(e.value) }
+func (e *panicked) Error() string { return e.text }
+
+// printed is the text of a panic's value, which may panic itself.
+func printed(v any) (text string) {
+	defer func() {
+		if recover() != nil {
+			text = "its value panics when it is printed"
+		}
+	}()
+	return value.Shorten(fmt.Sprint(v), 500)
+}
 
 // invalidOutput is the error of an output that the tool's schema forbids.
 type invalidOutput struct {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -34,10 +35,11 @@ import (
 //	gate          where the handler waits: awaitBegin returns when it does, tell lets it go on, or fail with the order's error
 //	then          what it does last; empty: it succeeds with the text
 //
-//	then, the error           nil failure · wrapped nil · error that panics · details that panic ·
+//	then, the error           nil failure · wrapped nil · error that panics · error that panics later · details that panic ·
+//	                          Is panics · Is, As, Unwrap or Error never returns · swallow an argument whose Is panics ·
 //	                          fail · fail with details · poison error · transient · transient once (in the first attempt) ·
 //	                          serialization failure once
-//	then, the goroutine       panic · panic with poison · goexit · ignore the context · ignore the context in a statement ·
+//	then, the goroutine       panic · panic with poison · panic with panic · goexit · ignore the context · ignore the context in a statement ·
 //	                          take a while
 //	then, the output          nan · nul · huge number · duplicate keys · lone surrogate · invalid utf-8 · broken json · wrong type
 //	then, the transaction     another statement · commit · rollback · swallow (an error) · leave rows open · read rows after the end · deferred constraint ·
@@ -188,6 +190,21 @@ func (l *Lab) then(ctx context.Context, tx handlers.Tx, call *handlers.Call, in 
 		_, _ = tx.Query(ctx, "select generate_series(1, 3)") //nolint:sqlclosecheck // that is the point
 	case "panic":
 		panic("the handler has a bug")
+	case "panic with panic":
+		panic(odd{"Error", func() { panic(panicking{}) }})
+	case "error that panics later":
+		reads := 0
+		return Done{}, odd{"Error", func() {
+			if reads++; reads > 1 {
+				panic("the error has a bug")
+			}
+		}}
+	case "Is panics":
+		return Done{}, odd{"Is", func() { panic("the error has a bug") }}
+	case "Is never returns", "As never returns", "Unwrap never returns", "Error never returns":
+		return Done{}, odd{strings.Fields(in.Then)[0], func() { <-l.gate("never") }}
+	case "swallow an argument whose Is panics":
+		_, _ = tx.Exec(ctx, "select $1::text", oddArgument{odd{"Is", func() { panic("the error has a bug") }}})
 	case "panic with poison":
 		panic("nul \x00 and \xff")
 	case "poison error":
@@ -379,3 +396,24 @@ type panicking struct{}
 
 func (panicking) Error() string                { panic("the error has a bug") }
 func (panicking) MarshalJSON() ([]byte, error) { panic("the details have a bug") }
+
+// odd is an error one of whose methods does something else first.
+type odd struct {
+	method string
+	first  func()
+}
+
+func (o odd) in(method string) {
+	if o.method == method {
+		o.first()
+	}
+}
+func (o odd) Error() string { o.in("Error"); return "odd" }
+func (o odd) Is(error) bool { o.in("Is"); return false }
+func (o odd) As(any) bool   { o.in("As"); return false }
+func (o odd) Unwrap() error { o.in("Unwrap"); return nil }
+
+// oddArgument gives an error when it is encoded.
+type oddArgument struct{ odd }
+
+func (a oddArgument) Value() (driver.Value, error) { return nil, a.odd }

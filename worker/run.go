@@ -58,16 +58,8 @@ func (w *Worker) run(c *claimedCall) *end {
 // decide ends what can be decided without running anything: the call was cancelled or taken away, the worker stops, the tool is
 // unknown or closed, the input is wrong, nobody wrote a handler, or lost attempts forbid another.
 func (a *attempt) decide(ctx context.Context) *end {
-	switch cause := context.Cause(ctx); {
-	case cause == nil:
-	case errors.Is(cause, errNotHeld):
-		return &end{how: notHeld}
-	case errors.Is(cause, errStopping):
-		return &end{how: released}
-	case a.Losses == 0:
-		return a.cancelledBefore()
-	default:
-		a.Cancelled = true
+	if end := a.endedBefore(ctx); end != nil {
+		return end
 	}
 	var known, bound bool
 	if a.tool, known = a.options.Registry.Tool(a.Tool); !known {
@@ -90,20 +82,39 @@ func (a *attempt) decide(ctx context.Context) *end {
 	case a.Losses > 0 && a.Spent() >= most:
 		return failed(receipts.WorkerLost, fmt.Sprintf("The call lost its worker %d times, and has spent its %d attempts.", a.Losses, most),
 			map[string]int{"lost_attempts": a.Losses, "max_attempts": most})
-	case a.Cancelled && a.Losses == 0:
-		return a.cancelledBefore()
 	case a.Cancelled:
-		return failed(receipts.Cancelled, "The call was cancelled while an attempt ran whose worker was lost. "+a.mayHaveDone(), nil)
+		return a.cancelledBefore()
 	}
 	return nil
 }
 
-// cancelledBefore ends a call that nobody had begun, or that had left nothing behind, when it was cancelled.
-func (a *attempt) cancelledBefore() *end {
-	if a.Number > 1 {
-		return failed(receipts.Cancelled, "The call was cancelled before it ran again.", nil)
+// endedBefore ends an attempt whose context has ended before its handler began; it returns nil if that has not. Of a cancelled
+// call that lost workers, decide says at its end what is known.
+func (a *attempt) endedBefore(ctx context.Context) *end {
+	switch cause := context.Cause(ctx); {
+	case cause == nil:
+		return nil
+	case errors.Is(cause, errNotHeld):
+		return &end{how: notHeld}
+	case errors.Is(cause, errStopping):
+		return &end{how: released}
+	case a.Losses > 0 && a.handler == nil:
+		a.Cancelled = true
+		return nil
 	}
-	return failed(receipts.Cancelled, "The call was cancelled before it ran.", nil)
+	return a.cancelledBefore()
+}
+
+// cancelledBefore ends a call that was cancelled before this attempt began to run it.
+func (a *attempt) cancelledBefore() *end {
+	message := "The call was cancelled before it ran."
+	switch {
+	case a.Losses > 0:
+		message = "The call was cancelled before it ran again, after an attempt that lost its worker. " + a.mayHaveDone()
+	case a.Number > 1:
+		message = "The call was cancelled before it ran again."
+	}
+	return failed(receipts.Cancelled, message, nil)
 }
 
 // leaveUnknown leaves a call of a tool that this registry lacks to a worker whose registry has it. If none lives, nobody knows the
@@ -160,7 +171,9 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 	a.at("after", "key")
 	switch {
 	case err != nil:
-		a.cause = context.Cause(ctx)
+		if end := a.endedBefore(ctx); end != nil {
+			return end
+		}
 		return a.endOf(err, nil)
 	case held.Verdict == store.KeyBusy:
 		return &end{how: waiting}
@@ -179,20 +192,22 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 // execute runs the handler, inside a transaction that begins with its first statement. If it succeeds, the transaction is
 // still open: write commits it together with the receipt.
 func (a *attempt) execute(ctx context.Context) *end {
+	a.at("before", "handler")
+	if end := a.endedBefore(ctx); end != nil {
+		return end
+	}
 	a.call = &handlers.Call{
 		ID: a.CallID, Tool: a.tool.Name, Attempt: a.Number, SessionID: a.SessionID, CreatedBy: a.CreatedBy,
 		SignedIn: a.SignedIn, Input: a.Input,
 	}
 	ctx, a.tx = a.lanes.Begin(ctx, a.tool.Timeout)
 
-	a.at("before", "handler")
 	output, err := a.runHandler(ctx)
 	a.at("after", "handler")
-	a.cause = context.Cause(ctx)
 	if err == nil {
 		return ended(receipts.Success(output))
 	}
-	return a.endOf(err, a.tx.Rollback())
+	return a.endOf(err, a.rollback())
 }
 
 // mayRunAgain reports whether a second run does no harm: the first one's rows went with its transaction, or the tool promises
@@ -203,8 +218,11 @@ func (a *attempt) mayRunAgain() bool {
 
 // mayHaveDone says on a receipt what an attempt that was cut short may have done.
 func (a *attempt) mayHaveDone() string {
-	if a.handler.Transactional {
+	switch {
+	case a.handler.Transactional:
 		return "Nothing of it stays: its rows went with its transaction."
+	case a.call == nil: // it ran on another worker
+		return "What it did is not known."
 	}
 	return "The effects list what it did as far as that is known; it may have done more."
 }

@@ -1,10 +1,10 @@
 // Package worker takes calls from the queue and runs each to its receipt.
 //
 // The life of a call is the function run, in run.go: its steps decide, take the key and execute, and each may say how the
-// attempt ends. The handler runs in handler.go. What an error becomes, and the one function that writes an end, are in
-// end.go. Calls come from loop.go, which claims what there is room for. Beside that, heartbeat.go shows that the process
-// lives, and what it says of the running calls; listen.go is woken by inserts; watchdog.go ends a process that hangs;
-// telemetry.go makes spans and measurements.
+// attempt ends. The handler runs in handler.go; its input and output are checked in check.go. What an error becomes, and the
+// one function that writes an end, are in end.go. Calls come from loop.go, which claims what there is room for. Beside that,
+// heartbeat.go shows that the process lives, and what it says of the running calls; listen.go is woken by inserts;
+// watchdog.go ends a process that hangs; telemetry.go makes spans and measurements.
 //
 // Every change of a call is one SQL function: see internal/store, and the functions in migrations. All that this package
 // keeps in memory may be lost at any line.

@@ -2,7 +2,6 @@ package lanes
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -146,7 +145,7 @@ func (t *Tx) Finish(final store.Final) (written bool, err error) {
 	case t.current != nil:
 		return false, ErrStatementOpen
 	case t.failed != nil:
-		return false, fmt.Errorf("%w: %w", ErrBroken, t.failed)
+		return false, ErrBroken
 	}
 	commit := &job{sql: store.FinishSQL, args: final.Args(), commit: true, done: make(chan error, 1)}
 	taken := t.lanes.roundTrip(t.conn, commit)
@@ -223,6 +222,7 @@ func (r *txRows) end(err error) {
 	}
 	r.release()
 	r.release = nil
+	stale := r.pipeline != nil && store.IsStale(err) // asked before the lock: an argument of the handler's may have made the error
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err == nil && t.conn != nil && t.conn.Conn().PgConn().TxStatus() == 'I' {
@@ -230,8 +230,8 @@ func (r *txRows) end(err error) {
 	}
 	if t.failed == nil && err != nil {
 		t.failed = err
-		if r.pipeline != nil && t.conn != nil { // it is nil if the connection was taken away
-			closeStale(t.conn, err)
+		if stale && t.conn != nil { // it is nil if the connection was taken away
+			_ = t.conn.Conn().Close(context.Background()) // which does not wait for an answer
 		}
 		if t.conn != nil && t.conn.Conn().IsClosed() { // whatever the error says
 			t.failed = ErrConnectionLost
