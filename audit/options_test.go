@@ -219,7 +219,7 @@ func TestAStatementThatTakesTooLongIsGivenUp(t *testing.T) {
 	if _, err := lock.Exec(t.Context(), "lock table tasks in access exclusive mode"); err != nil {
 		t.Fatal(err)
 	}
-	report, err := audit.Database(t.Context(), env.DB, audit.Options{Timeout: 2 * time.Second})
+	report, err := audit.Database(t.Context(), env.DB, audit.Options{Timeout: 8 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -97,6 +97,10 @@ func everyKind(t *testing.T) *handlertest.Env {
 	execute(t, db, "update core_tool_calls set parent_call_id = $1 where id = $2", parent, child)
 	execute(t, db, "select gem.claim('a', 9, true)")
 	execute(t, db, "select cancel_tool_call($1)", child)
+	// That may not be long ago, however long a test takes.
+	execute(t, db, `set local session_replication_role = replica;
+		update core_tool_calls set cancel_requested_at = cancel_requested_at + interval '1 day' where status = 'running' and cancel_requested_at is not null;
+		update core_tool_events e set at = c.cancel_requested_at from core_tool_calls c where e.call_id = c.id and c.status = 'running' and e.event = 'cancel_requested'`)
 	return env
 }
 

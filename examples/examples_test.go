@@ -212,7 +212,7 @@ func (p page) send(tool, input, status string) (card string) {
 		document.getElementById('tool').value = tool
 		document.getElementById('input').value = input
 		document.querySelector('#call button').click()
-		for (const until = Date.now() + 30_000; Date.now() < until; await new Promise(wake => setTimeout(wake, 10))) {
+		for (const until = Date.now() + 60_000; Date.now() < until; await new Promise(wake => setTimeout(wake, 10))) {
 			const card = document.querySelector('article')
 			if (card?.querySelector('.status').textContent === status) return card.textContent
 		}
@@ -273,7 +273,7 @@ func TestThePageEndsACallAndShowsTheLastOnes(t *testing.T) {
 	b.send("os.health_check", `{}`, "queued")
 	shown := b.run(`
 		document.querySelector('article button').click()
-		for (const until = Date.now() + 30_000; Date.now() < until; await new Promise(wake => setTimeout(wake, 10))) {
+		for (const until = Date.now() + 60_000; Date.now() < until; await new Promise(wake => setTimeout(wake, 10))) {
 			const card = document.querySelector('article')
 			if (card.querySelector('.status').textContent === 'failed') return card.textContent + card.querySelector('button').hidden
 		}`)
@@ -284,7 +284,7 @@ func TestThePageEndsACallAndShowsTheLastOnes(t *testing.T) {
 	again.connect(p.PostgREST, "", p.User("ada"))
 	shown = again.run(`
 		document.getElementById('recent').click()
-		for (const until = Date.now() + 30_000; Date.now() < until; await new Promise(wake => setTimeout(wake, 10))) {
+		for (const until = Date.now() + 60_000; Date.now() < until; await new Promise(wake => setTimeout(wake, 10))) {
 			const card = document.querySelector('article')
 			if (card?.querySelector('.status').textContent === 'failed') return card.textContent
 		}`)

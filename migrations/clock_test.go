@@ -5,7 +5,18 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/internal/testdb"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
+
+// ownClock is SQL that gives GEM a clock which stands still, at the time of the transaction, until [setClock] moves it.
+const ownClock = `create table public.clock as select now() as began, now() as at;
+	create or replace function gem.now() returns timestamptz language sql volatile as 'select at from public.clock';`
+
+// setClock sets the clock to so many milliseconds after its beginning.
+func setClock(t *testing.T, db *pgxpool.Pool, after int) {
+	t.Helper()
+	insert(t, db, fmt.Sprintf("update public.clock set at = began + %d * interval '1 ms'", after))
+}
 
 // Postgres's clock may be set back, by a person or by a host that was moved. What was due stays due from the next heartbeat on, what
 // is asked for at a later time waits for it, and dead workers are not taken for living ones until the clock has caught up.
@@ -15,20 +26,21 @@ func TestAClockThatGoesBackHoldsNoCalls(t *testing.T) {
 	claimed := func() string {
 		return fmt.Sprint(texts(t, db, "select tool_name from gem.claim('w', 9, true) order by tool_name"))
 	}
+	insert(t, db, ownClock)
 	insert(t, db, `
 		select gem.start_worker('w', 10, '', '', '5 s'), gem.start_worker('dies', 10, '', '', '5 s');
 		insert into core_tool_calls (tool_name) values ('lost')`)
 	insert(t, db, "select gem.claim('dies', 1, true)")
 	insert(t, db, "insert into core_tool_calls (tool_name) values ('retried')")
 	insert(t, db, "select gem.retry(c.id, c.attempt, 'w', '{}', 9, '1 s') from gem.claim('w', 1, true) c")
-	insert(t, db, "insert into core_tool_calls (tool_name, run_at) values ('due', null), ('scheduled', now() + interval '30 s')")
+	insert(t, db, "insert into core_tool_calls (tool_name, run_at) values ('due', null), ('scheduled', gem.now() + interval '30 s')")
 
-	insert(t, db, "create or replace function gem.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp() - interval ''105 s'''")
+	setClock(t, db, -105_000)
 	insert(t, db, "select gem.heartbeat('w', '5 s', '{}', '{}', false)")
 	if got := claimed(); got != "[due]" {
 		t.Errorf("after the next heartbeat, %s were claimed", got)
 	}
-	if n := number(t, db, "select extract(epoch from clock_back) from core_workers where worker_id = 'dies'"); n < 104 || n > 106 {
+	if n := number(t, db, "select extract(epoch from clock_back) from core_workers where worker_id = 'dies'"); n != 105 {
 		t.Errorf("the clock went back by %v s", n)
 	}
 	insert(t, db, "select gem.start_worker('starts', 10, '', '', '1 s')")
@@ -42,7 +54,7 @@ func TestAClockThatGoesBackHoldsNoCalls(t *testing.T) {
 
 	// Six seconds on, the pause of the retry is over, and the worker that sent no heartbeat is dead.
 	for back := 104; back >= 97; back-- {
-		insert(t, db, fmt.Sprintf("create or replace function gem.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp() - interval ''%d s'''", back))
+		setClock(t, db, -back*1000)
 		insert(t, db, "select gem.heartbeat('w', '5 s', '{}', '{}', false)")
 	}
 	if got := claimed(); got != "[lost retried]" {
@@ -50,7 +62,7 @@ func TestAClockThatGoesBackHoldsNoCalls(t *testing.T) {
 	}
 
 	// When the clock has caught up, all is as before.
-	insert(t, db, "create or replace function gem.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp() + interval ''40 s'''")
+	setClock(t, db, 40_000)
 	insert(t, db, "select gem.heartbeat('w', '5 s', '{}', '{}', false)")
 	if got := claimed(); got != "[scheduled]" {
 		t.Errorf("when the clock has caught up, %s were claimed", got)

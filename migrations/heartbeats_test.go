@@ -13,10 +13,11 @@ import (
 func held(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, ownClock)
 	insert(t, db, `
 		insert into core_tool_calls (tool_name) values ('a.b');
 		select gem.start_worker('b', 1, '', '', '5 s'); select gem.claim('b', 1, true);
-		update core_workers set alive_until = clock_timestamp();
+		update core_workers set alive_until = gem.now();
 		select gem.start_worker('a', 1, '', '', '5 s')`)
 	return db
 }
@@ -39,7 +40,7 @@ func TestAWorkerThatBeatInTimeJudgesTheSilent(t *testing.T) {
 func TestAWorkerWhoseOwnHeartbeatIsLateJudgesNobodyAtFirst(t *testing.T) {
 	t.Parallel()
 	db := held(t)
-	insert(t, db, "update core_workers set heartbeat_at = clock_timestamp() - interval '4 s' where worker_id = 'a'")
+	insert(t, db, "update core_workers set heartbeat_at = gem.now() - interval '4 s' where worker_id = 'a'")
 	for _, what := range []string{"a late heartbeat", "the next one"} {
 		if told := texts(t, db, "select verdict from gem.heartbeat('a', '5 s', '{}', '{}', true)"); len(told) != 1 || told[0] != "late" {
 			t.Errorf("%s was told %q", what, told)
@@ -48,7 +49,7 @@ func TestAWorkerWhoseOwnHeartbeatIsLateJudgesNobodyAtFirst(t *testing.T) {
 			t.Errorf("%s took the call", what)
 		}
 	}
-	insert(t, db, "update core_workers set steady_since = clock_timestamp() - interval '3 s' where worker_id = 'a'")
+	insert(t, db, "update core_workers set steady_since = gem.now() - interval '3 s' where worker_id = 'a'")
 	insert(t, db, beat)
 	if number(t, db, isBack) != 1 {
 		t.Error("steady heartbeats do not bring the call back")
@@ -59,8 +60,8 @@ func TestAWorkerWhoseOwnHeartbeatIsLateJudgesNobodyAtFirst(t *testing.T) {
 func TestAfterASlowHeartbeatNobodyIsJudged(t *testing.T) {
 	t.Parallel()
 	db := held(t)
-	insert(t, db, "update core_workers set alive_until = clock_timestamp() + interval '300 ms' where worker_id = 'b'") // lives while it begins
-	beatBehindLock(t, db, "core_tool_calls", "0.6")
+	insert(t, db, "update core_workers set alive_until = gem.now() + interval '300 ms' where worker_id = 'b'") // lives while it begins
+	beatBehindLock(t, db, "core_tool_calls", 600)
 	insert(t, db, beat)
 	if number(t, db, isHeld) != 1 {
 		t.Error("the heartbeat after a slow one took the call")
@@ -71,15 +72,15 @@ func TestAfterASlowHeartbeatNobodyIsJudged(t *testing.T) {
 func TestAHeartbeatThatWaitedForALockJudgesNobody(t *testing.T) {
 	t.Parallel()
 	db := held(t)
-	insert(t, db, "update core_workers set alive_until = clock_timestamp() + interval '1 s', heartbeat_at = clock_timestamp() where worker_id = 'a'")
-	beatBehindLock(t, db, "core_workers", "1.1") // a's own time is over, too
+	insert(t, db, "update core_workers set alive_until = gem.now() + interval '1 s', heartbeat_at = gem.now() where worker_id = 'a'")
+	beatBehindLock(t, db, "core_workers", 1100) // a's own time is over, too
 	if number(t, db, isHeld) != 1 {
 		t.Error("the call was taken")
 	}
 }
 
-// beatBehindLock sends a's heartbeat while a lock on the table keeps it waiting, for so many seconds.
-func beatBehindLock(t *testing.T, db *pgxpool.Pool, table, seconds string) {
+// beatBehindLock sends a's heartbeat while a lock on the table keeps it waiting, until so many milliseconds have passed.
+func beatBehindLock(t *testing.T, db *pgxpool.Pool, table string, ms int) {
 	t.Helper()
 	lock, err := db.Begin(t.Context())
 	if err != nil {
@@ -96,9 +97,7 @@ func beatBehindLock(t *testing.T, db *pgxpool.Pool, table, seconds string) {
 	for number(t, db, "select count(*) from pg_locks where not granted and relation = '"+table+"'::regclass") == 0 {
 		time.Sleep(5 * time.Millisecond)
 	}
-	if _, err := lock.Exec(t.Context(), "select pg_sleep("+seconds+")"); err != nil {
-		t.Fatal(err)
-	}
+	setClock(t, db, ms)
 	if err := lock.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}

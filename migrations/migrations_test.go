@@ -109,7 +109,7 @@ func TestAMigrationWaitsForALongTransactionInTurns(t *testing.T) {
 	waits := func() bool {
 		return number(t, db, "select count(*) from pg_locks where not granted and relation = 'core_tool_calls'::regclass") > 0
 	}
-	late := time.After(30 * time.Second)
+	late := time.After(time.Minute)
 	for _, want := range []bool{true, false, true} {
 		for waits() != want {
 			select {
@@ -249,7 +249,7 @@ func finished(t *testing.T, db *pgxpool.Pool) string {
 	t.Helper()
 	insert(t, db, "insert into core_tool_calls (tool_name) values ('a.b')")
 	var id string
-	insert(t, db, "select gem.start_worker('w', 1, '', '', '1 min')")
+	insert(t, db, "select gem.start_worker('w', 1, '', '', '1 hour')")
 	err := db.QueryRow(t.Context(), `select c.id::text from gem.claim('w', 1, true) c, gem.finish(c.id, c.attempt, 'w', 'succeeded', '{}', '{}', '1')`).Scan(&id)
 	if err != nil {
 		t.Fatal(err)
@@ -293,7 +293,7 @@ func TestOnlyTheAttemptThatHoldsACallMovesIt(t *testing.T) {
 	if _, err := db.Exec(t.Context(), "select gem.claim('w', 1, true)"); err == nil {
 		t.Error("a worker that never showed that it lives could claim")
 	}
-	insert(t, db, "select gem.start_worker('w', 1, '', '', '1 min')")
+	insert(t, db, "select gem.start_worker('w', 1, '', '', '1 hour')")
 	insert(t, db, "select gem.claim('w', 1, true)")
 	for _, forged := range []string{"id, 2, 'w'", "id, 0, 'w'", "id, 1, 'other'", "gen_random_uuid(), 1, 'w'"} {
 		for _, call := range []string{"gem.finish(%s, 'succeeded', '{}', '{}', '1')", "gem.retry(%s, '{}', 3, '1 s')", "gem.release(%s)", "gem.hold_key(%s, 'k')"} {
@@ -388,7 +388,7 @@ func TestAnEarlierGEMIsTakenOverWithNothingLost(t *testing.T) {
 		t.Errorf("the key of an earlier success is %q, %v", key, err)
 	}
 	// The one that was running is taken in by recovery, and all that can run are claimed: also the input that no new call may have.
-	insert(t, db, "select gem.start_worker('w', 1, '', '', '1 min')")
+	insert(t, db, "select gem.start_worker('w', 1, '', '', '1 hour')")
 	insert(t, db, "select gem.recover('w', null)")
 	var claimed int
 	if err := db.QueryRow(t.Context(), "select count(*) from gem.claim('w', 10, true)").Scan(&claimed); err != nil || claimed != 3 {

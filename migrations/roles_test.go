@@ -57,10 +57,10 @@ func TestTheWorkersRoleCanDoWhatAWorkerDoes(t *testing.T) {
 	for _, sql := range []string{
 		"select max(version) from gem.migrations",
 		"select * from gem.record_registry('1', repeat('a', 64), '{}')",
-		"select gem.start_worker('w', 5, '', '1', '1 min')",
+		"select gem.start_worker('w', 5, '', '1', '1 hour')",
 		"select gem.want_wake('w', true)", "select gem.count_outcomes(10)",
 		"select * from gem.claim('w', 4, true)",
-		"select * from gem.heartbeat('w', '1 min', '{}', '{}', true)",
+		"select * from gem.heartbeat('w', '1 hour', '{}', '{}', true)",
 		"select (gem.hold_key(id, 1, 'w', 'k')).verdict from (select id from core_tool_calls order by seq limit 1) c",
 		"select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from (select id from core_tool_calls order by seq limit 1) c",
 		"select gem.retry(id, 1, 'w', '{}', 3, '1 s') from (select id from core_tool_calls order by seq offset 1 limit 1) c",
@@ -171,7 +171,7 @@ func TestRolesThatComeLaterGetTheirRights(t *testing.T) {
 	mine := testdb.Pool(t, u.String())
 	insert(t, mine, printed(t))
 	for _, sql := range []string{
-		"set role gem_worker; select gem.start_worker('w', 1, '', '', '1 min'); select gem.claim('w', 1, true); select gem.heartbeat('w', '1 min', '{}', '{}', true)",
+		"set role gem_worker; select gem.start_worker('w', 1, '', '', '1 hour'); select gem.claim('w', 1, true); select gem.heartbeat('w', '1 hour', '{}', '{}', true)",
 		"set role gem_monitor; select * from gem.queue; select * from gem.workers",
 	} {
 		insert(t, mine, sql)

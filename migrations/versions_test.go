@@ -242,7 +242,7 @@ func TestAKeyWhoseReceiptIsBeingPrunedRuns(t *testing.T) {
 	db := testdb.Pool(t, testdb.New(t))
 	for _, sql := range []string{
 		"insert into core_tool_calls (id, tool_name) values ('00000000-0000-4000-8000-00000000000a', 'a.b'), ('00000000-0000-4000-8000-00000000000b', 'a.b')",
-		"select gem.start_worker('w', 1, '', '', '1 min')",
+		"select gem.start_worker('w', 1, '', '', '1 hour')",
 		"select gem.claim('w', 2, true)",
 		"select gem.hold_key('00000000-0000-4000-8000-00000000000a', 1, 'w', 'k')",
 		"select gem.finish('00000000-0000-4000-8000-00000000000a', 1, 'w', 'succeeded', '{}', '{}', '1')",
@@ -314,8 +314,8 @@ func TestAWorkerIsGivenOnlyCallsThatItsProgramCanRun(t *testing.T) {
 	insert(t, db, `
 		insert into core_tool_calls (tool_name, priority) values ('a.b', 5), ('a.c', 0);
 		update core_tool_calls set needs = 'steps' where tool_name = 'a.b';
-		select gem.start_worker('before', 1, '', '', '1 min');
-		select gem.start_worker('after', 1, '', '', '1 min', '{steps}')`)
+		select gem.start_worker('before', 1, '', '', '1 hour');
+		select gem.start_worker('after', 1, '', '', '1 hour', '{steps}')`)
 	if got := texts(t, db, "select tool_name from gem.claim('before', 9, true)"); !slices.Equal(got, []string{"a.c"}) {
 		t.Errorf("a worker that states no capability got %v", got)
 	}

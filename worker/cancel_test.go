@@ -105,7 +105,7 @@ func TestACancelledCallThatLosesItsWorkerEnds(t *testing.T) {
 	t.Parallel()
 	env, _ := startLab(t, nil, tool{name: "lab.write"})
 	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
-	for _, sql := range []string{"select gem.start_worker('dead', 1, '', '', '1 min')", "select gem.claim('dead', 1, true)"} {
+	for _, sql := range []string{"select gem.start_worker('dead', 1, '', '', '1 hour')", "select gem.claim('dead', 1, true)"} {
 		if _, err := env.DB.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,7 @@ import (
 func TestAWorkerCountsWhatHasEnded(t *testing.T) {
 	t.Parallel()
 	env, _ := startLab(t, nil, tool{name: "lab.write"})
-	// A minute ago, as its id says too; what ended just now is not counted yet.
+	// A minute ago, as its id says too; what ended just now is counted later.
 	_, err := env.DB.Exec(t.Context(), `
 		update gem.outcomes_counted set upto = gem.first_id_at(now() - interval '2 minutes');
 		insert into core_tool_receipts (id, call_id, tool_name, status, result, attempt, created_at, duration)
@@ -20,10 +20,10 @@ func TestAWorkerCountsWhatHasEnded(t *testing.T) {
 	}
 	env.StartWorker()
 	env.Run(handlertest.Call{Tool: "lab.write", Input: `{"text": "now"}`})
-	deadline := time.Now().Add(30 * time.Second)
-	for counted := 0; counted != 1; {
+	deadline := time.Now().Add(time.Minute)
+	for counted := 0; counted == 0; {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d calls were counted", counted)
+			t.Fatal("nothing was counted")
 		}
 		if err := env.DB.QueryRow(t.Context(), "select coalesce(sum(calls), 0) from gem.outcome_counts").Scan(&counted); err != nil {
 			t.Fatal(err)

@@ -272,7 +272,7 @@ func (l *Lab) tell(t *testing.T, gate string, o Order) {
 	t.Helper()
 	select {
 	case l.gate(gate) <- o:
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("no handler waits at %s", gate)
 	}
 }
@@ -283,7 +283,7 @@ func (l *Lab) awaitBegin(t *testing.T) string {
 	select {
 	case text := <-l.began:
 		return text
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no handler began")
 		return ""
 	}
@@ -301,7 +301,7 @@ type tool struct {
 	mode     string // none
 	keyField string
 	onOther  string
-	timeout  time.Duration // 20 s
+	timeout  time.Duration // ten minutes: none is to be hit unless a test says so
 	attempts int           // 3
 
 	permissions []string
@@ -315,7 +315,7 @@ func labRegistry(version string, tools ...tool) []byte {
 			tl.mode = "none"
 		}
 		if tl.timeout == 0 {
-			tl.timeout = 20 * time.Second
+			tl.timeout = 10 * time.Minute
 		}
 		if tl.attempts == 0 {
 			tl.attempts = 3

@@ -3,12 +3,14 @@ package worker_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/worker"
 	"github.com/jackc/pgx/v5"
 )
@@ -145,27 +147,40 @@ func waitsForALock(t *testing.T, env *handlertest.Env) (waiting bool) {
 // A call that had no connection in all its time ran nothing, and is put back.
 func TestACallThatGetsNoConnectionRunsLater(t *testing.T) {
 	t.Parallel()
-	env, lab := startLab(t, nil, tool{name: "lab.write"}, tool{name: "lab.star", timeout: 200 * time.Millisecond, attempts: 20})
-	putBack := make(chan struct{}, 100)
-	env.StartWorker(sharing(t, env, 1, false), func(o *worker.Options) {
+	env, lab := startLab(t, nil, tool{name: "lab.write"}, tool{name: "lab.star", timeout: 200 * time.Millisecond})
+	putBack, goOn := make(chan struct{}), make(chan struct{})
+	hasty := env.StartWorker(sharing(t, env, 1, false), func(o *worker.Options) {
+		o.ShutdownGrace = time.Minute
 		worker.SetHook(o, func(point string) {
 			if point == "before retried" {
-				putBack <- struct{}{}
+				close(putBack)
+				<-goOn
 			}
 		})
 	})
+	release := sync.OnceFunc(func() { close(goOn) })
+	t.Cleanup(release)
 	long := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "long", Gate: "g"})})
 	lab.awaitBegin(t)
 	short := env.Insert(handlertest.Call{Tool: "lab.star", Input: task(Task{Text: "short"})})
 	select {
 	case <-putBack: // which has to wait for a connection too
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the short one was not put back")
 	}
 	lab.tell(t, "g", Order{})
-	for _, id := range []string{long, short} {
-		if r := env.Await(id); r.Status != receipts.Succeeded {
-			t.Errorf("%s", r.Result)
+	// It runs again where it has time enough.
+	stopped := make(chan struct{})
+	go func() { hasty.Stop(); close(stopped) }()
+	env.Until("the worker to claim no more", func() bool { return env.Logs.FilterMessage("stopping: waiting for running calls").Len() == 1 })
+	release()
+	<-stopped
+	env.StartWorker(func(o *worker.Options) {
+		o.Registry = must(registry.Parse(labRegistry("1.0.1", tool{name: "lab.write"}, tool{name: "lab.star"})))
+	})
+	for id, attempt := range map[string]int{long: 1, short: 2} {
+		if r := env.Await(id); r.Status != receipts.Succeeded || r.Attempt != attempt {
+			t.Errorf("attempt %d: %s", r.Attempt, r.Result)
 		}
 	}
 }

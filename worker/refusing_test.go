@@ -146,7 +146,7 @@ func TestAFirstStatementWaitsForALockAsLongAsItsToolMayTake(t *testing.T) {
 // What waits to be prepared is cancelled on the server with its call.
 func TestAFirstStatementEndsWithItsCall(t *testing.T) {
 	t.Parallel()
-	env, _ := startLab(t, nil, tool{name: "lab.write", timeout: time.Minute})
+	env, _ := startLab(t, nil, tool{name: "lab.write"})
 	lock := connection(t, env)
 	runSQL(t, lock, "begin; lock table lab_rows")
 	env.StartWorker()

@@ -60,8 +60,11 @@ func TestADeadlockIsTriedAgain(t *testing.T) {
 		begin
 			if new.text = 'deadlock' then
 				perform from locks where id = 1 for update;
-				perform pg_notify('lab', 'locked');
-				perform pg_sleep(0.3);
+				loop -- until the test waits for it, or holds nothing any more
+					perform from locks where id = 2 for update skip locked;
+					exit when found or exists (select from pg_locks l where not l.granted and pg_backend_pid() = any (pg_blocking_pids(l.pid)));
+					perform pg_sleep(0.01);
+				end loop;
 				perform from locks where id = 2 for update;
 			end if;
 			return new;

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 func TestAStoppingWorkerLetsWhatRunsEnd(t *testing.T) {
 	t.Parallel()
 	env, lab := startLab(t, one, tool{name: "lab.send"})
-	w := env.StartWorker()
+	w := env.StartWorker(func(o *worker.Options) { o.ShutdownGrace = time.Minute })
 	id := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "running", Gate: "g"})})
 	lab.awaitBegin(t)
 	waiting := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "waiting"})})
@@ -96,7 +97,7 @@ func TestTheCallsOfADeadWorkerRunElsewhereAndItFinishesNothing(t *testing.T) {
 	lab.awaitBegin(t)
 	silence(t, env, mute.ID())
 
-	rescuer := env.StartWorker(func(o *worker.Options) { o.HeartbeatInterval, o.DeadAfter = 20*time.Millisecond, 10*time.Second })
+	rescuer := env.StartWorker(func(o *worker.Options) { o.HeartbeatInterval = 20 * time.Millisecond })
 	if e := handlertest.ErrorOf(t, env.Await(send)); e.Code != receipts.OutcomeUnknown {
 		t.Errorf("an outside call that may not run twice: %+v", e)
 	}
@@ -127,7 +128,7 @@ func TestACallThatLosesItsWorkerEveryTimeEnds(t *testing.T) {
 	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
 	for i := range 3 { // a worker that claims and dies, three times
 		for _, sql := range []string{
-			fmt.Sprintf("select gem.start_worker('w%d', 1, '', '', '1 min')", i), fmt.Sprintf("select gem.claim('w%d', 1, true)", i),
+			fmt.Sprintf("select gem.start_worker('w%d', 1, '', '', '1 hour')", i), fmt.Sprintf("select gem.claim('w%d', 1, true)", i),
 			"update core_workers set alive_until = now()", "select gem.recover('other', null)",
 		} {
 			if _, err := env.DB.Exec(t.Context(), sql); err != nil {
@@ -221,7 +222,7 @@ func TestCallsThatLostTwoWorkersRunOneAtATime(t *testing.T) {
 	}
 	for i := range 2 {
 		for _, sql := range []string{
-			fmt.Sprintf("select gem.start_worker('w%d', 3, '', '', '1 min')", i), fmt.Sprintf("select gem.claim('w%d', 3, true)", i),
+			fmt.Sprintf("select gem.start_worker('w%d', 3, '', '', '1 hour')", i), fmt.Sprintf("select gem.claim('w%d', 3, true)", i),
 			"update core_workers set alive_until = now()", "select gem.recover('other', null)",
 		} {
 			if _, err := env.DB.Exec(t.Context(), sql); err != nil {
@@ -259,29 +260,35 @@ func TestALoopThatStandsStillIsNoticed(t *testing.T) {
 	stalled := make(chan time.Duration, 1)
 	env, _ := startLab(t, func(o *worker.Options) {
 		o.StallLimit, o.OnStall = 200*time.Millisecond, func(d time.Duration) { stalled <- d }
-		o.PollInterval = time.Hour
 	}, tool{name: "lab.write"})
+	lock(t, env, "lock core_tool_calls")
 	env.StartWorker()
-	env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})})
-	tx, err := env.DB.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(t.Context()) }()
-	if len(stalled) != 0 {
-		t.Error("an idle loop turns, and was taken for a hanging one")
-	}
-	if _, err := tx.Exec(t.Context(), "lock core_tool_calls"); err != nil {
-		t.Fatal(err)
-	}
 	select {
 	case d := <-stalled:
 		if d < 200*time.Millisecond {
 			t.Errorf("after %s", d)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("nobody noticed")
 	}
+}
+
+// It would be taken for one that stands still.
+func TestAnIdleLoopGoesRound(t *testing.T) {
+	t.Parallel()
+	var rounds atomic.Int64
+	env, _ := startLab(t, func(o *worker.Options) {
+		o.PollInterval, o.StallLimit, o.OnStall = time.Hour, 200*time.Millisecond, func(time.Duration) {}
+		worker.SetHook(o, func(point string) {
+			if point == "before claim" {
+				rounds.Add(1)
+			}
+		})
+	}, tool{name: "lab.write"})
+	env.StartWorker(func(o *worker.Options) { o.ListenURL = env.URL })
+	env.Until("the loop to need no poll", func() bool { return env.Logs.FilterMessage("notifications arrive").Len() == 1 })
+	begun := rounds.Load()
+	env.Until("it to go round without a call", func() bool { return rounds.Load() > begun+5 })
 }
 
 // The answer to a claim may be lost on the way: the database then has a call as the worker's that the worker knows nothing of.

@@ -36,7 +36,7 @@ import (
 )
 
 // patience is how long a test waits for a receipt before it fails.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // Options describes the program under test, as gem.Program does.
 type Options struct {
@@ -132,7 +132,7 @@ func (e *Env) NewWorker(change ...func(*worker.Options)) *worker.Worker {
 		e.t.Fatal(err)
 	}
 	options := worker.Options{Registry: reg, Handlers: bound, ListenURL: e.route.Listen, Name: "test", Concurrency: 4, Log: e.log,
-		ShutdownGrace: 5 * time.Second}
+		ShutdownGrace: 5 * time.Second, DeadAfter: time.Minute} // slow is not dead
 	if e.options.Worker != nil {
 		change = append([]func(*worker.Options){e.options.Worker}, change...)
 	}
@@ -216,7 +216,7 @@ func (e *Env) Await(callID string) *receipts.Receipt {
 	return r
 }
 
-// Until waits until a condition holds, and fails the test after 30 seconds.
+// Until waits until a condition holds, and fails the test after a minute.
 func (e *Env) Until(what string, holds func() bool) {
 	e.t.Helper()
 	for deadline := time.Now().Add(patience); !holds(); time.Sleep(2 * time.Millisecond) {

@@ -292,7 +292,7 @@ func TestAnInterruptedRunLosesNothing(t *testing.T) {
 				t.Errorf("%d calls are there, want all but the first batch", n)
 			}
 			// The interrupted transaction's locks go when Postgres has noticed; until then its calls are passed over.
-			for deadline := time.Now().Add(30 * time.Second); q.count(`pg_stat_activity where datname = current_database()
+			for deadline := time.Now().Add(time.Minute); q.count(`pg_stat_activity where datname = current_database()
 				and xact_start is not null and pid <> pg_backend_pid()`) > 0; time.Sleep(2 * time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Fatal("the interrupted transaction does not end")

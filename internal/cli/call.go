@@ -123,9 +123,11 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 	}
 	fmt.Fprintln(progress, "call", id)
 
+	// However short the timeout is, whoever waits is told why nothing happens.
+	alone := noWorker(ctx, db, progress)
 	waiting, cancel := context.WithTimeout(ctx, cmp.Or(timeout, math.MaxInt64))
 	defer cancel()
-	r, err := await(waiting, db, id, progress)
+	r, err := await(waiting, db, id, !alone, progress)
 	switch {
 	case err != nil && ctx.Err() == nil && waiting.Err() != nil:
 		fmt.Fprintf(progress, "The call has not ended within %s. It goes on; its receipt later: gem receipt %s\n", timeout, id)
@@ -146,21 +148,32 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 	return exitError{code: exitFailed}
 }
 
-// await returns the receipt of a call as soon as there is one. It says once on progress if no worker is alive to write it.
-func await(ctx context.Context, db *pgxpool.Pool, id string, progress io.Writer) (*receipts.Receipt, error) {
+// noWorker reports whether no worker is alive, and says so on progress.
+func noWorker(ctx context.Context, db *pgxpool.Pool, progress io.Writer) bool {
+	workers, err := client.ReadWorkers(ctx, db)
+	if err != nil || workers.Alive > 0 {
+		return false
+	}
+	fmt.Fprintln(progress, "No worker is running, so the call waits until one is started: gem worker")
+	return true
+}
+
+// await returns the receipt of a call as soon as there is one. With watch it says once on progress when no worker is alive any more.
+func await(ctx context.Context, db *pgxpool.Pool, id string, watch bool, progress io.Writer) (*receipts.Receipt, error) {
+	if !watch {
+		return client.Await(ctx, db, id)
+	}
 	ctx, stop := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		for {
-			workers, err := client.ReadWorkers(ctx, db)
-			if err == nil && workers.Alive == 0 {
-				fmt.Fprintln(progress, "No worker is running, so the call waits until one is started: gem worker")
-				return
-			}
 			select {
 			case <-ctx.Done():
 				return
 			case <-time.After(time.Second):
+			}
+			if noWorker(ctx, db, progress) {
+				return
 			}
 		}
 	})

@@ -69,15 +69,15 @@ func TestExplain(t *testing.T) {
 		not  string
 	}{
 		"for later": {func(s scene) string {
-			return query[string](s.T, s.db, "insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + '2 hours') returning id::text")
-		}, []string{"It is queued to run no earlier than", "in 1 h 59 min", "run_at"}, ""},
+			return query[string](s.T, s.db, "insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + '10 days') returning id::text")
+		}, []string{"It is queued to run no earlier than", "in 9 d 23 h", "run_at"}, ""},
 		"no worker ever": {func(s scene) string { return s.insert() },
 			[]string{"It is queued, and no worker is running", "no worker has ever connected", "gem worker"}, ""},
 		"no worker any more": {func(s scene) string {
 			s.worker("w-1", 1)
-			execute(s.T, s.db, "update core_workers set stopped_at = now() - interval '5 minutes'")
+			execute(s.T, s.db, "update core_workers set stopped_at = now() - interval '5 hours'")
 			return s.insert()
-		}, []string{"no worker is running", "the last one, w-1, was seen 5 min"}, ""},
+		}, []string{"no worker is running", "the last one, w-1, was seen 5 h"}, ""},
 		"next in line": {func(s scene) string {
 			s.worker("w-1", 2)
 			return s.insert()
@@ -166,10 +166,10 @@ func TestExplain(t *testing.T) {
 		}, []string{"its timeout is 15 s. That is over", "The worker's log says why"}, ""},
 		"a clock that went back": {func(s scene) string {
 			s.worker("w-1", 1)
-			execute(s.T, s.db, "update core_workers set heartbeat_at = now() + interval '90 s'")
+			execute(s.T, s.db, "update core_workers set heartbeat_at = now() + interval '10 days'")
 			execute(s.T, s.db, "select gem.heartbeat('w-1', '1 hour', '{}', '{}', false)")
-			return query[string](s.T, s.db, "insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + '2 hours') returning id::text")
-		}, []string{"It is to run at", "Postgres's clock went back by 1 min 29 s, and has not caught up."}, ""},
+			return query[string](s.T, s.db, "insert into core_tool_calls (tool_name, run_at) values ('x.y', now() + '20 days') returning id::text")
+		}, []string{"It is to run at", "Postgres's clock went back by 9 d 23 h, and has not caught up."}, ""},
 		"running on a silent worker": {func(s scene) string {
 			s.worker("w-1", 1)
 			s.worker("w-2", 1)

@@ -76,7 +76,7 @@ func TestHealthcheckFailsWith1WhateverIsWrong(t *testing.T) {
 		"no variable":           {nil, "DATABASE_URL is not set"},
 		"no connection string":  {[]string{"DATABASE_URL=postgres://u:s3cret@h:port/d"}, "DATABASE_URL"},
 		"nobody listens":        {[]string{"DATABASE_URL=postgres://u:s3cret@" + closedAddress(t) + "/d?sslmode=disable"}, "Postgres cannot be reached: "},
-		"nobody answers":        {[]string{"DATABASE_URL=postgres://u:s3cret@" + silentAddress(t) + "/d?sslmode=disable"}, "Postgres did not answer within 3s"},
+		"nobody answers":        {[]string{playDeadline + "=", "DATABASE_URL=postgres://u:s3cret@" + silentAddress(t) + "/d?sslmode=disable"}, "Postgres did not answer within 3s"},
 		"a database without us": {[]string{"DATABASE_URL=" + testdb.NewEmpty(t)}, "run `gem migrate`"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,17 +24,25 @@ import (
 // the program gem when this variable has the registry that is built into it.
 const playProgram = "GEM_TEST_PLAY_PROGRAM"
 
-// builtIn is the program of cmd/gem.
+// playDeadline is the variable that sets the deadline of the program's health check.
+const playDeadline = "GEM_TEST_HEALTH_DEADLINE"
+
+// builtIn is the program of cmd/gem, whose tools may take long.
 var builtIn Program
 
 func TestMain(m *testing.M) {
 	if registry := os.Getenv(playProgram); registry != "" {
+		if deadline, err := time.ParseDuration(os.Getenv(playDeadline)); err == nil {
+			healthDeadline = deadline
+		}
 		Main(Program{Domains: builtin.Domains(), Registry: []byte(registry)})
 	}
 	registry, err := os.ReadFile("../../tools.registry.json")
 	if err != nil {
 		panic(err)
 	}
+	// No test waits for a timeout of a tool, so none is to come, however slow the machine is.
+	registry = regexp.MustCompile(`"timeout_ms": \d+`).ReplaceAll(registry, []byte(`"timeout_ms": 600000`))
 	builtIn = Program{Domains: builtin.Domains(), Registry: registry}
 	testdb.Main(m)
 }
@@ -91,7 +100,7 @@ func prepare(t *testing.T, env []string, args ...string) *process {
 	}
 	p := &process{cmd: exec.Command(self, args...)} // outlives the test's context, so that a cleanup can stop it in order
 	p.cmd.Dir = t.TempDir()
-	p.cmd.Env = append(bareEnvironment(), playProgram+"="+string(builtIn.Registry))
+	p.cmd.Env = append(bareEnvironment(), playProgram+"="+string(builtIn.Registry), playDeadline+"="+patience.String())
 	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.WaitDelay = patience
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr

@@ -153,7 +153,9 @@ func TestTroubleWithAPoolerLosesNothing(t *testing.T) {
 				if most, limit := count(), c.workers*(4+3); most == 0 || most > limit {
 					t.Errorf("%d workers had %d connections, and may have %d", c.workers, most, limit)
 				}
-				if failed := query[string](t, b.db, "select coalesce(string_agg(tool_name || ' ' || result, E'\n'), '') from core_tool_receipts where status <> 'succeeded'"); failed != "" {
+				// A worker that is too slow to show that it lives loses its calls, and what it does outside may not be done twice.
+				if failed := query[string](t, b.db, `select coalesce(string_agg(tool_name || ' ' || result, E'\n'), '') from core_tool_receipts r where status <> 'succeeded'
+					and not (result -> 'error' ->> 'error_code' = 'outcome_unknown' and exists (select from core_tool_events e where e.call_id = r.call_id and event = 'lost'))`); failed != "" {
 					t.Errorf("some calls did not succeed:\n%s", failed)
 				}
 				audited := gemWith(t, []string{"DATABASE_URL=" + b.url}, "audit")
@@ -199,16 +201,18 @@ func (b *behind) insert(t *testing.T, n int) {
 	b.inserted += n
 }
 
-// until waits for so many receipts.
+// until waits for so many receipts, as long as they become more.
 func (b *behind) until(t *testing.T, receipts int) {
 	t.Helper()
-	for late := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	for late, most := time.Now().Add(patience), 0; ; time.Sleep(5 * time.Millisecond) {
 		var n int
 		err := b.db.QueryRow(t.Context(), "select count(*) from core_tool_receipts").Scan(&n)
-		if err == nil && n >= receipts {
+		switch {
+		case err == nil && n >= receipts:
 			return
-		}
-		if time.Now().After(late) {
+		case n > most:
+			late, most = time.Now().Add(patience), n
+		case time.Now().After(late):
 			t.Fatalf("%d receipts, %v; want %d", n, err, receipts)
 		}
 	}

@@ -180,7 +180,7 @@ func (p *Pooler) Start(ctx context.Context) error {
 	p.pipe, p.ended = pipe, ended
 	p.mu.Unlock()
 
-	const patience = 10 * time.Second
+	const patience = time.Minute
 	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		conn, err := p.admin(ctx)
 		if err == nil {

@@ -13,6 +13,7 @@ import (
 // (pgbouncer issue 801), so this one waits until the other side hangs up.
 type canceller struct {
 	conn  *pgconn.PgConn
+	limit time.Duration // see cancelTimeout
 	ended chan struct{} // closed when the statement's answer has been read
 	done  chan struct{} // closed when no request can hit the connection's next statement
 }
@@ -29,8 +30,8 @@ const (
 // HandleCancel starts to send cancel requests.
 func (c *canceller) HandleCancel(context.Context) {
 	c.ended, c.done = make(chan struct{}), make(chan struct{})
-	_ = c.conn.Conn().SetDeadline(time.Now().Add(cancelTimeout))
-	dropped := time.After(cancelTimeout)
+	_ = c.conn.Conn().SetDeadline(time.Now().Add(c.limit))
+	dropped := time.After(c.limit)
 	go func() {
 		defer close(c.done)
 		for {

@@ -35,6 +35,8 @@ type Options struct {
 	NoPing bool
 	// Name is the application_name in pg_stat_activity, unless the connection string has one. The default is gem.
 	Name string
+
+	cancelWithin time.Duration // in place of cancelTimeout, for tests
 }
 
 var errMalformed = errors.New("the connection string is not valid: it has the form postgres://user:password@host:5432/database")
@@ -64,7 +66,9 @@ func Open(ctx context.Context, url string, o Options) (*pgxpool.Pool, error) {
 // and the isolation level, read committed, where the mode keeps what is set for a session. Of o it reads Mode and Name.
 func Configure(config *pgx.ConnConfig, o Options) {
 	config.ConnectTimeout = connectTimeout
-	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler { return &canceller{conn: conn} }
+	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &canceller{conn: conn, limit: cmp.Or(o.cancelWithin, cancelTimeout)}
+	}
 	keep := config.OnPgError
 	config.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
 		// A session that began while the server was read-only may stay read-only after the server is not.

@@ -11,8 +11,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// probeTimeout limits how long Probe looks behind a pooler. After that the mode stays Unknown.
-const probeTimeout = 3 * time.Second
+// probeTimeout limits how long Probe looks behind a pooler. After that the mode stays Unknown. A slow machine must not be taken
+// for a pooler whose connections are all in use.
+const probeTimeout = 10 * time.Second
 
 var errStatementMode = errors.New("the pooler is in statement mode, which has no transactions: " +
 	"use its session or transaction mode, or connect directly")

@@ -21,7 +21,7 @@ import (
 const APIKey = "sb_publishable_test"
 
 // startLimit is how long PostgREST may take until it answers. A quarter of a second is usual.
-const startLimit = 30 * time.Second
+const startLimit = time.Minute
 
 // keeper runs a program and ends it when its own standard input closes, which also happens when the test was killed. Then it
 // removes the program's folder, its first argument.
@@ -142,7 +142,7 @@ func (p *Project) gateway(next http.Handler) http.Handler {
 
 // waitReady returns nil when PostgREST knows the database.
 func waitReady(ctx context.Context, through http.RoundTripper, ended <-chan struct{}) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, errors.New("30 s have passed"))
+	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, errors.New("a minute has passed"))
 	defer cancel()
 	poll := time.NewTicker(10 * time.Millisecond)
 	defer poll.Stop()

@@ -85,7 +85,7 @@ func (s *server) stop() error {
 	if s.private != nil {
 		return s.private.Stop()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var failed []error
 	for _, t := range s.templates {
@@ -111,7 +111,7 @@ func (s *server) migrated(sources []migrations.Source) (string, error) {
 	s.mu.Unlock()
 	t.migrate.Do(func() {
 		// Not the time of the test which came first: all others wait for this too.
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
 		name := randomName()
 		if t.err = s.create(ctx, name, "template0"); t.err != nil {

@@ -52,7 +52,7 @@ func newDatabase(t testing.TB, s *server, template string) string {
 	}
 	t.Cleanup(func() {
 		// The test's own context has ended.
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := s.drop(ctx, name); err != nil {
 			t.Errorf("drop the test database: %v", err)
@@ -65,6 +65,12 @@ func newDatabase(t testing.TB, s *server, template string) string {
 // that the test has not given back by then is an error.
 func Pool(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
+	return poolWithin(t, url, time.Minute)
+}
+
+// poolWithin is Pool, with how long the connections may take to come back after the test.
+func poolWithin(t testing.TB, url string, patience time.Duration) *pgxpool.Pool {
+	t.Helper()
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		t.Fatalf("the URL of the test database: %v", err)
@@ -74,13 +80,12 @@ func Pool(t testing.TB, url string) *pgxpool.Pool {
 	if err != nil {
 		t.Fatalf("connect to the test database: %v", err)
 	}
-	t.Cleanup(func() { closePool(t, pool) })
+	t.Cleanup(func() { closePool(t, pool, patience) })
 	return pool
 }
 
 // closePool does not wait for ever, as Close does, for a connection that was never given back.
-func closePool(t testing.TB, pool *pgxpool.Pool) {
-	const patience = 5 * time.Second
+func closePool(t testing.TB, pool *pgxpool.Pool, patience time.Duration) {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)

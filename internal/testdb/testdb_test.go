@@ -94,7 +94,7 @@ func TestPoolIsClosed(t *testing.T) {
 func TestConnectionThatIsNotGivenBackIsAnError(t *testing.T) {
 	t.Parallel()
 	user := &recorder{TB: t}
-	conn, err := testdb.Pool(user, testdb.NewEmpty(t)).Acquire(t.Context())
+	conn, err := testdb.PoolWithin(user, testdb.NewEmpty(t), time.Second).Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestServerGoesWithTheTestBinary(t *testing.T) {
 				t.Fatalf("%v: %s", err, out)
 			}
 			url := urlIn(t, out)
-			deadline := time.Now().Add(30 * time.Second)
+			deadline := time.Now().Add(time.Minute)
 			for {
 				conn, err := pgx.Connect(t.Context(), url)
 				if err == nil {
@@ -172,7 +172,7 @@ func TestServerGoesWithTheTestBinary(t *testing.T) {
 					return // nobody is there
 				}
 				if time.Now().After(deadline) {
-					t.Fatalf("30 s have passed, and the server still answers: %v", err)
+					t.Fatalf("a minute has passed, and the server still answers: %v", err)
 				}
 				time.Sleep(5 * time.Millisecond)
 			}

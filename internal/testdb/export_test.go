@@ -1,0 +1,4 @@
+package testdb
+
+// PoolWithin is Pool, with how long the connections may take to come back after the test.
+var PoolWithin = poolWithin
