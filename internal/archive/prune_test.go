@@ -349,12 +349,6 @@ func TestWhatIsStillNeededStays(t *testing.T) {
 			q.insert(hit)
 			return []string{source, hit, q.ended("")}
 		}, 2},
-		"a receipt whose key is held": {func(q queue) []string {
-			source, next := q.ended("k"), q.insert("")
-			q.claim()
-			q.run("select gem.hold_key($1, 1, 'w', 'k')", next)
-			return []string{source}
-		}, 1},
 		"a call without a receipt": {func(q queue) []string {
 			id := q.ended("")
 			q.run("alter table core_tool_receipts disable trigger gem_written_once")

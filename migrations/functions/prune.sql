@@ -5,9 +5,9 @@
 -- Removes the finished calls among p_calls, and returns each with its line for the archive: the rows of the call, of its
 -- receipt and of its events as they were, as {"gem_archive": 1, "call", "receipt", "events"}, and "second_receipts" where
 -- an import found such. A call stays, and is not returned, while
---   another call that stays was made on its behalf, or repeats its receipt,
---   a running call holds the key of its receipt, and is about to repeat it, or
+--   another call that stays was made on its behalf, or repeats its receipt, or
 --   it has no receipt, which gem audit reports, or another transaction has it locked.
+-- A running call that is about to repeat its receipt does not keep it: its end is refused, and it is decided again.
 -- The caller commits when the lines are safe; until then the rows are locked, and nothing is gone.
 create or replace function gem.prune(p_calls uuid[]) returns table (call_id uuid, line text)
 language plpgsql security definer set search_path = pg_catalog, pg_temp set timezone = 'UTC' set intervalstyle = 'postgres' as $$
@@ -25,14 +25,13 @@ begin
 
   ids := array(
     with recursive batch as (
-      select c.id, c.parent_call_id as parent, r.id as receipt, r.replay_of, r.idempotency_key as key
+      select c.id, c.parent_call_id as parent, r.id as receipt, r.replay_of
       from public.core_tool_calls c join public.core_tool_receipts r on r.call_id = c.id
       where c.id = any (ids)
     ), needed (id) as (
       select b.id from batch b
       where exists (select from public.core_tool_calls c where c.parent_call_id = b.id and c.id <> all (ids))
         or exists (select from public.core_tool_receipts r where r.replay_of = b.receipt and r.call_id <> all (ids))
-        or exists (select from public.core_tool_calls c where c.status = 'running' and c.computed_key = b.key)
       union
       select above.id from needed n
       join batch b on b.id = n.id
