@@ -71,3 +71,22 @@ func TestAClockThatGoesBackHoldsNoCalls(t *testing.T) {
 		t.Error("the worker still takes the clock for late")
 	}
 }
+
+// If no worker runs when the clock goes back, the next that starts sees by the others' rows that it has.
+func TestAWorkerThatStartsSeesThatTheClockWentBack(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, `
+		select gem.start_worker('killed', 10, '', '', '5 s');
+		insert into core_tool_calls (tool_name) values ('lost')`)
+	insert(t, db, "select gem.claim('killed', 1, true)")
+	insert(t, db, "insert into core_tool_calls (tool_name) values ('due')")
+	insert(t, db, "create or replace function gem.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp() - interval ''1 hour'''")
+	insert(t, db, "select gem.start_worker('w', 10, '', '', '5 s')")
+	if got := fmt.Sprint(texts(t, db, "select tool_name from gem.claim('w', 9, true) order by tool_name")); got != "[due]" {
+		t.Errorf("%s were claimed", got)
+	}
+	if n := number(t, db, "select count(*) from core_workers where worker_id = 'killed' and alive_until < gem.now() + interval '1 minute'"); n != 1 {
+		t.Error("the worker that was killed would be taken for a living one for an hour")
+	}
+}

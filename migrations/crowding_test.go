@@ -2,6 +2,7 @@ package migrations_test
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 
 	"github.com/gemworker/gem/internal/testdb"
@@ -49,5 +50,24 @@ func TestAClaimTakesNoMoreBackgroundCallsThanItMay(t *testing.T) {
 		if got := claim(c.limit, c.background); got != c.want {
 			t.Errorf("a claim of %d, at most %d background: %s, not %s", c.limit, c.background, got, c.want)
 		}
+	}
+}
+
+// Requests of one caller that come at the same moment do not each count without the others.
+func TestRequestsAtTheSameMomentCrowdTogether(t *testing.T) {
+	t.Parallel()
+	db := supabase(t)
+	insert(t, db, "select gem.start_worker('w', 8, '', '', '1 hour')")
+	var all sync.WaitGroup
+	for range 12 {
+		all.Go(func() {
+			if _, err := request(t, db, "authenticated", "ada", "insert into core_tool_calls (tool_name) values ('a.b')"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if n := number(t, db, "select count(*) from core_tool_calls where level = 0"); n != 2 {
+		t.Errorf("%v of the caller's calls run as anyone's, not two", n)
 	}
 }

@@ -207,7 +207,7 @@ func (a *attempt) final(outcome receipts.Outcome) store.Final {
 	if a.tool != nil {
 		key := &effects.Idempotency
 		key.Mode, key.Hit, key.KeyField = string(a.tool.Idempotency.Mode), outcome.ReplayOf != "", a.tool.Idempotency.KeyField
-		key.InputDiffers, key.KeyIgnored = a.inputDiffers, key.Mode == string(registry.None) && a.ClientKey != ""
+		key.InputDiffers, key.KeyIgnored = a.inputDiffers, key.Mode != string(registry.SafeRetry) && a.ClientKey != ""
 		if key.KeyField != "" {
 			if value := a.keyValue(); len(value) <= maxKeyValue {
 				key.KeyValue = value

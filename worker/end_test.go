@@ -86,6 +86,7 @@ func TestWhateverAHandlerDoesItsCallEnds(t *testing.T) {
 		{"error that panics", receipts.Panic, "the error has a bug"},
 		{"error that panics later", receipts.ExecutionError, "odd"},
 		{"details that panic", receipts.Panic, "the details have a bug"},
+		{"panic with a cycle", receipts.Panic, "a value of type map[string]interface {}"},
 		{"panic with panic", receipts.Panic, "panics when it is printed"},
 		{"Is panics", receipts.Panic, "the error has a bug"},
 		{"Is never returns", receipts.Timeout, "took longer than its 2s"},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime/debug"
 	"time"
 
@@ -149,6 +150,12 @@ func printed(v any) (text string) {
 			text = "its value panics when it is printed"
 		}
 	}()
+	switch reflect.ValueOf(v).Kind() {
+	case reflect.Map, reflect.Slice, reflect.Array, reflect.Struct, reflect.Pointer, reflect.Interface:
+		if _, speaks := v.(error); !speaks { // printing it may never end
+			return fmt.Sprintf("a value of type %T", v)
+		}
+	}
 	return value.Shorten(fmt.Sprint(v), 500)
 }
 

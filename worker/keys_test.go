@@ -187,6 +187,11 @@ func TestAKeyOfAnotherInputIsReplayedOrRefused(t *testing.T) {
 			if same.ReplayOf != first.ID || idempotency(t, same).InputDiffers {
 				t.Errorf("the same input: %+v, effects %s", same, same.Effects)
 			}
+			if c.mode == "keyed" {
+				if spaced := run(`{"text": "a", "key": " k "}`); spaced.ReplayOf != first.ID || idempotency(t, spaced).InputDiffers {
+					t.Errorf("the same key with white space around it: %+v, effects %s", spaced, spaced.Effects)
+				}
+			}
 			other := run(`{"text": "b", "key": "k"}`)
 			if !idempotency(t, other).InputDiffers {
 				t.Errorf("another input: effects %s", other.Effects)
@@ -210,12 +215,14 @@ func TestAKeyOfAnotherInputIsReplayedOrRefused(t *testing.T) {
 
 func TestACallWhoseKeyCountsForNothingIsTold(t *testing.T) {
 	t.Parallel()
-	env, _ := startLab(t, nil, tool{name: "lab.write"})
+	env, _ := startLab(t, nil, tool{name: "lab.write"}, tool{name: "lab.nothing", mode: "keyed", keyField: "key"})
 	env.StartWorker()
 	for key, ignored := range map[string]bool{"k": true, "": false} {
-		r := env.Run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"}), Key: key})
-		if got := idempotency(t, r).KeyIgnored; got != ignored {
-			t.Errorf("key %q: key_ignored is %t", key, got)
+		for _, tool := range []string{"lab.write", "lab.nothing"} {
+			r := env.Run(handlertest.Call{Tool: tool, Input: task(Task{Text: "x", Key: "y"}), Key: key})
+			if got := idempotency(t, r).KeyIgnored; got != ignored {
+				t.Errorf("%s, key %q: key_ignored is %t", tool, key, got)
+			}
 		}
 	}
 }

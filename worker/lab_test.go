@@ -39,7 +39,7 @@ import (
 //	                          Is panics · Is, As, Unwrap or Error never returns · swallow an argument whose Is panics ·
 //	                          fail · fail with details · poison error · transient · transient once (in the first attempt) ·
 //	                          serialization failure once
-//	then, the goroutine       panic · panic with poison · panic with panic · goexit · ignore the context · ignore the context in a statement ·
+//	then, the goroutine       panic · panic with poison · panic with panic · panic with a cycle · goexit · ignore the context · ignore the context in a statement ·
 //	                          take a while
 //	then, the output          nan · nul · huge number · duplicate keys · lone surrogate · invalid utf-8 · broken json · wrong type
 //	then, the transaction     another statement · commit · rollback · swallow (an error) · leave rows open · read rows after the end · deferred constraint ·
@@ -190,6 +190,10 @@ func (l *Lab) then(ctx context.Context, tx handlers.Tx, call *handlers.Call, in 
 		_, _ = tx.Query(ctx, "select generate_series(1, 3)") //nolint:sqlclosecheck // that is the point
 	case "panic":
 		panic("the handler has a bug")
+	case "panic with a cycle":
+		cycle := map[string]any{}
+		cycle["self"] = cycle
+		panic(cycle)
 	case "panic with panic":
 		panic(odd{"Error", func() { panic(panicking{}) }})
 	case "error that panics later":

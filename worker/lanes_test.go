@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -81,7 +82,15 @@ func TestAStatementThatWaitsToBePreparedHoldsUpNoReceipt(t *testing.T) {
 	if !testdb.RouteTo(t, env.URL).Mode.KeepsSession() {
 		connections = 2 // nothing is sent together there, and preparing has its connection to itself
 	}
-	env.StartWorker(sharing(t, env, connections, false))
+	var ending atomic.Int64
+	env.StartWorker(func(o *worker.Options) {
+		sharing(t, env, connections, false)(o)
+		worker.SetHook(o, func(point string) {
+			if point == "before receipt" {
+				ending.Add(1)
+			}
+		})
+	})
 	slow := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "slow", Gate: "g"})})
 	lab.awaitBegin(t)
 	row, table := lock(t, env, "select from core_tool_calls where id = '"+slow+"' for update"), lock(t, env, "lock table lab_rows")
@@ -92,7 +101,8 @@ func TestAStatementThatWaitsToBePreparedHoldsUpNoReceipt(t *testing.T) {
 	for range 5 {
 		others = append(others, env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "other"})}))
 	}
-	time.Sleep(100 * time.Millisecond) // let them come to wait behind it
+	env.Until("the others to end", func() bool { return ending.Load() == 6 })
+	time.Sleep(500 * time.Millisecond) // let them come to wait behind it
 	row()
 	for _, id := range others {
 		env.Await(id)

@@ -358,3 +358,31 @@ func TestAWorkerWhoseRowHasLeftRegistersAgain(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// A program restarts, and another with a registry that lacks its tools takes its calls meanwhile: none ends for that, and what had run
+// is not said to be unknown.
+func TestACallOfAToolThatNobodyKnowsAnyMoreSaysWhatMayHaveHappened(t *testing.T) {
+	t.Parallel()
+	env, _ := startLab(t, nil, tool{name: "lab.nothing"})
+	db := connection(t, env)
+	runSQL(t, db, "select gem.start_worker('stops', 9, '', '1.0.0', '1 hour', '{tool lab.send}')")
+	lost := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x"})})
+	runSQL(t, db, "select gem.claim('stops', 1, true)")
+	runSQL(t, db, "select gem.stop_worker('stops')")
+	fresh := env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x"})})
+	env.StartWorker()
+	for _, id := range []string{lost, fresh} {
+		env.Until("the call to be left to the program that stopped", func() bool {
+			journal := env.Journal(id)
+			return journal[len(journal)-1] == "released"
+		})
+	}
+	runSQL(t, db, "update core_workers set alive_until = alive_until - interval '6 minutes' where worker_id = 'stops'")
+	runSQL(t, db, "update core_tool_calls set needs = null") // as a sweep does
+	if e := handlertest.ErrorOf(t, env.Await(lost)); e.Code != receipts.OutcomeUnknown {
+		t.Errorf("a call that had run: %+v", e)
+	}
+	if e := handlertest.ErrorOf(t, env.Await(fresh)); e.Code != receipts.UnknownTool {
+		t.Errorf("a call that had not: %+v", e)
+	}
+}

@@ -117,8 +117,8 @@ func (a *attempt) cancelledBefore() *end {
 	return failed(receipts.Cancelled, message, nil)
 }
 
-// leaveUnknown leaves a call of a tool that this registry lacks to a worker whose registry has it. If none lives, nobody knows the
-// tool.
+// leaveUnknown leaves a call of a tool that this registry lacks to a worker whose registry has it. If none has lived for some minutes,
+// nobody knows the tool.
 func (a *attempt) leaveUnknown(ctx context.Context) *end {
 	var left bool
 	err := a.persist(ctx, "look for a worker that knows the tool", func(ctx context.Context) (err error) {
@@ -134,6 +134,10 @@ func (a *attempt) leaveUnknown(ctx context.Context) *end {
 		return &end{how: leftToOthers}
 	}
 	registry := a.options.Registry
+	if a.Losses > 0 {
+		return failed(receipts.OutcomeUnknown, fmt.Sprintf("The worker that ran the call was lost, and no worker knows %s any more: whether it "+
+			"took effect is not known. Look for its effect.", value.Shorten(a.Tool, 200)), nil)
+	}
 	return failed(receipts.UnknownTool, fmt.Sprintf("The registry %s has no tool %q%s `gem registry list` shows those that it has.",
 		registry.Version, value.Shorten(a.Tool, 200), cmp.Or(registry.DidYouMean(a.Tool), ".")), nil)
 }
@@ -165,7 +169,7 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 	var held store.Key
 	a.at("before", "key")
 	err := a.persist(ctx, "take the idempotency key", func(ctx context.Context) (err error) {
-		held, err = store.HoldKey(ctx, a.options.Calls, a.Attempt, a.key)
+		held, err = store.HoldKey(ctx, a.options.Calls, a.Attempt, a.key, a.tool.Idempotency.KeyField)
 		return err
 	})
 	a.at("after", "key")

@@ -104,8 +104,13 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 	defer db.Close()
 	if c.IdempotencyKey != "" {
 		// A role may not see the registry: then the receipt tells.
-		if mode, err := client.IdempotencyMode(ctx, db, c.Tool); err == nil && mode == string(registry.None) {
-			return usage("%s takes no --key: its mode of idempotency is none, so every call of it runs", c.Tool)
+		if mode, err := client.IdempotencyMode(ctx, db, c.Tool); err == nil {
+			switch registry.Mode(mode) {
+			case registry.None:
+				return usage("%s takes no --key: its mode of idempotency is none, so every call of it runs", c.Tool)
+			case registry.Keyed:
+				return usage("%s takes no --key: its mode of idempotency is keyed, so a field of its input is the key", c.Tool)
+			}
 		}
 	}
 	id, err := client.Enqueue(ctx, db, c)

@@ -89,7 +89,7 @@ func explainQueued(e *client.Explanation) string {
 		return fmt.Sprintf("It is queued, and no worker is running that could take it; %s. Start one: gem worker", last)
 	case client.ForCapability:
 		tool := strings.TrimPrefix(c.Needs, "tool ")
-		return fmt.Sprintf("It is queued for a worker whose registry has %s, and none is alive. Start the program that has it, or cancel the call: gem cancel %s",
+		return fmt.Sprintf("It is queued for a worker whose registry has %s, and none is alive. Start the program that has it, or cancel the call: gem cancel %s. After some minutes without one, any worker ends it.",
 			cut(tool, 200), c.ID)
 	case client.ForIdleWorker:
 		return fmt.Sprintf("It is queued. It has lost %d workers and may have killed them, "+

@@ -144,10 +144,11 @@ type Key struct {
 }
 
 // HoldKey asks for a key on behalf of an attempt. If another call holds it, the call is put to wait in the same statement.
-func HoldKey(ctx context.Context, db DB, a Attempt, key string) (k Key, err error) {
+// keyField is the field of the input that is the key; empty where the client gave the key.
+func HoldKey(ctx context.Context, db DB, a Attempt, key, keyField string) (k Key, err error) {
 	err = db.QueryRow(ctx, `select verdict, receipt_id::text, result::text,
-		case when receipt_id is not null then coalesce(gem.input_differs($1, receipt_id), false) else false end
+		case when receipt_id is not null then coalesce(gem.input_differs($1, receipt_id, $5), false) else false end
 		from gem.hold_key($1, $2, $3, $4)`,
-		a.CallID, a.Number, a.WorkerID, key).Scan(&k.Verdict, (*zeronull.Text)(&k.ReceiptID), &k.Result, &k.InputDiffers)
+		a.CallID, a.Number, a.WorkerID, key, zeronull.Text(keyField)).Scan(&k.Verdict, (*zeronull.Text)(&k.ReceiptID), &k.Result, &k.InputDiffers)
 	return k, err
 }

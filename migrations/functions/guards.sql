@@ -100,6 +100,9 @@ begin
   -- A caller who has open calls for a quarter of all slots crowds: what it asks for beyond that is background (see gem.claim).
   new.level := new.priority;
   if new.created_by is not null and new.priority > -500 then
+    if most is not null then -- one request of a caller after another: those that come together would each count without the others
+      perform pg_advisory_xact_lock(hashtextextended('gem.limits ' || new.created_by, 0));
+    end if;
     select greatest(coalesce(sum(w.concurrency), 10) / 4, 1) into share
     from public.core_workers w where w.alive_until > at and w.stopped_at is null;
     if exists (

@@ -202,7 +202,9 @@ begin
         perform gem.raise_not_held(p_call, p_attempt, p_worker);
       end if;
       verdict := 'hit';
-      perform gem.wake_waiting(p_key, true, p_worker);
+      if p_attempt > 1 then -- it may have waited itself: the success woke the first hundred, and each of them wakes others
+        perform gem.wake_waiting(p_key, true, p_worker);
+      end if;
       return;
     elsif verdict = 'run' then -- looked up once more while holding the key: from here on nobody can succeed with it
       return;
@@ -245,11 +247,14 @@ begin
 end
 $$;
 
--- Says of a hit whether the input of the earlier call, of that receipt, was another one; null if it is not known any more. Volatile,
--- since the receipt may be newer than the statement that asks.
-create or replace function gem.input_differs(p_call uuid, p_receipt uuid) returns boolean
+-- Says of a hit whether the input of the earlier call, of that receipt, was another one, apart from the field that is the key; null if
+-- it is not known any more, and for a signed-in user whose call the earlier one was not: guessing would tell what others sent.
+-- Volatile, since the receipt may be newer than the statement that asks.
+create or replace function gem.input_differs(p_call uuid, p_receipt uuid, p_key_field text) returns boolean
 language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
-  select own.input <> earlier.input
+  select case when own.signed_in and own.created_by is distinct from earlier.created_by then null
+    when p_key_field is null then own.input <> earlier.input
+    else own.input - p_key_field <> earlier.input - p_key_field end
   from public.core_tool_receipts r join public.core_tool_calls earlier on earlier.id = r.call_id, public.core_tool_calls own
   where r.id = p_receipt and own.id = p_call
 $$;
@@ -333,7 +338,8 @@ begin
 end
 $$;
 
--- Leaves a call to the workers that stated a capability, if one of them lives; otherwise it changes nothing, and returns false.
+-- Leaves a call to the workers that stated a capability, if one of them lived in the last five minutes: a program may be about to start
+-- again. Otherwise it changes nothing, and returns false. See gem.recover for a call that was left to workers which stay away.
 create or replace function gem.leave_to(p_call uuid, p_attempt integer, p_worker text, p_needs text)
 returns boolean language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -341,7 +347,7 @@ declare
 begin
   if not exists (
     select from public.core_workers w
-    where w.alive_until > at and w.stopped_at is null and w.worker_id <> p_worker and p_needs = any (w.can)) then
+    where w.alive_until > at - interval '5 minutes' and w.worker_id <> p_worker and p_needs = any (w.can)) then
     return false;
   end if;
   perform gem.put_back(p_call, p_attempt, p_worker, 'released', p_data => jsonb_build_object('needs', p_needs), p_needs => p_needs);
@@ -396,7 +402,7 @@ declare
 begin
   ids := array(
     select w.id from public.core_tool_calls w where w.status = 'waiting' and w.computed_key = p_key
-    order by w.priority desc, w.seq limit case when p_all then 100 else 1 end for update skip locked);
+    order by w.level desc, w.seq limit case when p_all then 100 else 1 end for update skip locked);
   if cardinality(ids) = 0 then -- with an empty array the planner picks any partial index, and scans all of it
     return;
   end if;
@@ -473,7 +479,7 @@ end
 $$;
 
 select gem.grant_to('gem_worker', 'execute on function gem.claim(text, integer, boolean, jsonb, integer),
-  gem.hold_key(uuid, integer, text, text), gem.input_differs(uuid, uuid),
+  gem.hold_key(uuid, integer, text, text), gem.input_differs(uuid, uuid, text),
   gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid), gem.retry(uuid, integer, text, jsonb, integer, interval),
   gem.release(uuid, integer, text), gem.leave_to(uuid, integer, text, text)');
 revoke all on all functions in schema gem from public;

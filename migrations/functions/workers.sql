@@ -41,14 +41,22 @@ $$;
 -- p_can lists the capabilities of the worker's program: it is given no call that needs another one.
 create or replace function gem.start_worker(p_worker text, p_concurrency integer, p_gem_version text, p_registry_version text,
   p_dead_after interval, p_can text[] default '{}')
-returns void language sql security definer set search_path = pg_catalog, pg_temp as $$
+returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  at   timestamptz := gem.now();
+  last timestamptz; -- heartbeat
+begin
+  select w.heartbeat_at into last from public.core_workers w where w.alive_until > at order by w.alive_until desc limit 1;
+  if last > at + interval '1 second' then -- the clock went back while no worker ran
+    perform gem.clock_went_back(last - at, at, p_dead_after);
+  end if;
   insert into public.core_workers (worker_id, concurrency, gem_version, registry_version, can, started_at, heartbeat_at, alive_until,
     clock_back, clock_until)
   select p_worker, p_concurrency, p_gem_version, p_registry_version, p_can, at, at, at + p_dead_after, jump.clock_back, jump.clock_until
-  from gem.now() at left join lateral (
-    select w.clock_back, w.clock_until from public.core_workers w where w.alive_until > at and w.clock_until > at
-    order by w.clock_until desc limit 1) jump on true;
-  select gem.keep_tools();
+  from (values (1)) one left join lateral (
+    select w.clock_back, w.clock_until from public.core_workers w where w.clock_until > at order by w.clock_until desc limit 1) jump on true;
+  perform gem.keep_tools();
+end
 $$;
 
 create or replace function gem.stop_worker(p_worker text) returns void
@@ -215,7 +223,7 @@ begin
       and not exists (select from public.core_tool_calls h where h.status = 'running' and h.computed_key = parked.key)
       and at - interval '5 seconds' > (
         select w.updated_at from public.core_tool_calls w where w.status = 'waiting' and w.computed_key = parked.key
-        order by w.priority desc, w.seq limit 1)
+        order by w.level desc, w.seq limit 1)
   ) k (computed_key);
 
   -- Workers that ended an hour ago leave, a thousand a step.

@@ -12,7 +12,7 @@ create unique index if not exists gem_calls_one_running_per_key on public.core_t
 -- The claim's index is its ORDER BY inside its WHERE; anything else walks the backlog.
 create index if not exists gem_calls_ready on public.core_tool_calls (level, run_at, seq) where status = 'queued';
 create index if not exists gem_calls_running on public.core_tool_calls (claimed_by) where status = 'running';
-create index if not exists gem_calls_waiting on public.core_tool_calls (computed_key, priority desc, seq) where status = 'waiting';
+create index if not exists gem_calls_waiting on public.core_tool_calls (computed_key, level desc, seq) where status = 'waiting';
 create index if not exists gem_calls_parent on public.core_tool_calls (parent_call_id) where parent_call_id is not null;
 -- A caller's own calls, newest first, and how many of them are open.
 create index if not exists gem_calls_of_caller on public.core_tool_calls (created_by, created_at desc) where created_by is not null;
