@@ -92,7 +92,7 @@ func (p *Program) dev(ctx context.Context, cfg *config.Config, dir string, out, 
 	if err != nil {
 		return err
 	}
-	if err := s.forgetOtherContents(ctx); err != nil {
+	if err := s.forgetEarlierRegistries(ctx); err != nil {
 		return err
 	}
 
@@ -132,7 +132,7 @@ Or:
 		if err != nil || ctx.Err() != nil {
 			return refusal(err)
 		}
-		if err := s.forgetOtherContents(ctx); err != nil {
+		if err := s.forgetEarlierRegistries(ctx); err != nil {
 			return err
 		}
 		if w, err = s.newWorker(); err != nil {
@@ -141,9 +141,13 @@ Or:
 	}
 }
 
-// forgetOtherContents lets the private database take the registry under a version that it knows with other contents.
-func (s *setup) forgetOtherContents(ctx context.Context) error {
+// forgetEarlierRegistries lets the private database take the registry under a version that it knows with other contents, and keeps
+// no call for a worker that knew a tool before.
+func (s *setup) forgetEarlierRegistries(ctx context.Context) error {
 	_, err := s.pools[0].Exec(ctx, "delete from core_registry_versions where version = $1 and sha256 <> $2", s.registry.Version, s.registry.SHA256())
+	if err == nil {
+		_, err = s.pools[0].Exec(ctx, "delete from core_workers where stopped_at is not null")
+	}
 	return err
 }
 

@@ -32,11 +32,11 @@ func TestAProgramOfAnotherModuleHasEveryCommandForItsOwnTools(t *testing.T) {
 		wants(t, got.stdout, texts...)
 	}
 
-	wantDone(own("version"), "gem ", "built from example.com/shop with github.com/gemworker/gem ", "\nregistry 1.0.0, 1 tool (built in)\n")
+	wantDone(own("version"), "gem ", "built from example.com/shop with github.com/gemworker/gem ", "\nregistry shop-1, 1 tool (built in)\n")
 	wantDone(own("registry", "list"), "shop.order ", "own-tools/main.go Shop.Order")
 	demo := own("demo")
 	wantDone(demo, "shop.order  succeeded", "Each call has one receipt.")
-	wants(t, demo.stderr, "a worker runs, with 1 tool of registry 1.0.0 (built in)")
+	wants(t, demo.stderr, "a worker runs, with 1 tool of registry shop-1 (built in)")
 	wantDone(own("migrate"), "the schema is up to date")
 
 	worker := prepare(t, env, "worker")
