@@ -74,12 +74,17 @@ func (a *attempt) checkInput(ctx context.Context) *end {
 // cancel it, nor a worker that stops takes its output away.
 func (a *attempt) checkOutput(ctx context.Context, output json.RawMessage) error {
 	faults, checked := a.check(context.WithoutCancel(ctx), a.tool.CheckOutput, output)
-	switch {
-	case !checked:
+	if !checked {
 		return &handlers.Failure{Message: fmt.Sprintf("The output of %s could not be checked against its schema within %s.",
 			a.tool.Name, checkLimit)}
-	case len(faults) > 0:
-		return &invalidOutput{tool: a.tool.Name, faults: faults}
 	}
-	return nil
+	return a.unfit(faults)
+}
+
+// unfit is the error of an output with faults; nil if there are none.
+func (a *attempt) unfit(faults []registry.Fault) error {
+	if len(faults) == 0 {
+		return nil
+	}
+	return &invalidOutput{tool: a.tool.Name, faults: faults}
 }

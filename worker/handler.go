@@ -61,6 +61,8 @@ func (a *attempt) runHandler(ctx context.Context) (json.RawMessage, error) {
 	type result struct {
 		output json.RawMessage
 		err    error
+		faults []registry.Fault
+		left   bool // the output may be expensive to check
 	}
 	r := result{err: &panicked{"the handler ended its goroutine"}} // unless it returns, or panics
 	returned := a.within(ctx, func() {
@@ -72,7 +74,11 @@ func (a *attempt) runHandler(ctx context.Context) (json.RawMessage, error) {
 			}
 		}()
 		output, err := a.handler.Run(ctx, a.tx, a.call)
-		r = result{output, plain(err)}
+		next := result{output: output, err: plain(err)}
+		if err == nil {
+			next.faults, next.left = a.tool.CheckOutput(output, false)
+		}
+		r = next
 	})
 	a.cause = context.Cause(ctx)
 	switch {
@@ -83,7 +89,10 @@ func (a *attempt) runHandler(ctx context.Context) (json.RawMessage, error) {
 	case r.err != nil:
 		return nil, r.err
 	}
-	return r.output, a.checkOutput(ctx, r.output)
+	if r.left {
+		return r.output, a.checkOutput(ctx, r.output)
+	}
+	return r.output, a.unfit(r.faults)
 }
 
 // plain copies of an error what becomes of it: the type, the texts, and whether the next attempt may succeed. An error may panic
