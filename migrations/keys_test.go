@@ -159,3 +159,21 @@ func TestAHeartbeatWakesThoseWhoseKeyNobodyHolds(t *testing.T) {
 		t.Errorf("the heartbeat read %d rows and index entries", read)
 	}
 }
+
+// By guessing, a signed-in user could otherwise learn what another sent.
+func TestAHitTellsAUserNothingOfAnothersInput(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, `
+		select gem.start_worker('w', 9, '', '', '1 hour');
+		insert into core_tool_calls (tool_name, created_by, input) values ('a.b', 'ada', '{"k": "x", "n": 1}')`)
+	insert(t, db, "select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 1, true) c")
+	insert(t, db, succeedHolder)
+	insert(t, db, `
+		insert into core_tool_calls (tool_name, created_by, input) values ('a.b', 'ada', '{"k": "x", "n": 2}'), ('a.b', 'bob', '{"k": "x", "n": 2}');
+		update core_tool_calls set signed_in = true where status = 'queued'`)
+	const differs = "select coalesce(gem.input_differs(c.id, r.id, 'k')::text, 'unknown') from core_tool_calls c, core_tool_receipts r where c.status = 'queued' order by c.created_by"
+	if got := fmt.Sprint(texts(t, db, differs)); got != "[true unknown]" {
+		t.Errorf("to ada and bob it says %s", got)
+	}
+}
