@@ -94,7 +94,7 @@ func beatBehindLock(t *testing.T, db *pgxpool.Pool, table string, ms int) {
 		_, err := db.Exec(t.Context(), beat)
 		beaten <- err
 	}()
-	for number(t, db, "select count(*) from pg_locks where not granted and relation = '"+table+"'::regclass") == 0 {
+	for number(t, db, "select count(*) from pg_locks where not granted and relation = '"+table+"'::regclass and database = (select oid from pg_database where datname = current_database())") == 0 {
 		time.Sleep(5 * time.Millisecond)
 	}
 	setClock(t, db, ms)

@@ -107,7 +107,7 @@ func TestAMigrationWaitsForALongTransactionInTurns(t *testing.T) {
 	migrated := make(chan error, 1)
 	go func() { migrated <- migrations.Up(t.Context(), url) }()
 	waits := func() bool {
-		return number(t, db, "select count(*) from pg_locks where not granted and relation = 'core_tool_calls'::regclass") > 0
+		return number(t, db, "select count(*) from pg_locks where not granted and relation = 'core_tool_calls'::regclass and database = (select oid from pg_database where datname = current_database())") > 0
 	}
 	late := time.After(time.Minute)
 	for _, want := range []bool{true, false, true} {
