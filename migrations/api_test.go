@@ -243,7 +243,7 @@ func TestTheSizeOfAnInputIsLookedAtBeforeItsContents(t *testing.T) {
 	refusedWith(t, "a compressed one", err, "23514", "input takes more than 1048576 bytes")
 }
 
-// What takes the most bytes for its length as text is let through up to the limit.
+// An input that takes the most bytes for its length as text passes up to the limit.
 func TestNoInputWithinTheLimitIsTakenForLarger(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)

@@ -116,7 +116,7 @@ func TestWhatASignedInUserMayRead(t *testing.T) {
 	}
 }
 
-// Whoever names a parent learns only whether it is its own.
+// A user who names a parent learns only whether the parent is their own.
 func TestAForeignParentIsLikeAMissingOne(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)

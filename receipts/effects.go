@@ -18,7 +18,7 @@ type Idempotency struct {
 	Hit  bool   `json:"hit"`  // the receipt repeats an earlier one
 	// InputDiffers says that the call whose key succeeded before had another input; false also where that is not known.
 	InputDiffers bool `json:"input_differs,omitempty"`
-	// KeyIgnored says that the call has an idempotency_key, and its tool the mode none, in which it counts for nothing.
+	// KeyIgnored says that the call has an idempotency_key, which counts for nothing: its tool's mode is not safe-retry.
 	KeyIgnored bool            `json:"key_ignored,omitempty"`
 	KeyField   string          `json:"key_field,omitempty"`
 	KeyValue   json.RawMessage `json:"key_value,omitempty"` // up to 1 KiB; a longer value is only in the call's input

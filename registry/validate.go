@@ -63,7 +63,7 @@ func cut(s string, n int) string {
 //
 // It is safe for hostile input and for use by many goroutines: it does not panic, and returns at most 51 faults. What it could
 // cost is counted first: an input that could take more than a few seconds, or 256 MiB, gets one fault with the keyword size.
-// Who checks many at once and has little memory uses [Tool.CheckInput].
+// Use [Tool.CheckInput] to check many inputs at once in little memory.
 func (t *Tool) ValidateInput(raw json.RawMessage) []Fault {
 	faults, _ := t.CheckInput(raw, true)
 	return faults

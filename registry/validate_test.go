@@ -391,7 +391,7 @@ func TestValidationFromManyGoroutines(t *testing.T) {
 	group.Wait()
 }
 
-// What could cost too much is refused before it is checked, with references and without.
+// A document that could cost too much is refused before it is checked, with references and without.
 func TestWhatIsTooExpensiveToCheckIsRefusedUnchecked(t *testing.T) {
 	list := func(item string, n int) string { return `{"list": [` + strings.Repeat(item+",", n-1) + item + `]}` }
 	alternatives := func(format string) string { return `[` + strings.Join(numbered(format, 300), ",") + `]` }
@@ -421,7 +421,7 @@ func TestWhatIsTooExpensiveToCheckIsRefusedUnchecked(t *testing.T) {
 	}
 }
 
-// What costs more than a little is left, unless the caller says that nothing else is checked beside it. Nothing is refused for that.
+// A document that costs more than a little is left, unless the caller says that nothing else is checked beside it. Nothing is refused for that.
 func TestWhatIsExpensiveToCheckIsLeftUntilItIsAlone(t *testing.T) {
 	list := func(item string, n int) string { return `{"list": [` + strings.Repeat(item+",", n-1) + item + `]}` }
 	alternatives := `[` + strings.Join(numbered(`{"required": ["a%d"]}`, 30), ",") + `]`

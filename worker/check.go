@@ -18,25 +18,17 @@ const checkLimit = time.Minute
 // alone admits one expensive check at a time in this process: ten at once could take more memory than there is.
 var alone = make(chan struct{}, 1)
 
-// check checks an input or an output, and reports whether it came to an end before ctx and [checkLimit]. The wait for other
-// checks counts for neither the limit nor the tool's timeout.
-func (a *attempt) check(ctx context.Context, validate func(json.RawMessage, bool) ([]registry.Fault, bool), doc json.RawMessage) (
+// withinLimit runs a check apart, and reports whether it came to an end before ctx and [checkLimit].
+func (a *attempt) withinLimit(ctx context.Context, check func()) bool {
+	ctx, cancel := context.WithTimeout(ctx, checkLimit)
+	defer cancel()
+	return a.within(ctx, check)
+}
+
+// checkAlone checks an input or an output that may be expensive to check, and reports whether it came to an end. The wait for
+// other checks counts for neither [checkLimit] nor the tool's timeout.
+func (a *attempt) checkAlone(ctx context.Context, validate func(json.RawMessage, bool) ([]registry.Fault, bool), doc json.RawMessage) (
 	faults []registry.Fault, checked bool) {
-	limited := func(f func()) bool {
-		ctx, cancel := context.WithTimeout(ctx, checkLimit)
-		defer cancel()
-		return a.within(ctx, f)
-	}
-	var (
-		first, second []registry.Fault
-		left          bool
-	)
-	if !limited(func() { first, left = validate(doc, false) }) {
-		return nil, false
-	}
-	if !left {
-		return first, true
-	}
 	a.at("before", "turn")
 	select {
 	case alone <- struct{}{}:
@@ -46,18 +38,26 @@ func (a *attempt) check(ctx context.Context, validate func(json.RawMessage, bool
 	// A check that is given up takes memory until its end.
 	done := sync.OnceFunc(func() { <-alone })
 	latest := time.AfterFunc(checkLimit, done)
-	if !limited(func() {
+	var found []registry.Fault
+	if !a.withinLimit(ctx, func() {
 		defer func() { latest.Stop(); done() }()
-		second, _ = validate(doc, true)
+		found, _ = validate(doc, true)
 	}) {
 		return nil, false
 	}
-	return second, true
+	return found, true
 }
 
 // checkInput ends a call whose input does not fit.
 func (a *attempt) checkInput(ctx context.Context) *end {
-	faults, checked := a.check(ctx, a.tool.CheckInput, a.Input)
+	var (
+		faults []registry.Fault
+		left   bool
+	)
+	checked := a.withinLimit(ctx, func() { faults, left = a.tool.CheckInput(a.Input, false) })
+	if checked && left {
+		faults, checked = a.checkAlone(ctx, a.tool.CheckInput, a.Input)
+	}
 	switch {
 	case checked && len(faults) == 0:
 		return nil
@@ -70,10 +70,10 @@ func (a *attempt) checkInput(ctx context.Context) *end {
 		a.tool.Name, checkLimit), nil)
 }
 
-// checkOutput returns the error of an output that does not fit. The handler has run: neither the end of the call's time, nor a wish to
+// checkOutput returns the error of an output that does not fit, and may be expensive to check. The handler has run: neither the end of the call's time, nor a wish to
 // cancel it, nor a worker that stops takes its output away.
 func (a *attempt) checkOutput(ctx context.Context, output json.RawMessage) error {
-	faults, checked := a.check(context.WithoutCancel(ctx), a.tool.CheckOutput, output)
+	faults, checked := a.checkAlone(context.WithoutCancel(ctx), a.tool.CheckOutput, output)
 	if !checked {
 		return &handlers.Failure{Message: fmt.Sprintf("The output of %s could not be checked against its schema within %s.",
 			a.tool.Name, checkLimit)}

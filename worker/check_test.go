@@ -148,7 +148,7 @@ func TestACallWhoseInputWaitsToBeCheckedHasNotRun(t *testing.T) {
 	}
 }
 
-// What a handler has done is done: its output waits for its check as long as it must.
+// A handler that has run cannot be undone: its output waits for its check as long as it must.
 func TestAnOutputThatWaitsToBeCheckedIsNotLost(t *testing.T) {
 	t.Parallel()
 	for what, meanwhile := range map[string]func(*testing.T, *handlertest.Env, *handlertest.Running, string){

@@ -422,7 +422,7 @@ func TestAPatchIsRefusedWithAllItsFaults(t *testing.T) {
 	}
 }
 
-// The tools of one team are shared, and what is personal is not: a user who signed in has no way to it.
+// A team shares its rows, but not personal ones: a signed-in user cannot reach those of others.
 func TestASignedInUserFindsAndChangesOnlyItsOwnPersonalRows(t *testing.T) {
 	t.Parallel()
 	env := startAll(t)

@@ -154,7 +154,7 @@ func TestAnArchiveThatOthersMayReadIsClosedToThem(t *testing.T) {
 		t.Error("a letter is no archive")
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o644 {
-		t.Errorf("what is no archive has the rights %v (%v)", info.Mode(), err)
+		t.Errorf("a file that is not an archive has the rights %v (%v)", info.Mode(), err)
 	}
 }
 

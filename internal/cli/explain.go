@@ -166,7 +166,7 @@ func explainEnded(e *client.Explanation) string {
 	}
 	took, ignored := "", ""
 	if key.KeyIgnored {
-		ignored = " Its idempotency_key counted for nothing, since the tool's mode is none."
+		ignored = " Its idempotency_key counted for nothing, since the tool's mode is " + key.Mode + "."
 	}
 	if r.DurationMS > 0 {
 		took = " in " + span(milliseconds(r.DurationMS))

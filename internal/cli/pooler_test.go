@@ -153,7 +153,7 @@ func TestTroubleWithAPoolerLosesNothing(t *testing.T) {
 				if most, limit := count(), c.workers*(4+3); most == 0 || most > limit {
 					t.Errorf("%d workers had %d connections, and may have %d", c.workers, most, limit)
 				}
-				// A worker that is too slow to show that it lives loses its calls, and what it does outside may not be done twice.
+				// A worker that is too slow to send heartbeats loses its calls, and its effects outside must not happen twice.
 				if failed := query[string](t, b.db, `select coalesce(string_agg(tool_name || ' ' || result, E'\n'), '') from core_tool_receipts r where status <> 'succeeded'
 					and not (result -> 'error' ->> 'error_code' = 'outcome_unknown' and exists (select from core_tool_events e where e.call_id = r.call_id and event = 'lost'))`); failed != "" {
 					t.Errorf("some calls did not succeed:\n%s", failed)

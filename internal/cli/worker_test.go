@@ -165,7 +165,7 @@ func TestWorkerWaitsForAServerThatTakesWrites(t *testing.T) {
 	p.stop(t)
 }
 
-// What was probed may change before the worker has started.
+// The server may stop taking writes between the probe and the start.
 func TestAStartIsTriedAgainWhileTheServerTakesNoWrites(t *testing.T) {
 	t.Parallel()
 	tries := 0

@@ -34,7 +34,7 @@ func TestAPlainPoolMayLeadThroughATransactionPooler(t *testing.T) {
 	}
 }
 
-// What the server's default is costs nothing where GEM can set its own.
+// The server's default does not matter where GEM can set its own.
 func TestSessionsReadWhatIsCommitted(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)

@@ -206,7 +206,7 @@ begin
         perform gem.wake_waiting(p_key, true, p_worker);
       end if;
       return;
-    elsif verdict = 'run' then -- looked up once more while holding the key: from here on nobody can succeed with it
+    elsif verdict = 'run' then -- the receipt was looked up again while holding the key: nobody can succeed with it now
       return;
     end if;
 
@@ -338,16 +338,12 @@ begin
 end
 $$;
 
--- Leaves a call to the workers that stated a capability, if one of them lived in the last five minutes: a program may be about to start
--- again. Otherwise it changes nothing, and returns false. See gem.recover for a call that was left to workers which stay away.
+-- Leaves a call to the workers that stated a capability, if gem.lived_lately finds one. Otherwise it changes nothing, and returns false.
+-- See gem.recover for a call that was left to workers which stay away.
 create or replace function gem.leave_to(p_call uuid, p_attempt integer, p_worker text, p_needs text)
 returns boolean language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare
-  at timestamptz := gem.now();
 begin
-  if not exists (
-    select from public.core_workers w
-    where w.alive_until > at - interval '5 minutes' and w.worker_id <> p_worker and p_needs = any (w.can)) then
+  if not gem.lived_lately(p_needs, gem.now()) then
     return false;
   end if;
   perform gem.put_back(p_call, p_attempt, p_worker, 'released', p_data => jsonb_build_object('needs', p_needs), p_needs => p_needs);

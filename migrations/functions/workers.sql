@@ -38,6 +38,11 @@ begin
 end
 $$;
 
+-- Reports whether a worker that stated a capability lived in the last five minutes: its program may be about to start again.
+create or replace function gem.lived_lately(p_can text, p_at timestamptz) returns boolean language sql stable as $$
+  select exists (select from public.core_workers w where w.alive_until > p_at - interval '5 minutes' and p_can = any (w.can))
+$$;
+
 -- p_can lists the capabilities of the worker's program: it is given no call that needs another one.
 create or replace function gem.start_worker(p_worker text, p_concurrency integer, p_gem_version text, p_registry_version text,
   p_dead_after interval, p_can text[] default '{}')
@@ -157,15 +162,14 @@ begin
   -- Its effect on the rest of the queue is bounded: a thousand calls a step, and the next heartbeat takes the next.
   if p_since is null then
     perform gem.keep_tools(); -- those of dead workers leave
-    -- A call that was left to workers of which none has lived for five minutes goes to any: who claims it says what it lacks.
+    -- A call that was left to workers of which none has lived lately goes to any: who claims it says what it lacks.
     -- Such calls come to the front of the queue, where they are looked for.
     ids := array(
       select c.id from gem.levels l, lateral (
         select f.id, f.needs from public.core_tool_calls f where f.status = 'queued' and f.level = l.level
         order by f.level, f.run_at, f.seq limit 1000) first
       join public.core_tool_calls c on c.id = first.id
-      where first.needs is not null and not exists (
-        select from public.core_workers w where w.alive_until > at - interval '5 minutes' and first.needs = any (w.can))
+      where first.needs is not null and not gem.lived_lately(first.needs, at)
       for update of c skip locked);
     if cardinality(ids) > 0 then
       update public.core_tool_calls c set needs = null where c.id = any (ids);
