@@ -1,12 +1,15 @@
 package pgpool_test
 
 import (
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/gemworker/gem/internal/pgbouncer"
 	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/internal/testdb"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 func TestOnlyAPoolWhoseModeKeepsSessionsKeepsStatements(t *testing.T) {
@@ -97,4 +100,59 @@ func TestByDefaultAPoolWorksThroughATransactionPooler(t *testing.T) {
 		})
 	}
 	clients.Wait()
+}
+
+// Some poolers give a connection on while answers to its last client are still to come: PgBouncer 1.18 does, when one that had sent
+// several statements at once disconnects in between. Who reads those as its own is one answer late from then on.
+func TestNoConnectionStartsWithTheAnswersOfAnother(t *testing.T) {
+	t.Parallel()
+	url := testdb.NewEmpty(t)
+	p := pgbouncer.Start(t, url, pgbouncer.Options{Mode: pgbouncer.Session, PoolSize: 1})
+	pool, err := pgpool.Open(t.Context(), p.URL(url), pgpool.Options{MaxConns: 1, Mode: pgpool.SessionPooler})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	for range 5 {
+		leaveAnswersBehind(t, p.URL(url))
+		var conn *pgxpool.Conn
+		for conn == nil { // the connection is closed, and with it the pooler's
+			if conn, err = pool.Acquire(t.Context()); err != nil && !strings.Contains(err.Error(), "another client") {
+				t.Fatal(err)
+			}
+		}
+		for n := range 3 {
+			var got int
+			if err := conn.QueryRow(t.Context(), "select $1::int + 0", n).Scan(&got); err != nil || got != n {
+				t.Fatalf("got %d, %v; want %d", got, err, n)
+			}
+		}
+		conn.Release()
+		pool.Reset()
+	}
+}
+
+// leaveAnswersBehind disconnects after the first of three answers.
+func leaveAnswersBehind(t *testing.T, url string) {
+	t.Helper()
+	conn, err := pgconn.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipeline := conn.StartPipeline(t.Context())
+	for _, sql := range []string{"select 1", "select pg_sleep(0.1)", "select 3"} {
+		pipeline.SendQueryParams(sql, nil, nil, nil, nil)
+		pipeline.SendPipelineSync()
+	}
+	if err := pipeline.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if results, err := pipeline.GetResults(); err != nil {
+		t.Fatal(err)
+	} else if _, err := results.(*pgconn.ResultReader).Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Conn().Close(); err != nil {
+		t.Fatal(err)
+	}
 }

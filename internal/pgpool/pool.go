@@ -4,6 +4,7 @@ package pgpool
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"time"
 
@@ -62,8 +63,9 @@ func Open(ctx context.Context, url string, o Options) (*pgxpool.Pool, error) {
 	return pool, err
 }
 
-// Configure sets what all of GEM's connections have in common: timeouts, how statements are cancelled and cached, the name,
-// and the isolation level, read committed, where the mode keeps what is set for a session. Of o it reads Mode and Name.
+// Configure sets what all of GEM's connections have in common: timeouts, how statements are cancelled and cached, the name, the
+// check of what a pooler hands over, and the isolation level, read committed, where the mode keeps what is set for a session.
+// Of o it reads Mode and Name.
 func Configure(config *pgx.ConnConfig, o Options) {
 	config.ConnectTimeout = connectTimeout
 	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
@@ -78,19 +80,40 @@ func Configure(config *pgx.ConnConfig, o Options) {
 		config.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 	setName(config, cmp.Or(o.Name, "gem"))
-	switch o.Mode {
-	case Direct:
+	if o.Mode == Direct {
 		config.RuntimeParams["default_transaction_isolation"] = "read committed"
-	case SessionPooler: // which may refuse the parameter at the start of a connection
-		connected := config.AfterConnect
-		config.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-			err := conn.Exec(ctx, "set default_transaction_isolation = 'read committed'").Close()
-			if err == nil && connected != nil {
-				err = connected(ctx, conn)
-			}
-			return err
-		}
+		return
 	}
+	connected := config.AfterConnect
+	config.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		err := begin(ctx, conn, o.Mode.KeepsSession())
+		if err == nil && connected != nil {
+			err = connected(ctx, conn)
+		}
+		return err
+	}
+}
+
+// errNotOurs closes a connection, and with it the one that the pooler has to the server.
+var errNotOurs = errors.New("the pooler handed over a connection whose answers belong to another client")
+
+// begin asks a question of its own, to see whose answers come through a new connection: a pooler may pass a server connection on
+// while answers to the client before are under way, as PgBouncer 1.18 does with those that send several statements at once. It
+// also sets the isolation level, which a pooler may refuse as a parameter of the connection.
+func begin(ctx context.Context, conn *pgconn.PgConn, set bool) error {
+	question := rand.Text()
+	sql := "select '" + question + "'"
+	if set {
+		sql = "set default_transaction_isolation = 'read committed'; " + sql
+	}
+	results, err := conn.Exec(ctx, sql).ReadAll()
+	if err != nil {
+		return err
+	}
+	if len(results) == 0 || len(results[len(results)-1].Rows) != 1 || string(results[len(results)-1].Rows[0][0]) != question {
+		return errNotOurs
+	}
+	return nil
 }
 
 func setName(config *pgx.ConnConfig, name string) {
