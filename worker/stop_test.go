@@ -261,7 +261,8 @@ func TestALoopThatStandsStillIsNoticed(t *testing.T) {
 	env, _ := startLab(t, func(o *worker.Options) {
 		o.StallLimit, o.OnStall = 200*time.Millisecond, func(d time.Duration) { stalled <- d }
 	}, tool{name: "lab.write"})
-	lock(t, env, "lock core_tool_calls")
+	env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x"})}) // without any call a claim looks at no table of calls
+	unlock := lock(t, env, "lock core_tool_calls")
 	env.StartWorker()
 	select {
 	case d := <-stalled:
@@ -271,6 +272,7 @@ func TestALoopThatStandsStillIsNoticed(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("nobody noticed")
 	}
+	unlock()
 }
 
 // It would be taken for one that stands still.
