@@ -18,13 +18,6 @@ const checkLimit = time.Minute
 // alone admits one expensive check at a time in this process: ten at once could take more memory than there is.
 var alone = make(chan struct{}, 1)
 
-// withinLimit runs a check apart, and reports whether it came to an end before ctx and [checkLimit].
-func (a *attempt) withinLimit(ctx context.Context, check func()) bool {
-	ctx, cancel := context.WithTimeout(ctx, checkLimit)
-	defer cancel()
-	return a.within(ctx, check)
-}
-
 // checkAlone checks an input or an output that may be expensive to check, and reports whether it came to an end. The wait for
 // other checks counts for neither [checkLimit] nor the tool's timeout.
 func (a *attempt) checkAlone(ctx context.Context, validate func(json.RawMessage, bool) ([]registry.Fault, bool), doc json.RawMessage) (
@@ -38,8 +31,10 @@ func (a *attempt) checkAlone(ctx context.Context, validate func(json.RawMessage,
 	// A check that is given up takes memory until its end.
 	done := sync.OnceFunc(func() { <-alone })
 	latest := time.AfterFunc(checkLimit, done)
+	ctx, cancel := context.WithTimeout(ctx, checkLimit)
+	defer cancel()
 	var found []registry.Fault
-	if !a.withinLimit(ctx, func() {
+	if !a.within(ctx, func() {
 		defer func() { latest.Stop(); done() }()
 		found, _ = validate(doc, true)
 	}) {
@@ -54,7 +49,8 @@ func (a *attempt) checkInput(ctx context.Context) *end {
 		faults []registry.Fault
 		left   bool
 	)
-	checked := a.withinLimit(ctx, func() { faults, left = a.tool.CheckInput(a.Input, false) })
+	// It would not need to run apart, but for the stack that it grows.
+	checked := a.within(ctx, func() { faults, left = a.tool.CheckInput(a.Input, false) })
 	if checked && left {
 		faults, checked = a.checkAlone(ctx, a.tool.CheckInput, a.Input)
 	}
@@ -70,8 +66,8 @@ func (a *attempt) checkInput(ctx context.Context) *end {
 		a.tool.Name, checkLimit), nil)
 }
 
-// checkOutput returns the error of an output that does not fit, and may be expensive to check. The handler has run: neither the end of the call's time, nor a wish to
-// cancel it, nor a worker that stops takes its output away.
+// checkOutput returns the error of an output that does not fit, and may be expensive to check. The handler has run: neither the end
+// of the call's time, nor a wish to cancel it, nor a worker that stops takes its output away.
 func (a *attempt) checkOutput(ctx context.Context, output json.RawMessage) error {
 	faults, checked := a.checkAlone(context.WithoutCancel(ctx), a.tool.CheckOutput, output)
 	if !checked {
