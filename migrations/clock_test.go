@@ -90,3 +90,48 @@ func TestAWorkerThatStartsSeesThatTheClockWentBack(t *testing.T) {
 		t.Error("the worker that was killed would be taken for a living one for an hour")
 	}
 }
+
+// Frontends insert calls while no worker runs: a clock that is set back then holds none of those either.
+func TestCallsThatCameWhileNoWorkerRanAreDueWhenTheClockWentBack(t *testing.T) {
+	t.Parallel()
+	for name, minutes := range map[string]struct{ stopped, inserted, back int }{
+		"behind the last heartbeat": {0, 60, -120},
+		"after the last heartbeat":  {0, 60, -30},
+		"no worker was ever there":  {-1, 60, -30},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Pool(t, testdb.New(t))
+			insert(t, db, ownClock)
+			if minutes.stopped >= 0 {
+				insert(t, db, "select gem.start_worker('before', 10, '', '', '5 s'), gem.stop_worker('before')")
+			}
+			setClock(t, db, minutes.inserted*60_000)
+			insert(t, db, "insert into core_tool_calls (tool_name, run_at) values ('due', null), ('scheduled', gem.now() + interval '1 hour')")
+			setClock(t, db, (minutes.inserted+minutes.back)*60_000)
+			insert(t, db, "select gem.start_worker('w', 10, '', '', '5 s')")
+			if got := fmt.Sprint(texts(t, db, "select tool_name from gem.claim('w', 9, true)")); got != "[due]" {
+				t.Errorf("%s were claimed", got)
+			}
+			if n := number(t, db, "select extract(epoch from clock_back) / 60 from core_workers where worker_id = 'w'"); n != float64(-minutes.back) {
+				t.Errorf("the clock went back by %v minutes", n)
+			}
+		})
+	}
+}
+
+// A second, smaller step back does not make the first one forgotten.
+func TestAClockMayGoBackTwice(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, ownClock)
+	insert(t, db, "select gem.start_worker('w', 10, '', '', '5 s'); insert into core_tool_calls (tool_name) values ('due')")
+	for _, back := range []int{-600_000, -603_000, -602_000, -590_000} {
+		setClock(t, db, back)
+		insert(t, db, "select gem.heartbeat('w', '5 s', '{}', '{}', false)")
+	}
+	insert(t, db, "select gem.start_worker('starts', 10, '', '', '5 s')")
+	if got := fmt.Sprint(texts(t, db, "select tool_name from gem.claim('starts', 9, true)")); got != "[due]" {
+		t.Errorf("%s were claimed", got)
+	}
+}

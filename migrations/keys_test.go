@@ -170,10 +170,17 @@ func TestAHitTellsAUserNothingOfAnothersInput(t *testing.T) {
 	insert(t, db, "select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 1, true) c")
 	insert(t, db, succeedHolder)
 	insert(t, db, `
-		insert into core_tool_calls (tool_name, created_by, input) values ('a.b', 'ada', '{"k": "x", "n": 2}'), ('a.b', 'bob', '{"k": "x", "n": 2}');
+		insert into core_tool_calls (tool_name, created_by, input) values ('a.b', 'ada', '{"k": "x", "n": 1}'), ('a.b', 'ada', '{"k": "x", "n": 2}'),
+			('a.b', 'bob', '{"k": "x", "n": 1}'), ('a.b', 'bob', '{"k": "x", "n": 2}');
 		update core_tool_calls set signed_in = true where status = 'queued'`)
-	const differs = "select coalesce(gem.input_differs(c.id, r.id, 'k')::text, 'unknown') from core_tool_calls c, core_tool_receipts r where c.status = 'queued' order by c.created_by"
-	if got := fmt.Sprint(texts(t, db, differs)); got != "[true unknown]" {
-		t.Errorf("to ada and bob it says %s", got)
+	for refuse, want := range map[bool]string{
+		false: "[false true unknown unknown]",
+		true:  "[false true true true]", // a tool that refuses other inputs does not tell bob that his call succeeded
+	} {
+		got := fmt.Sprint(texts(t, db, fmt.Sprintf(`select coalesce(gem.input_differs(c.id, r.id, 'k', %t)::text, 'unknown')
+			from core_tool_calls c, core_tool_receipts r where c.status = 'queued' order by c.seq`, refuse)))
+		if got != want {
+			t.Errorf("refuse %t: to ada and bob it says %s, want %s", refuse, got, want)
+		}
 	}
 }

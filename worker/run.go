@@ -167,9 +167,10 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 		return nil
 	}
 	var held store.Key
+	refuse := a.tool.Idempotency.OnOtherInput == registry.Refuse
 	a.at("before", "key")
 	err := a.persist(ctx, "take the idempotency key", func(ctx context.Context) (err error) {
-		held, err = store.HoldKey(ctx, a.options.Calls, a.Attempt, a.key, a.tool.Idempotency.KeyField)
+		held, err = store.HoldKey(ctx, a.options.Calls, a.Attempt, a.key, a.tool.Idempotency.KeyField, refuse)
 		return err
 	})
 	a.at("after", "key")
@@ -181,10 +182,10 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 		return a.endOf(err, nil)
 	case held.Verdict == store.KeyBusy:
 		return &end{how: waiting}
-	case held.InputDiffers && a.tool.Idempotency.OnOtherInput == registry.Refuse:
+	case held.InputDiffers && refuse:
 		a.inputDiffers = true
-		return failed(receipts.KeyReused, fmt.Sprintf("A call of %s with the same key succeeded before, with another input. To do something "+
-			"else, make a call with another key; to get the result of that call, send its input.", a.tool.Name),
+		return failed(receipts.KeyReused, fmt.Sprintf("A call of %s with the same key succeeded before, with another input or for another "+
+			"user. To do something else, make a call with another key; to get the result of a call of your own, send its input.", a.tool.Name),
 			map[string]string{"receipt_id": held.ReceiptID})
 	case held.Verdict == store.KeyHit:
 		a.inputDiffers = held.InputDiffers

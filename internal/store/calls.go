@@ -139,16 +139,17 @@ type Key struct {
 	Verdict   KeyVerdict
 	ReceiptID string
 	Result    json.RawMessage
-	// InputDiffers says that the earlier call had another input; false if its input is not known any more.
+	// InputDiffers says that the earlier call had another input; false if its input is not known any more. Where other inputs are
+	// refused, it is also true for a signed-in user if the earlier call was another's.
 	InputDiffers bool
 }
 
 // HoldKey asks for a key on behalf of an attempt. If another call holds it, the call is put to wait in the same statement.
 // keyField is the field of the input that is the key; empty where the client gave the key.
-func HoldKey(ctx context.Context, db DB, a Attempt, key, keyField string) (k Key, err error) {
+func HoldKey(ctx context.Context, db DB, a Attempt, key, keyField string, refuse bool) (k Key, err error) {
 	err = db.QueryRow(ctx, `select verdict, receipt_id::text, result::text,
-		case when receipt_id is not null then coalesce(gem.input_differs($1, receipt_id, $5), false) else false end
+		case when receipt_id is not null then coalesce(gem.input_differs($1, receipt_id, $5, $6), false) else false end
 		from gem.hold_key($1, $2, $3, $4)`,
-		a.CallID, a.Number, a.WorkerID, key, zeronull.Text(keyField)).Scan(&k.Verdict, (*zeronull.Text)(&k.ReceiptID), &k.Result, &k.InputDiffers)
+		a.CallID, a.Number, a.WorkerID, key, zeronull.Text(keyField), refuse).Scan(&k.Verdict, (*zeronull.Text)(&k.ReceiptID), &k.Result, &k.InputDiffers)
 	return k, err
 }

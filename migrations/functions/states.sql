@@ -248,11 +248,11 @@ end
 $$;
 
 -- Says of a hit whether the input of the earlier call, of that receipt, was another one, apart from the field that is the key; null if
--- it is not known any more, and for a signed-in user whose call the earlier one was not: guessing would tell what others sent.
--- Volatile, since the receipt may be newer than the statement that asks.
-create or replace function gem.input_differs(p_call uuid, p_receipt uuid, p_key_field text) returns boolean
+-- it is not known any more. To a signed-in user whose call the earlier one was not it tells nothing, since guessing would tell what
+-- others sent: null, or true where other inputs are refused. Volatile, since the receipt may be newer than the statement that asks.
+create or replace function gem.input_differs(p_call uuid, p_receipt uuid, p_key_field text, p_refuse boolean) returns boolean
 language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
-  select case when own.signed_in and own.created_by is distinct from earlier.created_by then null
+  select case when own.signed_in and own.created_by is distinct from earlier.created_by then nullif(p_refuse, false)
     when p_key_field is null then own.input <> earlier.input
     else own.input - p_key_field <> earlier.input - p_key_field end
   from public.core_tool_receipts r join public.core_tool_calls earlier on earlier.id = r.call_id, public.core_tool_calls own
@@ -347,7 +347,7 @@ begin
     return false;
   end if;
   perform gem.put_back(p_call, p_attempt, p_worker, 'released', p_data => jsonb_build_object('needs', p_needs), p_needs => p_needs);
-  perform gem.wake_workers('again');
+  perform gem.wake_workers(); -- a worker whose cursor is beyond it finds it in a claim without cursors
   return true;
 end
 $$;
@@ -475,7 +475,7 @@ end
 $$;
 
 select gem.grant_to('gem_worker', 'execute on function gem.claim(text, integer, boolean, jsonb, integer),
-  gem.hold_key(uuid, integer, text, text), gem.input_differs(uuid, uuid, text),
+  gem.hold_key(uuid, integer, text, text), gem.input_differs(uuid, uuid, text, boolean),
   gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid), gem.retry(uuid, integer, text, jsonb, integer, interval),
   gem.release(uuid, integer, text), gem.leave_to(uuid, integer, text, text)');
 revoke all on all functions in schema gem from public;

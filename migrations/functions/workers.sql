@@ -49,17 +49,21 @@ create or replace function gem.start_worker(p_worker text, p_concurrency integer
 returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at   timestamptz := gem.now();
-  last timestamptz; -- heartbeat
+  last timestamptz := greatest( -- when the clock is known to have been: at a heartbeat, or an insert
+    (select w.heartbeat_at from public.core_workers w where w.alive_until > at order by w.alive_until desc limit 1),
+    (select e.at from public.core_tool_events e where e.seq = 1 order by e.at desc limit 1));
 begin
-  select w.heartbeat_at into last from public.core_workers w where w.alive_until > at order by w.alive_until desc limit 1;
-  if last > at + interval '1 second' then -- the clock went back while no worker ran
+  if last > at + interval '1 second' then -- it went back while no worker ran
     perform gem.clock_went_back(last - at, at, p_dead_after);
   end if;
   insert into public.core_workers (worker_id, concurrency, gem_version, registry_version, can, started_at, heartbeat_at, alive_until,
     clock_back, clock_until)
   select p_worker, p_concurrency, p_gem_version, p_registry_version, p_can, at, at, at + p_dead_after, jump.clock_back, jump.clock_until
   from (values (1)) one left join lateral (
-    select w.clock_back, w.clock_until from public.core_workers w where w.clock_until > at order by w.clock_until desc limit 1) jump on true;
+    select w.clock_back, w.clock_until from public.core_workers w where w.clock_until > at
+    union all
+    select last - at, last + p_dead_after where last > at + interval '1 second'
+    order by clock_until desc limit 1) jump on true;
   perform gem.keep_tools();
 end
 $$;
@@ -142,7 +146,8 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
   update public.core_workers w
   set heartbeat_at = w.heartbeat_at - p_back, alive_until = w.alive_until - p_back, steady_since = null,
-      clock_back = coalesce(w.clock_back, '0') + p_back, clock_until = w.heartbeat_at + p_dead_after
+      clock_back = coalesce(w.clock_back, '0') + p_back,
+      clock_until = greatest(w.clock_until, w.heartbeat_at + p_dead_after, p_at + p_back + p_dead_after)
   where w.worker_id in (select o.worker_id from public.core_workers o where o.heartbeat_at > p_at for update skip locked);
   perform gem.notify('again');
 end
