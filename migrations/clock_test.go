@@ -135,3 +135,23 @@ func TestAClockMayGoBackTwice(t *testing.T) {
 		t.Errorf("%s were claimed", got)
 	}
 }
+
+// A call that waits for a key which nobody holds is woken by a heartbeat, also if the time at which it began to wait is yet to come.
+func TestAClockThatGoesBackLeavesNoCallWaiting(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, ownClock)
+	insert(t, db, "select gem.start_worker('w', 10, '', '', '5 s'); insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 3)")
+	insert(t, db, "select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 3, true) c")
+	setClock(t, db, -3_600_000)
+	insert(t, db, "select gem.heartbeat('w', '5 s', '{}', '{}', false)")
+	insert(t, db, `select gem.finish(id, attempt, 'w', 'failed', '{"error": {"error_code": "x", "message": "y", "details": null}}', '{}', '') from core_tool_calls where status = 'running'`)
+	insert(t, db, "select cancel_tool_call(id) from core_tool_calls where status = 'queued'") // the one that was to take the key next
+	for back := -3_599_000; back <= -3_596_000; back += 1000 {
+		setClock(t, db, back)
+		insert(t, db, "select gem.heartbeat('w', '5 s', '{}', '{}', false)")
+	}
+	if n := number(t, db, "select count(*) from core_tool_calls where status = 'waiting'"); n != 0 {
+		t.Errorf("%v calls wait for a key that nobody holds", n)
+	}
+}

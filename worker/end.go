@@ -118,6 +118,8 @@ func (a *attempt) endOfCommit(err error, written bool) *end {
 	switch {
 	case errors.Is(err, lanes.ErrBlocked):
 		err = handlers.Transient(lanes.ErrBlocked)
+	case store.IsNotHeld(err): // or the transaction itself moved the call: a receipt in a transaction of its own tells which
+		err = fmt.Errorf("%s failed: the call is not its own in its transaction", a.handler.Func)
 	case errors.Is(err, lanes.ErrStatementOpen):
 		err = fmt.Errorf("%s left the rows of a query open: read them to the end, or close them", a.handler.Func)
 	case errors.Is(broken, lanes.ErrNoTransaction):
@@ -126,7 +128,7 @@ func (a *attempt) endOfCommit(err error, written bool) *end {
 		err = fmt.Errorf("%s %w: %w", a.handler.Func, lanes.ErrBroken, broken)
 	case !written && store.IsRefusal(err):
 		err = &unstorable{tool: a.tool.Name, err: err}
-	case !written && !store.IsNotHeld(err): // the receipt is not the handler's statement: Postgres has reasons of its own
+	case !written: // the receipt is not the handler's statement: Postgres has reasons of its own
 		err = handlers.Transient(err)
 	}
 	return a.endOf(err, broken)

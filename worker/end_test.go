@@ -78,6 +78,7 @@ func TestWhateverAHandlerDoesItsCallEnds(t *testing.T) {
 		{"swallow", receipts.ExecutionError, "went on after a statement had failed: ERROR: division by zero"},
 		{"leave rows open", receipts.ExecutionError, "left the rows of a query open"},
 		{"deferred constraint", receipts.ExecutionError, "violates foreign key constraint"},
+		{"give the call back", receipts.ExecutionError, "Lab.Write failed: the call is not its own in its transaction"},
 		{"panic", receipts.Panic, "the handler has a bug"},
 		{"panic with poison", receipts.Panic, "nul \uFFFD and \uFFFD"},
 		{"poison error", "c\uFFFD", "nul \uFFFD and \uFFFD"},

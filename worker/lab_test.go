@@ -42,7 +42,7 @@ import (
 //	then, the goroutine       panic · panic with poison · panic with panic · panic with a cycle · goexit · ignore the context · ignore the context in a statement ·
 //	                          take a while
 //	then, the output          nan · nul · huge number · duplicate keys · lone surrogate · invalid utf-8 · broken json · wrong type
-//	then, the transaction     another statement · commit · rollback · swallow (an error) · leave rows open · read rows after the end · deferred constraint ·
+//	then, the transaction     another statement · commit · rollback · swallow (an error) · leave rows open · read rows after the end · deferred constraint · give the call back ·
 //	                          forget (all prepared statements, in the first attempt)
 //	then, telemetry           trace (begins a span of its own)
 type Lab struct {
@@ -254,6 +254,9 @@ func (l *Lab) then(ctx context.Context, tx handlers.Tx, call *handlers.Call, in 
 		<-l.gate("never")
 	case "ignore the context in a statement":
 		_, err := tx.Exec(context.Background(), "select pg_sleep(60)")
+		return Done{}, err
+	case "give the call back":
+		_, err := tx.Exec(ctx, "select gem.release(id, attempt, claimed_by) from core_tool_calls where id = $1", call.ID)
 		return Done{}, err
 	case "deferred constraint":
 		_, err := tx.Exec(ctx, "insert into lab_children (parent) values (-1)")

@@ -43,7 +43,13 @@ func IsGone(err error) bool { return HasCode(err, gone) }
 
 // IsRefusal reports whether Postgres will refuse the statement again because of the values in it: they cannot be stored, break
 // a rule, or are too large. All other errors are about Postgres, and may pass.
-func IsRefusal(err error) bool { return HasCode(err, "22", "23", "54") }
+func IsRefusal(err error) bool {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.ConstraintName == "core_tool_receipts_pkey" { // the next try has another time, and so another id
+		return false
+	}
+	return HasCode(err, "22", "23", "54")
+}
 
 // IsStale reports whether a prepared statement is not what it was when it was prepared. Its connection is of no more use.
 func IsStale(err error) bool {

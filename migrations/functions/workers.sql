@@ -230,8 +230,9 @@ begin
     select parked.key from parked
     where parked.key is not null
       and not exists (select from public.core_tool_calls h where h.status = 'running' and h.computed_key = parked.key)
-      and at - interval '5 seconds' > (
-        select w.updated_at from public.core_tool_calls w where w.status = 'waiting' and w.computed_key = parked.key
+      and ( -- not those that have just begun to wait; the clock may have gone back since
+        select w.updated_at not between at - interval '5 seconds' and at + interval '1 second' from public.core_tool_calls w
+        where w.status = 'waiting' and w.computed_key = parked.key
         order by w.level desc, w.seq limit 1)
   ) k (computed_key);
 
