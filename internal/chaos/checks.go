@@ -88,7 +88,7 @@ var checks = []check{
 			when 'execution_error' then p.ending = 'fail' or p.ending = 'transient' and c.tool_name = 'lab.send'
 			when 'panic' then p.ending = 'panic'
 			when 'cancelled' then c.cancel_requested_at is not null and p.cancelled
-			when 'outcome_unknown' then c.tool_name = 'lab.send'
+			when 'outcome_unknown' then c.tool_name = 'lab.send' or c.tool_name = 'lab.unknown' and c.losses > 0
 			when 'worker_lost' then c.losses + c.retries >= 20
 			when 'timeout' then true -- its connection was silent for that long
 			else false end is not true`},
