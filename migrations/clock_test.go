@@ -18,6 +18,13 @@ func setClock(t *testing.T, db *pgxpool.Pool, after int) {
 	insert(t, db, fmt.Sprintf("update public.clock set at = began + %d * interval '1 ms'", after))
 }
 
+// beatAt sets the clock, and sends a heartbeat of the worker w.
+func beatAt(t *testing.T, db *pgxpool.Pool, after int) {
+	t.Helper()
+	setClock(t, db, after)
+	insert(t, db, "select gem.heartbeat('w', '5 s', '{}', '{}', false)")
+}
+
 // Postgres's clock may be set back, by a person or by a host that was moved. What was due stays due from the next heartbeat on, what
 // is asked for at a later time waits for it, and dead workers are not taken for living ones until the clock has caught up.
 func TestAClockThatGoesBackHoldsNoCalls(t *testing.T) {
@@ -35,8 +42,7 @@ func TestAClockThatGoesBackHoldsNoCalls(t *testing.T) {
 	insert(t, db, "select gem.retry(c.id, c.attempt, 'w', '{}', 9, '1 s') from gem.claim('w', 1, true) c")
 	insert(t, db, "insert into core_tool_calls (tool_name, run_at) values ('due', null), ('scheduled', gem.now() + interval '30 s')")
 
-	setClock(t, db, -105_000)
-	insert(t, db, "select gem.heartbeat('w', '5 s', '{}', '{}', false)")
+	beatAt(t, db, -105_000)
 	if got := claimed(); got != "[due]" {
 		t.Errorf("after the next heartbeat, %s were claimed", got)
 	}
@@ -54,16 +60,14 @@ func TestAClockThatGoesBackHoldsNoCalls(t *testing.T) {
 
 	// Six seconds on, the pause of the retry is over, and the worker that sent no heartbeat is dead.
 	for back := 104; back >= 97; back-- {
-		setClock(t, db, -back*1000)
-		insert(t, db, "select gem.heartbeat('w', '5 s', '{}', '{}', false)")
+		beatAt(t, db, -back*1000)
 	}
 	if got := claimed(); got != "[lost retried]" {
 		t.Errorf("eight seconds later, %s were claimed", got)
 	}
 
 	// When the clock has caught up, all is as before.
-	setClock(t, db, 40_000)
-	insert(t, db, "select gem.heartbeat('w', '5 s', '{}', '{}', false)")
+	beatAt(t, db, 40_000)
 	if got := claimed(); got != "[scheduled]" {
 		t.Errorf("when the clock has caught up, %s were claimed", got)
 	}
@@ -94,26 +98,29 @@ func TestAWorkerThatStartsSeesThatTheClockWentBack(t *testing.T) {
 // Frontends insert calls while no worker runs: a clock that is set back then holds none of those either.
 func TestCallsThatCameWhileNoWorkerRanAreDueWhenTheClockWentBack(t *testing.T) {
 	t.Parallel()
-	for name, minutes := range map[string]struct{ stopped, inserted, back int }{
-		"behind the last heartbeat": {0, 60, -120},
-		"after the last heartbeat":  {0, 60, -30},
-		"no worker was ever there":  {-1, 60, -30},
+	for name, c := range map[string]struct {
+		before bool // a worker ran before
+		back   int  // minutes
+	}{
+		"behind the last heartbeat": {true, 120},
+		"after the last heartbeat":  {true, 30},
+		"no worker was ever there":  {false, 30},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Pool(t, testdb.New(t))
 			insert(t, db, ownClock)
-			if minutes.stopped >= 0 {
+			if c.before {
 				insert(t, db, "select gem.start_worker('before', 10, '', '', '5 s'), gem.stop_worker('before')")
 			}
-			setClock(t, db, minutes.inserted*60_000)
+			setClock(t, db, 60*60_000)
 			insert(t, db, "insert into core_tool_calls (tool_name, run_at) values ('due', null), ('scheduled', gem.now() + interval '1 hour')")
-			setClock(t, db, (minutes.inserted+minutes.back)*60_000)
+			setClock(t, db, (60-c.back)*60_000)
 			insert(t, db, "select gem.start_worker('w', 10, '', '', '5 s')")
 			if got := fmt.Sprint(texts(t, db, "select tool_name from gem.claim('w', 9, true)")); got != "[due]" {
 				t.Errorf("%s were claimed", got)
 			}
-			if n := number(t, db, "select extract(epoch from clock_back) / 60 from core_workers where worker_id = 'w'"); n != float64(-minutes.back) {
+			if n := number(t, db, "select extract(epoch from clock_back) / 60 from core_workers where worker_id = 'w'"); n != float64(c.back) {
 				t.Errorf("the clock went back by %v minutes", n)
 			}
 		})
@@ -127,8 +134,7 @@ func TestAClockMayGoBackTwice(t *testing.T) {
 	insert(t, db, ownClock)
 	insert(t, db, "select gem.start_worker('w', 10, '', '', '5 s'); insert into core_tool_calls (tool_name) values ('due')")
 	for _, back := range []int{-600_000, -603_000, -602_000, -590_000} {
-		setClock(t, db, back)
-		insert(t, db, "select gem.heartbeat('w', '5 s', '{}', '{}', false)")
+		beatAt(t, db, back)
 	}
 	insert(t, db, "select gem.start_worker('starts', 10, '', '', '5 s')")
 	if got := fmt.Sprint(texts(t, db, "select tool_name from gem.claim('starts', 9, true)")); got != "[due]" {
@@ -143,13 +149,11 @@ func TestAClockThatGoesBackLeavesNoCallWaiting(t *testing.T) {
 	insert(t, db, ownClock)
 	insert(t, db, "select gem.start_worker('w', 10, '', '', '5 s'); insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 3)")
 	insert(t, db, "select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 3, true) c")
-	setClock(t, db, -3_600_000)
-	insert(t, db, "select gem.heartbeat('w', '5 s', '{}', '{}', false)")
+	beatAt(t, db, -3_600_000)
 	insert(t, db, `select gem.finish(id, attempt, 'w', 'failed', '{"error": {"error_code": "x", "message": "y", "details": null}}', '{}', '') from core_tool_calls where status = 'running'`)
 	insert(t, db, "select cancel_tool_call(id) from core_tool_calls where status = 'queued'") // the one that was to take the key next
 	for back := -3_599_000; back <= -3_596_000; back += 1000 {
-		setClock(t, db, back)
-		insert(t, db, "select gem.heartbeat('w', '5 s', '{}', '{}', false)")
+		beatAt(t, db, back)
 	}
 	if n := number(t, db, "select count(*) from core_tool_calls where status = 'waiting'"); n != 0 {
 		t.Errorf("%v calls wait for a key that nobody holds", n)

@@ -16,7 +16,8 @@ type Effects struct {
 type Idempotency struct {
 	Mode string `json:"mode"` // none, safe-retry or keyed; empty for a tool that is not in the registry
 	Hit  bool   `json:"hit"`  // the receipt repeats an earlier one
-	// InputDiffers says that the call whose key succeeded before had another input; false also where that is not known.
+	// InputDiffers says that the call whose key succeeded before had another input; false also where that is not known. Where other
+	// inputs are refused, it is also true if the earlier call was another signed-in user's.
 	InputDiffers bool `json:"input_differs,omitempty"`
 	// KeyIgnored says that the call has an idempotency_key, which counts for nothing: its tool's mode is not safe-retry.
 	KeyIgnored bool            `json:"key_ignored,omitempty"`

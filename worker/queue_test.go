@@ -359,8 +359,8 @@ func TestAWorkerWhoseRowHasLeftRegistersAgain(t *testing.T) {
 	}
 }
 
-// A program restarts, and another with a registry that lacks its tools takes its calls meanwhile: none ends for that, and what had run
-// is not said to be unknown.
+// While a program restarts, another whose registry lacks its tools may claim its calls. No call ends for that, and one that had run does
+// not end as if its tool had never been known.
 func TestACallOfAToolThatNobodyKnowsAnyMoreSaysWhatMayHaveHappened(t *testing.T) {
 	t.Parallel()
 	env, _ := startLab(t, nil, tool{name: "lab.nothing"})
