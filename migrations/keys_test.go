@@ -142,7 +142,7 @@ func TestAHeartbeatWakesThoseWhoseKeyNobodyHolds(t *testing.T) {
 	insert(t, db, "insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 2000)")
 	insert(t, db, "select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 2000, true) c")
 	insert(t, db, succeedHolder)
-	insert(t, db, "select cancel_tool_call(id) from core_tool_calls where status = 'queued'")
+	insert(t, db, "update core_tool_calls set run_at = 'infinity' where status = 'queued'")
 	insert(t, db, "update core_tool_calls set updated_at = now() - interval '10 s' where status = 'waiting'; analyze core_tool_calls")
 	left := number(t, db, stillWaiting)
 	conn, err := db.Acquire(t.Context())
@@ -157,6 +157,65 @@ func TestAHeartbeatWakesThoseWhoseKeyNobodyHolds(t *testing.T) {
 	}
 	if read > 500 { // some are entries of those that were woken before
 		t.Errorf("the heartbeat read %d rows and index entries", read)
+	}
+}
+
+// A frontend may keep a transaction open for as long as it likes.
+func TestACallDoesNotStayInItsSlotForALockOnTheOneThatHasItsKey(t *testing.T) {
+	t.Parallel()
+	for what, lock := range map[string]string{
+		"cancelled":      "select cancel_tool_call(id) from core_tool_calls where computed_key = 'k'",
+		"given a child":  "insert into core_tool_calls (tool_name, parent_call_id) select 'a.b', id from core_tool_calls where computed_key = 'k'",
+		"simply changed": "update core_tool_calls set session_id = 's' where computed_key = 'k'",
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			db := crowd(t, 0)
+			insert(t, db, "insert into core_tool_calls (tool_name) values ('a.b')")
+			insert(t, db, "select gem.claim('w', 1, true)")
+			tx, err := db.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback(t.Context())
+			if _, err := tx.Exec(t.Context(), lock); err != nil {
+				t.Fatal(err)
+			}
+			asked := "select h.verdict from core_tool_calls c, gem.hold_key(c.id, c.attempt, 'w', 'k') h where c.status = 'running' and c.computed_key is null"
+			if got := fmt.Sprint(texts(t, db, asked)); got != "[wait]" {
+				t.Errorf("the verdict is %s", got)
+			}
+			if err := tx.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			insert(t, db, succeedHolder)
+			if n := number(t, db, stillWaiting); n != 0 {
+				t.Error("it waits for ever")
+			}
+		})
+	}
+}
+
+// Their key may have changed with the registry, or someone cancels them. Each wakes the next, and no heartbeat is needed.
+func TestACallThatWasWokenAndEndsWithoutItsKeyWakesTheNext(t *testing.T) {
+	t.Parallel()
+	for what, end := range map[string]string{
+		"ended":     "select gem.finish(id, attempt, 'w', 'failed', '{\"error\": {\"error_code\": \"x\", \"message\": \"x\"}}', '{}', '1') from gem.claim('w', 1, true)",
+		"cancelled": "select cancel_tool_call(id) from core_tool_calls where status = 'queued'",
+		"cancelled while it runs": `select cancel_tool_call(id) from gem.claim('w', 1, true);
+			select gem.finish(id, attempt, 'w', 'failed', '{"error": {"error_code": "cancelled", "message": "x"}}', '{}', '1') from core_tool_calls where status = 'running'`,
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			db := crowd(t, 5)
+			insert(t, db, "select gem.finish(id, attempt, 'w', 'failed', '{\"error\": {\"error_code\": \"x\", \"message\": \"x\"}}', '{}', '1') from core_tool_calls where computed_key = 'k' and status = 'running'")
+			for want := 4.0; want >= 0; want-- {
+				if n := number(t, db, stillWaiting); n != want {
+					t.Fatalf("%v wait, not %v", n, want)
+				}
+				insert(t, db, end)
+			}
+		})
 	}
 }
 

@@ -187,6 +187,7 @@ create or replace function gem.hold_key(p_call uuid, p_attempt integer, p_worker
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at        timestamptz := gem.now();
+  held      boolean;
   holder    uuid;
   cancelled boolean;
 begin
@@ -212,19 +213,10 @@ begin
     end if;
 
     -- The unique index over running keys lets one attempt pass; the others come here again or wait.
-    begin
-      update public.core_tool_calls c set computed_key = p_key
-      where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false);
-      if not found then
-        perform gem.raise_not_held(p_call, p_attempt, p_worker);
-      end if;
+    select t.held, t.holder into held, holder from gem.take_key(p_call, p_attempt, p_worker, p_key) t;
+    if held then
       verdict := 'run';
-    exception when unique_violation then
-      -- Locking the holder keeps it from ending before this call is parked where its end will look.
-      select c.id into holder from public.core_tool_calls c
-      where c.computed_key = p_key and c.status = 'running' and c.id <> p_call for update;
-      continue when holder is null;
-
+    elsif holder is not null then
       verdict := 'wait';
       select c.cancel_requested_at is not null into cancelled from public.core_tool_calls c where c.id = p_call for update;
       if cancelled then
@@ -243,8 +235,35 @@ begin
         perform gem.raise_not_held(p_call, p_attempt, p_worker);
       end if;
       return;
-    end;
+    end if;
   end loop;
+end
+$$;
+
+-- Gives the key to the attempt, or says which running call holds it, and keeps that one from ending before this transaction does: so its end
+-- sees the call that is about to wait. It waits a moment only, since a frontend may have the holder's row locked for as long as it likes.
+-- If the holder then ends unseen, gem.recover wakes the call.
+create or replace function gem.take_key(p_call uuid, p_attempt integer, p_worker text, p_key text, out held boolean, out holder uuid)
+language plpgsql set lock_timeout = '250ms' as $$
+begin
+  begin
+    update public.core_tool_calls c set computed_key = p_key
+    where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false);
+    if not found then
+      perform gem.raise_not_held(p_call, p_attempt, p_worker);
+    end if;
+    held := true;
+    return;
+  exception when unique_violation or lock_not_available then
+    held := false;
+  end;
+  begin
+    select c.id into holder from public.core_tool_calls c
+    where c.computed_key = p_key and c.status = 'running' and c.id <> p_call for no key update;
+  exception when lock_not_available then
+    select c.id into holder from public.core_tool_calls c
+    where c.computed_key = p_key and c.status = 'running' and c.id <> p_call;
+  end;
 end
 $$;
 
@@ -298,7 +317,9 @@ begin
   if not found then
     perform gem.raise_not_held(p_call, p_attempt, p_worker);
   end if;
-  if freed_key is not null and p_replay_of is null then -- gem.hold_key woke those that wait for a hit's key
+  if freed_key is null and p_attempt > 1 then
+    perform gem.wake_next(p_call, p_worker);
+  elsif freed_key is not null and p_replay_of is null then -- gem.hold_key woke those that wait for a hit's key
     perform gem.wake_waiting(freed_key, p_status = 'succeeded', p_worker);
   end if;
   return receipt;
@@ -414,6 +435,18 @@ begin
 end
 $$;
 
+-- Wakes the next call that waits for a key when one that was woken for it has ended without taking it.
+create or replace function gem.wake_next(p_call uuid, p_worker text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  key text := (select e.data ->> 'key' from public.core_tool_events e where e.call_id = p_call and e.event = 'waiting' order by e.seq desc limit 1);
+begin
+  if key is not null then
+    perform gem.wake_waiting(key, false, p_worker);
+  end if;
+end
+$$;
+
 ------------------------------------------------------------------------------------------------------------------------
 -- queued | waiting → failed, running → running: cancelled
 ------------------------------------------------------------------------------------------------------------------------
@@ -424,9 +457,9 @@ $$;
 create or replace function public.cancel_tool_call(id uuid) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  at      timestamptz := gem.now();
-  claims  jsonb       := gem.token_claims();
-  receipt uuid        := gem.receipt_id(id, at);
+  at      timestamptz;
+  claims  jsonb := gem.token_claims();
+  receipt uuid;
   call    record;
   failure jsonb;
 begin
@@ -438,6 +471,8 @@ begin
     raise exception using errcode = 'PT404', message = format('there is no call %s that you could cancel', cancel_tool_call.id);
   end if;
 
+  at := gem.now(); -- after the wait for the row
+  receipt := gem.receipt_id(id, at);
   if call.status = 'running' then
     if call.cancel_requested_at is null then
       with asked as (
@@ -471,6 +506,9 @@ begin
   )
   insert into public.core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt)
   values (receipt, call.id, call.tool_name, 'failed', jsonb_build_object('error', failure), '{}', at, call.attempt);
+  if call.status = 'queued' and call.attempt > 0 then
+    perform gem.wake_next(call.id, null);
+  end if;
   return 'cancelled';
 end
 $$;

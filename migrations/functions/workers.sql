@@ -20,7 +20,7 @@ declare
   names  text[];
   opened boolean[];
 begin
-  perform pg_advisory_xact_lock(hashtextextended('gem.tools', 0)); -- who comes later sees what came before
+  lock table gem.tools in share row exclusive mode; -- who comes later sees what came before
   living := array(select distinct w.registry_version from public.core_workers w where w.stopped_at is null and w.alive_until > at);
   if not exists (select from public.core_registry_versions v where v.version = any (living)) then
     living := array(select v.version from public.core_registry_versions v order by v.recorded_at desc limit 1);
