@@ -51,13 +51,6 @@ func everyKind(t *testing.T) *handlertest.Env {
 	execute(t, db, `select gem.hold_key($1, 1, 'a', 'leads.create:phone="waited"')`, before["waited"])
 	execute(t, db, "select gem.release($1, 1, 'a')", holder)
 	execute(t, db, "select gem.recover('a', null)")
-	for _, how := range []string{"held it", "woken and cancelled", "woken by a cancel"} {
-		before[how] = env.Insert(handlertest.Call{Tool: "leads.create", Input: `{"name": "Ada", "phone": "woken", "suburb": "Soho"}`, Priority: 99})
-		execute(t, db, "select gem.claim('a', 1, true)")
-		execute(t, db, `select gem.hold_key($1, 1, 'a', 'leads.create:phone="woken"')`, before[how])
-	}
-	execute(t, db, "select gem.release($1, 1, 'a')", before["held it"])
-	execute(t, db, "select cancel_tool_call($1)", before["woken and cancelled"])
 
 	w := env.StartWorker()
 	for _, id := range before {

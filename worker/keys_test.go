@@ -80,6 +80,28 @@ func TestAFailureIsNotRepeated(t *testing.T) {
 	}
 }
 
+// Whatever the server's default is: of a success that came while the key was asked for, a later snapshot knows.
+func TestAKeySucceedsOnceWhereTransactionsKeepTheirSnapshot(t *testing.T) {
+	t.Parallel()
+	env, lab := startLab(t, func(o *worker.Options) { o.Concurrency = 8 }, tool{name: "lab.send", mode: "keyed", keyField: "key"})
+	if _, err := env.DB.Exec(t.Context(), `do $$ begin execute format('alter database %I set default_transaction_isolation = %L', current_database(), 'repeatable read'); end $$`); err != nil {
+		t.Fatal(err)
+	}
+	env.StartWorker(func(o *worker.Options) { o.Calls, o.Control = env.Pool(4, true), env.Pool(2, true) })
+	var ids []string
+	for i := range 240 {
+		ids = append(ids, env.Insert(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: fmt.Sprint(i / 4), Key: fmt.Sprint(i / 4)})}))
+	}
+	for _, id := range ids {
+		if r := env.Await(id); r.Status != receipts.Succeeded {
+			t.Errorf("%s: %s", r.Status, r.Result)
+		}
+	}
+	if sent := lab.sentSoFar(); len(sent) != 60 {
+		t.Errorf("%d were sent for 60 keys", len(sent))
+	}
+}
+
 // The second call with a key that is being run waits, in no slot, and is a hit when the first has succeeded; it runs when
 // the first has failed. Both with two workers and inside one.
 func TestTwoCallsOfOneKeyAtTheSameTime(t *testing.T) {

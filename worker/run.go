@@ -12,6 +12,7 @@ import (
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/value"
 	"github.com/gemworker/gem/internal/lanes"
+	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
@@ -170,8 +171,10 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 	refuse := a.tool.Idempotency.OnOtherInput == registry.Refuse
 	a.at("before", "key")
 	err := a.persist(ctx, "take the idempotency key", func(ctx context.Context) (err error) {
-		held, err = store.HoldKey(ctx, a.options.Calls, a.Attempt, a.key, a.tool.Idempotency.KeyField, refuse)
-		return err
+		return pgpool.ReadCommitted(ctx, a.options.Calls, func(db pgpool.Querier) (err error) { // it looks twice for a success
+			held, err = store.HoldKey(ctx, db, a.Attempt, a.key, a.tool.Idempotency.KeyField, refuse)
+			return err
+		})
 	})
 	a.at("after", "key")
 	switch {

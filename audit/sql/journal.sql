@@ -51,7 +51,7 @@ with event as (
       when 'cancel_requested' then worker_id is null
       when 'queued' then attempt = 0 and worker_id is null
       when 'claimed' then attempt = attempt_before + 1 and worker_id is not null
-      when 'woken' then attempt = attempt_before -- by a worker, or by whoever cancelled the one that was woken before
+      when 'woken' then attempt = attempt_before and worker_id is not null
       when 'lost' then attempt = attempt_before and worker_id is not null and data ->> 'lost_worker' = holder
       when 'imported' then attempt = case state when 'queued' then 0 else 1 end and worker_id is null
       else attempt = attempt_before and case before when 'running' then worker_id = holder else worker_id is null end

@@ -1,10 +1,13 @@
 package pgpool
 
 import (
+	"context"
 	"runtime"
 	"sync"
 	"weak"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -44,4 +47,20 @@ func markKeeping(pool *pgxpool.Pool) {
 func KeepsStatements(pool *pgxpool.Pool) bool {
 	_, ok := keeping.Load(weak.Make(pool))
 	return ok
+}
+
+// Querier runs statements: a pool, or a transaction.
+type Querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// ReadCommitted runs f where each statement sees what was committed before it, whatever the server's default is: on the pool itself if
+// its sessions are so, otherwise in a transaction that says so.
+func ReadCommitted(ctx context.Context, pool *pgxpool.Pool, f func(Querier) error) error {
+	if KeepsStatements(pool) {
+		return f(pool)
+	}
+	return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error { return f(tx) })
 }

@@ -205,7 +205,7 @@ begin
       end if;
       verdict := 'hit';
       if p_attempt > 1 then -- it may have waited itself: the success woke the first hundred, and each of them wakes others
-        perform gem.wake_waiting(p_key, true, p_worker);
+        perform gem.wake_waiting(p_key, 100, p_worker);
       end if;
       return;
     elsif verdict = 'run' then -- the receipt was looked up again while holding the key: nobody can succeed with it now
@@ -241,10 +241,10 @@ end
 $$;
 
 -- Gives the key to the attempt, or says which running call holds it, and keeps that one from ending before this transaction does: so its end
--- sees the call that is about to wait. It waits a moment only, since a frontend may have the holder's row locked for as long as it likes.
+-- sees the call that is about to wait. It waits a moment only, since a frontend may have either row locked for as long as it likes.
 -- If the holder then ends unseen, gem.recover wakes the call.
 create or replace function gem.take_key(p_call uuid, p_attempt integer, p_worker text, p_key text, out held boolean, out holder uuid)
-language plpgsql set lock_timeout = '250ms' as $$
+language plpgsql set lock_timeout = '1s' as $$
 begin
   begin
     update public.core_tool_calls c set computed_key = p_key
@@ -256,6 +256,11 @@ begin
     return;
   exception when unique_violation or lock_not_available then
     held := false;
+  end;
+  begin -- the call's own row first: while that is waited for, the holder must be able to end
+    perform from public.core_tool_calls c where c.id = p_call for update;
+  exception when lock_not_available then
+    return;
   end;
   begin
     select c.id into holder from public.core_tool_calls c
@@ -320,7 +325,7 @@ begin
   if freed_key is null and p_attempt > 1 then
     perform gem.wake_next(p_call, p_worker);
   elsif freed_key is not null and p_replay_of is null then -- gem.hold_key woke those that wait for a hit's key
-    perform gem.wake_waiting(freed_key, p_status = 'succeeded', p_worker);
+    perform gem.wake_waiting(freed_key, case when p_status = 'succeeded' then 100 else 1 end, p_worker);
   end if;
   return receipt;
 end
@@ -398,7 +403,7 @@ begin
   insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
   select p_call, events, at, p_event, p_attempt, p_worker, p_data || jsonb_build_object('run_at', again) from freed;
   if freed_key is not null then
-    perform gem.wake_waiting(freed_key, false, p_worker);
+    perform gem.wake_waiting(freed_key, 1, p_worker);
   end if;
   return again;
 end
@@ -410,9 +415,9 @@ $$;
 
 -- Wakes calls that wait for a key when one that had it has left the state running: after a success all of them, since each is
 -- a hit, a hundred at a time: each hit wakes the next hundred, so that no end takes long, however many wait.
--- Otherwise it wakes only the first, to take the key itself. One that another transaction has locked is skipped; where that
+-- Otherwise it wakes only the first, to take the key itself, or the first few where nobody knows whether they will. One that another transaction has locked is skipped; where that
 -- leaves nobody to wake the rest, gem.recover does.
-create or replace function gem.wake_waiting(p_key text, p_all boolean, p_worker text) returns void
+create or replace function gem.wake_waiting(p_key text, p_most integer, p_worker text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at  timestamptz := gem.now();
@@ -420,7 +425,7 @@ declare
 begin
   ids := array(
     select w.id from public.core_tool_calls w where w.status = 'waiting' and w.computed_key = p_key
-    order by w.level desc, w.seq limit case when p_all then 100 else 1 end for update skip locked);
+    order by w.level desc, w.seq limit p_most for update skip locked);
   if cardinality(ids) = 0 then -- with an empty array the planner picks any partial index, and scans all of it
     return;
   end if;
@@ -435,14 +440,15 @@ begin
 end
 $$;
 
--- Wakes the next call that waits for a key when one that was woken for it has ended without taking it.
+-- Wakes the next call that waits for a key when one that was woken for it has ended without taking it. If that was cancelled before it ran,
+-- gem.recover does: a frontend's transaction locks nobody else's call.
 create or replace function gem.wake_next(p_call uuid, p_worker text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   key text := (select e.data ->> 'key' from public.core_tool_events e where e.call_id = p_call and e.event = 'waiting' order by e.seq desc limit 1);
 begin
   if key is not null then
-    perform gem.wake_waiting(key, false, p_worker);
+    perform gem.wake_waiting(key, 1, p_worker);
   end if;
 end
 $$;
@@ -506,9 +512,6 @@ begin
   )
   insert into public.core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt)
   values (receipt, call.id, call.tool_name, 'failed', jsonb_build_object('error', failure), '{}', at, call.attempt);
-  if call.status = 'queued' and call.attempt > 0 then
-    perform gem.wake_next(call.id, null);
-  end if;
   return 'cancelled';
 end
 $$;

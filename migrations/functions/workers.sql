@@ -216,7 +216,7 @@ begin
 
   -- A call that waits for a key which nobody holds: its holder was lost, or the one that was to hold it next left. The keys
   -- are gone through one by one, since any number of calls may wait for each.
-  perform gem.wake_waiting(k.computed_key, false, p_worker)
+  perform gem.wake_waiting(k.computed_key, k.most, p_worker)
   from (
     with recursive parked (key) as (
       (select w.computed_key from public.core_tool_calls w where w.status = 'waiting' order by w.computed_key limit 1)
@@ -225,16 +225,16 @@ begin
         order by w.computed_key limit 1)
       from parked where parked.key is not null
     )
-    select unnest(keys)
+    select unnest(keys), 1
     union
-    select parked.key from parked
+    select parked.key, 10 from parked -- some may end without taking it
     where parked.key is not null
       and not exists (select from public.core_tool_calls h where h.status = 'running' and h.computed_key = parked.key)
       and ( -- not those that have just begun to wait; the clock may have gone back since
         select w.updated_at not between at - interval '5 seconds' and at + interval '1 second' from public.core_tool_calls w
         where w.status = 'waiting' and w.computed_key = parked.key
         order by w.level desc, w.seq limit 1)
-  ) k (computed_key);
+  ) k (computed_key, most);
 
   -- Workers that ended an hour ago leave, a thousand a step.
   delete from public.core_workers w where w.worker_id in (
