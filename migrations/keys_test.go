@@ -200,38 +200,76 @@ func TestACallDoesNotStayInItsSlotForALockOnTheOneThatHasItsKey(t *testing.T) {
 // Of a call that asks for a key, its frontend may have the row locked. Whoever holds the key ends all the same.
 func TestALockOnACallThatAsksForAKeyDoesNotKeepItsHolderFromEnding(t *testing.T) {
 	t.Parallel()
-	for what, lock := range map[string]string{
-		"cancelled":     "select cancel_tool_call(id) from core_tool_calls where tool_name = 'asks'",
-		"given a child": "insert into core_tool_calls (tool_name, parent_call_id) select 'a.b', id from core_tool_calls where tool_name = 'asks'",
+	db := crowd(t, 0)
+	insert(t, db, "insert into core_tool_calls (tool_name) values ('asks')")
+	insert(t, db, "select gem.claim('w', 1, true)")
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	if _, err := tx.Exec(t.Context(), "select cancel_tool_call(id) from core_tool_calls where tool_name = 'asks'"); err != nil {
+		t.Fatal(err)
+	}
+	verdict := make(chan string, 1)
+	go func() {
+		verdict <- valueOf(t, db, "select h.verdict from core_tool_calls c, gem.hold_key(c.id, c.attempt, 'w', 'k') h where c.tool_name = 'asks'")
+	}()
+	for len(verdict) == 0 && number(t, db, "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") == 0 {
+		runtime.Gosched()
+	}
+	insert(t, db, "set lock_timeout = '100 ms'; "+succeedHolder+"; reset lock_timeout") // while the other waits
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-verdict; got != "hit" {
+		t.Errorf("the verdict is %s", got)
+	}
+}
+
+// A child's insert keeps its parent from being pruned, and from nothing else.
+func TestAnOpenInsertOfAChildHoldsItsParentInNoState(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour'), gem.start_worker('dead', 9, '', '', '1 hour'); insert into core_tool_calls (tool_name) values ('a.b')")
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	if _, err := tx.Exec(t.Context(), "insert into core_tool_calls (tool_name, parent_call_id) select 'a.child', id from core_tool_calls"); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ what, sql, status string }{
+		{"a claim", "select gem.claim('w', 1, true)", "running"},
+		{"handing over", "select gem.release(id, attempt, 'w') from core_tool_calls", "queued"},
+		{"a retry", "select gem.retry(c.id, c.attempt, 'w', '{}', 9, '0') from gem.claim('w', 1, true) c", "queued"},
+		{"recovery", "select gem.claim('dead', 1, true); update core_workers set alive_until = now() - interval '1 s' where worker_id = 'dead'; select gem.recover('w', null)", "queued"},
+		{"a key", "select gem.hold_key(c.id, c.attempt, 'w', 'k') from gem.claim('w', 1, true) c", "running"},
+		{"a request to cancel", "select cancel_tool_call(id) from core_tool_calls", "running"},
+		{"an end", "select gem.finish(id, attempt, 'w', 'failed', '{\"error\": {\"error_code\": \"x\", \"message\": \"x\"}}', '{}', '1') from core_tool_calls", "failed"},
 	} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			db := crowd(t, 0)
-			insert(t, db, "insert into core_tool_calls (tool_name) values ('asks')")
-			insert(t, db, "select gem.claim('w', 1, true)")
-			tx, err := db.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer tx.Rollback(t.Context())
-			if _, err := tx.Exec(t.Context(), lock); err != nil {
-				t.Fatal(err)
-			}
-			verdict := make(chan string)
-			go func() {
-				verdict <- valueOf(t, db, "select h.verdict from core_tool_calls c, gem.hold_key(c.id, c.attempt, 'w', 'k') h where c.tool_name = 'asks'")
-			}()
-			for number(t, db, "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") == 0 {
-				runtime.Gosched()
-			}
-			insert(t, db, "set lock_timeout = '100 ms'; "+succeedHolder+"; reset lock_timeout") // while the other waits
-			if err := tx.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if got := <-verdict; got != "hit" {
-				t.Errorf("the verdict is %s", got)
-			}
-		})
+		insert(t, db, "set lock_timeout = '1s'; "+c.sql+"; reset lock_timeout")
+		if got := valueOf(t, db, "select status from core_tool_calls"); got != c.status {
+			t.Fatalf("after %s it is %s", c.what, got)
+		}
+	}
+}
+
+// The rest of the queue must not wait for it, however many keys there are.
+func TestAHeartbeatWakesThoseOfAHundredKeysAtMost(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, "select gem.start_worker('w', 999, '', '', '1 hour'); insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 500)")
+	insert(t, db, `
+		set session_replication_role = replica;
+		update core_tool_calls set status = 'waiting', computed_key = seq::text, updated_at = now() - interval '1 minute';
+		set session_replication_role = origin`)
+	for want := 400.0; want >= 0; want -= 100 {
+		insert(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', false)")
+		if n := number(t, db, stillWaiting); n != want {
+			t.Fatalf("%v wait, not %v", n, want)
+		}
 	}
 }
 

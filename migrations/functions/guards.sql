@@ -165,7 +165,7 @@ begin
         select c.created_at, row_number() over newest as calls, sum(pg_column_size(c.input)) over newest as bytes
         from (
           select c.created_at, c.input from public.core_tool_calls c
-          where c.created_by = caller and c.created_at > gem.now() - interval '1 hour'
+          where c.created_by = caller and c.created_at > gem.now() - interval '1 hour' and c.created_at <= gem.now() -- the clock may have gone back
           order by c.created_at desc limit most.max_calls_per_hour + 1) c
         window newest as (order by c.created_at desc rows unbounded preceding)) volume
       where volume.calls > most.max_calls_per_hour or volume.bytes > most.max_bytes_per_hour

@@ -24,6 +24,8 @@
 -- call, the function raises GM001, and the transaction that called it ends with it: a worker that was paused, and wakes up
 -- when the call is another's, writes nothing.
 --
+-- A row is locked `for no key update`: an insert that names the call as its parent, in a transaction that may stay open, is in nobody's way.
+--
 -- Workers, their heartbeats and the recovery of a dead one's calls (lost) are in workers.sql. Rights are in roles.sql.
 
 -- The time. Test databases replace this function; everything else asks it.
@@ -146,7 +148,7 @@ begin
           and (c.losses < 2 or p_suspect and coalesce(c.id = suspect, true)) and (c.needs is null or c.needs = any (worker.can))
         order by c.level, c.run_at, c.seq
         limit p_limit - cardinality(ids)
-        for update skip locked) ready;
+        for no key update skip locked) ready;
       exit when suspects is null or cardinality(suspects) = 1 and (suspect is null or suspects[1] = suspect);
       suspect := suspects[1]; -- and once more without the others
     end loop;
@@ -218,7 +220,7 @@ begin
       verdict := 'run';
     elsif holder is not null then
       verdict := 'wait';
-      select c.cancel_requested_at is not null into cancelled from public.core_tool_calls c where c.id = p_call for update;
+      select c.cancel_requested_at is not null into cancelled from public.core_tool_calls c where c.id = p_call for no key update;
       if cancelled then
         perform gem.release(p_call, p_attempt, p_worker); -- its next claim ends it
         return;
@@ -258,7 +260,7 @@ begin
     held := false;
   end;
   begin -- the call's own row first: while that is waited for, the holder must be able to end
-    perform from public.core_tool_calls c where c.id = p_call for update;
+    perform from public.core_tool_calls c where c.id = p_call for no key update;
   exception when lock_not_available then
     return;
   end;
@@ -346,7 +348,7 @@ declare
   cancelled boolean;
 begin
   select c.retries + c.losses, c.cancel_requested_at is not null into spent, cancelled from public.core_tool_calls c
-  where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false) for update;
+  where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false) for no key update;
   if spent + 1 >= p_max_attempts then
     return null;
   end if;
@@ -389,7 +391,7 @@ declare
   freed_key text;
 begin
   select c.computed_key into freed_key from public.core_tool_calls c
-  where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false) for update;
+  where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false) for no key update;
   if not found then
     perform gem.raise_not_held(p_call, p_attempt, p_worker);
   end if;
@@ -425,7 +427,7 @@ declare
 begin
   ids := array(
     select w.id from public.core_tool_calls w where w.status = 'waiting' and w.computed_key = p_key
-    order by w.level desc, w.seq limit p_most for update skip locked);
+    order by w.level desc, w.seq limit p_most for no key update skip locked);
   if cardinality(ids) = 0 then -- with an empty array the planner picks any partial index, and scans all of it
     return;
   end if;
@@ -470,7 +472,7 @@ declare
   failure jsonb;
 begin
   select c.id, c.status, c.created_by, c.attempt, c.losses, coalesce(c.tool_name, '') as tool_name, c.cancel_requested_at into call
-  from public.core_tool_calls c where c.id = cancel_tool_call.id for update;
+  from public.core_tool_calls c where c.id = cancel_tool_call.id for no key update;
   if call.id is null
     or (claims is not null and claims ->> 'role' is distinct from 'service_role'
         and (call.created_by = nullif(claims ->> 'sub', '')) is not true) then -- a call that nobody owns is nobody's to cancel

@@ -175,7 +175,7 @@ begin
         order by f.level, f.run_at, f.seq limit 1000) first
       join public.core_tool_calls c on c.id = first.id
       where first.needs is not null and not gem.lived_lately(first.needs, at)
-      for update of c skip locked);
+      for no key update of c skip locked);
     if cardinality(ids) > 0 then
       update public.core_tool_calls c set needs = null where c.id = any (ids);
       perform gem.wake_workers('again');
@@ -185,7 +185,7 @@ begin
       where c.status = 'running' and not exists (
         select from public.core_workers w
         where w.worker_id = c.claimed_by and w.stopped_at is null and w.alive_until > at)
-      limit 1000 for update of c skip locked);
+      limit 1000 for no key update of c skip locked);
   else
     dead := array(
       select w.worker_id from public.core_workers w
@@ -194,7 +194,7 @@ begin
     ids := array(
       select c.id from public.core_tool_calls c
       where c.status = 'running' and c.claimed_by = any (dead)
-      limit 1000 for update of c skip locked);
+      limit 1000 for no key update of c skip locked);
   end if;
 
   if cardinality(ids) > 0 then -- with an empty array the planner picks any partial index, and scans all of it
@@ -214,9 +214,10 @@ begin
     perform gem.wake_workers('again');
   end if;
 
-  -- A call that waits for a key which nobody holds: its holder was lost, or the one that was to hold it next left. The keys
-  -- are gone through one by one, since any number of calls may wait for each.
-  perform gem.wake_waiting(k.computed_key, k.most, p_worker)
+  -- A call that waits for a key which nobody holds: its holder was lost, or those that were to hold it next left. The keys are gone through
+  -- one by one, since any number of calls may wait for each; a hundred that nobody holds are enough for one step.
+  perform gem.wake_waiting(key, 1, p_worker) from unnest(keys) key;
+  perform gem.wake_waiting(k.key, 10, p_worker) -- some may end without taking it
   from (
     with recursive parked (key) as (
       (select w.computed_key from public.core_tool_calls w where w.status = 'waiting' order by w.computed_key limit 1)
@@ -225,16 +226,14 @@ begin
         order by w.computed_key limit 1)
       from parked where parked.key is not null
     )
-    select unnest(keys), 1
-    union
-    select parked.key, 10 from parked -- some may end without taking it
+    select parked.key from parked
     where parked.key is not null
       and not exists (select from public.core_tool_calls h where h.status = 'running' and h.computed_key = parked.key)
       and ( -- not those that have just begun to wait; the clock may have gone back since
         select w.updated_at not between at - interval '5 seconds' and at + interval '1 second' from public.core_tool_calls w
         where w.status = 'waiting' and w.computed_key = parked.key
         order by w.level desc, w.seq limit 1)
-  ) k (computed_key, most);
+    limit 100) k;
 
   -- Workers that ended an hour ago leave, a thousand a step.
   delete from public.core_workers w where w.worker_id in (
