@@ -147,8 +147,11 @@ func TestACallerMayHaveSoManyOpenCalls(t *testing.T) {
 	db := supabase(t)
 	insert(t, db, "update gem.limits set max_open_calls = 5")
 	const bulk = "insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, %d)"
-	_, err := request(t, db, "authenticated", "ada", fmt.Sprintf(bulk, 6))
-	refusedWith(t, "six at once", err, "PT429", "too many open calls: you may have 5 that have not ended")
+	_, err := request(t, db, "authenticated", "ada", fmt.Sprintf(bulk, 600))
+	refusedWith(t, "600 at once", err, "PT429", "too many open calls: you may have 5 that have not ended")
+	if n := number(t, db, "select last_value from core_tool_calls_seq_seq"); n > 6 {
+		t.Errorf("the request was refused at its row %v", n)
+	}
 
 	// Together they are twelve, in requests that do not see one another's calls.
 	var together sync.WaitGroup

@@ -64,6 +64,29 @@ func TestWhatMovesACallReadsAFewRowsWhateverTheStatistics(t *testing.T) {
 	}
 }
 
+// What a signed-in user inserts is measured by the limits of an hour: whatever the user did before that hour is not read.
+func TestASignedInInsertReadsNoHistory(t *testing.T) {
+	t.Parallel()
+	db := supabase(t)
+	insert(t, db, `set session_replication_role = replica;
+		insert into core_tool_calls (id, tool_name, status, attempt, events, run_at, created_at, updated_at, created_by)
+			select gen_random_uuid(), 'a.b', 'failed', 1, 3, d, d, d, 'ada' from (select now() - i * interval '1 minute' as d from generate_series(70, 20000) i) days;
+		set session_replication_role = origin;
+		analyze core_tool_calls`)
+	conn, err := db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	signIn := `select set_config('request.jwt.claims', '{"role": "authenticated", "sub": "ada"}', true)`
+	for range 7 {
+		read := readsOf(t, conn.Conn(), "core_tool_calls", "insert into core_tool_calls (tool_name) values ($1::text) returning id::text", signIn)
+		if read > 150 {
+			t.Errorf("an insert read %d rows and index entries", read)
+		}
+	}
+}
+
 // reads returns how many rows and index entries of the calls a statement read. It gets the id of a call that w holds.
 func reads(t *testing.T, conn *pgx.Conn, sql string) int {
 	t.Helper()

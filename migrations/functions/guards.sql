@@ -15,6 +15,7 @@ declare
   most   gem.limits;
   cap    bigint      := 1048576; -- of the input, as JSON
   share  bigint;
+  sent   bigint      := nullif(current_setting('gem.sent', true), ''); -- calls of a user in this transaction
 begin
   -- A bulk insert through PostgREST sends null for what a row leaves out.
   new.id       := coalesce(new.id, gem.new_id(at));
@@ -93,6 +94,14 @@ begin
   if length(new.created_by) > 255 then
     raise check_violation using message = 'created_by may have at most 255 characters';
   end if;
+  if most is not null then -- more than may be open are refused before they are written: gem.after_insert_calls counts those of before
+    sent := coalesce(sent, 0) + 1;
+    if sent > most.max_open_calls then
+      raise exception using errcode = 'PT429', message = format('too many open calls: you may have %s that have not ended', most.max_open_calls),
+        hint = 'Send less in one request.';
+    end if;
+    perform set_config('gem.sent', sent::text, true);
+  end if;
   if most is not null and new.priority not between most.min_priority and most.max_priority then
     raise check_violation using message = format('priority is %s, and must be from %s to %s', new.priority, most.min_priority, most.max_priority);
   end if;
@@ -132,8 +141,9 @@ $$;
 create or replace function gem.after_insert_calls() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  claims jsonb := gem.token_claims();
-  caller text  := nullif(claims ->> 'sub', '');
+  at     timestamptz := gem.now(); -- once, or the index is of no use
+  claims jsonb       := gem.token_claims();
+  caller text        := nullif(claims ->> 'sub', '');
   most   gem.limits;
   worst  record;
   past   record;
@@ -146,7 +156,7 @@ begin
       raise check_violation using message = format('input takes %s bytes as JSON, and may take %s', worst.bytes, most.max_input_bytes),
         hint = 'Store large content elsewhere and send a link to it.';
     end if;
-    if worst.run_at > gem.now() + most.max_run_ahead then
+    if worst.run_at > at + most.max_run_ahead then
       raise check_violation using message = format('run_at is %s, and may be at most %s ahead', worst.run_at, most.max_run_ahead);
     end if;
     if worst.calls > 0 then
@@ -165,7 +175,7 @@ begin
         select c.created_at, row_number() over newest as calls, sum(pg_column_size(c.input)) over newest as bytes
         from (
           select c.created_at, c.input from public.core_tool_calls c
-          where c.created_by = caller and c.created_at > gem.now() - interval '1 hour' and c.created_at <= gem.now() -- the clock may have gone back
+          where c.created_by = caller and c.created_at > at - interval '1 hour' and c.created_at <= at -- the clock may have gone back
           order by c.created_at desc limit most.max_calls_per_hour + 1) c
         window newest as (order by c.created_at desc rows unbounded preceding)) volume
       where volume.calls > most.max_calls_per_hour or volume.bytes > most.max_bytes_per_hour

@@ -246,7 +246,7 @@ $$;
 -- sees the call that is about to wait. It waits a moment only, since a frontend may have either row locked for as long as it likes.
 -- If the holder then ends unseen, gem.recover wakes the call.
 create or replace function gem.take_key(p_call uuid, p_attempt integer, p_worker text, p_key text, out held boolean, out holder uuid)
-language plpgsql set lock_timeout = '1s' as $$
+language plpgsql set lock_timeout = '500ms' as $$ -- before Postgres looks for deadlocks, by default
 begin
   begin
     update public.core_tool_calls c set computed_key = p_key
