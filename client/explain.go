@@ -127,7 +127,7 @@ func (e *Explanation) queued(ctx context.Context, db DB) error {
 		err = db.QueryRow(ctx, `
 			select count(*) from (
 				(select from public.core_tool_calls
-				 where status = 'queued' and level > $1 and run_at <= clock_timestamp() limit $4)
+				 where status = 'queued' and level > $1 and run_at <= (select clock_timestamp()) limit $4)
 				union all
 				(select from public.core_tool_calls
 				 where status = 'queued' and level = $1 and (run_at, seq) < ($2, $3) limit $4)
