@@ -228,6 +228,10 @@ func TestEachCheckOfAnArchiveReportsWhatBreaksIt(t *testing.T) {
 		{"journal-receipt", "another", "the last event names the receipt " + id, event(2, "data", object{"receipt_id": id}), ""},
 		{"journal-orphan", "another call's", "1 events are of a call that does not exist", event(0, "call_id", id), "journal-gaps"},
 		{"journal-orphan", "nobody's", "1 events are of a call that does not exist", event(0, "call_id", nil), "journal-gaps"},
+		{"child-called", "another name", "is called of x, the call ", change("", `"name": "one", "tool"`, `"name": "x", "tool"`), ""},
+		{"child-called", "no event of a child", " whose journal has 0 events of this", change("", `"event": "called"`, `"event": "step"`), ""},
+		{"child-returned", "another status", "is returned of five, the call ", change("", `"name": "five", "status": "succeeded"`, `"name": "five", "status": "failed"`), ""},
+		{"child-returned", "a child of another name", "is returned of five, the call ", change("", `"parent_step": "five"`, `"parent_step": "x"`), "child-called"},
 		{"hit-source", "another result", "its receipt repeats the receipt",
 			change(`"hit": true, "mode": "keyed"`, `{"lead_id": "`, `{"lead_id": "x`), ""},
 		{"hit-effects", "denied", "its receipt repeats ",
@@ -287,6 +291,21 @@ func TestSeveralArchivesAreCheckedTogether(t *testing.T) {
 			if f := found["archive-line"]; f != nil && f[0].ID != "b.jsonl:1" {
 				t.Errorf("%s: %v", name, f)
 			}
+		}
+	}
+}
+
+// A child may be in another archive than its parent, or gone.
+func TestAnArchiveMayLackChildrenOrParents(t *testing.T) {
+	t.Parallel()
+	db, lines := pruned(t)
+	for with, without := range map[string]string{`"parent_step": "`: `"event": "called"`, `"event": "called"`: `"parent_step": "`} {
+		some := slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return strings.Contains(l, without) })
+		if len(some) == len(lines) || !slices.ContainsFunc(some, func(l string) bool { return strings.Contains(l, with) }) {
+			t.Fatalf("%d of %d lines are without %s", len(some), len(lines), without)
+		}
+		if found := reported(auditLines(t, db, some...)); len(found) > 0 {
+			t.Errorf("without %s: %v", without, found)
 		}
 	}
 }

@@ -51,6 +51,18 @@ func everyKind(t *testing.T) *handlertest.Env {
 	execute(t, db, `select gem.hold_key($1, 1, 'a', 'leads.create:phone="waited"')`, before["waited"])
 	execute(t, db, "select gem.release($1, 1, 'a')", holder)
 	execute(t, db, "select gem.recover('a', null)")
+	durable := env.Insert(handlertest.Call{Tool: "os.health_check", Input: "{}", Priority: 10})
+	execute(t, db, "select gem.claim('a', 1, true)")
+	execute(t, db, `select gem.retry($1, 1, 'a', '{"error_code": "execution_error", "message": "later"}', 3, '0')`, durable)
+	execute(t, db, "select gem.claim('a', 1, true)")
+	for n, e := range [][2]string{{"began", `{"name": "once"}`},
+		{"step", `{"name": "sent", "kind": "step", "result": 1, "effects": {"messages_sent": [{"type": "sms", "recipient": "x", "message_id": "1"}]}}`},
+		{"step", `{"name": "once", "kind": "once", "error": {"error_code": "x", "message": "y"}}`}} {
+		execute(t, db, "select gem.step($1, 2, 'a', $2, $3, $4, false)", durable, e[0], e[1], n)
+	}
+	execute(t, db, `select gem.finish($1, 2, 'a', 'failed', '{"error": {"error_code": "x", "message": "y", "details": null}}',
+		gem.step_effects($1) || '{"idempotency": {"mode": "none", "hit": false}}', 'x')`, durable)
+	families(t, env)
 
 	w := env.StartWorker()
 	for _, id := range before {
@@ -97,11 +109,117 @@ func everyKind(t *testing.T) *handlertest.Env {
 	execute(t, db, "update core_tool_calls set parent_call_id = $1 where id = $2", parent, child)
 	execute(t, db, "select gem.claim('a', 9, true)")
 	execute(t, db, "select cancel_tool_call($1)", child)
+	d := handler{t: t, env: env}
+	d.begin(300)
+	d.wait("parked", `{"nap": 3600000}`, 1, "nap")
+	d.begin(300)
+	d.do(`select gem.step($1, 1, 'd', 'step', '{"name": "sent"}', 0, false), gem.hold_key($1, 1, 'd', 'K')`)
+	d.begin(300)
+	d.do("select gem.hold_key($1, 1, 'd', 'kept while it waits')")
+	d.wait("parked", `{"y": 0}`, 2, "x", "y")
 	// That may not be long ago, however long a test takes.
 	execute(t, db, `set local session_replication_role = replica;
 		update core_tool_calls set cancel_requested_at = cancel_requested_at + interval '1 day' where status = 'running' and cancel_requested_at is not null;
 		update core_tool_events e set at = c.cancel_requested_at from core_tool_calls c where e.call_id = c.id and c.status = 'running' and e.event = 'cancel_requested'`)
 	return env
+}
+
+// handler does what the worker `d` does for a durable handler, in one call.
+type handler struct {
+	t       *testing.T
+	env     *handlertest.Env
+	call    string
+	effects string // of a step that is not kept, as the call begins to wait
+}
+
+// begin inserts a call and claims it. Its children have its priority: whatever is at it is claimed in turn.
+func (h *handler) begin(priority int) {
+	h.t.Helper()
+	h.call = h.env.Insert(handlertest.Call{Tool: "os.health_check", Priority: priority})
+	h.claim()
+}
+
+func (h *handler) claim() { h.t.Helper(); execute(h.t, h.env.DB, "select gem.claim('d', 1, true)") }
+
+// timers runs what is due.
+func (h *handler) timers() {
+	h.t.Helper()
+	execute(h.t, h.env.DB, "select pg_sleep(0.01)")
+	execute(h.t, h.env.DB, "select gem.run_timers('d', 9)")
+}
+
+// do runs a statement with the handler's call as $1.
+func (h *handler) do(sql string) { h.t.Helper(); execute(h.t, h.env.DB, sql, h.call) }
+
+// of runs a statement with a child as $1.
+func (h *handler) of(child, sql string) {
+	h.t.Helper()
+	var id string
+	if err := h.env.DB.QueryRow(context.Background(), "select id from core_tool_calls where parent_call_id = $1 and parent_step = $2", h.call, child).Scan(&id); err != nil {
+		h.t.Fatal(err)
+	}
+	execute(h.t, h.env.DB, sql, id)
+}
+
+// end ends the running call $1.
+const end = `select gem.finish(id, attempt, 'd', 'succeeded', '{}',
+	gem.step_effects(id) || '{"messages_sent": [{"type": "sms"}], "idempotency": {"mode": "none", "hit": false}}', 'x') from core_tool_calls where id = $1`
+
+// wait makes the children of these names that are not there, except `nap`, and waits for so many.
+func (h *handler) wait(want, until string, need int, names ...string) {
+	h.t.Helper()
+	var verdict string
+	if err := h.env.DB.QueryRow(context.Background(), `
+		select verdict from core_tool_calls c, gem.wait(c.id, c.attempt, 'd', (
+			select coalesce(jsonb_agg(jsonb_build_object('id', gem.new_id(clock_timestamp()), 'name', n, 'tool', 'os.health_check', 'input', '{}'::jsonb) order by place), '[]')
+			from unnest($2::text[]) with ordinality one (n, place) where n <> 'nap'),
+			case when 'nap' = any ($2) then 'time' else 'call' end, $2, $3, $4, nullif($5, '')::jsonb)
+		where c.id = $1`, h.call, names, need, until, h.effects).Scan(&verdict); err != nil || verdict != want {
+		h.t.Fatalf("got %s, %v, want %s", verdict, err, want)
+	}
+}
+
+// families are durable calls that have ended, with children in every way.
+func families(t *testing.T, env *handlertest.Env) {
+	t.Helper()
+	execute(t, env.DB, "select gem.start_worker('d', 9, '', 'x', '1 hour', '{steps}')")
+	p := handler{t: t, env: env}
+	p.begin(500)
+	p.wait("here", "{}", 0, "one", "two", "three")
+	p.wait("parked", "{}", 1, "one")
+	p.claim()
+	p.of("one", end) // wakes it
+	p.claim()
+	p.claim()
+	p.of("two", `select gem.finish($1, 1, 'd', 'failed', '{"error": {"error_code": "x", "message": "y", "details": null}}', '{}', 'x')`)
+	p.wait("here", `{"three": 0}`, 1, "three") // its time comes while the call runs
+	p.of("three", "select cancel_tool_call($1)")
+	p.wait("parked", `{"four": 1}`, 1, "four")
+	p.timers()
+	p.claim()
+	p.claim()
+	p.do("select gem.release($1, 3, 'd')")
+	p.of("four", end) // while the call is queued
+	p.claim()
+	p.do(`select gem.retry($1, 4, 'd', '{"error_code": "execution_error", "message": "later"}', 3, '0')`)
+	p.claim()
+	p.effects = `{"messages_sent": [{"type": "sms"}]}`
+	p.wait("parked", "{}", 2, "five", "six", "seven")
+	p.effects = ""
+	p.claim()
+	p.of("five", end)
+	p.of("six", "select cancel_tool_call($1)") // wakes it
+	p.claim()
+	p.wait("here", "{}", 0, "eight")
+	p.claim() // seven
+	p.do(end)
+	p.timers()
+	p.of("seven", `select gem.finish($1, 1, 'd', 'failed', '{"error": {"error_code": "cancelled", "message": "stop", "details": null}}', '{}', 'x')`)
+
+	p.begin(500)
+	p.wait("parked", `{"nap": 3600000}`, 2, "left", "nap")
+	p.do("select cancel_tool_call($1)")
+	p.timers()
 }
 
 func execute(t testing.TB, db *pgxpool.Pool, sql string, args ...any) {

@@ -47,7 +47,7 @@ func BenchmarkValidateAndDispatch(b *testing.B) {
 			b.Fatal(faults)
 		}
 		handler, _ := bound.For("desk.create")
-		output, err := handler.Run(b.Context(), nil, &handlers.Call{Tool: "desk.create", Input: input})
+		output, err := handler.Run(b.Context(), &handlers.Call{Tool: "desk.create", Input: input}, nil, nil)
 		if err != nil {
 			b.Fatal(err)
 		}

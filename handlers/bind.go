@@ -1,7 +1,6 @@
 package handlers
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +17,8 @@ import (
 type Handler struct {
 	// Transactional reports whether the function takes the transaction of its receipt.
 	Transactional bool
+	// Durable reports whether the function takes a call with steps.
+	Durable bool
 	// File and Func say where it is written, such as leads/leads.go and Leads.Create.
 	File, Func string
 	// Input and Output are the types that the function takes and returns.
@@ -26,9 +27,9 @@ type Handler struct {
 	fn reflect.Value
 }
 
-// Run decodes the input, runs the function and encodes its output. Only transactional handlers use tx. Run does not recover
-// from a panic: the caller does, since it has the transaction.
-func (h *Handler) Run(ctx context.Context, tx Tx, call *Call) (json.RawMessage, error) {
+// Run decodes the input, runs the function and encodes its output. Only transactional handlers use tx, and only durable ones
+// the journal. Run does not recover from a panic: the caller does, since it has the transaction.
+func (h *Handler) Run(ctx context.Context, call *Call, tx Tx, journal Journal) (json.RawMessage, error) {
 	in := reflect.New(h.Input)
 	if err := json.Unmarshal(call.Input, in.Interface()); err != nil {
 		return nil, &Failure{
@@ -36,21 +37,20 @@ func (h *Handler) Run(ctx context.Context, tx Tx, call *Call) (json.RawMessage, 
 			Details: map[string]string{"reason": "input_does_not_fit_handler"},
 		}
 	}
-	args := []reflect.Value{reflect.ValueOf(&ctx).Elem(), reflect.ValueOf(&tx).Elem(), reflect.ValueOf(call), in.Elem()}
-	if !h.Transactional {
-		args = slices.Delete(args, 1, 2)
+	args := []reflect.Value{reflect.ValueOf(&ctx).Elem()}
+	switch {
+	case h.Transactional:
+		args = append(args, reflect.ValueOf(&tx).Elem(), reflect.ValueOf(call))
+	case h.Durable:
+		args = append(args, reflect.ValueOf(NewDurable(call, journal)))
+	default:
+		args = append(args, reflect.ValueOf(call))
 	}
-	out := h.fn.Call(args)
+	out := h.fn.Call(append(args, in.Elem()))
 	if err, _ := out[1].Interface().(error); err != nil {
 		return nil, err
 	}
-	var encoded bytes.Buffer
-	enc := json.NewEncoder(&encoded)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(out[0].Interface()); err != nil {
-		return nil, &OutputError{Err: err}
-	}
-	return bytes.TrimSpace(encoded.Bytes()), nil
+	return encode(out[0].Interface())
 }
 
 // Handlers holds the handlers of all domains, by tool.
@@ -77,11 +77,12 @@ var (
 	contextType = reflect.TypeFor[context.Context]()
 	txType      = reflect.TypeFor[Tx]()
 	callType    = reflect.TypeFor[*Call]()
+	durableType = reflect.TypeFor[*Durable]()
 	errorType   = reflect.TypeFor[error]()
 )
 
 // Bind finds the handlers of the domains, which are plain values or [Domain]s: each exported method is one. It opens
-// nothing, so a domain without configuration will do for a list of tools. A method with neither signature of the package
+// nothing, so a domain without configuration will do for a list of tools. A method with no signature of the package
 // comment, and two methods for one tool, are errors; Bind returns all of them at once.
 func Bind(domains ...any) (*Handlers, error) {
 	bound := &Handlers{byKey: map[string]*Handler{}}
@@ -111,10 +112,11 @@ func newHandler(domain reflect.Value, typeName string, method reflect.Method) (*
 	h := &Handler{Func: typeName + "." + method.Name, File: fileOf(method), fn: domain.MethodByName(method.Name)}
 	t := h.fn.Type()
 	h.Transactional = takes(t, contextType, txType, callType)
-	if !h.Transactional && !takes(t, contextType, callType) {
+	h.Durable = takes(t, contextType, durableType)
+	if !h.Transactional && !h.Durable && !takes(t, contextType, callType) {
 		return nil, fmt.Errorf("%s in %s is not a handler: a domain's exported methods must have the form "+
-			"func(context.Context, handlers.Tx, *handlers.Call, In) (Out, error), or the same without the Tx, with a struct as In; this one is %s",
-			h.Func, h.File, t)
+			"func(context.Context, handlers.Tx, *handlers.Call, In) (Out, error), or the same without the Tx, or with a *handlers.Durable "+
+			"in place of both, with a struct as In; this one is %s", h.Func, h.File, t)
 	}
 	h.Input, h.Output = t.In(t.NumIn()-1), t.Out(0)
 	return h, nil

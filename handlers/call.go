@@ -4,13 +4,16 @@
 // Comms.SendSMS. A program lists its domains: plain values, or a [Domain] where one needs configuration or tables. [Bind]
 // finds their methods. The domains that come with GEM are packages below this one; none is needed.
 //
-// A method has one of two signatures. The choice tells the worker what it may do when a process dies:
+// A method has one of three signatures. The choice tells the worker what it may do when a process dies:
 //
 //	// All effects are rows in Postgres: they commit together with the receipt, once, or not at all.
 //	func (Leads) Create(ctx context.Context, tx handlers.Tx, call *handlers.Call, in Create) (Created, error)
 //
 //	// Effects outside Postgres, such as a mail or an HTTP request: they cannot be taken back.
 //	func (Comms) SendSMS(ctx context.Context, call *handlers.Call, in SendSMS) (SMSSent, error)
+//
+//	// Several effects of any kind: each is a step, whose result is kept, and the handler goes on where it was: see [Step].
+//	func (Quotes) Send(ctx context.Context, call *handlers.Durable, in SendQuote) (QuoteSent, error)
 //
 // In is a struct that the call's input is decoded into; Out is encoded as the receipt's result. An error ends the call as
 // failed, unless it is a [NotConfigured] or a [TransientError]; a [Failure] adds a code and details. A method must return

@@ -84,6 +84,21 @@ func (c *Call) Called(service, endpoint string, statusCode int) {
 	})
 }
 
+// Add appends the effects of others.
+func (e *Effects) Add(others Effects) {
+	e.DBWrites = append(e.DBWrites, others.DBWrites...)
+	e.DBReads = append(e.DBReads, others.DBReads...)
+	e.MessagesSent = append(e.MessagesSent, others.MessagesSent...)
+	e.FilesWritten = append(e.FilesWritten, others.FilesWritten...)
+	e.ExternalCalls = append(e.ExternalCalls, others.ExternalCalls...)
+}
+
+// TakeEffects returns the effects so far and forgets them. It is for workers, which keep those of steps apart.
+func (c *Call) TakeEffects() (all Effects) {
+	c.record(func(e *Effects) { all, *e = *e, Effects{} })
+	return all
+}
+
 // Effects returns the effects so far.
 func (c *Call) Effects() (all Effects) {
 	c.record(func(e *Effects) {

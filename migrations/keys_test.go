@@ -263,7 +263,7 @@ func TestAHeartbeatWakesThoseOfAHundredKeysAtMost(t *testing.T) {
 	insert(t, db, "select gem.start_worker('w', 999, '', '', '1 hour'); insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 500)")
 	insert(t, db, `
 		set session_replication_role = replica;
-		update core_tool_calls set status = 'waiting', computed_key = seq::text, updated_at = now() - interval '1 minute';
+		update core_tool_calls set status = 'waiting', waits_for = 'key', computed_key = seq::text, updated_at = now() - interval '1 minute';
 		set session_replication_role = origin`)
 	for want := 400.0; want >= 0; want -= 100 {
 		insert(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', false)")

@@ -312,10 +312,11 @@ func TestAWorkerIsGivenOnlyCallsThatItsProgramCanRun(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	insert(t, db, `
-		insert into core_tool_calls (tool_name, priority) values ('a.b', 5), ('a.c', 0);
-		update core_tool_calls set needs = 'steps' where tool_name = 'a.b';
 		select gem.start_worker('before', 1, '', '', '1 hour');
-		select gem.start_worker('after', 1, '', '', '1 hour', '{steps}')`)
+		select gem.start_worker('after', 1, '', '', '1 hour', '{steps}');
+		insert into core_tool_calls (tool_name) values ('a.b')`)
+	insert(t, db, `select gem.step(c.id, 1, 'after', 'step', '{"name": "x"}', 0, false), gem.release(c.id, 1, 'after') from gem.claim('after', 1, true) c`)
+	insert(t, db, "insert into core_tool_calls (tool_name) values ('a.c')")
 	if got := texts(t, db, "select tool_name from gem.claim('before', 9, true)"); !slices.Equal(got, []string{"a.c"}) {
 		t.Errorf("a worker that states no capability got %v", got)
 	}

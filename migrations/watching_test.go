@@ -125,7 +125,7 @@ func TestTheQueueIsCountedByState(t *testing.T) {
 	insert(t, db, `
 		set session_replication_role = replica;
 		update core_tool_calls set run_at = now() - interval '5 hours' where status = 'queued' and tool_name = 'a.b' and run_at < now();
-		update core_tool_calls set status = 'waiting', computed_key = 'k' where id = (select id from core_tool_calls where status = 'queued' and run_at < now() limit 1);
+		update core_tool_calls set status = 'waiting', waits_for = 'key', computed_key = 'k' where id = (select id from core_tool_calls where status = 'queued' and run_at < now() limit 1);
 		set session_replication_role = origin`)
 	for what, want := range map[string]float64{
 		"select count(*) from gem.queue":                                                 2,

@@ -33,6 +33,7 @@ const (
 	WorkerLost      Code = "worker_lost"      // an attempt lost its worker, and none is left
 	Cancelled       Code = "cancelled"        // someone asked to cancel the call
 	NotAllowed      Code = "not_allowed"      // the tool is closed to signed-in users, and one of them made the call
+	JournalFull     Code = "journal_full"     // a durable call has made more steps than it may
 	KeyReused       Code = "key_reused"       // the key succeeded before with another input, and the tool refuses that
 )
 

@@ -101,6 +101,7 @@ func (p *parser) tool(at string, entry map[string]any) *Tool {
 			KeyField:     as[string](valueAt(entry, "/idempotency/key_field")),
 			OnOtherInput: OnOtherInput(as[string](valueAt(entry, "/idempotency/on_other_input"))),
 		},
+		Calls:         texts(entry["calls"]),
 		Timeout:       milliseconds(entry["timeout_ms"]),
 		ReceiptFields: texts(entry["receipt_fields"]),
 		Retry: Retry{ // with the defaults that its documentation states

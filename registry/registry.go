@@ -40,6 +40,8 @@ type Tool struct {
 	// permission but read:db and write:db.
 	Frontends   bool
 	Idempotency Idempotency
+	// Calls are the tools that its handler may call, if it is durable: names, and domains as in leads.*; none by default.
+	Calls []string
 	// Timeout ends a run of the tool: 1 ms to 24 h.
 	Timeout time.Duration
 	// ReceiptFields are the paths that a reader of a receipt looks at first, such as result.lead_id; there may be none.
@@ -62,6 +64,12 @@ func (t *Tool) ClosedBecause() string {
 	}
 	beyond := slices.DeleteFunc(slices.Clone(t.Permissions), ofDatabase)
 	return "needs the permission " + strings.Join(beyond, " and ")
+}
+
+// MayCall reports whether the tool's handler may call another tool.
+func (t *Tool) MayCall(tool string) bool {
+	domain, _, _ := strings.Cut(tool, ".")
+	return slices.Contains(t.Calls, tool) || slices.Contains(t.Calls, domain+".*")
 }
 
 func ofDatabase(permission string) bool { return permission == "read:db" || permission == "write:db" }

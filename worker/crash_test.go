@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gemworker/gem/audit"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/pgpool"
@@ -68,6 +70,39 @@ func (c Crash) Write(ctx context.Context, tx handlers.Tx, call *handlers.Call, i
 	return c.then(ctx, call, in)
 }
 
+// Flow sends, writes a row and charges, each in a step of its own.
+func (c Crash) Flow(ctx context.Context, d *handlers.Durable, in Task) (Done, error) {
+	post := func(what string) func(context.Context) (string, error) {
+		return func(ctx context.Context) (string, error) {
+			request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.sink, strings.NewReader(what))
+			if err != nil {
+				return "", err
+			}
+			answer, err := http.DefaultClient.Do(request)
+			if err != nil {
+				return "", err
+			}
+			d.Called("sink", what, answer.StatusCode)
+			return what, answer.Body.Close()
+		}
+	}
+	if _, err := handlers.Step(ctx, d, "send", post("send")); err != nil {
+		return Done{}, err
+	}
+	if _, err := handlers.StepTx(ctx, d, "row", func(ctx context.Context, tx handlers.Tx) (int, error) {
+		d.Wrote("lab_rows", handlers.Insert, in.Text)
+		_, err := tx.Exec(ctx, "insert into lab_rows (text) values ($1)", in.Text)
+		return 1, err
+	}); err != nil {
+		return Done{}, err
+	}
+	charged, err := handlers.StepOnce(ctx, d, "charge", post("charge"))
+	if errors.Is(err, handlers.ErrUnknown) {
+		return Done{Text: "unknown"}, nil
+	}
+	return Done{Text: charged}, err
+}
+
 func (c Crash) then(ctx context.Context, call *handlers.Call, in Task) (Done, error) {
 	switch {
 	case in.Then == "transient once" && call.Attempt == 1:
@@ -89,7 +124,7 @@ func crashRegistry(mode string) []byte {
 		keyField = "key"
 	}
 	return labRegistry("1.0.0", tool{name: "crash.send", mode: mode, keyField: keyField, onOther: onOther},
-		tool{name: "crash.write", mode: mode, keyField: keyField, onOther: onOther})
+		tool{name: "crash.write", mode: mode, keyField: keyField, onOther: onOther}, tool{name: "crash.flow"})
 }
 
 // doomed is the process that dies. It works until its point comes.
@@ -112,8 +147,10 @@ func doomed() {
 	}
 	options := worker.Options{Calls: pool, Control: pool, Registry: reg, Handlers: bound, Concurrency: 1, Name: "doomed",
 		HeartbeatInterval: 50 * time.Millisecond, DeadAfter: 400 * time.Millisecond}
-	worker.SetHook(&options, func(p string) {
-		if p == point {
+	passed := map[string]int{}
+	worker.SetHook(&options, func(p string) { // calls run one after another here
+		passed[p]++
+		if p == point || fmt.Sprintf("%s %d", p, passed[p]) == point {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {} // until it comes
 		}
@@ -233,6 +270,77 @@ func TestAWorkerThatDiesAtAnyPointCostsNoCallAndDoublesNone(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+func TestAFlowWhoseWorkerDiesAtAnyPointGoesOnWhereItWas(t *testing.T) {
+	t.Parallel()
+	for _, s := range []struct {
+		point           string
+		sends, charges  int    // what the server outside got, over all attempts
+		charge          string // what the handler knows of it
+		steps, attempts int    // that ended on the worker that died; of all
+	}{
+		{"before work 1", 1, 1, "charge", 0, 2},
+		{"after work 1", 2, 1, "charge", 0, 2},
+		{"before step 1", 2, 1, "charge", 0, 2},
+		{"after step 1", 1, 1, "charge", 1, 2},
+		{"before work 2", 1, 1, "charge", 1, 2},
+		{"after work 2", 1, 1, "charge", 1, 2},
+		{"before step 2", 1, 1, "charge", 1, 2},
+		{"after step 2", 1, 1, "charge", 2, 2},
+		{"before began", 1, 1, "charge", 2, 2},
+		{"after began", 1, 0, "unknown", 2, 2},
+		{"before work 3", 1, 0, "unknown", 2, 2},
+		{"after work 3", 1, 1, "unknown", 2, 2},
+		{"before step 3", 1, 1, "unknown", 2, 2},
+		{"after step 3", 1, 1, "charge", 3, 2},
+		{"before receipt", 1, 1, "charge", 3, 2},
+		{"after receipt", 1, 1, "charge", 3, 1},
+	} {
+		t.Run(s.point, func(t *testing.T) {
+			t.Parallel()
+			var mu sync.Mutex
+			got := map[string]int{}
+			sink := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				what, _ := io.ReadAll(r.Body)
+				mu.Lock()
+				got[string(what)]++
+				mu.Unlock()
+			}))
+			defer sink.Close()
+			defer http.DefaultClient.CloseIdleConnections()
+			env := handlertest.Start(t, handlertest.Options{Registry: crashRegistry("none"), NoWorker: true, Domains: []any{Crash{sink: sink.URL}}})
+			if _, err := env.DB.Exec(t.Context(), "create table lab_rows (text text)"); err != nil {
+				t.Fatal(err)
+			}
+			id := env.Insert(handlertest.Call{Tool: "crash.flow", Input: task(Task{Text: "x"})})
+			dieAt(t, s.point, testdb.RouteTo(t, env.URL), "none", sink.URL)
+			if n := len(stepsOf(t, env, id)); n != s.steps {
+				t.Errorf("%d steps had ended, want %d", n, s.steps)
+			}
+
+			env.StartWorker(func(o *worker.Options) { o.HeartbeatInterval = 50 * time.Millisecond })
+			r := env.Await(id)
+			if r.Status != receipts.Succeeded || handlertest.Output[Done](t, r).Text != s.charge || r.Attempt != s.attempts {
+				t.Errorf("attempt %d: %s %s", r.Attempt, r.Status, r.Result)
+			}
+			if names := fmt.Sprint(stepsOf(t, env, id)); names != "[send row charge]" {
+				t.Errorf("the journal has %s", names)
+			}
+			if n := rowsWith(t, env, "x"); n != 1 {
+				t.Errorf("%d rows", n)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if got["send"] != s.sends || got["charge"] != s.charges {
+				t.Errorf("the server got %v, want %d and %d", got, s.sends, s.charges)
+			}
+			report, err := audit.Database(t.Context(), env.DB, audit.Options{})
+			if err != nil || report.Faults != 0 {
+				t.Errorf("audit: %+v (%v)", report, err)
+			}
+		})
 	}
 }
 

@@ -52,7 +52,7 @@ func (a *attempt) write(e *end) *end {
 	switch e.how {
 	case receipted:
 		if a.tx != nil && a.tx.Open() {
-			written, err := a.tx.Finish(a.final(e.outcome))
+			written, err := a.tx.Finish(a.final(e.outcome).Statement())
 			if err != nil {
 				return a.write(a.endOfCommit(err, written))
 			}
@@ -72,7 +72,7 @@ func (a *attempt) write(e *end) *end {
 		}
 	case released:
 		err = a.persist(context.Background(), "hand the call over", func(ctx context.Context) error {
-			return store.Release(ctx, a.options.Calls, a.Attempt)
+			return store.Release(ctx, a.options.Calls, a.Attempt, a.notKept())
 		})
 	}
 	switch {
@@ -167,7 +167,7 @@ func (a *attempt) failure(err error) receipts.Outcome {
 		return receipts.Failure(code, failed.Message, failed.Details)
 	}
 	var details any
-	if spent := a.Spent() + 1; spent > 1 {
+	if spent := a.spent() + 1; spent > 1 {
 		details = map[string]int{"attempts": spent}
 	}
 	return receipts.Failure(receipts.ExecutionError, publicMessage(err), details)
@@ -200,11 +200,15 @@ const maxKeyValue = 1 << 10
 // final is the receipt of an outcome, with the effects that the handler has recorded.
 func (a *attempt) final(outcome receipts.Outcome) store.Final {
 	var effects receipts.Effects
-	if a.call != nil {
-		effects.Effects = a.call.Effects()
+	if a.steps != nil {
+		effects.Effects = a.steps.effects()
+	}
+	if a.call != nil && !a.handler.Durable {
+		own := a.call.Effects()
 		if a.handler.Transactional && !a.tx.Open() {
-			effects.DBWrites = nil // they went with the transaction
+			own.DBWrites = nil // they went with the transaction
 		}
+		effects.Add(own)
 	}
 	if a.tool != nil {
 		key := &effects.Idempotency
@@ -230,7 +234,7 @@ func (a *attempt) final(outcome receipts.Outcome) store.Final {
 func (a *attempt) writeReceipt(e *end) (*end, error) {
 	final, refusals := a.final(e.outcome), 0
 	err := a.persist(context.Background(), "write the receipt", func(ctx context.Context) error {
-		err := a.lanes.Write(ctx, final)
+		err := a.lanes.Write(ctx, final.Statement())
 		switch {
 		case store.IsGone(err): // the receipt that it was to repeat was pruned meanwhile: the call is decided again
 			e = &end{how: released}
@@ -254,7 +258,7 @@ func (a *attempt) writeReceipt(e *end) (*end, error) {
 func (a *attempt) putBack(reason error) (again time.Time, err error) {
 	failure := receipts.Failure(receipts.ExecutionError, publicMessage(reason), nil)
 	err = a.persist(context.Background(), "put the call back", func(ctx context.Context) error {
-		again, err = store.Retry(ctx, a.options.Calls, a.Attempt, failure, a.tool.Retry.MaxAttempts, a.tool.Retry.Backoff)
+		again, err = store.Retry(ctx, a.options.Calls, a.Attempt, failure, a.tool.Retry.MaxAttempts, a.tool.Retry.Backoff, a.notKept())
 		return err
 	})
 	if err == nil && !again.IsZero() {

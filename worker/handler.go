@@ -73,7 +73,7 @@ func (a *attempt) runHandler(ctx context.Context) (json.RawMessage, error) {
 				r = result{err: &panicked{text}}
 			}
 		}()
-		output, err := a.handler.Run(ctx, a.tx, a.call)
+		output, err := a.handler.Run(ctx, a.call, a.tx, a.steps)
 		next := result{output: output, err: plain(err)}
 		if err == nil {
 			next.faults, next.left = a.tool.CheckOutput(output, false)

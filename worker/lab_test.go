@@ -310,6 +310,7 @@ type tool struct {
 	onOther  string
 	timeout  time.Duration // ten minutes: none is to be hit unless a test says so
 	attempts int           // 3
+	calls    []string
 
 	permissions []string
 }
@@ -344,7 +345,7 @@ func labRegistry(version string, tools ...tool) []byte {
 			"output_schema": object{"type": "object", "required": []string{"text"},
 				"properties": object{"text": text, "extra": object{"not": object{"const": 1}}}},
 			"idempotency": idempotency, "timeout_ms": tl.timeout.Milliseconds(), "permissions": append([]string{}, tl.permissions...),
-			"retry": object{"max_attempts": tl.attempts, "backoff_ms": 1},
+			"calls": append([]string{}, tl.calls...), "retry": object{"max_attempts": tl.attempts, "backoff_ms": 1},
 		})
 	}
 	encoded, err := json.Marshal(object{"version": version, "tools": entries})

@@ -29,6 +29,7 @@ type modelCall struct {
 	Key      string // held while running, waited for while waiting
 	Retries  int
 	Losses   int
+	Durable  bool
 	Cancel   bool
 	Journal  []string
 	Receipts int
@@ -93,12 +94,12 @@ func (m *model) in(status string, also func(*modelCall) bool) []*modelCall {
 }
 
 // claim says which calls a claim takes: one suspect first, then the others in their order.
-func (m *model) claim(limit int, suspect bool) []*modelCall {
+func (m *model) claim(limit int, suspect, steps bool) []*modelCall {
 	order := func(a, b *modelCall) int {
 		return cmp.Or(b.Priority-a.Priority, a.place-b.place)
 	}
-	ready := m.in("queued", func(c *modelCall) bool { return !c.later && c.Losses < 2 })
-	suspects := m.in("queued", func(c *modelCall) bool { return !c.later && c.Losses >= 2 })
+	ready := m.in("queued", func(c *modelCall) bool { return !c.later && c.Losses < 2 && (steps || !c.Durable) })
+	suspects := m.in("queued", func(c *modelCall) bool { return !c.later && c.Losses >= 2 && (steps || !c.Durable) })
 	slices.SortFunc(ready, order)
 	slices.SortFunc(suspects, order)
 	var taken []*modelCall
@@ -162,7 +163,7 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 		return false
 	}
 	for _, w := range workers {
-		exec("select gem.start_worker($1, 5, '', '', '1 hour')", w)
+		exec("select gem.start_worker($1, 5, '', '', '1 hour', case when $1 = 'c' then '{}'::text[] else '{steps}' end)", w)
 		m.alive[w] = true
 	}
 	worker := rapid.SampledFrom(workers)
@@ -200,7 +201,7 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 				return
 			}
 			var want []string
-			for _, c := range m.claim(limit, suspect) {
+			for _, c := range m.claim(limit, suspect, w != "c") {
 				c.Holder, c.hit = w, ""
 				c.move("running", "claimed")
 				c.Attempt++
@@ -243,6 +244,19 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 			}
 			if verdict != want {
 				rt.Fatalf("%s, want %s", verdict, want)
+			}
+		},
+		"step": func(rt *rapid.T) {
+			a, event := attempt(rt), rapid.SampledFrom([]string{"began", "step"}).Draw(rt, "event")
+			_, err := db.Exec(ctx, "select gem.step($1, $2, $3, $4, jsonb_build_object('name', gen_random_uuid()), (select steps from core_tool_calls where id = $1), false)",
+				a.call, a.number, a.worker, event)
+			if refused(err) != !m.holds(a) {
+				rt.Fatalf("%+v: %v", a, err)
+			}
+			if m.holds(a) {
+				c := m.call(a.call)
+				c.Durable, c.Retries, c.Losses = true, 0, 0
+				c.Journal = append(c.Journal, event)
 			}
 		},
 		"finish": func(rt *rapid.T) {
@@ -385,7 +399,7 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 func compareWithModel(rt *rapid.T, db *pgxpool.Pool, m *model) {
 	rows, err := db.Query(context.Background(), `
 		select c.id::text, c.status, c.attempt, case when c.status = 'running' then c.claimed_by else '' end,
-			c.priority, case when c.status in ('running', 'waiting') then coalesce(c.computed_key, '') else '' end, c.retries, c.losses,
+			c.priority, case when c.status in ('running', 'waiting') then coalesce(c.computed_key, '') else '' end, c.retries, c.losses, c.steps > 0,
 			c.cancel_requested_at is not null, coalesce(j.events, '{}'),
 			(select count(*) from core_tool_receipts r where r.call_id = c.id and r.status = c.status)::int
 		from core_tool_calls c
@@ -396,7 +410,7 @@ func compareWithModel(rt *rapid.T, db *pgxpool.Pool, m *model) {
 	}
 	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
 		var c modelCall
-		err := row.Scan(&c.ID, &c.Status, &c.Attempt, &c.Holder, &c.Priority, &c.Key, &c.Retries, &c.Losses, &c.Cancel, &c.Journal, &c.Receipts)
+		err := row.Scan(&c.ID, &c.Status, &c.Attempt, &c.Holder, &c.Priority, &c.Key, &c.Retries, &c.Losses, &c.Durable, &c.Cancel, &c.Journal, &c.Receipts)
 		return c.line(), err
 	})
 	if err != nil {
@@ -419,5 +433,5 @@ func (c *modelCall) line() string {
 	if c.Status == "running" || c.Status == "waiting" {
 		key = c.Key
 	}
-	return fmt.Sprint(c.ID, c.Status, c.Attempt, holder, c.Priority, key, c.Retries, c.Losses, c.Cancel, c.Journal, c.Receipts)
+	return fmt.Sprint(c.ID, c.Status, c.Attempt, holder, c.Priority, key, c.Retries, c.Losses, c.Durable, c.Cancel, c.Journal, c.Receipts)
 }

@@ -31,7 +31,8 @@ type attempt struct {
 	// inputDiffers: the key succeeded before with another input.
 	inputDiffers bool
 	call         *handlers.Call // what the handler knows, and where it records its effects; nil until it runs
-	tx           *lanes.Tx      // the handler's transaction; nil until the handler runs
+	tx           *lanes.Tx      // the handler's transaction; nil until the handler runs, and for a durable one
+	steps        *steps         // of a durable handler, and of a call that has steps
 	cause        error          // why the call's context had ended when the last step did; nil if it had not
 }
 
@@ -59,6 +60,11 @@ func (w *Worker) run(c *claimedCall) *end {
 // decide ends what can be decided without running anything: the call was cancelled or taken away, the worker stops, the tool is
 // unknown or closed, the input is wrong, nobody wrote a handler, or lost attempts forbid another.
 func (a *attempt) decide(ctx context.Context) *end {
+	if a.Steps > 0 {
+		if end := a.readSteps(ctx); end != nil {
+			return end
+		}
+	}
 	if end := a.endedBefore(ctx); end != nil {
 		return end
 	}
@@ -66,11 +72,13 @@ func (a *attempt) decide(ctx context.Context) *end {
 	if a.tool, known = a.options.Registry.Tool(a.Tool); !known {
 		return a.leaveUnknown(ctx)
 	}
-	if a.SignedIn && !a.tool.Frontends {
+	if a.SignedIn && !a.Child && !a.tool.Frontends {
 		return a.notAllowed()
 	}
-	if end := a.checkInput(ctx); end != nil {
-		return end
+	if a.Steps == 0 { // a call that has begun goes on
+		if end := a.checkInput(ctx); end != nil {
+			return end
+		}
 	}
 	if a.handler, bound = a.options.Handlers.For(a.tool.Name); !bound {
 		return ended(receipts.Unconfigured(fmt.Sprintf("The tool %s is registered, but this worker has no handler for it.", a.tool.Name), nil,
@@ -208,6 +216,9 @@ func (a *attempt) execute(ctx context.Context) *end {
 		ID: a.CallID, Tool: a.tool.Name, Attempt: a.Number, SessionID: a.SessionID, CreatedBy: a.CreatedBy,
 		SignedIn: a.SignedIn, Input: a.Input,
 	}
+	if a.handler.Durable {
+		return a.executeSteps(ctx)
+	}
 	ctx, a.tx = a.lanes.Begin(ctx, a.tool.Timeout)
 
 	output, err := a.runHandler(ctx)
@@ -218,15 +229,40 @@ func (a *attempt) execute(ctx context.Context) *end {
 	return a.endOf(err, a.rollback())
 }
 
+// executeSteps runs a durable handler, which has no transaction of its own, up to its end or to a step that ends the attempt.
+func (a *attempt) executeSteps(ctx context.Context) *end {
+	switch {
+	case a.steps != nil:
+	case a.Number > 1: // which may have done something without making progress
+		if end := a.readSteps(ctx); end != nil {
+			return end
+		}
+	default:
+		a.steps = newSteps(a)
+	}
+	output, err := a.runHandler(a.steps.start(ctx))
+	end := a.steps.stop()
+	a.at("after", "handler")
+	switch {
+	case end != nil:
+		return end
+	case err == nil:
+		return ended(receipts.Success(output))
+	}
+	return a.endOf(err, nil)
+}
+
 // mayRunAgain reports whether a second run does no harm: the first one's rows went with its transaction, or the tool promises
 // that running twice is like running once.
 func (a *attempt) mayRunAgain() bool {
-	return a.handler.Transactional || a.tool.Idempotency.Mode != registry.None
+	return a.handler.Transactional || a.handler.Durable || a.tool.Idempotency.Mode != registry.None
 }
 
 // mayHaveDone says on a receipt what an attempt that was cut short may have done.
 func (a *attempt) mayHaveDone() string {
 	switch {
+	case a.handler.Durable:
+		return "What its steps did stays, and is in its effects; a step that was cut short may have done more."
 	case a.handler.Transactional:
 		return "Nothing of it stays: its rows went with its transaction."
 	case a.call == nil: // it ran on another worker

@@ -135,6 +135,13 @@ func frontendLinks(traceparent string) []trace.Link {
 	return []trace.Link{{SpanContext: made}}
 }
 
+// traceparent is the W3C trace context of the span; empty if it is not recorded.
+func (s *attemptSpan) traceparent() string {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(s.ctx, carrier)
+	return carrier["traceparent"]
+}
+
 // end ends the span of an attempt, and counts the attempt.
 func (s *attemptSpan) end(e *end) {
 	code := e.outcome.Code
@@ -165,7 +172,7 @@ func (s *attemptSpan) end(e *end) {
 func known(code receipts.Code) string {
 	switch code {
 	case receipts.UnknownTool, receipts.ValidationError, receipts.ExecutionError, receipts.Timeout, receipts.Panic, receipts.OutputInvalid,
-		receipts.OutcomeUnknown, receipts.WorkerLost, receipts.Cancelled, receipts.NotAllowed, receipts.KeyReused,
+		receipts.OutcomeUnknown, receipts.WorkerLost, receipts.Cancelled, receipts.NotAllowed, receipts.KeyReused, receipts.JournalFull,
 		receipts.Code(notHeld), receipts.Code(leftToRecovery):
 		return string(code)
 	}

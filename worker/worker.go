@@ -197,6 +197,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	if w.options.ListenURL != "" {
 		beside.Go(func() { w.listen(services) })
 	}
+	if w.hasDurable() {
+		beside.Go(func() { w.timers(services) })
+	}
 	w.log.Info("worker started", zap.String("worker_id", w.id), zap.Int("concurrency", w.options.Concurrency),
 		zap.String("registry_version", w.options.Registry.Version), zap.Duration("poll_interval", w.options.PollInterval))
 
@@ -235,12 +238,12 @@ func (w *Worker) register(ctx context.Context) error {
 	})
 }
 
-// capabilities are what a call may need of this worker: that it knows a tool. A call that needs another capability is not claimed.
+// capabilities are what a call may need of this worker: that it goes on with the steps of another, and that it knows a tool. A call that needs another capability is not claimed.
 func (w *Worker) capabilities() []string {
 	tools := w.options.Registry.Tools()
-	all := make([]string, len(tools))
-	for i, t := range tools {
-		all[i] = knows(t.Name)
+	all := []string{"steps"}
+	for _, t := range tools {
+		all = append(all, knows(t.Name))
 	}
 	return all
 }

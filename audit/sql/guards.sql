@@ -15,8 +15,9 @@ from (
   select 'unique index', e.rel, e.guard, case when i.indexrelid is null then 'is missing' when not i.indisunique then 'is not unique'
     when not (i.indisvalid and i.indisready and i.indislive) then 'is not valid' end
   from (values
-    ('core_tool_calls', 'gem_calls_one_running_per_key'), ('core_tool_receipts', 'gem_receipts_one_per_call'),
-    ('core_tool_receipts', 'gem_receipts_one_success_per_key'), ('core_tool_events', 'core_tool_events_pkey')
+    ('core_tool_calls', 'gem_calls_one_holder_per_key'), ('core_tool_calls', 'gem_calls_one_child_per_step'),
+    ('core_tool_receipts', 'gem_receipts_one_per_call'), ('core_tool_receipts', 'gem_receipts_one_success_per_key'),
+    ('core_tool_events', 'core_tool_events_pkey')
   ) e (rel, guard)
   left join pg_index i on i.indrelid = ('public.' || e.rel)::regclass and i.indexrelid = to_regclass('public.' || e.guard)
 

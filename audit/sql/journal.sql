@@ -2,8 +2,9 @@
 -- order before it says who held the call, and all of that before it can be replayed: so each call is reported by the first
 -- rule that it breaks.
 --
--- A request to cancel changes no state: `cancel_requested` is left out of the walk from event to event, and checked
--- separately. An imported journal begins in the state in which the earlier GEM left the call.
+-- A request to cancel, the steps of a durable call and what comes of its children and times change no state: such events are left
+-- out of the walk from one to the next, and checked separately. An imported journal begins in the state in which the earlier GEM left
+-- the call.
 with event as (
   select call_id, seq, at, event, attempt, worker_id, data,
     -- The state after the event: see the picture in migrations/functions/states.sql.
@@ -16,6 +17,11 @@ with event as (
       when 'waiting' then 'waiting'
       when 'imported' then coalesce(data ->> 'status', '')
       when 'cancel_requested' then null
+      when 'began' then null
+      when 'step' then null
+      when 'called' then null
+      when 'returned' then null
+      when 'timed_out' then null
       when 'woken' then 'queued'
       when 'retried' then 'queued'
       when 'released' then 'queued'
@@ -33,11 +39,10 @@ with event as (
     lag(at) over journal as held_since,
     lead(seq) over journal is null as last
   from event
-  window journal as (partition by call_id order by event = 'cancel_requested' desc, seq)
+  window journal as (partition by call_id order by state is null desc, seq)
 ), checked as (
   select *,
-    case event
-      when 'cancel_requested' then true
+    state is null or case event -- see of_none
       when 'queued' then before is null
       when 'claimed' then before = 'queued'
       when 'succeeded' then before = 'running'
@@ -49,6 +54,11 @@ with event as (
     end as legal,
     case event
       when 'cancel_requested' then worker_id is null
+      when 'timed_out' then worker_id is not null
+      when 'began' then true -- by the holder: see of_none
+      when 'step' then true
+      when 'called' then true
+      when 'returned' then true -- by the child's worker, or by whoever cancelled the child
       when 'queued' then attempt = 0 and worker_id is null
       when 'claimed' then attempt = attempt_before + 1 and worker_id is not null
       when 'woken' then attempt = attempt_before and worker_id is not null
@@ -76,7 +86,9 @@ with event as (
     max(data ->> 'priority') filter (where seq = 1) as priority,
     -- An end of a call that nobody runs is a request to cancel too.
     max(at) filter (where last and event = 'failed' and before <> 'running') as ended_unrun_at,
+    max(case when data ? 'for' then 'call or time' else 'key' end) filter (where last and event = 'waiting') as waits_for,
     max(data ->> 'key') filter (where last and event = 'waiting') as key,
+    (max((data -> 'for')::text) filter (where last and event = 'waiting'))::jsonb as waits,
     max(data ->> 'receipt_id') filter (where last) as receipt,
     max(at) filter (where last) as ended_at,
     bool_or(event = 'imported') as imported
@@ -84,27 +96,53 @@ with event as (
   group by call_id
 ), seldom as (
   select call_id,
-    count(*) filter (where event = 'retried') as retries,
-    count(*) filter (where event = 'lost') as losses,
+    -- Those before the last progress of a durable call do not count.
+    count(*) filter (where event = 'retried' and seq > last_progress) as retries,
+    count(*) filter (where event = 'lost' and seq > last_progress) as losses,
+    count(*) filter (where progress) as steps,
     substr(max(lpad(seq::text, 10, '0') || (data ->> 'run_at')) filter (where event = 'retried'), 11) as run_at,
     count(*) filter (where event = 'cancel_requested') as cancels,
     min(at) filter (where event = 'cancel_requested') as cancelled_at
-  from public.core_tool_events
-  where event in ('retried', 'lost', 'cancel_requested')
+  from (
+    select *, coalesce(max(seq) filter (where progress) over (partition by call_id), 0) as last_progress
+    from (
+      select *, event in ('began', 'step', 'called', 'timed_out') or event = 'waiting' and data ? 'for' as progress
+      from public.core_tool_events
+      where event in ('retried', 'lost', 'cancel_requested', 'began', 'step', 'called', 'timed_out', 'waiting')) known) e
   group by call_id
-), cancel_of_none as (
-  select c.call_id, min(c.seq) as seq
-  from public.core_tool_events c
-  left join public.core_tool_events p on p.call_id = c.call_id and p.seq = c.seq - 1 and p.attempt = c.attempt
-    and (p.event = 'claimed' or p.event = 'imported' and p.data ->> 'status' = 'running')
-  where c.event = 'cancel_requested' and p.call_id is null
-  group by c.call_id
+), came as (
+  select call_id, data ->> 'name' as name from public.core_tool_events where event = 'returned'
+  union
+  select call_id, jsonb_array_elements_text(case when jsonb_typeof(data -> 'names') = 'array' then data -> 'names' end)
+  from public.core_tool_events where event = 'timed_out'
+), awaited as ( -- how many of the names that a call waits for have not come
+  select w.call_id, count(*) filter (where came.name is null) as to_come
+  from walked w
+  cross join jsonb_array_elements_text(case when jsonb_typeof(w.waits) = 'array' then w.waits end) n (name)
+  left join came on came.call_id = w.call_id and came.name = n.name
+  group by w.call_id
+), aside as ( -- what changes no state, with the last event before it that did
+  select call_id, seq, event, attempt, worker_id, state, max(seq) filter (where state is not null) over (partition by call_id order by seq) as after
+  from event
+), of_none as (
+  select a.call_id, min(lpad(a.seq::text, 10, '0') || a.event) as first
+  from aside a
+  left join public.core_tool_events p on p.call_id = a.call_id and p.seq = a.after and p.attempt = a.attempt
+    and case
+      when a.event = 'cancel_requested' then p.event = 'claimed' or p.event = 'imported' and p.data ->> 'status' = 'running'
+      -- A child may end at any time before its parent does.
+      when a.event = 'returned' then p.event in ('claimed', 'waiting', 'woken', 'retried', 'released', 'lost')
+      when a.event = 'timed_out' and p.event = 'waiting' then p.data ? 'for'
+      else p.event = 'claimed' and p.worker_id = a.worker_id
+    end
+  where a.state is null and p.call_id is null
+  group by a.call_id
 ), replayed as (
-  select c.id as call, w.*, c.events as counted, s.cancels, n.seq as cancel_of_none, r.id as receipt_id, r.created_at as receipt_at,
+  select c.id as call, w.*, c.events as counted, s.cancels, n.first as of_none, r.id as receipt_id, r.created_at as receipt_at,
     case
       when c.id is null then 'journal-orphan'
       when (w.lowest = 1 and w.highest = w.events and w.events = c.events) is not true then 'journal-gaps'
-      when w.disorder is not null or s.cancels > 1 or n.seq is not null then 'journal-order'
+      when w.disorder is not null or s.cancels > 1 or n.first is not null then 'journal-order'
       when w.stranger is not null then 'journal-holder'
     end as broken,
     concat_ws('; ',
@@ -120,6 +158,8 @@ with event as (
         then format('retries is %s, and %s by the journal', c.retries, coalesce(s.retries, 0)) end,
       case when c.losses is distinct from coalesce(s.losses, 0)
         then format('losses is %s, and %s by the journal', c.losses, coalesce(s.losses, 0)) end,
+      case when c.steps is distinct from coalesce(s.steps, 0)
+        then format('steps is %s, and %s by the journal', c.steps, coalesce(s.steps, 0)) end,
       case when c.run_at is distinct from coalesce(s.run_at, w.run_at)::timestamptz
         then format('run_at is %s, and %s by the journal', c.run_at, coalesce(s.run_at, w.run_at, 'null')) end,
       case when c.priority is distinct from w.priority::integer
@@ -127,9 +167,16 @@ with event as (
       case when c.cancel_requested_at is distinct from coalesce(s.cancelled_at, w.ended_unrun_at)
         then format('cancel_requested_at is %s, and %s by the journal', coalesce(c.cancel_requested_at::text, 'null'),
           coalesce(s.cancelled_at, w.ended_unrun_at)::text) end,
-      -- A running call holds its key without an event.
-      case when w.state in ('queued', 'waiting') and c.computed_key is distinct from w.key
-        then format('computed_key is %s, and %s by the journal', coalesce(c.computed_key, 'null'), coalesce(w.key, 'null')) end
+      -- A running call holds its key without an event, and a durable one keeps it between its attempts.
+      case when w.state in ('queued', 'waiting') and (w.key is not null or coalesce(s.steps, 0) = 0) and c.computed_key is distinct from w.key
+        then format('computed_key is %s, and %s by the journal', coalesce(c.computed_key, 'null'), coalesce(w.key, 'null')) end,
+      case when (c.waits_for is not distinct from w.waits_for or w.waits_for = 'call or time' and c.waits_for in ('call', 'time')) is not true
+        then format('waits_for is %s, and %s by the journal', coalesce(c.waits_for, 'null'), coalesce(w.waits_for, 'null')) end,
+      case when to_jsonb(c.waits) is distinct from w.waits
+        then format('waits is %s, and %s by the journal', coalesce(to_jsonb(c.waits)::text, 'null'), coalesce(w.waits::text, 'null')) end,
+      -- If nothing is to come, that is wait-stuck.
+      case when case when w.waits is null then c.need is null else c.need between 1 and greatest(a.to_come, 1) end is not true
+        then format('need is %s, and %s by the journal', coalesce(c.need::text, 'null'), coalesce('at most ' || a.to_come, 'null')) end
     ) as differences,
     -- The last event of a call that GEM ended names its receipt, and was written in the same moment.
     r.id is not null and w.state in ('succeeded', 'failed', 'not_configured') and not (w.imported and w.events = 1)
@@ -137,7 +184,8 @@ with event as (
   from public.core_tool_calls c
   full join walked w on w.call_id = c.id
   left join seldom s on s.call_id = w.call_id
-  left join cancel_of_none n on n.call_id = w.call_id
+  left join of_none n on n.call_id = w.call_id
+  left join awaited a on a.call_id = w.call_id
   left join (select * from public.core_tool_receipts offset 0) r on r.call_id = w.call_id -- see receipts.sql
 )
 select distinct name, coalesce(call, call_id)::text as id,
@@ -146,7 +194,7 @@ select distinct name, coalesce(call, call_id)::text as id,
     when 'journal-gaps' then case when call_id is null then format('there is no journal, and the call counts %s events', counted)
       else format('there are %s events, from %s to %s, and the call counts %s', events, lowest, highest, counted) end
     when 'journal-order' then coalesce(substr(disorder, 11),
-      format('event %s is cancel_requested, and no attempt of that number ran', cancel_of_none),
+      format('event %s is %s, and no such attempt ran', substr(of_none, 1, 10)::integer, substr(of_none, 11)),
       format('%s events are cancel_requested', cancels))
     when 'journal-holder' then substr(stranger, 11)
     when 'journal-replay' then differences

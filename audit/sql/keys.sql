@@ -37,10 +37,11 @@ group by idempotency_key having count(*) > 1
 
 union all
 
+-- By the predicate of gem_calls_one_holder_per_key: a durable call keeps its key between its attempts.
 select 'key-running', min(id::text),
-  format('the key %s is held by %s running calls: %s', computed_key, count(*), string_agg(id::text, ', ' order by claimed_at, id))
+  format('the key %s is held by %s calls: %s', computed_key, count(*), string_agg(id::text, ', ' order by claimed_at, id))
 from public.core_tool_calls
-where status = 'running' and computed_key is not null
+where (status in ('running', 'queued') or status = 'waiting' and waits_for <> 'key') and computed_key is not null
 group by computed_key having count(*) > 1
 
 union all

@@ -24,10 +24,43 @@ where c.status = 'running' and coalesce(least(w.stopped_at, w.alive_until), c.cl
 union all
 
 select 'waiting-due', c.id::text,
-  format('the call has waited since %s for the key %s, and no call runs with it', c.updated_at, c.computed_key)
+  format('the call has waited since %s for the key %s, and no call holds it', c.updated_at, c.computed_key)
 from public.core_tool_calls c
-where c.status = 'waiting' and c.updated_at < now() - interval '1 minute'
-  and not exists (select from public.core_tool_calls h where h.status = 'running' and h.computed_key = c.computed_key)
+where c.status = 'waiting' and c.waits_for = 'key' and c.updated_at < now() - interval '1 minute'
+  and not exists (
+    select from public.core_tool_calls h -- as in gem_calls_one_holder_per_key
+    where h.computed_key = c.computed_key and (h.status in ('running', 'queued') or h.status = 'waiting' and h.waits_for <> 'key'))
+
+union all
+
+select 'wake-due', c.id::text, format('the call was to go on at %s, and waits', c.wake_at)
+from public.core_tool_calls c
+where c.status = 'waiting' and c.wake_at < now() - interval '1 minute'
+
+union all
+
+-- Those that run and were asked to end are cancel-due.
+select 'wake-due', p.id::text, format('the call ended at %s, and %s of its children go on', p.updated_at, count(*))
+from public.core_tool_calls p
+join public.core_tool_calls k on k.parent_call_id = p.id and k.parent_step is not null
+where p.status in ('succeeded', 'failed', 'not_configured') and p.updated_at < now() - interval '1 minute'
+  and (k.status in ('queued', 'waiting') or k.status = 'running' and k.cancel_requested_at is null)
+group by p.id, p.updated_at
+
+union all
+
+select 'wait-stuck', c.id::text, format('the call waits for %s, and all of this has come', array_to_string(c.waits, ', '))
+from public.core_tool_calls c
+join (
+  select call_id, array_agg(name) as names
+  from (
+    select call_id, data ->> 'name' as name from public.core_tool_events where event = 'returned'
+    union all
+    select call_id, jsonb_array_elements_text(data -> 'names') from public.core_tool_events where event = 'timed_out'
+  ) e
+  group by call_id
+) came on came.call_id = c.id
+where c.status = 'waiting' and c.waits <@ came.names
 
 union all
 

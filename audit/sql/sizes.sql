@@ -2,7 +2,7 @@
 with c as (
   select count(*) as calls, count(*) filter (where status in ('succeeded', 'failed', 'not_configured')) as finished,
     count(*) filter (where status = 'queued') as queued, count(*) filter (where status = 'running') as running,
-    count(*) filter (where status = 'waiting') as waiting
+    count(*) filter (where status = 'waiting') as waiting, count(*) filter (where parent_step is not null) as children
   from public.core_tool_calls
 ), r as (
   select count(*) as receipts, count(*) filter (where replay_of is not null) as hits from public.core_tool_receipts
@@ -10,6 +10,6 @@ with c as (
   select count(*) as events from public.core_tool_events
 )
 select size.*
-from c, r, e, lateral (values ('guards', 26), -- those of guards.sql
+from c, r, e, lateral (values ('guards', 27), -- those of guards.sql
   ('calls', calls), ('finished calls', finished), ('queued calls', queued), ('running calls', running),
-  ('waiting calls', waiting), ('receipts', receipts), ('hits', hits), ('events', events)) size (name, n)
+  ('waiting calls', waiting), ('children', children), ('receipts', receipts), ('hits', hits), ('events', events)) size (name, n)

@@ -64,7 +64,7 @@ func FuzzDispatch(f *testing.F) {
 			return
 		}
 		call := &handlers.Call{ID: "0b0f1c7e-0000-4000-8000-000000000001", Tool: tool.Name, Attempt: 1, Input: json.RawMessage(input)}
-		_, err := handler.Run(t.Context(), noDatabase{}, call)
+		_, err := handler.Run(t.Context(), call, noDatabase{}, nil)
 		if err != nil && strings.Contains(err.Error(), "does not fit "+handler.Func) {
 			t.Errorf("%s accepts an input that its handler cannot take: %s: %v", tool.Name, input, err)
 		}

@@ -115,7 +115,7 @@ func TestAnIDThatIsNoUUIDIsNotFound(t *testing.T) {
 		for _, id := range []string{"42", "{" + anID + "}", strings.ReplaceAll(anID, "-", ""), anID[:35] + "g", strings.Repeat("x", 100_000)} {
 			handler, _ := h.For(tool)
 			call := &handlers.Call{ID: anID, Tool: tool, Input: json.RawMessage(strings.ReplaceAll(input, "ID", id))}
-			_, err := handler.Run(t.Context(), nil, call)
+			_, err := handler.Run(t.Context(), call, nil, nil)
 			failure := (*handlers.Failure)(nil)
 			if !errors.As(err, &failure) {
 				t.Errorf("%s %.40s: got %v, want a failure", tool, id, err)

@@ -99,6 +99,7 @@ type eventData struct {
 	Priority   int            `json:"priority"`
 	Needs      string         `json:"needs"`
 	HeldBy     string         `json:"held_by"`
+	Name       string         `json:"name"` // of a step
 	LostWorker string         `json:"lost_worker"`
 	Error      receipts.Error `json:"error"`
 }
@@ -141,6 +142,13 @@ func happened(e receipts.Event) string {
 		return "the worker stops and hands it over: back in the queue"
 	case "lost":
 		return fmt.Sprintf("the worker %s died: back in the queue", data.LostWorker)
+	case "began":
+		return "begins the step " + data.Name + ", which must not run twice"
+	case "step":
+		if data.Error.Message != "" {
+			return "the step " + data.Name + " failed: " + cut(data.Error.Message, 200)
+		}
+		return "the step " + data.Name + " has ended"
 	case "cancel_requested":
 		return "someone asked to cancel it, and its worker is told to end it"
 	}

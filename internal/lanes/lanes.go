@@ -70,9 +70,9 @@ func New(pool *pgxpool.Pool) *Lanes {
 	return &Lanes{pool: pool, keeps: pgpool.KeepsStatements(pool), spare: int(pool.Config().MaxConns)}
 }
 
-// Write writes a receipt in a transaction of its own. If ctx ends first, it may have been written all the same.
-func (l *Lanes) Write(ctx context.Context, final store.Final) error {
-	return l.do(ctx, &job{sql: store.FinishSQL, args: final.Args(), done: make(chan error, 1)})
+// Write runs a statement in a transaction of its own. If ctx ends first, it may have been run all the same.
+func (l *Lanes) Write(ctx context.Context, s store.Statement) error {
+	return l.do(ctx, &job{sql: s.SQL, args: s.Args, done: make(chan error, 1)})
 }
 
 // do waits until a job is done, or ctx ends. A first statement that is being sent is waited for: its arguments are in use.

@@ -80,7 +80,9 @@ func (j *job) read(conn *pgxpool.Conn, pipeline *pgconn.Pipeline) error {
 		_, err = readAnswer(pipeline, true)
 	}
 	_, syncErr := pipeline.GetResults()
-	closeStale(conn, err)
+	if store.IsStale(err) { // prepared statements on the connection are not what they were
+		_ = conn.Conn().Close(context.Background()) // which does not wait for an answer
+	}
 	return errors.Join(err, syncErr)
 }
 
@@ -95,13 +97,6 @@ func readAnswer(pipeline *pgconn.Pipeline, withRows bool) (*pgconn.ResultReader,
 		_, err = rows.Close()
 	}
 	return rows, err
-}
-
-// closeStale closes a connection if err says that prepared statements on it are not what they were.
-func closeStale(conn *pgxpool.Conn, err error) {
-	if store.IsStale(err) {
-		_ = conn.Conn().Close(context.Background()) // which does not wait for an answer
-	}
 }
 
 // statements is the statement cache of one connection.
@@ -125,7 +120,7 @@ func (l *Lanes) statements(ctx context.Context, conn *pgxpool.Conn) (s *statemen
 	if !ok {
 		s = &statements{conn: conn.Conn(), keeps: l.keeps, prepared: map[string]*pgconn.StatementDescription{}}
 		data[cacheKey] = s
-		err = errors.Join(s.prepare(ctx, store.FinishSQL), s.prepare(ctx, begin), s.prepare(ctx, "commit"))
+		err = errors.Join(s.prepare(ctx, store.FinishSQL), s.prepare(ctx, store.StepSQL), s.prepare(ctx, begin), s.prepare(ctx, "commit"))
 	}
 	return s, err
 }

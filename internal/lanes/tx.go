@@ -45,20 +45,17 @@ func (t *Tx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.Comm
 // QueryRow runs a statement that returns a row. Its error comes with Scan.
 func (t *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	rows, err := t.Query(ctx, sql, args...)
-	return txRow{rows, err}
+	return txRow(func(dest ...any) error {
+		if err == nil {
+			_, err = pgx.CollectOneRow(rows, func(row pgx.CollectableRow) (none struct{}, err error) { return none, row.Scan(dest...) })
+		}
+		return err
+	})
 }
 
-type txRow struct {
-	pgx.Rows
-	err error
-}
+type txRow func(dest ...any) error
 
-func (r txRow) Scan(dest ...any) error {
-	if r.err == nil {
-		_, r.err = pgx.CollectOneRow(r.Rows, func(row pgx.CollectableRow) (none struct{}, err error) { return none, row.Scan(dest...) })
-	}
-	return r.err
-}
+func (scan txRow) Scan(dest ...any) error { return scan(dest...) }
 
 // Query runs a statement. The rows must be read to their end or closed before the next one.
 func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
@@ -134,9 +131,9 @@ func (t *Tx) Open() bool {
 	return !t.ended && (t.conn != nil || t.failed != nil)
 }
 
-// Finish writes the receipt and commits, in one round trip. written means that the receipt was accepted, and the error is the
+// Finish runs a last statement and commits, in one round trip. written means that the statement was accepted, and the error is the
 // commit's. After an error the transaction must be rolled back. If the connection broke, only the database knows what stays.
-func (t *Tx) Finish(final store.Final) (written bool, err error) {
+func (t *Tx) Finish(last store.Statement) (written bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -147,7 +144,7 @@ func (t *Tx) Finish(final store.Final) (written bool, err error) {
 	case t.failed != nil:
 		return false, ErrBroken
 	}
-	commit := &job{sql: store.FinishSQL, args: final.Args(), commit: true, done: make(chan error, 1)}
+	commit := &job{sql: last.SQL, args: last.Args, commit: true, done: make(chan error, 1)}
 	taken := t.lanes.roundTrip(t.conn, commit)
 	if commit.written {
 		t.ended = true

@@ -28,6 +28,8 @@ type Call struct {
 	Losses      int           // attempts whose worker died
 	Cancelled   bool          // someone asked to cancel it
 	SignedIn    bool          // it was made with the token of a user
+	Steps       int           // events of steps and waits in its journal
+	Child       bool          // a handler made it
 	seq         int64
 }
 
@@ -50,7 +52,7 @@ func Claim(ctx context.Context, db DB, workerID string, limit, background int, s
 	}
 	rows, err := db.Query(ctx, `
 		select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, traceparent, level, run_at, waited, retries,
-		       losses, cancel_requested, signed_in, seq
+		       losses, cancel_requested, signed_in, steps, child, seq
 		from gem.claim($1, $2, $3, $4, $5)`, workerID, limit, suspect, string(cursor), background)
 	if err != nil {
 		return nil, err
@@ -60,7 +62,7 @@ func Claim(ctx context.Context, db DB, workerID string, limit, background int, s
 		c.WorkerID = workerID
 		return c, row.Scan(&c.CallID, &c.Number, &c.Tool, &c.Input, (*zeronull.Text)(&c.ClientKey), (*zeronull.Text)(&c.SessionID),
 			(*zeronull.Text)(&c.CreatedBy), (*zeronull.Text)(&c.Traceparent), &c.Level, &c.RunAt, &c.Waited, &c.Retries, &c.Losses,
-			&c.Cancelled, &c.SignedIn, &c.seq)
+			&c.Cancelled, &c.SignedIn, &c.Steps, &c.Child, &c.seq)
 	})
 	slices.SortFunc(calls, func(a, b Call) int {
 		return cmp.Or(b.Level-a.Level, a.RunAt.Compare(b.RunAt), cmp.Compare(a.seq, b.seq))
@@ -80,24 +82,24 @@ type Final struct {
 // the handler has a transaction, it is that transaction's last statement.
 const FinishSQL = "select gem.finish($1, $2, $3, $4, $5, $6, $7, $8)::text"
 
-// Args are the arguments of [FinishSQL]. JSON goes as text: through a pooler Postgres must not have to guess.
-func (f Final) Args() []any {
-	return []any{f.CallID, f.Number, f.WorkerID, string(f.Status), string(f.Result), string(f.Effects), f.RegistryVersion,
-		zeronull.Text(f.ReplayOf)}
+// Statement writes the receipt. JSON goes as text: through a pooler Postgres must not have to guess.
+func (f Final) Statement() Statement {
+	return Statement{FinishSQL, []any{f.CallID, f.Number, f.WorkerID, string(f.Status), string(f.Result), string(f.Effects),
+		f.RegistryVersion, zeronull.Text(f.ReplayOf)}}
 }
 
 // Retry puts a call back after the transient error that reason describes, and returns when it may run again. It returns the zero
 // time, and changes nothing, if the tool allows no further attempt.
-func Retry(ctx context.Context, db DB, a Attempt, reason receipts.Outcome, maxAttempts int, backoff time.Duration) (time.Time, error) {
+func Retry(ctx context.Context, db DB, a Attempt, reason receipts.Outcome, maxAttempts int, backoff time.Duration, effects json.RawMessage) (time.Time, error) {
 	var again time.Time
-	err := db.QueryRow(ctx, "select gem.retry($1, $2, $3, ($4::jsonb) -> 'error', $5, make_interval(secs => $6))",
-		a.CallID, a.Number, a.WorkerID, string(reason.Result), maxAttempts, backoff.Seconds()).Scan((*zeronull.Timestamptz)(&again))
+	err := db.QueryRow(ctx, "select gem.retry($1, $2, $3, ($4::jsonb) -> 'error', $5, make_interval(secs => $6), $7)",
+		a.CallID, a.Number, a.WorkerID, string(reason.Result), maxAttempts, backoff.Seconds(), zeronull.Text(effects)).Scan((*zeronull.Timestamptz)(&again))
 	return again, err
 }
 
-// Release hands a call over to another worker. The attempt does not count as lost.
-func Release(ctx context.Context, db DB, a Attempt) error {
-	_, err := db.Exec(ctx, "select gem.release($1, $2, $3)", a.CallID, a.Number, a.WorkerID)
+// Release hands a call over to another worker. The attempt does not count as lost. effects are those of steps that were not kept.
+func Release(ctx context.Context, db DB, a Attempt, effects json.RawMessage) error {
+	_, err := db.Exec(ctx, "select gem.release($1, $2, $3, $4)", a.CallID, a.Number, a.WorkerID, zeronull.Text(effects))
 	return err
 }
 
@@ -117,7 +119,7 @@ func ReleaseAll(ctx context.Context, db DB, workerID string, attempts []Attempt)
 		return err
 	}
 	for _, a := range attempts {
-		if err := Release(ctx, db, a); err != nil && !IsNotHeld(err) {
+		if err := Release(ctx, db, a, nil); err != nil && !IsNotHeld(err) {
 			return err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 const (
 	notHeld       = "GM001" // of the gem functions
 	notRegistered = "GM002" // of the gem functions
+	tooDeep       = "GM003" // of the gem functions
 	notPrepared   = "26000" // someone ran `deallocate all` or `discard all`
 	alreadyExists = "42P05" // another client of a pooler prepared a statement of that name
 	otherColumns  = "0A000" // a column of a prepared statement's result was added or changed
@@ -38,6 +39,9 @@ func IsNotHeld(err error) bool { return HasCode(err, notHeld) }
 // IsNotRegistered reports whether the worker's row is not in core_workers, or it sent no heartbeat in time.
 func IsNotRegistered(err error) bool { return HasCode(err, notRegistered) }
 
+// IsTooDeep reports whether a call may have no children, since it is a child of a child itself, and so on.
+func IsTooDeep(err error) bool { return HasCode(err, tooDeep) }
+
 // IsGone reports whether a row that the statement refers to was removed meanwhile.
 func IsGone(err error) bool { return HasCode(err, gone) }
 
@@ -48,7 +52,7 @@ func IsRefusal(err error) bool {
 	if errors.As(err, &pgErr) && pgErr.ConstraintName == "core_tool_receipts_pkey" { // the next try has another time, and so another id
 		return false
 	}
-	return HasCode(err, "22", "23", "54")
+	return HasCode(err, "22", "23", "54", tooDeep)
 }
 
 // IsStale reports whether a prepared statement is not what it was when it was prepared. Its connection is of no more use.

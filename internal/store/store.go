@@ -26,6 +26,12 @@ type Attempt struct {
 	WorkerID string
 }
 
+// Statement is one that lanes send: a receipt or a step. All of them are prepared on each connection.
+type Statement struct {
+	SQL  string
+	Args []any
+}
+
 // split returns attempts as the two arrays that the gem functions take.
 func split(attempts []Attempt) (ids []string, numbers []int) {
 	ids, numbers = make([]string, len(attempts)), make([]int, len(attempts))

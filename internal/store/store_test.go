@@ -44,7 +44,7 @@ func TestHandingOverPassesOverWhatIsNotHeld(t *testing.T) {
 	if err := store.ReleaseAll(ctx, db, "w", attempts); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Release(ctx, db, attempts[1]); !store.IsNotHeld(err) {
+	if err := store.Release(ctx, db, attempts[1], nil); !store.IsNotHeld(err) {
 		t.Errorf("got %v", err)
 	}
 	notices, err := store.Heartbeat(ctx, db, "w", time.Minute, attempts, true)

@@ -77,8 +77,10 @@ begin
 
   -- The past means now, and nobody moves ahead of others by naming it.
   new.run_at := greatest(new.run_at, at);
-  new.signed_in := claims is not null and claims ->> 'role' is distinct from 'service_role';
-  if new.signed_in and exists (select from gem.tools t where t.name = new.tool_name and not t.frontends) then
+  if new.parent_step is null then -- a child has what its parent has
+    new.signed_in := claims is not null and claims ->> 'role' is distinct from 'service_role';
+  end if;
+  if new.signed_in and new.parent_step is null and exists (select from gem.tools t where t.name = new.tool_name and not t.frontends) then
     raise insufficient_privilege using message = format('%s is closed to signed-in users', new.tool_name),
       hint = 'A server may call it with a secret key. Who keeps the registry opens it with "frontends": true in its entry.';
   end if;
@@ -129,6 +131,11 @@ begin
   new.error := null;
   new.cancel_requested_at := null;
   new.computed_key := null;
+  new.waits_for := null;
+  new.waits := null;
+  new.need := null;
+  new.wake_at := null;
+  new.steps := 0;
   new.needs := null;
   new.retries := 0;
   new.losses := 0;
@@ -165,7 +172,7 @@ begin
       if most.max_open_calls < (
         select count(*) from (
           select from public.core_tool_calls c
-          where c.created_by = caller and c.status in ('queued', 'waiting', 'running')
+          where c.created_by = caller and c.status in ('queued', 'waiting', 'running') and c.parent_step is null
           limit most.max_open_calls + 1) open) then
         raise exception using errcode = 'PT429', -- PostgREST answers with the HTTP status 429
           message = format('too many open calls: you may have %s that have not ended', most.max_open_calls),
@@ -176,6 +183,7 @@ begin
         from (
           select c.created_at, c.input from public.core_tool_calls c
           where c.created_by = caller and c.created_at > at - interval '1 hour' and c.created_at <= at -- the clock may have gone back
+            and c.parent_step is null
           order by c.created_at desc limit most.max_calls_per_hour + 1) c
         window newest as (order by c.created_at desc rows unbounded preceding)) volume
       where volume.calls > most.max_calls_per_hour or volume.bytes > most.max_bytes_per_hour
@@ -234,14 +242,15 @@ begin
       return new;
     end if;
   elsif new.claimed_by is null and new.claimed_at is null then
-    if new.status = 'queued' and new.retries >= 0 and new.losses >= 0 or new.status = 'waiting' and new.computed_key is not null then
+    if new.status = 'queued' and new.retries >= 0 and new.losses >= 0
+      or new.status = 'waiting' and (new.waits_for = 'key' and new.computed_key is not null or new.waits_for in ('call', 'time') and new.need >= 1) then
       return new;
     end if;
   end if;
   raise check_violation using
     message = format('call %s cannot be %s as it is', old.id, left(new.status, 50)),
-    detail = format('claimed_by %s, claimed_at %s, attempt %s, computed_key %s, retries %s, losses %s, events %s',
-      new.claimed_by, new.claimed_at, new.attempt, new.computed_key, new.retries, new.losses, new.events),
+    detail = format('claimed_by %s, claimed_at %s, attempt %s, computed_key %s, waits_for %s, need %s, retries %s, losses %s, events %s',
+      new.claimed_by, new.claimed_at, new.attempt, new.computed_key, new.waits_for, new.need, new.retries, new.losses, new.events),
     hint = 'Calls are moved only by the functions of the schema gem.';
 end
 $$;
@@ -300,7 +309,7 @@ drop trigger if exists gem_after_insert on public.core_tool_calls; -- one that r
 create trigger gem_after_insert after insert on public.core_tool_calls
   referencing new table as inserted for each statement execute function gem.after_insert_calls();
 create or replace trigger gem_state_holds before update of id, status, tool_name, input, error, attempt, claimed_by, claimed_at,
-    created_by, computed_key, needs, retries, losses, events
+    created_by, computed_key, parent_step, waits_for, need, needs, retries, losses, events
   on public.core_tool_calls for each row execute function gem.check_call_change();
 create or replace trigger gem_removed_whole before delete on public.core_tool_calls
   for each row execute function gem.refuse_change('a call leaves with its receipt and its journal: see gem prune');

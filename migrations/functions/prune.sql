@@ -5,7 +5,8 @@
 -- Removes the finished calls among p_calls, and returns each with its line for the archive: the rows of the call, of its
 -- receipt and of its events as they were, as {"gem_archive": 1, "call", "receipt", "events"}, and "second_receipts" where
 -- an import found such. A call stays, and is not returned, while
---   another call that stays was made on its behalf, or repeats its receipt, or
+--   another call that stays was made on its behalf, or repeats its receipt,
+--   the handler that made it has not ended, or
 --   it has no receipt, which gem audit reports, or another transaction has it locked.
 -- A running call that is about to repeat its receipt does not keep it: its end is refused, and it is decided again.
 -- The caller commits when the lines are safe; until then the rows are locked, and nothing is gone.
@@ -19,7 +20,8 @@ begin
   -- seen by the next statement.
   ids := array(
     select c.id from public.core_tool_calls c
-    where c.id = any (p_calls) and gem.is_final(c.status)
+    where c.id = any (p_calls) and gem.is_final(c.status) and not (c.parent_step is not null and exists (
+      select from public.core_tool_calls p where p.id = c.parent_call_id and not gem.is_final(p.status)))
     for update skip locked);
   ids := array(select r.call_id from public.core_tool_receipts r where r.call_id = any (ids) for update skip locked);
 

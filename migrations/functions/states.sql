@@ -6,11 +6,12 @@
 --                            ├──released──────────┤  the worker stops, or does not know the tool, and hands the call over
 --                            ├──lost──────────────┤  the worker died: another one puts the call back
 --                            │                    │
---                            └──woken── waiting ◀─┘  another call holds the same idempotency key
+--                            └──woken── waiting ◀─┘  another call holds the same idempotency key, or something is to come
 --
 --   queued          may be claimed once run_at has come; higher priority first, then the earlier run_at, then insert order
 --   running         claimed by a worker, whose handler may not have started; only (attempt, claimed_by) can move it on
---   waiting         parked behind the running call with the same computed_key; the end of that call wakes it
+--   waiting         in no process until something comes, as waits_for says: `key`, the end of the call that has its computed_key; `call`
+--                   and `time`, what a durable handler waits for (see waits.sql)
 --   succeeded, failed, not_configured
 --                   final: never changed again, and exactly one receipt stands beside it
 --
@@ -91,7 +92,7 @@ $$;
 
 -- Claims up to p_limit calls that may run now. Rows that another claim has locked are skipped, so claims never wait for one
 -- another. A worker whose heartbeat has expired gets GM002: what it claimed would be taken from it at once. A
--- call that needs a capability goes only to workers that stated it.
+-- call that needs a capability goes only to workers that stated it, and one that made progress only to workers that know steps.
 --
 -- p_cursors may say, for a level, from which run_at on to look: {"0": "2026-01-01T00:00:00Z"}. While an old snapshot
 -- keeps vacuum from removing the index entries of calls that were claimed before, a claim without cursors walks them all. A
@@ -110,7 +111,7 @@ create or replace function gem.claim(p_worker text, p_limit integer, p_suspect b
   p_background integer default null)
 returns table (id uuid, tool_name text, input text, attempt integer, idempotency_key text, session_id text, created_by text,
   level integer, run_at timestamptz, seq bigint, retries integer, losses integer, cancel_requested boolean,
-  traceparent text, waited interval, signed_in boolean)
+  traceparent text, waited interval, signed_in boolean, steps integer, child boolean)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off -- the order must come from the index
   set jit = off -- such a plan looks expensive, and Postgres would compile it for longer than it runs
@@ -126,7 +127,7 @@ declare
   suspect  uuid; -- the one that is claimed
   ids      uuid[] := '{}';
 begin
-  select w.can, w.clock_back, greatest(at, w.clock_until) as due into worker from public.core_workers w
+  select w.can, 'steps' = any (w.can) as knows_steps, w.clock_back, greatest(at, w.clock_until) as due into worker from public.core_workers w
   where w.worker_id = p_worker and w.stopped_at is null and w.alive_until > at;
   if worker.due is null then
     raise exception using errcode = 'GM002', message = format('worker %s claims without a heartbeat', p_worker);
@@ -146,6 +147,7 @@ begin
         where c.status = 'queued' and c.level = this and c.run_at >= from_run and c.run_at <= worker.due
           and (c.run_at <= at or c.run_at = c.created_at or c.retries > 0 and c.updated_at > at and c.run_at <= at + worker.clock_back)
           and (c.losses < 2 or p_suspect and coalesce(c.id = suspect, true)) and (c.needs is null or c.needs = any (worker.can))
+          and (c.steps = 0 or worker.knows_steps)
         order by c.level, c.run_at, c.seq
         limit p_limit - cardinality(ids)
         for no key update skip locked) ready;
@@ -170,7 +172,8 @@ begin
     select c.id, c.events, at, 'claimed', c.attempt, p_worker from claimed c
   )
   select c.id, coalesce(c.tool_name, ''), coalesce(c.input, 'null')::text, c.attempt, c.idempotency_key, c.session_id, c.created_by,
-         c.level, c.run_at, c.seq, c.retries, c.losses, c.cancel_requested_at is not null, c.traceparent, at - c.run_at, c.signed_in
+         c.level, c.run_at, c.seq, c.retries, c.losses, c.cancel_requested_at is not null, c.traceparent, at - c.run_at, c.signed_in,
+         c.steps, c.parent_step is not null
   from claimed c;
 end
 $$;
@@ -214,7 +217,7 @@ begin
       return;
     end if;
 
-    -- The unique index over running keys lets one attempt pass; the others come here again or wait.
+    -- The unique index over the holders of keys lets one attempt pass; the others come here again or wait.
     select t.held, t.holder into held, holder from gem.take_key(p_call, p_attempt, p_worker, p_key) t;
     if held then
       verdict := 'run';
@@ -227,7 +230,7 @@ begin
       end if;
       with parked as (
         update public.core_tool_calls c
-        set status = 'waiting', computed_key = p_key, claimed_by = null, claimed_at = null, updated_at = at, events = c.events + 1
+        set status = 'waiting', waits_for = 'key', computed_key = p_key, claimed_by = null, claimed_at = null, updated_at = at, events = c.events + 1
         where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false)
         returning c.id, c.events, c.attempt
       )
@@ -242,7 +245,7 @@ begin
 end
 $$;
 
--- Gives the key to the attempt, or says which running call holds it, and keeps that one from ending before this transaction does: so its end
+-- Gives the key to the attempt, or says which call holds it, and keeps that one from ending before this transaction does: so its end
 -- sees the call that is about to wait. It waits a moment only, since a frontend may have either row locked for as long as it likes.
 -- If the holder then ends unseen, gem.recover wakes the call.
 create or replace function gem.take_key(p_call uuid, p_attempt integer, p_worker text, p_key text, out held boolean, out holder uuid)
@@ -266,10 +269,11 @@ begin
   end;
   begin
     select c.id into holder from public.core_tool_calls c
-    where c.computed_key = p_key and c.status = 'running' and c.id <> p_call for no key update;
+    where c.computed_key = p_key and (c.status in ('running', 'queued') or c.status = 'waiting' and c.waits_for <> 'key') and c.id <> p_call
+    for no key update;
   exception when lock_not_available then
     select c.id into holder from public.core_tool_calls c
-    where c.computed_key = p_key and c.status = 'running' and c.id <> p_call;
+    where c.computed_key = p_key and (c.status in ('running', 'queued') or c.status = 'waiting' and c.waits_for <> 'key') and c.id <> p_call;
   end;
 end
 $$;
@@ -302,6 +306,8 @@ declare
   at        timestamptz := gem.now();
   receipt   uuid        := gem.receipt_id(p_call, at);
   freed_key text;
+  parent    uuid;
+  child     text;
 begin
   if p_replay_of is not null then
     select r.idempotency_key into freed_key from public.core_tool_receipts r where r.id = p_replay_of;
@@ -309,18 +315,19 @@ begin
   with ended as (
     update public.core_tool_calls c
     set status = p_status, error = p_result -> 'error', computed_key = coalesce(c.computed_key, freed_key), updated_at = at,
-        events = c.events + 1
+        events = c.events + 1, wake_at = case when c.steps > 0 and gem.has_open_children(c.id) then at end
     where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false)
-    returning c.id, c.tool_name, c.claimed_at, c.events, c.computed_key
+    returning c.id, c.tool_name, c.claimed_at, c.events, c.computed_key, c.parent_call_id, c.parent_step
   ), journal as (
     insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
     select id, events, at, p_status, p_attempt, p_worker, jsonb_build_object('receipt_id', receipt) from ended
+  ), written as (
+    insert into public.core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt, worker_id,
+      registry_version, idempotency_key, replay_of, duration)
+    select receipt, id, coalesce(tool_name, ''), p_status, p_result, p_effects, at, p_attempt, p_worker,
+      p_registry_version, computed_key, p_replay_of, greatest(at - claimed_at, '0') from ended
   )
-  insert into public.core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt, worker_id,
-    registry_version, idempotency_key, replay_of, duration)
-  select receipt, id, coalesce(tool_name, ''), p_status, p_result, p_effects, at, p_attempt, p_worker,
-    p_registry_version, computed_key, p_replay_of, greatest(at - claimed_at, '0') from ended
-  returning idempotency_key into freed_key;
+  select e.computed_key, e.parent_call_id, e.parent_step into freed_key, parent, child from ended e;
   if not found then
     perform gem.raise_not_held(p_call, p_attempt, p_worker);
   end if;
@@ -328,6 +335,9 @@ begin
     perform gem.wake_next(p_call, p_worker);
   elsif freed_key is not null and p_replay_of is null then -- gem.hold_key woke those that wait for a hit's key
     perform gem.wake_waiting(freed_key, case when p_status = 'succeeded' then 100 else 1 end, p_worker);
+  end if;
+  if child is not null then
+    perform gem.came(parent, 'returned', child, jsonb_build_object('call_id', p_call, 'status', p_status, 'receipt_id', receipt), p_worker);
   end if;
   return receipt;
 end
@@ -340,8 +350,9 @@ $$;
 -- Puts a call back after a transient error, to run again after a pause: p_backoff, doubled with each attempt that was
 -- spent, at most 15 minutes, with jitter: 50 to 100 % of it. Lost attempts count as spent too. A call whose end someone asked
 -- for meanwhile comes back at once, to be ended. Returns when it may run again, or null, changing nothing, when
--- p_max_attempts are spent.
-create or replace function gem.retry(p_call uuid, p_attempt integer, p_worker text, p_error jsonb, p_max_attempts integer, p_backoff interval)
+-- p_max_attempts are spent. p_effects are those of steps that were not kept.
+create or replace function gem.retry(p_call uuid, p_attempt integer, p_worker text, p_error jsonb, p_max_attempts integer, p_backoff interval,
+  p_effects jsonb default null)
 returns timestamptz language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   spent     integer;
@@ -353,16 +364,17 @@ begin
     return null;
   end if;
   return gem.put_back(p_call, p_attempt, p_worker, 'retried',
-    case when cancelled then '0' else least(p_backoff * 2 ^ spent, interval '15 minutes') * (0.5 + random() / 2) end, jsonb_build_object('error', p_error));
+    case when cancelled then '0' else least(p_backoff * 2 ^ spent, interval '15 minutes') * (0.5 + random() / 2) end,
+    jsonb_build_object('error', p_error) || case when p_effects is null then '{}' else jsonb_build_object('effects', p_effects) end);
 end
 $$;
 
 -- Hands a call over: the worker stops, and what the attempt did so far is nothing, or gone with its transaction, or may be
 -- done again. The call keeps its place in the queue.
-create or replace function gem.release(p_call uuid, p_attempt integer, p_worker text)
+create or replace function gem.release(p_call uuid, p_attempt integer, p_worker text, p_effects jsonb default null)
 returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  perform gem.put_back(p_call, p_attempt, p_worker, 'released');
+  perform gem.put_back(p_call, p_attempt, p_worker, 'released', p_data => case when p_effects is not null then jsonb_build_object('effects', p_effects) end);
   perform gem.wake_workers('again');
 end
 $$;
@@ -390,7 +402,7 @@ declare
   again     timestamptz := at + p_pause;
   freed_key text;
 begin
-  select c.computed_key into freed_key from public.core_tool_calls c
+  select c.computed_key into freed_key from public.core_tool_calls c -- a durable call keeps its key until its end
   where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false) for no key update;
   if not found then
     perform gem.raise_not_held(p_call, p_attempt, p_worker);
@@ -398,12 +410,15 @@ begin
   with freed as (
     update public.core_tool_calls c
     set status = 'queued', run_at = coalesce(again, c.run_at), retries = c.retries + (again is not null)::integer,
-        computed_key = null, claimed_by = null, claimed_at = null, updated_at = at, events = c.events + 1, needs = coalesce(p_needs, c.needs)
+        computed_key = case when c.steps > 0 then c.computed_key end, claimed_by = null, claimed_at = null, updated_at = at,
+        events = c.events + 1, needs = coalesce(p_needs, c.needs)
     where c.id = p_call
-    returning c.events
+    returning c.events, c.computed_key
+  ), journal as (
+    insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+    select p_call, events, at, p_event, p_attempt, p_worker, p_data || jsonb_build_object('run_at', again) from freed
   )
-  insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
-  select p_call, events, at, p_event, p_attempt, p_worker, p_data || jsonb_build_object('run_at', again) from freed;
+  select nullif(freed_key, f.computed_key) into freed_key from freed f;
   if freed_key is not null then
     perform gem.wake_waiting(freed_key, 1, p_worker);
   end if;
@@ -426,13 +441,13 @@ declare
   ids uuid[];
 begin
   ids := array(
-    select w.id from public.core_tool_calls w where w.status = 'waiting' and w.computed_key = p_key
+    select w.id from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key' and w.computed_key = p_key
     order by w.level desc, w.seq limit p_most for no key update skip locked);
   if cardinality(ids) = 0 then -- with an empty array the planner picks any partial index, and scans all of it
     return;
   end if;
   with woken as (
-    update public.core_tool_calls c set status = 'queued', computed_key = null, updated_at = at, events = c.events + 1
+    update public.core_tool_calls c set status = 'queued', waits_for = null, computed_key = null, updated_at = at, events = c.events + 1
     where c.id = any (ids)
     returning c.id, c.events, c.attempt
   )
@@ -442,8 +457,8 @@ begin
 end
 $$;
 
--- Wakes the next call that waits for a key when one that was woken for it has ended without taking it. If that was cancelled before it ran,
--- gem.recover does: a frontend's transaction locks nobody else's call.
+-- Wakes the next call that waits for a key when one that was woken for it has ended without taking it. Where a call was cancelled that had a
+-- key, or was woken for one, gem.recover does: a frontend's transaction locks nobody else's call.
 create or replace function gem.wake_next(p_call uuid, p_worker text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -465,22 +480,30 @@ $$;
 create or replace function public.cancel_tool_call(id uuid) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  at      timestamptz;
-  claims  jsonb := gem.token_claims();
-  receipt uuid;
-  call    record;
-  failure jsonb;
+  claims jsonb := gem.token_claims();
+  call   record;
 begin
-  select c.id, c.status, c.created_by, c.attempt, c.losses, coalesce(c.tool_name, '') as tool_name, c.cancel_requested_at into call
-  from public.core_tool_calls c where c.id = cancel_tool_call.id for no key update;
+  select c.id, c.created_by into call from public.core_tool_calls c where c.id = cancel_tool_call.id for no key update;
   if call.id is null
     or (claims is not null and claims ->> 'role' is distinct from 'service_role'
         and (call.created_by = nullif(claims ->> 'sub', '')) is not true) then -- a call that nobody owns is nobody's to cancel
     raise exception using errcode = 'PT404', message = format('there is no call %s that you could cancel', cancel_tool_call.id);
   end if;
+  return gem.cancel(call.id);
+end
+$$;
 
-  at := gem.now(); -- after the wait for the row
-  receipt := gem.receipt_id(id, at);
+-- Ends a call, or asks for its end, as public.cancel_tool_call says. The caller has locked its row.
+create or replace function gem.cancel(p_call uuid) returns text language plpgsql as $$
+declare
+  at      timestamptz := gem.now();
+  receipt uuid        := gem.receipt_id(p_call, at);
+  call    record;
+  failure jsonb;
+begin
+  select c.id, c.status, c.attempt, c.losses, c.steps, c.waits_for, c.computed_key, c.parent_call_id, c.parent_step,
+    coalesce(c.tool_name, '') as tool_name, c.cancel_requested_at into call
+  from public.core_tool_calls c where c.id = p_call;
   if call.status = 'running' then
     if call.cancel_requested_at is null then
       with asked as (
@@ -500,26 +523,33 @@ begin
   failure := jsonb_build_object('error_code', 'cancelled',
     'message', case when call.losses > 0
       then 'The call was cancelled while it waited to run again. What the attempts did whose workers were lost is not known.'
+      when call.steps > 0 then 'The call was cancelled before it went on. What its steps did stays, and is in its effects.'
       when call.attempt > 0 then 'The call was cancelled before it ran again.'
       else 'The call was cancelled before it ran.' end,
     'details', jsonb_build_object('lost_attempts', call.losses));
   with ended as (
     update public.core_tool_calls c
-    set status = 'failed', error = failure, computed_key = null, cancel_requested_at = coalesce(c.cancel_requested_at, at), updated_at = at,
-        events = c.events + 1
+    set status = 'failed', error = failure, computed_key = null, waits_for = null, waits = null, need = null,
+        wake_at = case when c.steps > 0 and gem.has_open_children(c.id) then at end,
+        cancel_requested_at = coalesce(c.cancel_requested_at, at), updated_at = at, events = c.events + 1
     where c.id = call.id returning c.events
   ), journal as (
     insert into public.core_tool_events (call_id, seq, at, event, attempt, data)
     select call.id, events, at, 'failed', call.attempt, jsonb_build_object('receipt_id', receipt) from ended
   )
   insert into public.core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt)
-  values (receipt, call.id, call.tool_name, 'failed', jsonb_build_object('error', failure), '{}', at, call.attempt);
+  values (receipt, call.id, call.tool_name, 'failed', jsonb_build_object('error', failure),
+    case when call.attempt > 0 then gem.step_effects(call.id) else '{}' end, at, call.attempt);
+  if call.parent_step is not null then
+    perform gem.came(call.parent_call_id, 'returned', call.parent_step,
+      jsonb_build_object('call_id', call.id, 'status', 'failed', 'receipt_id', receipt), null);
+  end if;
   return 'cancelled';
 end
 $$;
 
 select gem.grant_to('gem_worker', 'execute on function gem.claim(text, integer, boolean, jsonb, integer),
   gem.hold_key(uuid, integer, text, text), gem.input_differs(uuid, uuid, text, boolean),
-  gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid), gem.retry(uuid, integer, text, jsonb, integer, interval),
-  gem.release(uuid, integer, text), gem.leave_to(uuid, integer, text, text)');
+  gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid), gem.retry(uuid, integer, text, jsonb, integer, interval, jsonb),
+  gem.release(uuid, integer, text, jsonb), gem.leave_to(uuid, integer, text, text)');
 revoke all on all functions in schema gem from public;

@@ -92,7 +92,11 @@ begin
        where q.status = 'queued' and q.level = l.level and q.run_at > at order by q.level, q.run_at, q.seq limit each) c
      limit most)
     union all
-    (select 'waiting', 0, q.tool_name, q.run_at from public.core_tool_calls q where q.status = 'waiting' order by q.computed_key limit each)
+    (select 'waiting', 0, q.tool_name, q.run_at from public.core_tool_calls q
+      where q.status = 'waiting' and q.waits_for = 'key' order by q.computed_key limit each)
+    union all
+    (select 'waiting', 0, q.tool_name, q.run_at from public.core_tool_calls q
+      where q.status = 'waiting' and q.waits_for <> 'key' order by q.waits_for limit each)
     union all
     (select 'running', 0, q.tool_name, q.run_at from public.core_tool_calls q where q.status = 'running' order by q.claimed_by limit each)
   ), depth as (

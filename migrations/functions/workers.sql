@@ -199,13 +199,13 @@ begin
 
   if cardinality(ids) > 0 then -- with an empty array the planner picks any partial index, and scans all of it
     with orphan as (
-      select c.id, c.claimed_by, c.computed_key from public.core_tool_calls c where c.id = any (ids)
+      select c.id, c.claimed_by, case when c.steps = 0 then c.computed_key end as freed_key from public.core_tool_calls c where c.id = any (ids)
     ), freed as (
       update public.core_tool_calls c
-      set status = 'queued', losses = c.losses + 1, computed_key = null, claimed_by = null, claimed_at = null,
+      set status = 'queued', losses = c.losses + 1, computed_key = case when c.steps > 0 then c.computed_key end, claimed_by = null, claimed_at = null,
           updated_at = at, events = c.events + 1
       from orphan where c.id = orphan.id
-      returning c.id, c.events, c.attempt, orphan.claimed_by as lost_worker, orphan.computed_key as freed_key
+      returning c.id, c.events, c.attempt, orphan.claimed_by as lost_worker, orphan.freed_key
     ), journal as (
       insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
       select id, events, at, 'lost', attempt, p_worker, jsonb_build_object('lost_worker', lost_worker) from freed
@@ -220,18 +220,19 @@ begin
   perform gem.wake_waiting(k.key, 10, p_worker) -- some may end without taking it
   from (
     with recursive parked (key) as (
-      (select w.computed_key from public.core_tool_calls w where w.status = 'waiting' order by w.computed_key limit 1)
+      (select w.computed_key from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key' order by w.computed_key limit 1)
       union all
-      select (select w.computed_key from public.core_tool_calls w where w.status = 'waiting' and w.computed_key > parked.key
-        order by w.computed_key limit 1)
+      select (select w.computed_key from public.core_tool_calls w
+        where w.status = 'waiting' and w.waits_for = 'key' and w.computed_key > parked.key order by w.computed_key limit 1)
       from parked where parked.key is not null
     )
     select parked.key from parked
     where parked.key is not null
-      and not exists (select from public.core_tool_calls h where h.status = 'running' and h.computed_key = parked.key)
+      and not exists (select from public.core_tool_calls h where h.computed_key = parked.key
+        and (h.status in ('running', 'queued') or h.status = 'waiting' and h.waits_for <> 'key'))
       and ( -- not those that have just begun to wait; the clock may have gone back since
         select w.updated_at not between at - interval '5 seconds' and at + interval '1 second' from public.core_tool_calls w
-        where w.status = 'waiting' and w.computed_key = parked.key
+        where w.status = 'waiting' and w.waits_for = 'key' and w.computed_key = parked.key
         order by w.level desc, w.seq limit 1)
     limit 100) k;
 

@@ -5,14 +5,19 @@
 create unique index if not exists gem_receipts_one_per_call on public.core_tool_receipts (call_id);
 create unique index if not exists gem_receipts_one_success_per_key on public.core_tool_receipts (idempotency_key)
   where status = 'succeeded' and replay_of is null and idempotency_key is not null;
--- One running call a key: it makes the second of two calls with one key wait.
-create unique index if not exists gem_calls_one_running_per_key on public.core_tool_calls (computed_key)
-  where status = 'running' and computed_key is not null;
+-- One holder a key: it makes the second of two calls with one key wait. A durable call keeps its key between its attempts.
+create unique index if not exists gem_calls_one_holder_per_key on public.core_tool_calls (computed_key)
+  where (status in ('running', 'queued') or status = 'waiting' and waits_for <> 'key') and computed_key is not null;
+-- A handler makes a call once under a name.
+create unique index if not exists gem_calls_one_child_per_step on public.core_tool_calls (parent_call_id, parent_step) where parent_step is not null;
 
 -- The claim's index is its ORDER BY inside its WHERE; anything else walks the backlog.
 create index if not exists gem_calls_ready on public.core_tool_calls (level, run_at, seq) where status = 'queued';
 create index if not exists gem_calls_running on public.core_tool_calls (claimed_by) where status = 'running';
-create index if not exists gem_calls_waiting on public.core_tool_calls (computed_key, level desc, seq) where status = 'waiting';
+create index if not exists gem_calls_waiting on public.core_tool_calls (computed_key, level desc, seq)
+  where status = 'waiting' and waits_for = 'key';
+create index if not exists gem_calls_parked on public.core_tool_calls (waits_for, created_at) where status = 'waiting' and waits_for <> 'key';
+create index if not exists gem_calls_timers on public.core_tool_calls (wake_at) where wake_at is not null;
 create index if not exists gem_calls_parent on public.core_tool_calls (parent_call_id) where parent_call_id is not null;
 -- A caller's own calls, newest first, and how many of them are open.
 create index if not exists gem_calls_of_caller on public.core_tool_calls (created_by, created_at desc) where created_by is not null;

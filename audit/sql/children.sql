@@ -1,0 +1,55 @@
+-- The calls that durable handlers made, their children, beside what the journals of their parents say of them.
+--
+-- Of a call that has ended, children may be gone: gem prune removes them before it. A child whose parent is not there is left out:
+-- that is call-parent, and in an archive the parent may be in another one.
+with told as (
+  select call_id as parent, seq, event, data ->> 'name' as name, data ->> 'call_id' as child, data ->> 'status' as status,
+    data ->> 'receipt_id' as receipt
+  from public.core_tool_events where event in ('called', 'returned')
+), ended as (
+  select call_id as id, max(event) as status, max(data ->> 'receipt_id') as receipt, max(at) as at
+  from public.core_tool_events where event in ('succeeded', 'failed', 'not_configured')
+  group by call_id
+), child as (
+  select k.id, k.parent_call_id as parent, k.parent_step as name, e.status, e.at
+  from public.core_tool_calls k
+  left join ended e on e.id = k.id
+  where k.parent_step is not null
+)
+select case t.event when 'called' then 'child-called' else 'child-returned' end as name, t.parent::text as id,
+  format('its event %s is %s of %s, the call %s, %s, and that call %s', t.seq, t.event, coalesce(t.name, 'null'), coalesce(t.child, 'null'),
+    case t.event when 'called' then 'made' else concat_ws(' ', coalesce(t.status, 'null'), 'with the receipt', coalesce(t.receipt, 'null')) end,
+    case when k.id is null then 'does not exist'
+      when (k.parent_call_id, k.parent_step) is distinct from (t.parent, t.name)
+        then format('is %s of the call %s', coalesce(k.parent_step, 'null'), coalesce(k.parent_call_id::text, 'null'))
+      else format('%s with the receipt %s', coalesce(e.status, 'has not ended'), coalesce(e.receipt, 'null')) end) as what
+from told t
+left join public.core_tool_calls k on k.id::text = t.child
+left join ended e on e.id = k.id
+left join public.core_tool_calls p on p.id = t.parent
+where case
+  when k.id is null then p.status in ('queued', 'running', 'waiting')
+  when (k.parent_call_id, k.parent_step) is distinct from (t.parent, t.name) then true
+  else t.event = 'returned' and (e.status, e.receipt) is distinct from (t.status, t.receipt) end
+
+union all
+
+select 'child-called', k.id::text, format('it is %s of the call %s, whose journal has %s events of this', k.name, k.parent, count(t.seq))
+from child k
+join public.core_tool_calls p on p.id = k.parent
+left join told t on t.parent = k.parent and t.child = k.id::text and t.event = 'called'
+group by k.id, k.name, k.parent having count(t.seq) <> 1
+
+union all
+
+-- A child that ends at the same time as its parent may find it ended, and both took their time before they waited for the row. So
+-- where the parent has ended too, the child must have done so a minute before it.
+select 'child-returned', k.id::text, format('it is %s of the call %s and ended as %s, and that call''s journal has %s events of this',
+  k.name, k.parent, k.status, count(t.seq))
+from child k
+join public.core_tool_calls p on p.id = k.parent
+left join ended pe on pe.id = p.id
+left join told t on t.parent = k.parent and t.child = k.id::text and t.event = 'returned'
+where k.status is not null
+group by k.id, k.name, k.parent, k.status, k.at, pe.at
+having count(t.seq) > 1 or count(t.seq) = 0 and coalesce(k.at < pe.at - interval '1 minute', true)

@@ -1,0 +1,108 @@
+package handlers
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+)
+
+// Durable is the call of a durable handler. Its effects are its steps: what a step returned is in the call's journal before the handler
+// sees it, and when the handler runs again, after its worker was lost or a step is to be tried again, the step returns that
+// and does not run.
+//
+// So all that a handler does must follow from its input and from what its steps return: it reads clocks, random numbers and the
+// world only inside of steps, and their names are constants or come from the journal.
+type Durable struct {
+	*Call
+	journal Journal
+}
+
+// NewDurable returns the call that a durable handler gets. It is for workers.
+func NewDurable(call *Call, journal Journal) *Durable { return &Durable{call, journal} }
+
+// Journal keeps the steps of a call, and what it waits for. It is what a worker does for the functions of this package that take a
+// [Durable].
+type Journal interface {
+	// Step returns what the step of that name returned before, or runs do and keeps what it returns. Where the attempt
+	// ends in the middle, it does not return: it ends the goroutine.
+	Step(ctx context.Context, kind StepKind, name string, do func(context.Context, Tx) (json.RawMessage, error)) (json.RawMessage, error)
+	// Start makes a call under a name, or finds the one that was made, and returns the name that it has in the journal.
+	Start(name, tool string, input json.RawMessage) (unique, id string, err error)
+	// Timer returns the name that a time has in the journal.
+	Timer(name string) (unique string, err error)
+	// Wait returns when so many of the names have come. Where they have not, it does not return: it ends the goroutine.
+	Wait(ctx context.Context, need int, names []Await) error
+	// Came returns what came under a name, and whether anything did.
+	Came(name string) (Came, bool)
+}
+
+// StepKind says how often a step may take effect.
+type StepKind string
+
+// The kinds of steps.
+const (
+	AtLeastOnce StepKind = "step" // [Step]
+	WithItsRows StepKind = "tx"   // [StepTx]
+	AtMostOnce  StepKind = "once" // [StepOnce]
+)
+
+// ErrUnknown is the error of a [StepOnce] that had begun when its worker was lost: whether it took effect is not known. The
+// handler may look, or ask a person. Returned by a handler, it ends the call as failed with the code outcome_unknown.
+var ErrUnknown error = &Failure{
+	Code:    "outcome_unknown",
+	Message: "A step that must not run twice had begun when its worker was lost: whether it took effect is not known.",
+}
+
+// Step runs do at least once, until its result is in the journal, and returns that result: a value that JSON can hold, of at most 1 MiB.
+// A worker that is lost before that runs it again elsewhere. A name has at most 200 characters and no #; the second step
+// of one name has the name with #2 behind it, and so on.
+//
+// A [Transient] error ends the attempt: the call runs again after a pause, as often as its tool's retry.max_attempts allows since its
+// last progress. The last such error, and every other, is kept, and returned again whenever the handler runs again: a [Failure], or
+// a [NotConfigured].
+func Step[T any](ctx context.Context, d *Durable, name string, do func(context.Context) (T, error)) (T, error) {
+	return step(ctx, d, AtLeastOnce, name, func(ctx context.Context, _ Tx) (T, error) { return do(ctx) })
+}
+
+// StepTx is a [Step] whose rows and result commit together: it takes effect exactly once. While it runs, no other step of the call
+// does.
+func StepTx[T any](ctx context.Context, d *Durable, name string, do func(context.Context, Tx) (T, error)) (T, error) {
+	return step(ctx, d, WithItsRows, name, do)
+}
+
+// StepOnce is a [Step] that never runs twice. If its worker is lost in the middle, it returns [ErrUnknown] from then on.
+func StepOnce[T any](ctx context.Context, d *Durable, name string, do func(context.Context) (T, error)) (T, error) {
+	return step(ctx, d, AtMostOnce, name, func(ctx context.Context, _ Tx) (T, error) { return do(ctx) })
+}
+
+func step[T any](ctx context.Context, d *Durable, kind StepKind, name string, do func(context.Context, Tx) (T, error)) (result T, err error) {
+	encoded, err := d.journal.Step(ctx, kind, name, func(ctx context.Context, tx Tx) (json.RawMessage, error) {
+		value, err := do(ctx, tx)
+		if err != nil {
+			return nil, err
+		}
+		return encode(value)
+	})
+	if err != nil {
+		return result, err
+	}
+	if err := json.Unmarshal(encoded, &result); err != nil {
+		return result, &Failure{
+			Message: fmt.Sprintf("The journal has a result of the step %s that does not fit %T: %v", name, result, err),
+			Details: map[string]string{"reason": "step_does_not_fit"},
+		}
+	}
+	return result, nil
+}
+
+// encode writes a value as JSON, without escaping what only HTML would need.
+func encode(value any) (json.RawMessage, error) {
+	var encoded bytes.Buffer
+	enc := json.NewEncoder(&encoded)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(value); err != nil {
+		return nil, &OutputError{Err: err}
+	}
+	return bytes.TrimSpace(encoded.Bytes()), nil
+}

@@ -1,0 +1,143 @@
+package handlers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Child is a call that a durable handler made.
+type Child[T any] struct {
+	call   *Durable
+	name   string // in the journal
+	id     string
+	within time.Duration
+	err    error // why it cannot be made
+}
+
+// Awaited is what a durable handler can wait for: a [Child].
+type Awaited interface {
+	awaits() (*Durable, Await, error)
+}
+
+// Await is a name in a call's journal that is waited for, for so long; 0: until it comes.
+type Await struct {
+	Name   string
+	Within time.Duration
+}
+
+// Came is what came under a name.
+type Came struct {
+	Seq    int // its place in the journal
+	Result json.RawMessage
+	Err    error // of a child that did not succeed, or ErrTimeout
+}
+
+// ErrTimeout is the error of a [Child] that did not end in the time of [Child.Within].
+var ErrTimeout error = &Failure{Code: "timeout", Message: "What the call waited for did not come in its time."}
+
+// Start makes a call of a tool under a name: once, however often the handler runs. It is sent with the next step or wait. The tool must be
+// one of those in `calls` of the handler's own entry in the registry; an input is an object of at most 1 MiB. T is what the tool returns.
+// Why a call cannot be made, [Child.Wait] says.
+//
+// A child has the session, the user and the priority of its parent. One that has not ended when its parent does is cancelled.
+func Start[T any](d *Durable, name, tool string, input any) *Child[T] {
+	encoded, err := encode(input)
+	c := &Child[T]{call: d}
+	c.name, c.id, c.err = d.journal.Start(name, tool, encoded)
+	if c.err == nil && err != nil {
+		c.err = &Failure{Code: "validation_error", Message: fmt.Sprintf("The input of %s, for %s, is not one: %v", name, tool, err)}
+	}
+	return c
+}
+
+// ID returns the id of the call, also before it is sent. It is empty for one that cannot be made.
+func (c *Child[T]) ID() string { return c.id }
+
+// Within limits the time that the child is waited for, from when it is first waited for: [Child.Wait] then returns [ErrTimeout], from then on. The
+// child goes on until its parent ends.
+func (c *Child[T]) Within(t time.Duration) *Child[T] {
+	c.within = max(t, time.Millisecond)
+	return c
+}
+
+// Wait waits for the child's end and returns its result: while it waits, the call is in no process. The error is that of the child's
+// receipt, as a [Failure] or a [NotConfigured]; ErrTimeout; or that of ctx.
+//
+// Only the goroutine of the handler may wait, and not inside of a step. It may be run anew when the child has ended: Wait need not return.
+func (c *Child[T]) Wait(ctx context.Context) (result T, err error) {
+	if err := All(ctx, c); err != nil {
+		return result, err
+	}
+	if c.err != nil {
+		return result, c.err
+	}
+	came, _ := c.call.journal.Came(c.name)
+	if came.Err != nil {
+		return result, came.Err
+	}
+	if err := json.Unmarshal(came.Result, &result); err != nil {
+		return result, &Failure{
+			Message: fmt.Sprintf("The result of the call %s does not fit %T: %v", c.name, result, err),
+			Details: map[string]string{"reason": "result_does_not_fit", "call_id": c.id},
+		}
+	}
+	return result, nil
+}
+
+func (c *Child[T]) awaits() (*Durable, Await, error) { return c.call, Await{c.name, c.within}, c.err }
+
+// All waits until all have come, whatever they came to. Its error is that of ctx.
+func All[C Awaited](ctx context.Context, of ...C) error {
+	d, names, _ := awaited(of)
+	if len(names) == 0 {
+		return nil
+	}
+	return d.journal.Wait(ctx, len(names), names)
+}
+
+// First waits until one has come, and returns which of them came first: the same in every run. Its error is that of ctx. It needs at
+// least one.
+func First(ctx context.Context, of ...Awaited) (int, error) {
+	d, names, failed := awaited(of)
+	if failed >= 0 {
+		return failed, nil
+	}
+	if err := d.journal.Wait(ctx, 1, names); err != nil {
+		return 0, err
+	}
+	first, at := 0, 0
+	for i, n := range names {
+		if came, ok := d.journal.Came(n.Name); ok && (at == 0 || came.Seq < at) {
+			first, at = i, came.Seq
+		}
+	}
+	return first, nil
+}
+
+// awaited returns what is to be waited for, and the place of the first that cannot be made, or -1.
+func awaited[C Awaited](of []C) (d *Durable, names []Await, failed int) {
+	failed = -1
+	for i, one := range of {
+		call, name, err := one.awaits()
+		if err != nil {
+			if failed < 0 {
+				failed = i
+			}
+			continue
+		}
+		d, names = call, append(names, name)
+	}
+	return d, names, failed
+}
+
+// Sleep waits for some time, at most 366 days, from when the handler first comes here. While it waits, the call is in no process. Its
+// error is that of ctx.
+func Sleep(ctx context.Context, d *Durable, name string, t time.Duration) error {
+	name, err := d.journal.Timer(name)
+	if err != nil {
+		return err
+	}
+	return d.journal.Wait(ctx, 1, []Await{{name, max(t, time.Millisecond)}})
+}

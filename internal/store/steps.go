@@ -1,0 +1,75 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The events of a journal from which a durable handler goes on.
+const (
+	StepBegan = "began"
+	StepEnded = "step"
+	Called    = "called"
+	Returned  = "returned"
+	TimedOut  = "timed_out"
+	Parked    = "waiting" // for something else than a key
+)
+
+// Step is an event of a step.
+type Step struct {
+	Event string
+	Data  json.RawMessage // an object with the step's name
+}
+
+// StepSQL writes an event of a step. Where the step has a transaction, it is that transaction's last statement.
+const StepSQL = "select gem.step($1, $2, $3, $4, $5, $6, $7)"
+
+// Statement writes the event, if the journal has so many events of steps before it. again means that an earlier try may have written it.
+func (s Step) Statement(a Attempt, before int, again bool) Statement {
+	return Statement{StepSQL, []any{a.CallID, a.Number, a.WorkerID, s.Event, string(s.Data), before, again}}
+}
+
+// HasStep reports whether the attempt, which must hold its call, has ended a step. It waits for a transaction of the attempt that is
+// about to commit.
+func HasStep(ctx context.Context, db DB, a Attempt, name string) (there bool, err error) {
+	err = db.QueryRow(ctx, "select gem.has_step($1, $2, $3, 'step', $4)", a.CallID, a.Number, a.WorkerID, name).Scan(&there)
+	return there, err
+}
+
+// Event is an event of a call's journal.
+type Event struct {
+	Seq    int
+	Event  string
+	Data   json.RawMessage
+	Status string          // of a child that returned
+	Result json.RawMessage // of its receipt
+}
+
+// Steps returns the events of a call's steps and waits, in order, and those of attempts that ended with effects of steps which were not
+// kept.
+func Steps(ctx context.Context, db DB, callID string) ([]Event, error) {
+	return events(ctx, db, callID, 0, `e.event in ('began', 'step', 'called', 'returned', 'timed_out')
+		or e.event = 'waiting' and e.data ? 'for' or e.event in ('retried', 'released') and e.data ? 'effects'`)
+}
+
+// Came returns what came into a call's journal after an event.
+func Came(ctx context.Context, db DB, callID string, after int) ([]Event, error) {
+	return events(ctx, db, callID, after, "e.event in ('returned', 'timed_out')")
+}
+
+func events(ctx context.Context, db DB, callID string, after int, which string) ([]Event, error) {
+	rows, err := db.Query(ctx, `select e.seq, e.event, e.data::text, coalesce(r.status, ''), r.result::text
+		from public.core_tool_events e
+		left join public.core_tool_receipts r on e.event = 'returned' and r.call_id = (e.data ->> 'call_id')::uuid
+		where e.call_id = $1 and e.seq > $2 and (`+which+`) order by e.seq`, callID, after)
+	if err == nil {
+		var events []Event
+		if events, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Event]); err == nil {
+			return events, nil
+		}
+	}
+	return nil, fmt.Errorf("read the journal of call %s: %w", callID, err)
+}

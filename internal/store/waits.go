@@ -1,0 +1,62 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+)
+
+// Start is a call that a durable handler makes.
+type Start struct {
+	ID          string          `json:"id"`
+	Name        string          `json:"name"`
+	Tool        string          `json:"tool"`
+	Input       json.RawMessage `json:"input"`
+	Traceparent string          `json:"traceparent,omitempty"`
+}
+
+// Wait is what a durable call waits for.
+type Wait struct {
+	Start   []Start
+	What    string   // what waits_for says: call or time
+	For     []string // names
+	Need    int      // how many of them; 0: the calls are made, and nothing is waited for
+	Until   map[string]any
+	Effects json.RawMessage // of steps that were not kept
+}
+
+// WaitVerdict says what became of a wait.
+type WaitVerdict string
+
+// The verdicts of [Wait.Do].
+const (
+	Here          WaitVerdict = "here"      // enough has come
+	WaitParked    WaitVerdict = "parked"    // the call waits, and is no longer the attempt's
+	WaitCancelled WaitVerdict = "cancelled" // someone asked for the call's end
+)
+
+// Do makes the calls and waits. It returns how many steps the call has then.
+func (w Wait) Do(ctx context.Context, db DB, a Attempt) (verdict WaitVerdict, steps int, err error) {
+	start, err := json.Marshal(append([]Start{}, w.Start...))
+	if err != nil {
+		return "", 0, err
+	}
+	until, err := json.Marshal(w.Until)
+	if err != nil || w.Until == nil {
+		until = []byte("{}")
+	}
+	err = db.QueryRow(ctx, "select verdict, steps from gem.wait($1, $2, $3, $4, $5, $6, $7, $8, $9)", a.CallID, a.Number, a.WorkerID,
+		string(start), w.What, append([]string{}, w.For...), w.Need, string(until), zeronull.Text(w.Effects)).Scan(&verdict, &steps)
+	return verdict, steps, err
+}
+
+// In gives a time from now, by Postgres's clock, in [Wait.Until]. A text gives a time as the journal has it.
+func In(d time.Duration) any { return d.Milliseconds() }
+
+// RunTimers lets up to limit calls go on whose time has come, and returns how many there were.
+func RunTimers(ctx context.Context, db DB, workerID string, limit int) (n int, err error) {
+	err = db.QueryRow(ctx, "select gem.run_timers($1, $2)", workerID, limit).Scan(&n)
+	return n, err
+}

@@ -1,0 +1,60 @@
+-- The steps of durable handlers: named pieces of a running call, whose results are in its journal. They move no call from one
+-- state to another.
+--
+--   began   {name}                            a step that must not run twice is about to run
+--   step    {name, kind, result, effects}     a step has ended, and never runs again; in place of its result: error
+--
+-- With its first such event a call has made progress. From then on it goes only to workers that stated the capability
+-- `steps`, and attempts that were spent before the last progress do not count.
+
+-- Reports whether an attempt, which must hold its call, has written an event. It waits for a transaction of that attempt that is about
+-- to commit.
+create or replace function gem.has_step(p_call uuid, p_attempt integer, p_worker text, p_event text, p_name text)
+returns boolean language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  perform from public.core_tool_calls c
+  where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false) for no key update;
+  if not found then
+    perform gem.raise_not_held(p_call, p_attempt, p_worker);
+  end if;
+  return exists (
+    select from public.core_tool_events e where e.call_id = p_call and e.attempt = p_attempt and e.worker_id = p_worker
+      and e.event = p_event and e.data ->> 'name' = p_name);
+end
+$$;
+
+-- Writes an event of a step. p_before is how many such events the journal has, so that a statement which comes late, after its worker
+-- took it for lost, writes nothing. p_again: an earlier try may have written it, and its answer was lost.
+create or replace function gem.step(p_call uuid, p_attempt integer, p_worker text, p_event text, p_data jsonb, p_before integer, p_again boolean)
+returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  at timestamptz := gem.now();
+begin
+  if p_event not in ('began', 'step') or p_data ->> 'name' is null then
+    raise check_violation using message = format('%s is no event of a step with a name', left(p_event, 50));
+  end if;
+  with held as (
+    update public.core_tool_calls c set steps = c.steps + 1, retries = 0, losses = 0, updated_at = at, events = c.events + 1
+    where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running' and c.steps = p_before, false)
+    returning c.id, c.events
+  )
+  insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+  select id, events, at, p_event, p_attempt, p_worker, p_data from held;
+  if not found and not (p_again and gem.has_step(p_call, p_attempt, p_worker, p_event, p_data ->> 'name')) then
+    perform gem.raise_not_held(p_call, p_attempt, p_worker);
+  end if;
+end
+$$;
+
+-- The effects of a call's steps, as they stand on its receipt: also of those that were not kept, since their attempt ended.
+create or replace function gem.step_effects(p_call uuid) returns jsonb language sql stable as $$
+  select coalesce(jsonb_object_agg(kind, list), '{}') from (
+    select k.key as kind, jsonb_agg(one.value order by e.seq, one.ordinality) as list
+    from public.core_tool_events e, jsonb_each(e.data -> 'effects') k, jsonb_array_elements(k.value) with ordinality one
+    where e.call_id = p_call and e.event in ('step', 'retried', 'released', 'waiting')
+    group by k.key) kinds
+$$;
+
+select gem.grant_to('gem_worker', 'execute on function gem.step(uuid, integer, text, text, jsonb, integer, boolean),
+  gem.has_step(uuid, integer, text, text, text)');
+revoke all on all functions in schema gem from public;

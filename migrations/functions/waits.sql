@@ -1,0 +1,228 @@
+-- What durable handlers wait for: the ends of calls that they made, their children, and times. A call that waits is in no process, and
+-- a row that no claim reads. What comes is written into its journal, whether it waits by then or not:
+--
+--   called     {name, call_id, tool}                  the handler made a call
+--   waiting    {for: [name], until: {name: time}}     it waits for so many of these names
+--   returned   {name, call_id, status, receipt_id}    such a call has ended; its result is on its receipt
+--   timed_out  {names}                                the time of these names has come first
+--   woken                                             enough has come: it is back in the queue
+--
+-- gem.wait and gem.came lock the row of the call that waits before they look: whichever comes second sees what the first one wrote. A
+-- transaction locks a call and then its parent, and never waits for a child's row.
+
+create or replace function gem.has_open_children(p_call uuid) returns boolean language sql stable as $$
+  select exists (select from public.core_tool_calls k
+    where k.parent_call_id = p_call and k.parent_step is not null and k.status in ('queued', 'running', 'waiting'))
+$$;
+
+-- Makes the calls of p_start, [{id, name, tool, input, traceparent}], and waits until p_need of the names p_for have come. Returns
+--   here       they have, or p_need is 0
+--   parked     the call waits (running → waiting), and is no longer the attempt's
+--   cancelled  someone asked for its end, and nothing was done
+-- p_until has times for some of the names: {name: milliseconds from now, or the time itself}. p_for_what is what waits_for says.
+-- p_effects are those of steps that were not kept. steps is the call's count of them by then. A call whose name is there is not made again. GM003: the
+-- call is a child of a child and so on, too deep to have children.
+create or replace function gem.wait(p_call uuid, p_attempt integer, p_worker text, p_start jsonb, p_for_what text, p_for text[], p_need integer,
+  p_until jsonb, p_effects jsonb, out verdict text, out steps integer)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  at        timestamptz;
+  call      record;
+  made      integer := 0;
+  here      text[];
+  late      text[];
+  deadlines jsonb;
+begin
+  select c.id, c.events, c.steps, c.session_id, c.created_by, c.signed_in, c.priority, c.traceparent, c.cancel_requested_at into call
+  from public.core_tool_calls c
+  where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false) for no key update;
+  if not found then
+    perform gem.raise_not_held(p_call, p_attempt, p_worker);
+  end if;
+  at := gem.now();
+  steps := call.steps;
+  here := array(
+    select distinct e.data ->> 'name' from public.core_tool_events e
+    where e.call_id = p_call and e.event = 'returned' and e.data ->> 'name' = any (p_for)
+    union
+    select n from public.core_tool_events e, jsonb_array_elements_text(e.data -> 'names') n
+    where e.call_id = p_call and e.event = 'timed_out' and n = any (p_for));
+  if call.cancel_requested_at is not null and cardinality(here) < p_need then
+    verdict := 'cancelled';
+    return;
+  end if;
+
+  if jsonb_array_length(p_start) > 0 then
+    if gem.depth(p_call) >= 8 then
+      raise exception using errcode = 'GM003', message = format('call %s is a child of the eighth generation, and may have no children', p_call);
+    end if;
+    with started as (
+      select s.ordinality, s.value ->> 'id' as id, s.value ->> 'name' as name, s.value ->> 'tool' as tool, s.value -> 'input' as input,
+        s.value ->> 'traceparent' as traceparent
+      from jsonb_array_elements(p_start) with ordinality s
+    ), child as (
+      insert into public.core_tool_calls (id, tool_name, input, session_id, parent_call_id, parent_step, created_by, signed_in, priority, traceparent, run_at)
+      select s.id::uuid, s.tool, s.input, call.session_id, p_call, s.name, call.created_by, call.signed_in, call.priority,
+        coalesce(s.traceparent, call.traceparent), at
+      from started s order by s.ordinality
+      on conflict (parent_call_id, parent_step) where parent_step is not null do nothing -- an earlier try made it
+      returning id, parent_step, tool_name
+    ), journal as (
+      insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+      select p_call, call.events + row_number() over (order by s.ordinality), at, 'called', p_attempt, p_worker,
+        jsonb_build_object('name', child.parent_step, 'call_id', child.id, 'tool', child.tool_name)
+      from child join started s on s.name = child.parent_step
+      returning 1
+    )
+    select count(*) into made from journal;
+  end if;
+
+  select jsonb_object_agg(u.key, case jsonb_typeof(u.value) when 'number' then to_jsonb(at + (u.value::text || ' milliseconds')::interval) else u.value end)
+  into deadlines from jsonb_each(p_until) u where u.key <> all (here);
+  late := array(select d.key from jsonb_each_text(deadlines) d where d.value::timestamptz <= at and d.key = any (p_for) order by d.key);
+  if cardinality(late) > 0 then
+    made := made + 1;
+    insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+    values (p_call, call.events + made, at, 'timed_out', p_attempt, p_worker, jsonb_build_object('names', late));
+  end if;
+
+  if cardinality(here) + cardinality(late) >= p_need then
+    verdict := 'here';
+    if made > 0 then
+      update public.core_tool_calls c set steps = c.steps + made, retries = 0, losses = 0, updated_at = at, events = c.events + made
+      where c.id = p_call returning c.steps into steps;
+    end if;
+    return;
+  end if;
+  verdict := 'parked';
+  update public.core_tool_calls c
+  set status = 'waiting', waits_for = p_for_what, waits = p_for, need = p_need - cardinality(here) - cardinality(late),
+      wake_at = (select min(d.value::timestamptz) from jsonb_each_text(deadlines) d where d.key <> all (late)),
+      claimed_by = null, claimed_at = null, steps = c.steps + made + 1, retries = 0, losses = 0, updated_at = at, events = c.events + made + 1
+  where c.id = p_call returning c.steps into steps;
+  insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+  values (p_call, call.events + made + 1, at, 'waiting', p_attempt, p_worker, jsonb_build_object('for', p_for)
+    || case when deadlines is null then '{}' else jsonb_build_object('until', deadlines) end
+    || case when p_effects is null then '{}' else jsonb_build_object('effects', p_effects) end);
+end
+$$;
+
+-- How many calls stand above a child: 0 for a call that no handler made.
+create or replace function gem.depth(p_call uuid) returns integer language sql stable as $$
+  with recursive line (id, depth) as (
+    select p_call, 0
+    union all
+    select c.parent_call_id, l.depth + 1 from line l join public.core_tool_calls c on c.id = l.id where c.parent_step is not null and l.depth < 100
+  )
+  select max(depth) from line
+$$;
+
+-- Writes what came into the journal of a call that has not ended, and wakes it if it waited for this and enough has come.
+create or replace function gem.came(p_call uuid, p_event text, p_name text, p_data jsonb, p_worker text) returns void language plpgsql as $$
+declare
+  at   timestamptz;
+  call record;
+begin
+  select c.status, c.attempt, c.events, c.need - 1 as need, c.status = 'waiting' and p_name = any (c.waits) as awaited into call
+  from public.core_tool_calls c where c.id = p_call for no key update;
+  if call.status is null or gem.is_final(call.status) then
+    return;
+  end if;
+  at := gem.now(); -- after the wait for the row
+  insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+  values (p_call, call.events + 1, at, p_event, call.attempt, p_worker, jsonb_build_object('name', p_name) || p_data);
+  if not coalesce(call.awaited, false) then
+    update public.core_tool_calls c set events = c.events + 1, updated_at = at where c.id = p_call;
+  elsif call.need > 0 then
+    update public.core_tool_calls c set events = c.events + 1, updated_at = at, need = call.need where c.id = p_call;
+  else
+    update public.core_tool_calls c set events = c.events + 1 where c.id = p_call;
+    perform gem.wake(p_call, p_worker);
+  end if;
+end
+$$;
+
+-- Puts a call that waits for something to come back into the queue, at its place.
+create or replace function gem.wake(p_call uuid, p_worker text) returns void language plpgsql as $$
+declare
+  at timestamptz := gem.now();
+begin
+  with woken as (
+    update public.core_tool_calls c
+    set status = 'queued', waits_for = null, waits = null, need = null, wake_at = null, updated_at = at, events = c.events + 1
+    where c.id = p_call and c.status = 'waiting'
+    returning c.events, c.attempt
+  )
+  insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id)
+  select p_call, events, at, 'woken', attempt, p_worker from woken;
+  perform gem.wake_workers('again');
+end
+$$;
+
+-- Goes through up to p_limit calls whose time has come: those that wait go on, and those that have ended end their children. Returns how many
+-- there were.
+create or replace function gem.run_timers(p_worker text, p_limit integer) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  at    timestamptz := gem.now();
+  due   record;
+  names text[];
+  count integer := 0;
+begin
+  for due in
+    select c.id, c.status, c.attempt from public.core_tool_calls c where c.wake_at <= at order by c.wake_at limit p_limit for no key update skip locked
+  loop
+    count := count + 1;
+    if due.status <> 'waiting' then
+      perform gem.end_children(due.id);
+      continue;
+    end if;
+    names := array(
+      select u.key
+      from (select e.data -> 'until' as until from public.core_tool_events e
+        where e.call_id = due.id and e.event = 'waiting' order by e.seq desc limit 1) last, jsonb_each_text(last.until) u
+      where u.value::timestamptz <= at
+        and not exists (select from public.core_tool_events e
+          where e.call_id = due.id and e.event = 'returned' and e.data ->> 'name' = u.key)
+        and not exists (select from public.core_tool_events e
+          where e.call_id = due.id and e.event = 'timed_out' and e.data -> 'names' ? u.key)
+      order by u.key);
+    if cardinality(names) > 0 then
+      with call as (
+        update public.core_tool_calls c set steps = c.steps + 1, events = c.events + 1, updated_at = at where c.id = due.id returning c.events
+      )
+      insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+      select due.id, events, at, 'timed_out', due.attempt, p_worker, jsonb_build_object('names', names) from call;
+    end if;
+    perform gem.wake(due.id, p_worker);
+  end loop;
+  return count;
+end
+$$;
+
+-- Asks for the ends of the children that a call left open when it ended, a hundred at a time. It waits for none that is locked.
+create or replace function gem.end_children(p_call uuid) returns void language plpgsql as $$
+declare
+  at   timestamptz := gem.now();
+  left_open integer := 0;
+  child record;
+begin
+  for child in
+    select k.id from public.core_tool_calls k
+    where k.parent_call_id = p_call and k.parent_step is not null
+      and (k.status in ('queued', 'waiting') or k.status = 'running' and k.cancel_requested_at is null)
+    limit 100 for no key update skip locked
+  loop
+    perform gem.cancel(child.id);
+  end loop;
+  update public.core_tool_calls c set wake_at = case when exists (
+      select from public.core_tool_calls k
+      where k.parent_call_id = p_call and k.parent_step is not null
+        and (k.status in ('queued', 'waiting') or k.status = 'running' and k.cancel_requested_at is null)) then at + interval '1 second' end
+  where c.id = p_call;
+end
+$$;
+
+select gem.grant_to('gem_worker', 'execute on function
+  gem.wait(uuid, integer, text, jsonb, text, text[], integer, jsonb, jsonb), gem.run_timers(text, integer)');
+revoke all on all functions in schema gem from public;

@@ -1,0 +1,89 @@
+package worker
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/receipts"
+)
+
+// stepData is what the journal has of a step.
+type stepData struct {
+	Name    string                  `json:"name"`
+	Kind    handlers.StepKind       `json:"kind,omitempty"`
+	Result  json.RawMessage         `json:"result,omitempty"`
+	Error   *receipts.Error         `json:"error,omitempty"`
+	Missing *handlers.NotConfigured `json:"not_configured,omitempty"` // in place of an error
+	Effects json.RawMessage         `json:"effects,omitempty"`        // of type [handlers.Effects]
+}
+
+// describe sets what a step came to. err is plain.
+func (d *stepData) describe(result json.RawMessage, err error) {
+	var (
+		unencodable *handlers.OutputError
+		failure     *handlers.Failure
+	)
+	d.Result, d.Error, d.Missing = result, nil, nil
+	if err == nil {
+		return
+	}
+	code, details := receipts.ExecutionError, any(nil)
+	switch {
+	case errors.As(err, &d.Missing):
+		return
+	case errors.As(err, &unencodable):
+		code = receipts.OutputInvalid
+	case errors.As(err, &failure):
+		details = failure.Details
+		if failure.Code != "" {
+			code = receipts.Code(failure.Code)
+		}
+	}
+	outcome := receipts.Failure(code, err.Error(), details)
+	told, _ := (&receipts.Receipt{Status: outcome.Status, Result: outcome.Result}).Error()
+	d.Error = &told
+}
+
+// outcome is what a step returns whose end is in the journal.
+func (d *stepData) outcome(kind handlers.StepKind) (json.RawMessage, error) {
+	switch {
+	case d.Kind != kind:
+		return nil, handlers.Fail("step_does_not_fit", fmt.Sprintf("The journal has a step %s of the kind %s, and the handler asks for one of the kind %s.",
+			d.Name, d.Kind, kind))
+	case d.Missing != nil:
+		return nil, d.Missing
+	case d.Error != nil && d.Error.Code == receipts.OutcomeUnknown && kind == handlers.AtMostOnce:
+		return nil, handlers.ErrUnknown
+	case d.Error != nil:
+		return nil, &handlers.Failure{Code: string(d.Error.Code), Message: d.Error.Message, Details: d.Error.Details}
+	}
+	return d.Result, nil
+}
+
+// encode writes the data as JSON. Whether Postgres takes its result is not known.
+func (d *stepData) encode() json.RawMessage {
+	encoded, err := json.Marshal(d)
+	if err != nil { // its parts are JSON, or can be written as JSON
+		panic(err)
+	}
+	return encoded
+}
+
+// encodeEffects writes effects as JSON that Postgres can store.
+func encodeEffects(effects handlers.Effects) json.RawMessage {
+	encoded, err := json.Marshal(effects)
+	if err != nil {
+		panic(err) // they hold nothing but texts and numbers
+	}
+	return receipts.CleanJSON(encoded)
+}
+
+// effects decodes what the step recorded.
+func (d *stepData) effects() (effects handlers.Effects) {
+	if d.Effects != nil {
+		_ = json.Unmarshal(d.Effects, &effects) // it was encoded from this type
+	}
+	return effects
+}

@@ -1,0 +1,33 @@
+package worker
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/store"
+)
+
+const (
+	timersEvery = time.Second
+	timersAtAll = 1000 // in one statement
+)
+
+// hasDurable reports whether the program has durable handlers. Only such a program looks after timers.
+func (w *Worker) hasDurable() bool {
+	return slices.ContainsFunc(w.options.Handlers.All(), func(h *handlers.Handler) bool { return h.Durable })
+}
+
+// timers lets calls go on whose time has come, until ctx ends.
+func (w *Worker) timers(ctx context.Context) {
+	for ctx.Err() == nil {
+		running, cancel := context.WithTimeout(ctx, statementTimeout)
+		n, err := store.RunTimers(running, w.options.Control, w.id, timersAtAll)
+		cancel()
+		w.warn(ignoreEnd(ctx, err), "look after timers")
+		if n < timersAtAll {
+			sleep(ctx, jitter(timersEvery))
+		}
+	}
+}

@@ -1,0 +1,357 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/store"
+	"github.com/gemworker/gem/receipts"
+	"github.com/google/uuid"
+)
+
+// The limits of a call's children.
+const (
+	maxChildren   = 4000
+	maxChildInput = 1 << 20 // bytes of JSON
+	maxStartBytes = 4 << 20 // of inputs in one statement
+)
+
+// child is a call that the handler made, or is about to make.
+type child struct {
+	ID   string `json:"call_id"`
+	Tool string `json:"tool"`
+}
+
+// waits are what a durable call made and waits for. steps.mu guards them.
+type waits struct {
+	children map[string]child
+	unsent   []store.Start
+	came     map[string]handlers.Came
+	until    map[string]string // when the time of a name is over, as the journal has it
+	seen     int               // the last event of the journal that was read
+}
+
+func newWaits() waits {
+	return waits{children: map[string]child{}, came: map[string]handlers.Came{}, until: map[string]string{}}
+}
+
+// refused is the place of what is not in the journal since it cannot be: before all that is.
+const refused = -1
+
+// Start is that of [handlers.Journal].
+func (s *steps) Start(name, tool string, input json.RawMessage) (unique, id string, err error) {
+	if err := checkName(name); err != nil {
+		return "", "", err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	unique = s.next(name)
+	if made, ok := s.children[unique]; ok {
+		if made.Tool != tool {
+			return "", "", handlers.Fail("step_does_not_fit", fmt.Sprintf("The journal has a call of %s under the name %s, and the handler makes one of %s.",
+				made.Tool, unique, tool))
+		}
+		return unique, made.ID, nil
+	}
+	switch {
+	case s.isStep(unique):
+		return "", "", handlers.Fail("step_does_not_fit", fmt.Sprintf("The journal has a step under the name %s, and the handler makes a call.", unique))
+	case !s.tool.MayCall(tool):
+		return "", "", failWith(receipts.NotAllowed, fmt.Sprintf("%s may not call %s: the registry does not list it in the `calls` of its entry.",
+			s.tool.Name, tool))
+	case len(s.children) >= maxChildren:
+		return "", "", failWith(receipts.JournalFull, fmt.Sprintf("%s has made %d calls, and may make no more.", s.tool.Name, maxChildren))
+	case len(input) > maxChildInput:
+		return "", "", failWith(receipts.ValidationError, fmt.Sprintf("The input of %s takes %d bytes as JSON, and may take %d.", unique, len(input),
+			maxChildInput))
+	case len(input) == 0: // it could not be encoded
+		return "", "", nil
+	}
+	made, err := uuid.NewV7()
+	if err != nil {
+		return "", "", err
+	}
+	s.children[unique] = child{ID: made.String(), Tool: tool}
+	start := store.Start{ID: made.String(), Name: unique, Tool: tool, Input: input}
+	if s.span != nil {
+		start.Traceparent = s.span.traceparent()
+	}
+	s.unsent = append(s.unsent, start)
+	return unique, made.String(), nil
+}
+
+// Timer is that of [handlers.Journal].
+func (s *steps) Timer(name string) (unique string, err error) {
+	if err := checkName(name); err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	unique = s.next(name)
+	if _, made := s.children[unique]; made || s.isStep(unique) {
+		return "", handlers.Fail("step_does_not_fit", fmt.Sprintf("The journal has something else under the name %s, where the handler sleeps.", unique))
+	}
+	return unique, nil
+}
+
+// Came is that of [handlers.Journal].
+func (s *steps) Came(name string) (handlers.Came, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	came, ok := s.came[name]
+	return came, ok
+}
+
+// Wait is that of [handlers.Journal].
+func (s *steps) Wait(ctx context.Context, need int, of []handlers.Await) error {
+	if ctx.Value(inStep{}) != nil {
+		return handlers.Fail("step_in_step", "A handler waits inside of a step: wait before it, or after.")
+	}
+	if s.waitFor(need, of).Need == 0 && !s.unsentAmong(of) {
+		return nil
+	}
+	exit, err := s.enter(ctx, allTurns) // what is under way comes to its end first
+	if err != nil {
+		return err
+	}
+	defer exit("")
+	if err := s.send(ctx); err != nil {
+		return err
+	}
+	wait := s.waitFor(need, of)
+	if wait.Need == 0 {
+		return nil // a call was refused
+	}
+	wait.Effects = s.notKept()
+	verdict, err := s.wait(wait)
+	switch {
+	case err != nil:
+		return err
+	case verdict == store.WaitParked:
+		s.leave(&end{how: waiting})
+	case verdict == store.WaitCancelled:
+		s.claimedCall.cancel(errCancelled)
+		return errCancelled
+	}
+	return s.readWhatCame()
+}
+
+// unsentAmong reports whether some of the names are of calls that are not made: one that is refused came before all others, in every run.
+func (s *steps) unsentAmong(of []handlers.Await) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.unsent, func(start store.Start) bool {
+		return slices.ContainsFunc(of, func(one handlers.Await) bool { return one.Name == start.Name })
+	})
+}
+
+// waitFor says what is to be waited for, as far as this attempt has read the journal: its Need is 0 if enough has come.
+func (s *steps) waitFor(need int, of []handlers.Await) store.Wait {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := store.Wait{What: "time", Until: map[string]any{}}
+	known := map[string]bool{}
+	for _, one := range of {
+		if known[one.Name] {
+			continue
+		}
+		known[one.Name] = true
+		if came, ok := s.came[one.Name]; ok {
+			if came.Seq == refused {
+				need--
+				continue
+			}
+		}
+		if _, ok := s.children[one.Name]; ok {
+			w.What = "call"
+		}
+		w.For = append(w.For, one.Name)
+		if until, ok := s.until[one.Name]; ok {
+			w.Until[one.Name] = until
+		} else if one.Within > 0 {
+			w.Until[one.Name] = store.In(one.Within)
+		}
+	}
+	have := 0
+	for _, name := range w.For {
+		if _, ok := s.came[name]; ok {
+			have++
+		}
+	}
+	if need = min(need, len(w.For)); have < need {
+		w.Need = need
+	}
+	return w
+}
+
+// send makes the calls that the handler began and that are not made yet. One that Postgres refuses has come to its end with that.
+func (s *steps) send(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		n, size := 0, 0
+		for n < len(s.unsent) && (n == 0 || size+len(s.unsent[n].Input) <= maxStartBytes) {
+			size += len(s.unsent[n].Input)
+			n++
+		}
+		batch := s.unsent[:n:n]
+		s.mu.Unlock()
+		if n == 0 {
+			return nil
+		}
+		_, err := s.wait(store.Wait{Start: batch, What: "call"})
+		for i := 0; err != nil && n > 1 && i < n; i++ { // one by one, to know which of them it is
+			if _, one := s.wait(store.Wait{Start: batch[i : i+1], What: "call"}); one != nil {
+				s.refuse(batch[i], one)
+			}
+		}
+		if err != nil && n == 1 {
+			s.refuse(batch[0], err)
+		}
+		s.mu.Lock()
+		s.unsent = s.unsent[n:]
+		s.mu.Unlock()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// refuse takes note of a call that cannot be made, now or later.
+func (s *steps) refuse(start store.Start, err error) {
+	failure := failWith(receipts.ValidationError, fmt.Sprintf("Postgres refuses the call %s of %s: %s", start.Name, start.Tool, publicMessage(err)))
+	if store.IsTooDeep(err) {
+		failure = failWith(receipts.NotAllowed, fmt.Sprintf("%s may make no call: it is the child of a child, eight times over.", s.tool.Name))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.came[start.Name] = handlers.Came{Seq: refused, Err: failure}
+}
+
+// wait makes calls and waits, in one statement, and returns the error of what Postgres refuses.
+func (s *steps) wait(w store.Wait) (verdict store.WaitVerdict, err error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if s.open.Err() != nil {
+		s.leave(nil)
+	}
+	var count int
+	s.at("before", "wait")
+	err = s.persist(s.open, "wait", func(ctx context.Context) (err error) {
+		verdict, count, err = w.Do(ctx, s.options.Calls, s.Attempt)
+		return err
+	})
+	s.at("after", "wait")
+	switch {
+	case err == nil:
+		s.mu.Lock()
+		if count > s.events {
+			s.events, s.progressed = count, true
+		}
+		s.mu.Unlock()
+		s.timer.Reset(s.tool.Timeout)
+		return verdict, nil
+	case store.IsNotHeld(err):
+		s.leave(&end{how: notHeld})
+	case s.open.Err() != nil:
+		s.leave(nil)
+	case !store.IsRefusal(err):
+		s.leave(&end{how: leftToRecovery, reason: err})
+	}
+	return "", err
+}
+
+// readWhatCame reads what came since the journal was last read.
+func (s *steps) readWhatCame() error {
+	var events []store.Event
+	err := s.persist(s.open, "read what came", func(ctx context.Context) (err error) {
+		events, err = store.Came(ctx, s.options.Calls, s.CallID, s.seen)
+		return err
+	})
+	switch {
+	case s.open.Err() != nil:
+		s.leave(nil)
+	case err != nil:
+		s.leave(&end{how: released})
+	}
+	for _, e := range events {
+		if err := s.read(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readWait takes an event of a wait into account. s.mu is locked.
+func (s *steps) readWait(e store.Event) error {
+	var data struct {
+		Name   string
+		CallID string `json:"call_id"`
+		Tool   string
+		Names  []string
+		Until  map[string]string
+	}
+	if err := json.Unmarshal(e.Data, &data); err != nil {
+		return err
+	}
+	switch e.Event {
+	case store.Called:
+		s.children[data.Name] = child{ID: data.CallID, Tool: data.Tool}
+	case store.Parked:
+		for name, at := range data.Until {
+			if _, known := s.until[name]; !known {
+				s.until[name] = at
+			}
+		}
+	case store.TimedOut:
+		for _, name := range data.Names {
+			s.comes(name, handlers.Came{Seq: e.Seq, Err: handlers.ErrTimeout})
+		}
+	case store.Returned:
+		came := handlers.Came{Seq: e.Seq}
+		came.Result, came.Err = outcomeOf(e.Status, e.Result)
+		s.comes(data.Name, came)
+	}
+	return nil
+}
+
+// comes takes note of what came first under a name: it stays.
+func (s *steps) comes(name string, came handlers.Came) {
+	if _, ok := s.came[name]; !ok {
+		s.came[name] = came
+	}
+}
+
+// outcomeOf is what a child's receipt says to its parent. A time has no error for [handlers.Sleep].
+func outcomeOf(status string, result json.RawMessage) (json.RawMessage, error) {
+	switch receipts.Status(status) {
+	case receipts.Succeeded:
+		return result, nil
+	case receipts.NotConfigured:
+		missing := &handlers.NotConfigured{}
+		if err := json.Unmarshal(result, missing); err != nil {
+			return nil, err
+		}
+		return nil, missing
+	case receipts.Failed:
+		told, _ := (&receipts.Receipt{Status: receipts.Failed, Result: result}).Error()
+		return nil, &handlers.Failure{Code: string(told.Code), Message: told.Message, Details: told.Details}
+	}
+	return nil, errors.New("the call has ended, and its receipt is not there")
+}
+
+func failWith(code receipts.Code, message string) error {
+	return &handlers.Failure{Code: string(code), Message: message}
+}
+
+// checkName returns the error of a name that cannot be one in a journal.
+func checkName(name string) error {
+	if name == "" || len([]rune(name)) > maxStepName || strings.ToValidUTF8(name, "") != name || strings.ContainsAny(name, "#\x00") {
+		return handlers.Fail("step_name", fmt.Sprintf("A name has 1 to %d characters without #, and %.100q is none.", maxStepName, name))
+	}
+	return nil
+}

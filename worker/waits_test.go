@@ -1,0 +1,344 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/audit"
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/worker"
+	"github.com/google/go-cmp/cmp"
+)
+
+// Tree is a domain whose tree.run makes calls and waits for them. The text of its input says how, in words separated by semicolons:
+//
+//	start NAME TOOL [THEN]    wait NAME [MILLISECONDS]    all NAME...    first NAME...    sleep NAME MILLISECONDS    step NAME [once]
+//	down N                    makes a call of itself with one less, and waits for it
+type Tree struct{ *Lab }
+
+func (r Tree) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, error) {
+	var came []string
+	children := map[string]*handlers.Child[Done]{}
+	for line := range strings.SplitSeq(in.Text, ";") {
+		words := append(strings.Fields(line), "", "", "")
+		name, then := words[1], words[2]
+		switch words[0] {
+		case "start":
+			var input any = Task{Text: name, Then: words[3], Gate: map[bool]string{true: name}[words[3] == "gate"], Key: "k"}
+			switch words[3] {
+			case "nul":
+				input = Task{Text: "a\x00b"}
+			case "list":
+				input = []int{1}
+			case "long":
+				input = Task{Text: strings.Repeat("x", 1<<20)}
+			case "channel":
+				input = make(chan int)
+			}
+			children[name] = handlers.Start[Done](d, name, then, input)
+		case "wait":
+			if ms, err := strconv.Atoi(then); err == nil {
+				children[name].Within(time.Duration(ms) * time.Millisecond)
+			}
+			done, err := children[name].Wait(ctx)
+			came = append(came, said(done.Text, err))
+		case "all":
+			var of []*handlers.Child[Done]
+			for _, n := range strings.Fields(line)[1:] {
+				of = append(of, children[n])
+			}
+			if err := handlers.All(ctx, of...); err != nil {
+				return Done{}, err
+			}
+		case "first":
+			var of []handlers.Awaited
+			for _, n := range strings.Fields(line)[1:] {
+				of = append(of, children[n])
+			}
+			i, err := handlers.First(ctx, of...)
+			came = append(came, said("first "+words[1+i], err))
+		case "sleep":
+			ms, _ := strconv.Atoi(then)
+			came = append(came, said("slept", handlers.Sleep(ctx, d, name, time.Duration(ms)*time.Millisecond)))
+		case "step":
+			text, err := handlers.Step(ctx, d, name, func(context.Context) (string, error) {
+				r.mu.Lock()
+				r.sent = append(r.sent, name)
+				r.mu.Unlock()
+				d.Sent("test", name, d.ID)
+				if then == "once" && d.Attempt == 1 {
+					return "", handlers.Transient(errors.New("later"))
+				}
+				return name, nil
+			})
+			came = append(came, said(text, err))
+		case "down":
+			if n, _ := strconv.Atoi(name); n > 0 {
+				done, err := handlers.Start[Done](d, "below", "tree.run", Task{Text: fmt.Sprint("down ", n-1)}).Wait(ctx)
+				came = append(came, said(name+" "+done.Text, err))
+			}
+		}
+	}
+	return Done{Text: strings.Join(came, ", ")}, nil
+}
+
+func said(text string, err error) string {
+	var failure *handlers.Failure
+	if errors.As(err, &failure) {
+		return failure.Code
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return text
+}
+
+// startTree starts a worker with tree.run and the lab.
+func startTree(t *testing.T, change func(*worker.Options), tools ...tool) (*handlertest.Env, *Lab) {
+	t.Helper()
+	lab := NewLab()
+	if len(tools) == 0 {
+		tools = []tool{{name: "tree.run", calls: []string{"lab.*", "tree.run"}}}
+	}
+	tools = append(tools, tool{name: "lab.send"}, tool{name: "lab.write"}, tool{name: "lab.nothing"})
+	env := handlertest.Start(t, handlertest.Options{Registry: labRegistry("1.0.0", tools...), Domains: []any{lab, Tree{lab}}, Worker: change, NoWorker: true})
+	if _, err := env.DB.Exec(t.Context(), "create table lab_rows (id bigint generated always as identity primary key, text text)"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { close(lab.gate("never")) })
+	return env, lab
+}
+
+func runTree(env *handlertest.Env, script string) *receipts.Receipt {
+	return env.Run(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: script})})
+}
+
+// sound fails the test if an audit finds anything.
+func sound(t *testing.T, env *handlertest.Env) {
+	t.Helper()
+	report, err := audit.Database(t.Context(), env.DB, audit.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, check := range report.Checks {
+		if check.Found > 0 {
+			t.Errorf("audit: %+v", check)
+		}
+	}
+}
+
+func textOf(t *testing.T, r *receipts.Receipt) string {
+	t.Helper()
+	if r.Status != receipts.Succeeded {
+		t.Fatalf("%s: %s", r.Status, r.Result)
+	}
+	return handlertest.Output[Done](t, r).Text
+}
+
+func number(t *testing.T, env *handlertest.Env, sql string, args ...any) (n int) {
+	t.Helper()
+	if err := env.DB.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestAHandlerWaitsForItsCalls(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		script string
+		want   string
+		runs   int // attempts
+	}{
+		"one":                             {"start a lab.send; wait a", "a", 2},
+		"one after another":               {"start a lab.send; wait a; start b lab.send; wait b", "a, b", 3},
+		"all at once":                     {"start a lab.send; start b lab.write; start c lab.nothing; all a b c; wait c; wait a", "c, a", 2},
+		"one that fails":                  {"start a lab.send fail; wait a; step b", "execution_error, b", 2},
+		"a step after a call was begun":   {"start a lab.send; step b; wait a", "b, a", 2},
+		"a step that is tried again":      {"start a lab.send; step b once; wait a", "b, a", 3},
+		"one that nobody waits for":       {"start a lab.send; step b", "b", 1},
+		"names that come again":           {"start a lab.send; wait a; start a lab.nothing; wait a", "a, a", 3},
+		"a time":                          {"sleep a 20; step b", "slept, b", 2},
+		"a time that is over at once":     {"sleep a 0; sleep b -5", "slept, slept", 0},
+		"a call that is in time":          {"start a lab.send; wait a 60000", "a", 2},
+		"what cannot be made":             {"start a no.tool; wait a; start b tree.else; wait b; step c", "not_allowed, not_allowed, c", 1},
+		"inputs that are none":            {"start a lab.send channel; wait a; start b lab.send long; wait b; start c lab.send nul; start d lab.send list; start e lab.send; all c d e; wait c; wait d; wait e", "validation_error, validation_error, validation_error, validation_error, e", 2},
+		"the first, where one is none":    {"start a lab.send list; start b lab.send; first b a; wait b", "first a, b", 2},
+		"the same call twice":             {"start a lab.send; all a a; wait a", "a", 2},
+		"four generations":                {"down 3", "3 2 1 ", 2},
+		"more generations than there are": {"down 12", "12 11 10 9 8 7 6 5 not_allowed", 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env, _ := startTree(t, func(o *worker.Options) { o.Concurrency = 1 }) // a call that waits has no slot
+			env.StartWorker()
+			r := runTree(env, test.script)
+			if got := textOf(t, r); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+			if test.runs > 0 && r.Attempt > test.runs {
+				t.Errorf("it took %d attempts, want %d", r.Attempt, test.runs)
+			}
+			env.Until("children to end", func() bool {
+				return number(t, env, "select count(*) from core_tool_calls where status in ('queued', 'running', 'waiting')") == 0
+			})
+			sound(t, env)
+		})
+	}
+}
+
+// A call of its own for each child, with what it has of its parent.
+func TestAChildHasWhatItsParentHas(t *testing.T) {
+	t.Parallel()
+	env, _ := startTree(t, nil)
+	env.StartWorker()
+	r := env.Run(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: "start a lab.send; wait a"}), CreatedBy: "ada", Priority: 7})
+	if n := number(t, env, `select count(*) from core_tool_calls c join core_tool_calls p on p.id = c.parent_call_id
+		where p.id = $1 and c.parent_step = 'a' and c.created_by = 'ada' and c.priority = 7 and c.status = 'succeeded'`, r.CallID); n != 1 {
+		t.Errorf("%d children have what their parent has", n)
+	}
+	want := []string{"queued", "claimed", "called", "waiting", "returned", "woken", "claimed", "succeeded"}
+	if diff := cmp.Diff(want, env.Journal(r.CallID)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// The parent's lock is taken once for each end, and it is woken once.
+func TestManyChildrenWakeTheirParentOnce(t *testing.T) {
+	t.Parallel()
+	env, _ := startTree(t, nil)
+	env.StartWorker()
+	env.StartWorker()
+	var script, names strings.Builder
+	for i := range 300 {
+		fmt.Fprintf(&script, "start c%d lab.nothing;", i)
+		fmt.Fprintf(&names, " c%d", i)
+	}
+	r := runTree(env, script.String()+"all"+names.String())
+	if r.Status != receipts.Succeeded || r.Attempt != 2 {
+		t.Errorf("%s in attempt %d", r.Status, r.Attempt)
+	}
+	journal := env.Journal(r.CallID)
+	for event, want := range map[string]int{"called": 300, "returned": 300, "woken": 1, "waiting": 1} {
+		if n := len(slices.DeleteFunc(slices.Clone(journal), func(e string) bool { return e != event })); n != want {
+			t.Errorf("%d events %s, want %d", n, event, want)
+		}
+	}
+	sound(t, env)
+}
+
+// A call may end before it is waited for, or while its parent does something else.
+func TestWhatCameBeforeTheWaitIsThere(t *testing.T) {
+	t.Parallel()
+	env, lab := startTree(t, nil)
+	env.StartWorker()
+	id := env.Insert(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: "start a lab.nothing; start b lab.nothing gate; step x; all a b; first a b; wait a; wait b"})})
+	lab.awaitBegin(t)
+	env.Until("a to return", func() bool { return slices.Contains(env.Journal(id), "returned") })
+	lab.tell(t, "b", Order{})
+	if got := textOf(t, env.Await(id)); got != "x, first a, a, b" {
+		t.Errorf("got %q", got)
+	}
+	sound(t, env)
+}
+
+func TestAChildThatTakesTooLongIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	env, lab := startTree(t, nil)
+	env.StartWorker()
+	id := env.Insert(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: "start a lab.nothing gate; wait a 50; step x; wait a"})})
+	if got := textOf(t, env.Await(id)); got != "timeout, x, timeout" {
+		t.Errorf("got %q", got)
+	}
+	lab.tell(t, "a", Order{})
+	env.Until("the child to end", func() bool {
+		return number(t, env, "select count(*) from core_tool_calls where status in ('queued', 'running', 'waiting')") == 0
+	})
+	sound(t, env)
+}
+
+// Whatever a call left open ends soon after it.
+func TestChildrenEndWithTheirParent(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*handlertest.Env, *Lab, string){
+		"its handler returns": nil,
+		"it is cancelled": func(env *handlertest.Env, _ *Lab, id string) {
+			env.Until("the parent to wait", func() bool { return slices.Contains(env.Journal(id), "waiting") })
+			if _, err := env.DB.Exec(context.Background(), "select cancel_tool_call($1)", id); err != nil {
+				panic(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env, lab := startTree(t, nil)
+			env.StartWorker()
+			script := "start a lab.send gate; start b tree.run; step x"
+			if end != nil {
+				script += "; wait a"
+			}
+			id := env.Insert(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: script})})
+			if end != nil {
+				end(env, lab, id)
+			}
+			env.Await(id)
+			env.Until("the children to end", func() bool {
+				return number(t, env, "select count(*) from core_tool_calls where status in ('queued', 'running', 'waiting') and cancel_requested_at is null") == 0
+			})
+			sound(t, env)
+		})
+	}
+}
+
+// While it waits, and between its attempts, no other call runs with its key.
+func TestACallKeepsItsKeyWhileItWaits(t *testing.T) {
+	t.Parallel()
+	env, lab := startTree(t, nil, tool{name: "tree.run", calls: []string{"lab.*"}, mode: "keyed", keyField: "key"})
+	env.StartWorker()
+	first := env.Insert(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: "step x once; start a lab.nothing gate; wait a", Key: "k"})})
+	lab.awaitBegin(t)
+	env.Until("the first to wait", func() bool { return slices.Contains(env.Journal(first), "waiting") })
+	second := env.Insert(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: "step y", Key: "k"})})
+	env.Until("the second to wait", func() bool { return slices.Contains(env.Journal(second), "waiting") })
+	lab.tell(t, "a", Order{})
+	one, two := env.Await(first), env.Await(second)
+	if one.Status != receipts.Succeeded || two.ReplayOf != one.ID {
+		t.Errorf("first %s %s, second a replay of %q", one.Status, one.Result, two.ReplayOf)
+	}
+	if sent := lab.sentSoFar(); !slices.Equal(sent, []string{"x", "x"}) {
+		t.Errorf("the steps did %v", sent)
+	}
+	sound(t, env)
+}
+
+// No worker is needed for a call to wait, and any of them goes on with it.
+func TestACallWaitsWithoutAWorker(t *testing.T) {
+	t.Parallel()
+	env, lab := startTree(t, nil)
+	first := env.StartWorker()
+	id := env.Insert(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: "step x; sleep night 300; step y"})})
+	env.Until("it to wait", func() bool { return slices.Contains(env.Journal(id), "waiting") })
+	first.Stop()
+	second := env.StartWorker()
+	r := env.Await(id)
+	if got := textOf(t, r); got != "x, slept, y" || r.WorkerID != second.ID() {
+		t.Errorf("got %q of %s", got, r.WorkerID)
+	}
+	if sent := lab.sentSoFar(); !slices.Equal(sent, []string{"x", "y"}) {
+		t.Errorf("the steps did %v", sent)
+	}
+	for _, effect := range []string{"x", "y"} {
+		if !strings.Contains(string(r.Effects), `"recipient": "`+effect+`"`) {
+			t.Errorf("the effects lack %s: %s", effect, r.Effects)
+		}
+	}
+	sound(t, env)
+}
