@@ -217,6 +217,7 @@ func families(t *testing.T, env *handlertest.Env) {
 	p.of("seven", `select gem.finish($1, 1, 'd', 'failed', '{"error": {"error_code": "cancelled", "message": "stop", "details": null}}', '{}', 'x')`)
 
 	p.begin(500)
+	p.effects = `{"messages_sent": [{"type": "sms"}]}`
 	p.wait("parked", `{"nap": 3600000}`, 2, "left", "nap")
 	p.do("select cancel_tool_call($1)")
 	p.timers()

@@ -61,7 +61,7 @@ with event as (
       when 'returned' then true -- by the child's worker, or by whoever cancelled the child
       when 'queued' then attempt = 0 and worker_id is null
       when 'claimed' then attempt = attempt_before + 1 and worker_id is not null
-      when 'woken' then attempt = attempt_before and worker_id is not null
+      when 'woken' then attempt = attempt_before -- by a worker, or by whoever cancelled the child that it waited for
       when 'lost' then attempt = attempt_before and worker_id is not null and data ->> 'lost_worker' = holder
       when 'imported' then attempt = case state when 'queued' then 0 else 1 end and worker_id is null
       else attempt = attempt_before and case before when 'running' then worker_id = holder else worker_id is null end
