@@ -103,6 +103,26 @@ func (c Crash) Flow(ctx context.Context, d *handlers.Durable, in Task) (Done, er
 	return Done{Text: charged}, err
 }
 
+// Family makes two calls, waits for both, and does a step.
+func (c Crash) Family(ctx context.Context, d *handlers.Durable, in Task) (Done, error) {
+	a := handlers.Start[Done](d, "child", "crash.write", Task{Text: "a", Key: "a"})
+	b := handlers.Start[Done](d, "child", "crash.write", Task{Text: "b", Key: "b"})
+	if err := handlers.All(ctx, a, b); err != nil {
+		return Done{}, err
+	}
+	one, err := a.Wait(ctx)
+	if err != nil {
+		return Done{}, err
+	}
+	return handlers.Step(ctx, d, "step", func(ctx context.Context) (Done, error) {
+		other, err := b.Wait(ctx)
+		if err == nil {
+			return Done{}, errors.New("a step waited")
+		}
+		return Done{Text: one.Text + other.Text}, nil
+	})
+}
+
 func (c Crash) then(ctx context.Context, call *handlers.Call, in Task) (Done, error) {
 	switch {
 	case in.Then == "transient once" && call.Attempt == 1:
@@ -124,7 +144,8 @@ func crashRegistry(mode string) []byte {
 		keyField = "key"
 	}
 	return labRegistry("1.0.0", tool{name: "crash.send", mode: mode, keyField: keyField, onOther: onOther},
-		tool{name: "crash.write", mode: mode, keyField: keyField, onOther: onOther}, tool{name: "crash.flow"})
+		tool{name: "crash.write", mode: mode, keyField: keyField, onOther: onOther}, tool{name: "crash.flow"},
+		tool{name: "crash.family", calls: []string{"crash.write"}})
 }
 
 // doomed is the process that dies. It works until its point comes.
@@ -335,6 +356,44 @@ func TestAFlowWhoseWorkerDiesAtAnyPointGoesOnWhereItWas(t *testing.T) {
 			defer mu.Unlock()
 			if got["send"] != s.sends || got["charge"] != s.charges {
 				t.Errorf("the server got %v, want %d and %d", got, s.sends, s.charges)
+			}
+			report, err := audit.Database(t.Context(), env.DB, audit.Options{})
+			if err != nil || report.Faults != 0 {
+				t.Errorf("audit: %+v (%v)", report, err)
+			}
+		})
+	}
+}
+
+func TestAFamilyWhoseWorkerDiesAtAnyPointComesTogether(t *testing.T) {
+	t.Parallel()
+	for _, point := range []string{
+		"before wait 1", "after wait 1", "before wait 2", "after wait 2", "before waiting", "after waiting", // the calls are made; they are waited for
+		"before receipt 1", "after receipt 1", "before receipt 2", "after receipt 2", // of the children; the second wakes the parent
+		"before step 1", "after step 1", "before receipt 3", "after receipt 3",
+	} {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			env := handlertest.Start(t, handlertest.Options{Registry: crashRegistry("none"), NoWorker: true, Domains: []any{Crash{}}})
+			if _, err := env.DB.Exec(t.Context(), "create table lab_rows (text text)"); err != nil {
+				t.Fatal(err)
+			}
+			id := env.Insert(handlertest.Call{Tool: "crash.family", Input: task(Task{Text: "x"})})
+			dieAt(t, point, testdb.RouteTo(t, env.URL), "none", "")
+
+			env.StartWorker(func(o *worker.Options) { o.HeartbeatInterval = 50 * time.Millisecond })
+			if r := env.Await(id); r.Status != receipts.Succeeded || handlertest.Output[Done](t, r).Text != "a" {
+				t.Errorf("attempt %d: %s %s", r.Attempt, r.Status, r.Result)
+			}
+			if a, b := rowsWith(t, env, "a"), rowsWith(t, env, "b"); a != 1 || b != 1 {
+				t.Errorf("%d and %d rows", a, b)
+			}
+			count := map[string]int{}
+			for _, event := range env.Journal(id) {
+				count[event]++
+			}
+			if count["called"] != 2 || count["returned"] != 2 || count["step"] != 1 || count["succeeded"] != 1 {
+				t.Errorf("the journal has %v", count)
 			}
 			report, err := audit.Database(t.Context(), env.DB, audit.Options{})
 			if err != nil || report.Faults != 0 {
