@@ -22,8 +22,12 @@ type Call struct {
 	Status string
 	// SessionID, CreatedBy and IdempotencyKey are the frontend's; empty for none.
 	SessionID, CreatedBy, IdempotencyKey string
-	// Key is the computed key that the call holds while it runs, or waits for: see receipts.Key. It is empty for none.
+	// Key is the computed key that the call holds, or waits for: see receipts.Key. It is empty for none.
 	Key string
+	// WaitsFor says what a waiting call waits for: key, call or time. Otherwise it is empty. WakeAt is when it goes on in any case; zero if
+	// it does not.
+	WaitsFor string
+	WakeAt   time.Time
 	// Needs is what a worker must have to claim the call, such as `tool leads.create`; empty if any worker will do.
 	Needs    string
 	Priority int       // -1000 to 1000; calls of a higher one run first
@@ -63,11 +67,12 @@ func readCall(ctx context.Context, db DB, where, value string) (c *Call, now tim
 	c = new(Call)
 	err = db.QueryRow(ctx, `
 		select id::text, coalesce(tool_name, ''), coalesce(input, '{}')::text, status, session_id, created_by, idempotency_key, computed_key,
-		       needs, priority, level, run_at, seq, attempt, retries, losses, claimed_by, claimed_at, cancel_requested_at is not null, created_at,
+		       waits_for, wake_at, needs, priority, level, run_at, seq, attempt, retries, losses, claimed_by, claimed_at, cancel_requested_at is not null, created_at,
 		       clock_timestamp()
 		from public.core_tool_calls where `+where, value).
 		Scan(&c.ID, &c.Tool, &c.Input, &c.Status, (*zeronull.Text)(&c.SessionID), (*zeronull.Text)(&c.CreatedBy),
-			(*zeronull.Text)(&c.IdempotencyKey), (*zeronull.Text)(&c.Key), (*zeronull.Text)(&c.Needs), &c.Priority, &c.Level, &c.RunAt, &c.Seq, &c.Attempt, &c.Retries, &c.Losses,
+			(*zeronull.Text)(&c.IdempotencyKey), (*zeronull.Text)(&c.Key),
+			(*zeronull.Text)(&c.WaitsFor), (*zeronull.Timestamptz)(&c.WakeAt), (*zeronull.Text)(&c.Needs), &c.Priority, &c.Level, &c.RunAt, &c.Seq, &c.Attempt, &c.Retries, &c.Losses,
 			(*zeronull.Text)(&c.WorkerID), (*zeronull.Timestamptz)(&c.ClaimedAt), &c.CancelRequested, &c.CreatedAt, &now)
 	if err != nil {
 		return nil, now, err

@@ -17,7 +17,7 @@ type WaitsFor string
 const (
 	// ForNothing means that the call has ended.
 	ForNothing WaitsFor = ""
-	// ForTime means that the call is queued and its RunAt has not come.
+	// ForTime means that the call is queued and its RunAt has not come, or that its handler sleeps.
 	ForTime WaitsFor = "time"
 	// ForWorker means that no worker is alive.
 	ForWorker WaitsFor = "worker"
@@ -34,6 +34,8 @@ const (
 	ForRecovery WaitsFor = "recovery"
 	// ForKey is said of a waiting call: another one runs with its key.
 	ForKey WaitsFor = "key"
+	// ForCalls is said of a waiting call: calls that its handler made have not ended.
+	ForCalls WaitsFor = "calls"
 )
 
 // Explanation says where a call stands, and why.
@@ -56,9 +58,11 @@ type Explanation struct {
 	Worker *Worker
 	// Timeout is how long a running call may take, by the registry of its worker; 0 when that is not known.
 	Timeout time.Duration
-	// KeyHolder is the running call with the key that a waiting call waits for. It is nil if there is none any more: a worker
+	// KeyHolder is the call that has the key for which a waiting call waits. It is nil if there is none any more: a worker
 	// then takes the call within seconds.
 	KeyHolder *Call
+	// Children are the open calls of its handler, if the call waits for such: the first few.
+	Children []Call
 	// Receipt says how and why a call ended; nil before that.
 	Receipt *receipts.Receipt
 	// RepeatedCall is the call whose receipt this call's receipt repeats; empty if it repeats none.
@@ -81,11 +85,7 @@ func Explain(ctx context.Context, db DB, id string) (*Explanation, error) {
 	case "running":
 		return e, e.running(ctx, db)
 	case "waiting":
-		e.WaitsFor = ForKey
-		if e.KeyHolder, _, err = readCall(ctx, db, "status = 'running' and computed_key = $1", c.Key); errors.Is(err, pgx.ErrNoRows) {
-			return e, nil
-		}
-		return e, err
+		return e, e.waiting(ctx, db)
 	}
 	if e.Receipt, err = Receipt(ctx, db, id); err != nil {
 		return nil, err
@@ -94,6 +94,29 @@ func Explain(ctx context.Context, db DB, id string) (*Explanation, error) {
 		e.RepeatedCall, err = callOfReceipt(ctx, db, e.Receipt.ReplayOf)
 	}
 	return e, err
+}
+
+func (e *Explanation) waiting(ctx context.Context, db DB) (err error) {
+	switch e.Call.WaitsFor {
+	case "time":
+		e.WaitsFor = ForTime
+	case "call":
+		e.WaitsFor = ForCalls
+		rows, err := db.Query(ctx, `select id::text, tool_name, status from public.core_tool_calls
+			where parent_call_id = $1 and parent_step is not null and status in ('queued', 'running', 'waiting') order by id limit 10`, e.Call.ID)
+		if err != nil {
+			return err
+		}
+		e.Children, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Call, err error) { return c, row.Scan(&c.ID, &c.Tool, &c.Status) })
+		return err
+	default:
+		e.WaitsFor = ForKey
+		e.KeyHolder, _, err = readCall(ctx, db, "(status in ('running', 'queued') or status = 'waiting' and waits_for <> 'key') and computed_key = $1", e.Call.Key)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+	}
+	return err
 }
 
 func (e *Explanation) queued(ctx context.Context, db DB) error {

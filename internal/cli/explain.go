@@ -38,14 +38,44 @@ func explanation(e *client.Explanation) string {
 		return explainEnded(e)
 	case c.Status == "running":
 		return explainRunning(e)
+	case e.WaitsFor == client.ForCalls || c.Status == "waiting" && e.WaitsFor == client.ForTime:
+		return explainParked(e)
 	case c.Status == "waiting" && e.KeyHolder == nil:
 		return fmt.Sprintf("It waits for its key, %s, whose holder no longer runs: a worker takes it within seconds.", c.Key)
 	case c.Status == "waiting":
 		h := e.KeyHolder
+		if h.Status != "running" {
+			return fmt.Sprintf("It waits for call %s, which holds the same key, %s, and is %s. If that call succeeds, its result is repeated; "+
+				"otherwise this one runs.", h.ID, c.Key, h.Status)
+		}
 		return fmt.Sprintf("It waits for call %s, which holds the same key, %s, and has been running on %s since %s. "+
 			"If that call succeeds, its result is repeated; otherwise this one runs.", h.ID, c.Key, h.WorkerID, moment(h.ClaimedAt))
 	}
 	return strings.TrimSpace(cameBack(e.CameBack) + " " + explainQueued(e))
+}
+
+// explainParked says what a durable handler waits for.
+func explainParked(e *client.Explanation) string {
+	c := &e.Call
+	at := ""
+	if !c.WakeAt.IsZero() {
+		at = fmt.Sprintf(" It goes on at %s, in %s.", moment(c.WakeAt), span(c.WakeAt.Sub(e.At)))
+	}
+	if e.WaitsFor == client.ForTime {
+		return "Its handler sleeps, in no process." + at
+	}
+	open := make([]string, 0, len(e.Children))
+	for _, child := range e.Children {
+		open = append(open, fmt.Sprintf("%s %s (%s)", cut(child.Tool, 200), child.ID, child.Status))
+	}
+	said := "Its handler waits, in no process, for calls that it made"
+	if len(open) > 0 {
+		said += "; open are " + strings.Join(open, ", ")
+	}
+	if at != "" {
+		at = strings.Replace(at, "It goes on at", "If they take too long, it goes on at", 1)
+	}
+	return said + "." + at
 }
 
 // cameBack says why a call is in the queue again.
@@ -64,7 +94,7 @@ func cameBack(e *receipts.Event) string {
 		}
 		return fmt.Sprintf("The worker of attempt %d stopped and handed it over.", e.Attempt)
 	case "woken":
-		return "The call with the same key, for which it waited, is out of the way."
+		return "What it waited for has come."
 	}
 	return ""
 }

@@ -208,6 +208,32 @@ func TestExplain(t *testing.T) {
 			execute(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'leads.create:phone=1')", id)
 			return id
 		}, []string{"It waits for call ", "holds the same key, leads.create:phone=1,", "running on w-1 since"}, ""},
+		"waiting for a call of its handler": {func(s scene) string {
+			s.worker("w-1", 4)
+			id := s.insert()
+			s.claim("w-1")
+			execute(s.T, s.db, `select gem.wait($1, 1, 'w-1', '[{"id": "00000000-0000-7000-8000-000000000001", "name": "a", "tool": "leads.update", "input": {}}]',
+				'call', '{a}', 1, '{"a": 3600000}', null)`, id)
+			return id
+		}, []string{"waits, in no process, for calls that it made; open are leads.update 00000000-0000-7000-8000-000000000001 (queued).", "If they take too long, it goes on at", "in 59 min"}, ""},
+		"waiting while its handler sleeps": {func(s scene) string {
+			s.worker("w-1", 4)
+			id := s.insert()
+			s.claim("w-1")
+			execute(s.T, s.db, "select gem.wait($1, 1, 'w-1', '[]', 'time', '{nap}', 1, '{\"nap\": 3600000}', null)", id)
+			return id
+		}, []string{"Its handler sleeps, in no process. It goes on at"}, ""},
+		"waiting for a key that a sleeping handler holds": {func(s scene) string {
+			s.worker("w-1", 4)
+			holder := s.insert()
+			s.claim("w-1")
+			execute(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'K')", holder)
+			execute(s.T, s.db, "select gem.wait($1, 1, 'w-1', '[]', 'time', '{nap}', 1, '{\"nap\": 3600000}', null)", holder)
+			id := s.insert()
+			s.claim("w-1")
+			execute(s.T, s.db, "select gem.hold_key($1, 1, 'w-1', 'K')", id)
+			return id
+		}, []string{"It waits for call ", "which holds the same key, K, and is waiting."}, ""},
 		"succeeded": {func(s scene) string { return s.ended("succeeded", `{"lead_id": "L-1"}`) },
 			[]string{"It succeeded in", "in attempt 1 on w-1", "lead_id L-1"}, ""},
 		"succeeded by repeating": {func(s scene) string {

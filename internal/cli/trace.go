@@ -99,7 +99,12 @@ type eventData struct {
 	Priority   int            `json:"priority"`
 	Needs      string         `json:"needs"`
 	HeldBy     string         `json:"held_by"`
-	Name       string         `json:"name"` // of a step
+	Name       string         `json:"name"` // of a step, or a call
+	Names      []string       `json:"names"`
+	For        []string       `json:"for"`
+	CallID     string         `json:"call_id"`
+	Tool       string         `json:"tool"`
+	Status     string         `json:"status"`
 	LostWorker string         `json:"lost_worker"`
 	Error      receipts.Error `json:"error"`
 }
@@ -126,9 +131,18 @@ func happened(e receipts.Event) string {
 	case "claimed":
 		return "the worker took it"
 	case "waiting":
+		if len(data.For) > 0 {
+			return "its handler waits for " + cut(strings.Join(data.For, ", "), 200)
+		}
 		return "another call runs with the same key, so it waits for that call: " + data.HeldBy
 	case "woken":
-		return "the key is free: back in the queue"
+		return "what it waited for has come: back in the queue"
+	case "called":
+		return fmt.Sprintf("its handler makes a call of %s under the name %s: %s", cut(data.Tool, 200), data.Name, data.CallID)
+	case "returned":
+		return fmt.Sprintf("the call %s has ended: %s", data.Name, data.Status)
+	case "timed_out":
+		return "the time is over of " + cut(strings.Join(data.Names, ", "), 200)
 	case "retried":
 		said := "a transient error, so again in " + span(data.RunAt.Sub(e.At))
 		if data.Error.Message != "" {
