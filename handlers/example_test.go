@@ -2,6 +2,7 @@ package handlers_test
 
 import (
 	"context"
+	"time"
 
 	"github.com/gemworker/gem/handlers"
 )
@@ -11,8 +12,8 @@ type (
 		model interface {
 			Write(ctx context.Context, request string) (string, error)
 		}
-		mail interface {
-			Send(ctx context.Context, to, text string) (messageID string, err error)
+		phone interface {
+			Ring(ctx context.Context, number string) error
 		}
 	}
 	SendQuote struct {
@@ -20,12 +21,18 @@ type (
 		Request string `json:"request"`
 	}
 	QuoteSent struct {
-		QuoteID   string `json:"quote_id"`
-		MessageID string `json:"message_id"`
+		QuoteID  string `json:"quote_id"`
+		Reminded bool   `json:"reminded"`
 	}
+	Mail struct {
+		To      string `json:"to"`
+		Subject string `json:"subject"`
+		Body    string `json:"body"`
+	}
+	MailSent struct{}
 )
 
-// Send asks a model for a quote, saves it and sends it. When its worker dies, another goes on with the step that had not ended.
+// Send asks a model for a quote, saves it, sends it, and rings after a week. When its worker dies, another goes on where it was.
 func (q Quotes) Send(ctx context.Context, call *handlers.Durable, in SendQuote) (sent QuoteSent, err error) {
 	text, err := handlers.Step(ctx, call, "write", func(ctx context.Context) (string, error) {
 		return q.model.Write(ctx, in.Request)
@@ -40,8 +47,15 @@ func (q Quotes) Send(ctx context.Context, call *handlers.Durable, in SendQuote) 
 	if err != nil {
 		return sent, err
 	}
-	sent.MessageID, err = handlers.StepOnce(ctx, call, "send", func(ctx context.Context) (string, error) {
-		return q.mail.Send(ctx, in.To, text)
+	mail := handlers.Start[MailSent](call, "mail", "comms.send_email", Mail{To: in.To, Subject: "Your quote", Body: text})
+	if _, err := mail.Wait(ctx); err != nil {
+		return sent, err
+	}
+	if err := handlers.Sleep(ctx, call, "a week", 7*24*time.Hour); err != nil {
+		return sent, err
+	}
+	sent.Reminded, err = handlers.StepOnce(ctx, call, "remind", func(ctx context.Context) (bool, error) {
+		return true, q.phone.Ring(ctx, in.To)
 	})
 	return sent, err
 }
