@@ -174,7 +174,7 @@ func TestAKeyThatNobodyHoldsWakesWhatWaitsForIt(t *testing.T) {
 	t.Parallel()
 	env, _ := startLab(t, nil, tool{name: "lab.write", mode: "keyed", keyField: "key"})
 	id := env.Insert(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x", Key: "k"})})
-	_, err := env.DB.Exec(t.Context(), `update core_tool_calls set status = 'waiting', computed_key = 'lab.write:key="k"',
+	_, err := env.DB.Exec(t.Context(), `update core_tool_calls set status = 'waiting', waits_for = 'key', computed_key = 'lab.write:key="k"',
 		updated_at = now() - interval '1 minute' where id = $1`, id)
 	if err != nil {
 		t.Fatal(err)

@@ -210,7 +210,7 @@ begin
       end if;
       verdict := 'hit';
       if p_attempt > 1 then -- it may have waited itself: the success woke the first hundred, and each of them wakes others
-        perform gem.wake_waiting(p_key, 100, p_worker);
+        perform gem.wake_hits(p_key, p_worker);
       end if;
       return;
     elsif verdict = 'run' then -- the receipt was looked up again while holding the key: nobody can succeed with it now
@@ -331,10 +331,10 @@ begin
   if not found then
     perform gem.raise_not_held(p_call, p_attempt, p_worker);
   end if;
-  if freed_key is null and p_attempt > 1 then
-    perform gem.wake_next(p_call, p_worker);
+  if freed_key is not null and p_status <> 'succeeded' then
+    perform gem.pass_key(freed_key, p_worker);
   elsif freed_key is not null and p_replay_of is null then -- gem.hold_key woke those that wait for a hit's key
-    perform gem.wake_waiting(freed_key, case when p_status = 'succeeded' then 100 else 1 end, p_worker);
+    perform gem.wake_hits(freed_key, p_worker);
   end if;
   if child is not null then
     perform gem.came(parent, 'returned', child, jsonb_build_object('call_id', p_call, 'status', p_status, 'receipt_id', receipt), p_worker);
@@ -420,7 +420,7 @@ begin
   )
   select nullif(freed_key, f.computed_key) into freed_key from freed f;
   if freed_key is not null then
-    perform gem.wake_waiting(freed_key, 1, p_worker);
+    perform gem.pass_key(freed_key, p_worker);
   end if;
   return again;
 end
@@ -430,19 +430,16 @@ $$;
 -- waiting → queued: woken
 ------------------------------------------------------------------------------------------------------------------------
 
--- Wakes calls that wait for a key when one that had it has left the state running: after a success all of them, since each is
--- a hit, a hundred at a time: each hit wakes the next hundred, so that no end takes long, however many wait.
--- Otherwise it wakes only the first, to take the key itself, or the first few where nobody knows whether they will. One that another transaction has locked is skipped; where that
--- leaves nobody to wake the rest, gem.recover does.
-create or replace function gem.wake_waiting(p_key text, p_most integer, p_worker text) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- After the success of a key, wakes a hundred calls that wait for it: each is a hit, and wakes the next hundred, so that no end takes long,
+-- however many wait. One that another transaction has locked is skipped; where that leaves nobody to wake the rest, gem.recover does.
+create or replace function gem.wake_hits(p_key text, p_worker text) returns void language plpgsql as $$
 declare
   at  timestamptz := gem.now();
   ids uuid[];
 begin
   ids := array(
     select w.id from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key' and w.computed_key = p_key
-    order by w.level desc, w.seq limit p_most for no key update skip locked);
+    order by w.level desc, w.seq limit 100 for no key update skip locked);
   if cardinality(ids) = 0 then -- with an empty array the planner picks any partial index, and scans all of it
     return;
   end if;
@@ -457,16 +454,31 @@ begin
 end
 $$;
 
--- Wakes the next call that waits for a key when one that was woken for it has ended without taking it. Where a call was cancelled that had a
--- key, or was woken for one, gem.recover does: a frontend's transaction locks nobody else's call.
-create or replace function gem.wake_next(p_call uuid, p_worker text) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- Gives a key that is free to the first call that waits for it. That call holds the key from then on, also while it is queued, so that the
+-- rest wait for its end, whatever it is. Returns whether there was one.
+create or replace function gem.pass_key(p_key text, p_worker text) returns boolean language plpgsql as $$
 declare
-  key text := (select e.data ->> 'key' from public.core_tool_events e where e.call_id = p_call and e.event = 'waiting' order by e.seq desc limit 1);
+  at   timestamptz := gem.now();
+  next uuid;
 begin
-  if key is not null then
-    perform gem.wake_waiting(key, 1, p_worker);
+  select w.id into next from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key' and w.computed_key = p_key
+  order by w.level desc, w.seq limit 1 for no key update skip locked;
+  if next is null then
+    return false;
   end if;
+  begin
+    with woken as (
+      update public.core_tool_calls c set status = 'queued', waits_for = null, updated_at = at, events = c.events + 1
+      where c.id = next
+      returning c.events, c.attempt
+    )
+    insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+    select next, events, at, 'woken', attempt, p_worker, jsonb_build_object('key', p_key) from woken;
+  exception when unique_violation then -- another call has taken it meanwhile
+    return false;
+  end;
+  perform gem.wake_workers('again');
+  return true;
 end
 $$;
 

@@ -159,10 +159,12 @@ $$;
 create or replace function gem.recover(p_worker text, p_since timestamptz) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  at   timestamptz := gem.now();
-  dead text[];
-  ids  uuid[];
-  keys text[];
+  at     timestamptz := gem.now();
+  dead   text[];
+  ids    uuid[];
+  keys   text[];
+  free   text; -- a key
+  passed integer     := 0;
 begin
   -- Its effect on the rest of the queue is bounded: a thousand calls a step, and the next heartbeat takes the next.
   if p_since is null then
@@ -214,11 +216,10 @@ begin
     perform gem.wake_workers('again');
   end if;
 
-  -- A call that waits for a key which nobody holds: its holder was lost, or those that were to hold it next left. The keys are gone through
-  -- one by one, since any number of calls may wait for each; a hundred that nobody holds are enough for one step.
-  perform gem.wake_waiting(key, 1, p_worker) from unnest(keys) key;
-  perform gem.wake_waiting(k.key, 10, p_worker) -- some may end without taking it
-  from (
+  -- A call that waits for a key which nobody holds: its holder was lost, or cancelled while it was queued. The keys are gone through one by
+  -- one, since any number of calls may wait for each; a hundred are enough for one step.
+  perform gem.pass_key(k, p_worker) from unnest(keys) k;
+  for free in
     with recursive parked (key) as (
       (select w.computed_key from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key' order by w.computed_key limit 1)
       union all
@@ -234,7 +235,12 @@ begin
         select w.updated_at not between at - interval '5 seconds' and at + interval '1 second' from public.core_tool_calls w
         where w.status = 'waiting' and w.waits_for = 'key' and w.computed_key = parked.key
         order by w.level desc, w.seq limit 1)
-    limit 100) k;
+  loop
+    if gem.pass_key(free, p_worker) then
+      passed := passed + 1;
+    end if;
+    exit when passed >= 100;
+  end loop;
 
   -- Workers that ended an hour ago leave, a thousand a step.
   delete from public.core_workers w where w.worker_id in (
