@@ -7,7 +7,7 @@ create unique index if not exists gem_receipts_one_success_per_key on public.cor
   where status = 'succeeded' and replay_of is null and idempotency_key is not null;
 -- One holder a key: it makes the second of two calls with one key wait. A durable call keeps its key between its attempts.
 create unique index if not exists gem_calls_one_holder_per_key on public.core_tool_calls (computed_key)
-  where (status in ('running', 'queued') or status = 'waiting' and waits_for <> 'key') and computed_key is not null;
+  where computed_key is not null and (status in ('running', 'queued') or status = 'waiting' and waits_for <> 'key');
 -- A handler makes a call once under a name.
 create unique index if not exists gem_calls_one_child_per_step on public.core_tool_calls (parent_call_id, parent_step) where parent_step is not null;
 
@@ -15,8 +15,8 @@ create unique index if not exists gem_calls_one_child_per_step on public.core_to
 create index if not exists gem_calls_ready on public.core_tool_calls (level, run_at, seq) where status = 'queued';
 create index if not exists gem_calls_running on public.core_tool_calls (claimed_by) where status = 'running';
 create index if not exists gem_calls_waiting on public.core_tool_calls (computed_key, level desc, seq)
-  where status = 'waiting' and waits_for = 'key';
-create index if not exists gem_calls_parked on public.core_tool_calls (waits_for, created_at) where status = 'waiting' and waits_for <> 'key';
+  where waits_for = 'key' and status = 'waiting';
+create index if not exists gem_calls_parked on public.core_tool_calls (waits_for, created_at) where waits_for <> 'key' and status = 'waiting';
 create index if not exists gem_calls_timers on public.core_tool_calls (wake_at) where wake_at is not null;
 create index if not exists gem_calls_parent on public.core_tool_calls (parent_call_id) where parent_call_id is not null;
 -- A caller's own calls, newest first, and how many of them are open.
