@@ -208,7 +208,8 @@ func families(t *testing.T, env *handlertest.Env) {
 	p.effects = ""
 	p.claim()
 	p.of("five", end)
-	p.of("six", "select cancel_tool_call($1)") // wakes it
+	p.of("six", "select cancel_tool_call($1)")
+	p.timers() // wakes it
 	p.claim()
 	p.wait("here", "{}", 0, "eight")
 	p.claim() // seven

@@ -39,7 +39,7 @@ var ErrTimeout error = &Failure{Code: "timeout", Message: "What the call waited 
 
 // Start makes a call of a tool under a name: once, however often the handler runs. It is sent with the next step or wait. The tool must be
 // one of those in `calls` of the handler's own entry in the registry; an input is an object of at most 1 MiB. T is what the tool returns.
-// Why a call cannot be made, [Child.Wait] says.
+// Why a call cannot be made, [Child.Wait] says. A call is not begun inside of a step.
 //
 // A child has the session, the user and the priority of its parent. One that has not ended when its parent does is cancelled.
 func Start[T any](d *Durable, name, tool string, input any) *Child[T] {
@@ -52,11 +52,11 @@ func Start[T any](d *Durable, name, tool string, input any) *Child[T] {
 	return c
 }
 
-// ID returns the id of the call, also before it is sent. It is empty for one that cannot be made.
+// ID returns the id of the call, also before it is sent. It is empty for one that may not be made.
 func (c *Child[T]) ID() string { return c.id }
 
-// Within limits the time that the child is waited for, from when it is first waited for: [Child.Wait] then returns [ErrTimeout], from then on. The
-// child goes on until its parent ends.
+// Within limits the time that the child is waited for, from when the call first waits for it and has to: [Child.Wait] then returns [ErrTimeout],
+// from then on. The child goes on until its parent ends.
 func (c *Child[T]) Within(t time.Duration) *Child[T] {
 	c.within = max(t, time.Millisecond)
 	return c
@@ -132,10 +132,15 @@ func awaited[C Awaited](of []C) (d *Durable, names []Await, failed int) {
 	return d, names, failed
 }
 
+const maxSleep = 366 * 24 * time.Hour
+
 // Sleep waits for some time, at most 366 days, from when the handler first comes here. While it waits, the call is in no process. Its
 // error is that of ctx.
 func Sleep(ctx context.Context, d *Durable, name string, t time.Duration) error {
 	name, err := d.journal.Timer(name)
+	if err == nil && t > maxSleep {
+		err = &Failure{Message: fmt.Sprintf("The handler sleeps for %s under the name %s, and may for 366 days.", t, name)}
+	}
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/internal/testdb"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // What moves calls does not see those that wait for calls and times, however many there are.
@@ -52,5 +53,116 @@ func TestCallsThatWaitAreInNobodysWay(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// parked is a database in which the worker w ran a call of `parent` that made children of these names and waits for them.
+func parked(t *testing.T, children string) *pgxpool.Pool {
+	t.Helper()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, "select gem.start_worker('w', 99, '', '', '1 hour', '{steps}'); insert into core_tool_calls (tool_name) values ('parent')")
+	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', (select jsonb_agg(jsonb_build_object('id', gen_random_uuid(), 'name', n, 'tool', n, 'input', '{}'::jsonb))
+		from unnest('`+children+`'::text[]) n), 'call', '`+children+`', array_length('`+children+`'::text[], 1), '{}', null) from gem.claim('w', 1, true) c`)
+	return db
+}
+
+const succeed = "select gem.finish(c.id, c.attempt, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls c where c.tool_name = "
+
+// The parent's end asks for that of a child whose own time has come.
+func TestTimersOfOneFamilyComeAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	db := parked(t, "{a}")
+	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5}', null) from gem.claim('w', 1, true) c`)
+	insert(t, db, "select cancel_tool_call(id) from core_tool_calls where tool_name = 'parent'; select pg_sleep(0.02)")
+	for range 2 { // the second tells the parent
+		insert(t, db, "select gem.run_timers('w', 99)")
+	}
+	if n := number(t, db, "select count(*) from core_tool_calls where status <> 'failed' or error ->> 'error_code' <> 'cancelled' or wake_at <= now()"); n != 0 {
+		t.Errorf("%v of the two go on", n)
+	}
+}
+
+// A frontend may keep the parent's row locked for as long as it likes.
+func TestALockedParentIsToldLater(t *testing.T) {
+	t.Parallel()
+	db := parked(t, "{a,b}")
+	insert(t, db, "select gem.claim('w', 2, true)")
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	if _, err := tx.Exec(t.Context(), "select cancel_tool_call(id) from core_tool_calls where tool_name = 'parent'"); err != nil {
+		t.Fatal(err)
+	}
+	insert(t, db, succeed+"'a'")
+	insert(t, db, "select gem.run_timers('w', 99)")
+	returned := "select count(*) from core_tool_events where event = 'returned'"
+	if n := number(t, db, returned); n != 0 {
+		t.Fatalf("%v returned", n)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	insert(t, db, succeed+"'b'")
+	insert(t, db, "update core_tool_calls set wake_at = now() - interval '1 s' where waits_for = 'parent'; select gem.run_timers('w', 99)")
+	if n := number(t, db, returned); n != 2 {
+		t.Errorf("%v returned", n)
+	}
+	if n := number(t, db, "select count(*) from core_tool_calls where tool_name = 'parent' and status = 'queued'"); n != 1 {
+		t.Error("the parent was not woken")
+	}
+}
+
+// What a frontend does in a transaction that stays open keeps no call of the family from ending.
+func TestACancelledChildLocksNotItsParent(t *testing.T) {
+	t.Parallel()
+	db := parked(t, "{a,b}")
+	insert(t, db, "select gem.claim('w', 2, true); select gem.release(id, attempt, 'w') from core_tool_calls where tool_name = 'a'")
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	if _, err := tx.Exec(t.Context(), "select cancel_tool_call(id) from core_tool_calls where tool_name = 'a'"); err != nil {
+		t.Fatal(err)
+	}
+	insert(t, db, succeed+"'b'")
+	if n := number(t, db, "select count(*) from core_tool_events where event = 'returned'"); n != 1 {
+		t.Errorf("%v returned", n)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	insert(t, db, "select gem.run_timers('w', 99)")
+	if n := number(t, db, "select count(*) from core_tool_calls where tool_name = 'parent' and status = 'queued'"); n != 1 {
+		t.Error("the parent was not woken")
+	}
+}
+
+// A call that was tried again before it waited is due when it is woken.
+func TestAWokenCallIsDueThoughTheClockWentBack(t *testing.T) {
+	t.Parallel()
+	db := parked(t, "{a}")
+	insert(t, db, "update core_tool_calls set run_at = now() + interval '1 hour' where tool_name = 'parent'; select gem.claim('w', 1, true)")
+	insert(t, db, succeed+"'a'")
+	if got := texts(t, db, "select tool_name from gem.claim('w', 9, true)"); len(got) != 1 {
+		t.Errorf("%v was claimed", got)
+	}
+}
+
+// A call that waits for another, or for a time, has no slot.
+func TestWhoSleepsDoesNotCrowd(t *testing.T) {
+	t.Parallel()
+	db := supabase(t)
+	insert(t, db, "select gem.start_worker('w', 8, '', '', '1 hour', '{steps}')")
+	for range 3 {
+		if _, err := request(t, db, "authenticated", "ada", "insert into core_tool_calls (tool_name) values ('a.b')"); err != nil {
+			t.Fatal(err)
+		}
+		insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5000000}', null) from gem.claim('w', 1, true) c`)
+	}
+	if n := number(t, db, "select count(*) from core_tool_calls where level < 0"); n != 0 {
+		t.Errorf("%v are background", n)
 	}
 }

@@ -95,7 +95,7 @@ func (s *steps) read(e store.Event) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen = e.Seq
-	s.bytes += len(e.Data) + len(e.Result)
+	s.bytes += len(e.Data)
 	var data stepData
 	if err := json.Unmarshal(e.Data, &data); err != nil {
 		return err

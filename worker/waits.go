@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -34,10 +35,11 @@ type waits struct {
 	came     map[string]handlers.Came
 	until    map[string]string // when the time of a name is over, as the journal has it
 	seen     int               // the last event of the journal that was read
+	large    map[string]string // the calls whose results were too large to be read with the journal, by name
 }
 
 func newWaits() waits {
-	return waits{children: map[string]child{}, came: map[string]handlers.Came{}, until: map[string]string{}}
+	return waits{children: map[string]child{}, came: map[string]handlers.Came{}, until: map[string]string{}, large: map[string]string{}}
 }
 
 // refused is the place of what is not in the journal since it cannot be: before all that is.
@@ -113,7 +115,7 @@ func (s *steps) Wait(ctx context.Context, need int, of []handlers.Await) error {
 		return handlers.Fail("step_in_step", "A handler waits inside of a step: wait before it, or after.")
 	}
 	if s.waitFor(need, of).Need == 0 && !s.unsentAmong(of) {
-		return nil
+		return s.readResults(ctx, of)
 	}
 	exit, err := s.enter(ctx, allTurns) // what is under way comes to its end first
 	if err != nil {
@@ -125,7 +127,7 @@ func (s *steps) Wait(ctx context.Context, need int, of []handlers.Await) error {
 	}
 	wait := s.waitFor(need, of)
 	if wait.Need == 0 {
-		return nil // a call was refused
+		return s.readResults(ctx, of) // a call was refused
 	}
 	wait.Effects = s.notKept()
 	verdict, err := s.wait(wait)
@@ -138,7 +140,42 @@ func (s *steps) Wait(ctx context.Context, need int, of []handlers.Await) error {
 		s.claimedCall.cancel(errCancelled)
 		return errCancelled
 	}
-	return s.readWhatCame()
+	if err := s.readWhatCame(); err != nil {
+		return err
+	}
+	return s.readResults(ctx, of)
+}
+
+// readResults reads the results that the journal was read without.
+func (s *steps) readResults(ctx context.Context, of []handlers.Await) error {
+	s.mu.Lock()
+	large := map[string]string{}
+	for _, one := range of {
+		if id, ok := s.large[one.Name]; ok {
+			large[one.Name] = id
+		}
+	}
+	s.mu.Unlock()
+	if len(large) == 0 {
+		return nil
+	}
+	var found map[string]store.Event
+	err := s.persist(ctx, "read results", func(ctx context.Context) (err error) {
+		found, err = store.Results(ctx, s.options.Calls, slices.Collect(maps.Values(large)))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, id := range large {
+		came := s.came[name]
+		came.Result, came.Err = outcomeOf(found[id].Status, found[id].Result)
+		s.came[name] = came
+		delete(s.large, name)
+	}
+	return nil
 }
 
 // unsentAmong reports whether some of the names are of calls that are not made: one that is refused came before all others, in every run.
@@ -313,7 +350,14 @@ func (s *steps) readWait(e store.Event) error {
 		}
 	case store.Returned:
 		came := handlers.Came{Seq: e.Seq}
-		came.Result, came.Err = outcomeOf(e.Status, e.Result)
+		if _, known := s.came[data.Name]; known {
+			return nil
+		}
+		if e.Large {
+			s.large[data.Name] = data.CallID
+		} else {
+			came.Result, came.Err = outcomeOf(e.Status, e.Result)
+		}
 		s.comes(data.Name, came)
 	}
 	return nil

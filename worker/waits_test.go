@@ -2,8 +2,10 @@ package worker_test
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,6 +42,12 @@ func (r Tree) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, erro
 				input = []int{1}
 			case "long":
 				input = Task{Text: strings.Repeat("x", 1<<20)}
+			case "large": // which Postgres cannot make smaller
+				large := make([]byte, 450_000)
+				for i := range large {
+					large[i] = byte(mathrand.Uint32())
+				}
+				input = Task{Text: hex.EncodeToString(large)}
 			case "channel":
 				input = make(chan int)
 			}
@@ -49,6 +57,9 @@ func (r Tree) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, erro
 				children[name].Within(time.Duration(ms) * time.Millisecond)
 			}
 			done, err := children[name].Wait(ctx)
+			if len(done.Text) > 1000 {
+				done.Text = fmt.Sprint(len(done.Text))
+			}
 			came = append(came, said(done.Text, err))
 		case "all":
 			var of []*handlers.Child[Done]
@@ -248,6 +259,25 @@ func TestWhatCameBeforeTheWaitIsThere(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	sound(t, env)
+}
+
+// The results of a call's children do not count as its own, and those that take much are read when they are asked for.
+func TestChildrenMayReturnMuch(t *testing.T) {
+	t.Parallel()
+	env, _ := startTree(t, nil)
+	env.StartWorker()
+	var script, waits, want strings.Builder
+	names := ""
+	for i := range 80 {
+		fmt.Fprintf(&script, "start c%d lab.nothing large;", i)
+		fmt.Fprintf(&waits, ";wait c%d", i)
+		names += fmt.Sprintf(" c%d", i)
+		want.WriteString("900000, ")
+	}
+	r := runTree(env, script.String()+"all"+names+waits.String()+";step x")
+	if got := textOf(t, r); got != want.String()+"x" {
+		t.Errorf("got %q", got)
+	}
 }
 
 func TestAChildThatTakesTooLongIsNotWaitedFor(t *testing.T) {

@@ -11,7 +11,7 @@ with told as (
   from public.core_tool_events where event in ('succeeded', 'failed', 'not_configured')
   group by call_id
 ), child as (
-  select k.id, k.parent_call_id as parent, k.parent_step as name, e.status, e.at
+  select k.id, k.parent_call_id as parent, k.parent_step as name, e.status, e.at, coalesce(k.waits_for = 'parent', false) as untold
   from public.core_tool_calls k
   left join ended e on e.id = k.id
   where k.parent_step is not null
@@ -51,5 +51,5 @@ join public.core_tool_calls p on p.id = k.parent
 left join ended pe on pe.id = p.id
 left join told t on t.parent = k.parent and t.child = k.id::text and t.event = 'returned'
 where k.status is not null
-group by k.id, k.name, k.parent, k.status, k.at, pe.at
-having count(t.seq) > 1 or count(t.seq) = 0 and coalesce(k.at < pe.at - interval '1 minute', true)
+group by k.id, k.name, k.parent, k.status, k.at, k.untold, pe.at
+having count(t.seq) > 1 or count(t.seq) = 0 and not k.untold and coalesce(k.at < pe.at - interval '1 minute', true)

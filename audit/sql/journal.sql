@@ -58,10 +58,10 @@ with event as (
       when 'began' then true -- by the holder: see of_none
       when 'step' then true
       when 'called' then true
-      when 'returned' then true -- by the child's worker, or by whoever cancelled the child
+      when 'returned' then worker_id is not null -- the child's, or one that looked after timers
       when 'queued' then attempt = 0 and worker_id is null
       when 'claimed' then attempt = attempt_before + 1 and worker_id is not null
-      when 'woken' then attempt = attempt_before -- by a worker, or by whoever cancelled the child that it waited for
+      when 'woken' then attempt = attempt_before and worker_id is not null
       when 'lost' then attempt = attempt_before and worker_id is not null and data ->> 'lost_worker' = holder
       when 'imported' then attempt = case state when 'queued' then 0 else 1 end and worker_id is null
       else attempt = attempt_before and case before when 'running' then worker_id = holder else worker_id is null end
@@ -100,7 +100,7 @@ with event as (
     count(*) filter (where event = 'retried' and seq > last_progress) as retries,
     count(*) filter (where event = 'lost' and seq > last_progress) as losses,
     count(*) filter (where progress) as steps,
-    substr(max(lpad(seq::text, 10, '0') || (data ->> 'run_at')) filter (where event = 'retried'), 11) as run_at,
+    substr(max(lpad(seq::text, 10, '0') || (data ->> 'run_at')) filter (where event in ('retried', 'woken')), 11) as run_at,
     count(*) filter (where event = 'cancel_requested') as cancels,
     min(at) filter (where event = 'cancel_requested') as cancelled_at
   from (
@@ -108,7 +108,7 @@ with event as (
     from (
       select *, event in ('began', 'step', 'called', 'timed_out') or event = 'waiting' and data ? 'for' as progress
       from public.core_tool_events
-      where event in ('retried', 'lost', 'cancel_requested', 'began', 'step', 'called', 'timed_out', 'waiting')) known) e
+      where event in ('retried', 'lost', 'cancel_requested', 'began', 'step', 'called', 'timed_out', 'waiting', 'woken')) known) e
   group by call_id
 ), came as (
   select call_id, data ->> 'name' as name from public.core_tool_events where event = 'returned'
@@ -170,7 +170,8 @@ with event as (
       -- A running call holds its key without an event, and a durable one keeps it between its attempts.
       case when w.state in ('queued', 'waiting') and (w.key is not null or coalesce(s.steps, 0) = 0) and c.computed_key is distinct from w.key
         then format('computed_key is %s, and %s by the journal', coalesce(c.computed_key, 'null'), coalesce(w.key, 'null')) end,
-      case when (c.waits_for is not distinct from w.waits_for or w.waits_for = 'call or time' and c.waits_for in ('call', 'time')) is not true
+      case when (c.waits_for is not distinct from w.waits_for or w.waits_for = 'call or time' and c.waits_for in ('call', 'time')
+          or c.waits_for = 'parent' and c.parent_step is not null and w.state in ('succeeded', 'failed', 'not_configured')) is not true
         then format('waits_for is %s, and %s by the journal', coalesce(c.waits_for, 'null'), coalesce(w.waits_for, 'null')) end,
       case when to_jsonb(c.waits) is distinct from w.waits
         then format('waits is %s, and %s by the journal', coalesce(to_jsonb(c.waits)::text, 'null'), coalesce(w.waits::text, 'null')) end,

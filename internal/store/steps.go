@@ -45,8 +45,12 @@ type Event struct {
 	Event  string
 	Data   json.RawMessage
 	Status string          // of a child that returned
-	Result json.RawMessage // of its receipt
+	Result json.RawMessage // of its receipt; nil where Large
+	Large  bool            // the results of the events before it take so much that this one is left out
 }
+
+// maxResults limits what is read at once of the results of children, in bytes as Postgres stores them.
+const maxResults = 8 << 20
 
 // Steps returns the events of a call's steps and waits, in order, and those of attempts that ended with effects of steps which were not
 // kept.
@@ -61,10 +65,14 @@ func Came(ctx context.Context, db DB, callID string, after int) ([]Event, error)
 }
 
 func events(ctx context.Context, db DB, callID string, after int, which string) ([]Event, error) {
-	rows, err := db.Query(ctx, `select e.seq, e.event, e.data::text, coalesce(r.status, ''), r.result::text
-		from public.core_tool_events e
-		left join public.core_tool_receipts r on e.event = 'returned' and r.call_id = (e.data ->> 'call_id')::uuid
-		where e.call_id = $1 and e.seq > $2 and (`+which+`) order by e.seq`, callID, after)
+	rows, err := db.Query(ctx, `select seq, event, data, status, case when stored <= $3 then result::text end, coalesce(stored > $3, false)
+		from (
+			select e.seq, e.event, e.data::text, coalesce(r.status, '') as status, r.result,
+				sum(pg_column_size(r.result)) over (order by e.seq) as stored
+			from public.core_tool_events e
+			left join public.core_tool_receipts r on e.event = 'returned' and r.call_id = (e.data ->> 'call_id')::uuid
+			where e.call_id = $1 and e.seq > $2 and (`+which+`)) event
+		order by seq`, callID, after, maxResults)
 	if err == nil {
 		var events []Event
 		if events, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Event]); err == nil {
@@ -72,4 +80,21 @@ func events(ctx context.Context, db DB, callID string, after int, which string) 
 		}
 	}
 	return nil, fmt.Errorf("read the journal of call %s: %w", callID, err)
+}
+
+// Results returns the status and the result of receipts, by the ids of their calls.
+func Results(ctx context.Context, db DB, callIDs []string) (map[string]Event, error) {
+	rows, err := db.Query(ctx, "select call_id::text, status, result::text from public.core_tool_receipts where call_id = any ($1::uuid[])", callIDs)
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]Event{}
+	var id string
+	var e Event
+	_, err = pgx.ForEachRow(rows, []any{&id, &e.Status, &e.Result}, func() error {
+		found[id] = e
+		e.Result = nil
+		return nil
+	})
+	return found, err
 }

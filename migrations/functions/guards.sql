@@ -116,9 +116,13 @@ begin
     end if;
     select greatest(coalesce(sum(w.concurrency), 10) / 4, 1) into share
     from public.core_workers w where w.alive_until > at and w.stopped_at is null;
-    if exists (
+    if exists ( -- a call that waits for others, or for a time, needs no slot
       select from public.core_tool_calls c
-      where c.created_by = new.created_by and c.status in ('queued', 'waiting', 'running') offset share - 1) then
+      where c.created_by = new.created_by and c.status in ('queued', 'waiting', 'running') and c.waits_for is null
+      union all
+      select from public.core_tool_calls c
+      where c.created_by = new.created_by and c.status in ('queued', 'waiting', 'running') and c.waits_for = 'key'
+      offset share - 1) then
       new.level := greatest(least(new.priority, 0) - 500, -1000);
     end if;
   end if;
@@ -309,7 +313,7 @@ drop trigger if exists gem_after_insert on public.core_tool_calls; -- one that r
 create trigger gem_after_insert after insert on public.core_tool_calls
   referencing new table as inserted for each statement execute function gem.after_insert_calls();
 create or replace trigger gem_state_holds before update of id, status, tool_name, input, error, attempt, claimed_by, claimed_at,
-    created_by, computed_key, parent_step, waits_for, need, needs, retries, losses, events
+    created_by, computed_key, parent_step, needs, retries, losses, events
   on public.core_tool_calls for each row execute function gem.check_call_change();
 create or replace trigger gem_removed_whole before delete on public.core_tool_calls
   for each row execute function gem.refuse_change('a call leaves with its receipt and its journal: see gem prune');

@@ -337,7 +337,7 @@ begin
     perform gem.wake_hits(freed_key, p_worker);
   end if;
   if child is not null then
-    perform gem.came(parent, 'returned', child, jsonb_build_object('call_id', p_call, 'status', p_status, 'receipt_id', receipt), p_worker);
+    perform gem.tell_parent(p_call, parent, child, p_status, receipt, p_worker);
   end if;
   return receipt;
 end
@@ -513,7 +513,7 @@ declare
   call    record;
   failure jsonb;
 begin
-  select c.id, c.status, c.attempt, c.losses, c.steps, c.waits_for, c.computed_key, c.parent_call_id, c.parent_step,
+  select c.id, c.status, c.attempt, c.losses, c.steps,
     coalesce(c.tool_name, '') as tool_name, c.cancel_requested_at into call
   from public.core_tool_calls c where c.id = p_call;
   if call.status = 'running' then
@@ -541,8 +541,9 @@ begin
     'details', jsonb_build_object('lost_attempts', call.losses));
   with ended as (
     update public.core_tool_calls c
-    set status = 'failed', error = failure, computed_key = null, waits_for = null, waits = null, need = null,
-        wake_at = case when c.steps > 0 and gem.has_open_children(c.id) then at end,
+    set status = 'failed', error = failure, computed_key = null, waits = null, need = null,
+        waits_for = case when c.parent_step is not null then 'parent' end, -- a frontend's transaction locks no other call
+        wake_at = case when c.parent_step is not null or c.steps > 0 and gem.has_open_children(c.id) then at end,
         cancel_requested_at = coalesce(c.cancel_requested_at, at), updated_at = at, events = c.events + 1
     where c.id = call.id returning c.events
   ), journal as (
@@ -552,10 +553,6 @@ begin
   insert into public.core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt)
   values (receipt, call.id, call.tool_name, 'failed', jsonb_build_object('error', failure),
     case when call.attempt > 0 then gem.step_effects(call.id) else '{}' end, at, call.attempt);
-  if call.parent_step is not null then
-    perform gem.came(call.parent_call_id, 'returned', call.parent_step,
-      jsonb_build_object('call_id', call.id, 'status', 'failed', 'receipt_id', receipt), null);
-  end if;
   return 'cancelled';
 end
 $$;

@@ -8,7 +8,7 @@
 --   woken                                             enough has come: it is back in the queue
 --
 -- gem.wait and gem.came lock the row of the call that waits before they look: whichever comes second sees what the first one wrote. A
--- transaction locks a call and then its parent, and never waits for a child's row.
+-- transaction locks a call and then its parent, for which it waits a moment only, and never waits for a child's row.
 
 create or replace function gem.has_open_children(p_call uuid) returns boolean language sql stable as $$
   select exists (select from public.core_tool_calls k
@@ -117,16 +117,22 @@ create or replace function gem.depth(p_call uuid) returns integer language sql s
   select max(depth) from line
 $$;
 
--- Writes what came into the journal of a call that has not ended, and wakes it if it waited for this and enough has come.
-create or replace function gem.came(p_call uuid, p_event text, p_name text, p_data jsonb, p_worker text) returns void language plpgsql as $$
+-- Writes what came into the journal of a call that has not ended, and wakes it if it waited for this and enough has come. Returns false, and
+-- does nothing, if the call's row is locked for longer than a moment: a frontend may have it locked for as long as it likes.
+create or replace function gem.came(p_call uuid, p_event text, p_name text, p_data jsonb, p_worker text) returns boolean
+language plpgsql set lock_timeout = '100ms' as $$
 declare
   at   timestamptz;
   call record;
 begin
-  select c.status, c.attempt, c.events, c.need - 1 as need, c.status = 'waiting' and p_name = any (c.waits) as awaited into call
-  from public.core_tool_calls c where c.id = p_call for no key update;
+  begin
+    select c.status, c.attempt, c.events, c.need - 1 as need, c.status = 'waiting' and p_name = any (c.waits) as awaited into call
+    from public.core_tool_calls c where c.id = p_call for no key update;
+  exception when lock_not_available then
+    return false;
+  end;
   if call.status is null or gem.is_final(call.status) then
-    return;
+    return true;
   end if;
   at := gem.now(); -- after the wait for the row
   insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
@@ -139,74 +145,118 @@ begin
     update public.core_tool_calls c set events = c.events + 1 where c.id = p_call;
     perform gem.wake(p_call, p_worker);
   end if;
+  return true;
+end
+$$;
+
+-- Tells the parent of a call that has ended, now or, where the parent is locked, with its next look at timers.
+create or replace function gem.tell_parent(p_call uuid, p_parent uuid, p_name text, p_status text, p_receipt uuid, p_worker text) returns void
+language plpgsql as $$
+begin
+  if gem.came(p_parent, 'returned', p_name, jsonb_build_object('call_id', p_call, 'status', p_status, 'receipt_id', p_receipt), p_worker) then
+    update public.core_tool_calls c set waits_for = null where c.id = p_call and c.waits_for = 'parent';
+  else
+    update public.core_tool_calls c set waits_for = 'parent', wake_at = gem.now() where c.id = p_call;
+  end if;
 end
 $$;
 
 -- Puts a call that waits for something to come back into the queue, at its place.
 create or replace function gem.wake(p_call uuid, p_worker text) returns void language plpgsql as $$
 declare
-  at timestamptz := gem.now();
+  at     timestamptz := gem.now();
+  due timestamptz := least((select c.run_at from public.core_tool_calls c where c.id = p_call), at); -- the clock may have gone back since a retry
 begin
   with woken as (
     update public.core_tool_calls c
-    set status = 'queued', waits_for = null, waits = null, need = null, wake_at = null, updated_at = at, events = c.events + 1
+    set status = 'queued', waits_for = null, waits = null, need = null, wake_at = null, run_at = due, updated_at = at, events = c.events + 1
     where c.id = p_call and c.status = 'waiting'
     returning c.events, c.attempt
   )
-  insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id)
-  select p_call, events, at, 'woken', attempt, p_worker from woken;
+  insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+  select p_call, events, at, 'woken', attempt, p_worker, jsonb_build_object('run_at', due) from woken;
   perform gem.wake_workers('again');
 end
 $$;
 
--- Goes through up to p_limit calls whose time has come: those that wait go on, and those that have ended end their children. Returns how many
--- there were.
+-- Goes through calls whose time has come, up to p_limit and for about a second: those that wait go on; those that have ended tell their parents,
+-- and end their children. Returns how many there were. A call that cannot be dealt with is looked at again a minute later.
 create or replace function gem.run_timers(p_worker text, p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at    timestamptz := gem.now();
+  ids   uuid[];
+  this  uuid;
   due   record;
-  names text[];
-  count integer := 0;
+  count integer     := 0;
 begin
-  for due in
-    select c.id, c.status, c.attempt from public.core_tool_calls c where c.wake_at <= at order by c.wake_at limit p_limit for no key update skip locked
   loop
-    count := count + 1;
-    if due.status <> 'waiting' then
-      perform gem.end_children(due.id);
-      continue;
-    end if;
-    names := array(
-      select u.key
-      from (select e.data -> 'until' as until from public.core_tool_events e
-        where e.call_id = due.id and e.event = 'waiting' order by e.seq desc limit 1) last, jsonb_each_text(last.until) u
-      where u.value::timestamptz <= at
-        and not exists (select from public.core_tool_events e
-          where e.call_id = due.id and e.event = 'returned' and e.data ->> 'name' = u.key)
-        and not exists (select from public.core_tool_events e
-          where e.call_id = due.id and e.event = 'timed_out' and e.data -> 'names' ? u.key)
-      order by u.key);
-    if cardinality(names) > 0 then
-      with call as (
-        update public.core_tool_calls c set steps = c.steps + 1, events = c.events + 1, updated_at = at where c.id = due.id returning c.events
-      )
-      insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
-      select due.id, events, at, 'timed_out', due.attempt, p_worker, jsonb_build_object('names', names) from call;
-    end if;
-    perform gem.wake(due.id, p_worker);
+    ids := array(
+      select c.id from public.core_tool_calls c where c.wake_at <= at order by c.wake_at limit least(p_limit - count, 100)
+      for no key update skip locked);
+    exit when cardinality(ids) = 0;
+    foreach this in array ids loop
+      if gem.now() > at + interval '1 second' then
+        return count;
+      end if;
+      count := count + 1;
+      select c.status, c.wake_at into due from public.core_tool_calls c where c.id = this;
+      continue when due.wake_at is null or due.wake_at > at; -- one before it in the list has ended it
+      begin
+        if due.status = 'waiting' then
+          perform gem.time_out(this, at, p_worker);
+        else
+          perform gem.end_family(this, at, p_worker);
+        end if;
+      exception when others then
+        raise warning 'gem: the timer of call % is passed over: %', this, sqlerrm;
+        update public.core_tool_calls c set wake_at = at + interval '1 minute' where c.id = this;
+      end;
+    end loop;
   end loop;
   return count;
 end
 $$;
 
--- Asks for the ends of the children that a call left open when it ended, a hundred at a time. It waits for none that is locked.
-create or replace function gem.end_children(p_call uuid) returns void language plpgsql as $$
+-- Says of a call that waits which of its times have come, and wakes it.
+create or replace function gem.time_out(p_call uuid, p_at timestamptz, p_worker text) returns void language plpgsql as $$
 declare
-  at   timestamptz := gem.now();
-  left_open integer := 0;
+  names text[];
+begin
+  names := array(
+    select u.key
+    from (select e.data -> 'until' as until from public.core_tool_events e
+      where e.call_id = p_call and e.event = 'waiting' order by e.seq desc limit 1) last, jsonb_each_text(last.until) u
+    where u.value::timestamptz <= p_at
+      and not exists (select from public.core_tool_events e
+        where e.call_id = p_call and e.event = 'returned' and e.data ->> 'name' = u.key)
+      and not exists (select from public.core_tool_events e
+        where e.call_id = p_call and e.event = 'timed_out' and e.data -> 'names' ? u.key)
+    order by u.key);
+  if cardinality(names) > 0 then
+    with call as (
+      update public.core_tool_calls c set steps = c.steps + 1, events = c.events + 1, updated_at = p_at where c.id = p_call returning c.events, c.attempt
+    )
+    insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+    select p_call, events, p_at, 'timed_out', attempt, p_worker, jsonb_build_object('names', names) from call;
+  end if;
+  perform gem.wake(p_call, p_worker);
+end
+$$;
+
+-- Tells the parent of a call that has ended, if it has not been told, and asks for the ends of the children that the call left open, a hundred at
+-- a time. It waits for no row for long. Where anything is left, the call is looked at again a second later.
+create or replace function gem.end_family(p_call uuid, p_at timestamptz, p_worker text) returns void language plpgsql as $$
+declare
+  call  record;
   child record;
 begin
+  update public.core_tool_calls c set wake_at = null where c.id = p_call
+  returning c.status, c.parent_call_id, c.parent_step, c.waits_for into call;
+  if call.waits_for = 'parent' then
+    perform gem.tell_parent(p_call, call.parent_call_id, call.parent_step, call.status,
+      (select r.id from public.core_tool_receipts r where r.call_id = p_call), p_worker);
+  end if;
   for child in
     select k.id from public.core_tool_calls k
     where k.parent_call_id = p_call and k.parent_step is not null
@@ -215,11 +265,11 @@ begin
   loop
     perform gem.cancel(child.id);
   end loop;
-  update public.core_tool_calls c set wake_at = case when exists (
-      select from public.core_tool_calls k
-      where k.parent_call_id = p_call and k.parent_step is not null
-        and (k.status in ('queued', 'waiting') or k.status = 'running' and k.cancel_requested_at is null)) then at + interval '1 second' end
-  where c.id = p_call;
+  update public.core_tool_calls c set wake_at = p_at + interval '1 second'
+  where c.id = p_call and (c.wake_at is not null or exists (
+    select from public.core_tool_calls k
+    where k.parent_call_id = p_call and k.parent_step is not null
+      and (k.status in ('queued', 'waiting') or k.status = 'running' and k.cancel_requested_at is null)));
 end
 $$;
 

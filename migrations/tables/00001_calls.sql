@@ -31,10 +31,10 @@ create table if not exists public.core_tool_calls (
   level               integer     not null default 0,   -- its priority; lower while its caller crowds: see guards.sql
   computed_key        text,                             -- the idempotency key that it holds, or waits for
   parent_step         text,                             -- the name under which the handler of its parent made it; null: a frontend did
-  waits_for           text,                             -- of a waiting call: key, call, time
+  waits_for           text,                             -- of a waiting call: key, call, time; of an ended child: parent, until that knows
   waits               text[],                           -- the names of which something is to come, where it waits for call or time
   need                integer,                          -- how many of them are still to come
-  wake_at             timestamptz,                      -- when a waiting call goes on, or an ended one ends its children
+  wake_at             timestamptz,                      -- when a waiting call goes on, or an ended one tells its parent or ends its children
   steps               integer     not null default 0,   -- steps, children and waits in its journal: with any, only workers that know them take it
   needs               text,                             -- a capability that its worker must have stated; null: none
   retries             integer     not null default 0,   -- attempts that ended with a transient error

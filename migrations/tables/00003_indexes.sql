@@ -21,7 +21,7 @@ create index if not exists gem_calls_timers on public.core_tool_calls (wake_at) 
 create index if not exists gem_calls_parent on public.core_tool_calls (parent_call_id) where parent_call_id is not null;
 -- A caller's own calls, newest first, and how many of them are open.
 create index if not exists gem_calls_of_caller on public.core_tool_calls (created_by, created_at desc) where created_by is not null;
-create index if not exists gem_calls_open_of_caller on public.core_tool_calls (created_by)
+create index if not exists gem_calls_open_of_caller on public.core_tool_calls (created_by, waits_for)
   where created_by is not null and status in ('queued', 'waiting', 'running');
 -- Without it, each receipt that is pruned would read all others to see whether one repeats it. Only hits have an entry.
 create index if not exists gem_receipts_replays on public.core_tool_receipts (replay_of) where replay_of is not null;
