@@ -104,7 +104,7 @@ func (c Crash) Flow(ctx context.Context, d *handlers.Durable, in Task) (Done, er
 }
 
 // Family makes two calls, waits for both, and does a step.
-func (c Crash) Family(ctx context.Context, d *handlers.Durable, in Task) (Done, error) {
+func (c Crash) Family(ctx context.Context, d *handlers.Durable, _ Task) (Done, error) {
 	a := handlers.Start[Done](d, "child", "crash.write", Task{Text: "a", Key: "a"})
 	b := handlers.Start[Done](d, "child", "crash.write", Task{Text: "b", Key: "b"})
 	if err := handlers.All(ctx, a, b); err != nil {

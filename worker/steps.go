@@ -162,8 +162,7 @@ func (s *steps) leave(e *end) {
 // Step is that of [handlers.Journal].
 func (s *steps) Step(ctx context.Context, kind handlers.StepKind, name string,
 	do func(context.Context, handlers.Tx) (json.RawMessage, error)) (json.RawMessage, error) {
-	switch {
-	case ctx.Value(inStep{}) != nil:
+	if ctx.Value(inStep{}) != nil {
 		return nil, handlers.Fail("step_in_step", fmt.Sprintf("The step %s was begun inside of another step: begin it after that one.", name))
 	}
 	if err := checkName(name); err != nil {
