@@ -184,9 +184,7 @@ func (s *steps) Step(ctx context.Context, kind handlers.StepKind, name string,
 	if s.isChild(name) {
 		return nil, handlers.Fail("step_does_not_fit", fmt.Sprintf("The journal has a call under the name %s, and the handler asks for a step.", name))
 	}
-	if err := s.send(ctx); err != nil {
-		return nil, err
-	}
+	s.send()
 	data := stepData{Name: name, Kind: kind}
 	if kind == handlers.AtMostOnce {
 		if s.hasBegun(name) {

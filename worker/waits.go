@@ -115,19 +115,19 @@ func (s *steps) Wait(ctx context.Context, need int, of []handlers.Await) error {
 		return handlers.Fail("step_in_step", "A handler waits inside of a step: wait before it, or after.")
 	}
 	if s.waitFor(need, of).Need == 0 && !s.unsentAmong(of) {
-		return s.readResults(ctx, of)
+		s.readResults(of)
+		return nil
 	}
 	exit, err := s.enter(ctx, allTurns) // what is under way comes to its end first
 	if err != nil {
 		return err
 	}
 	defer exit("")
-	if err := s.send(ctx); err != nil {
-		return err
-	}
+	s.send()
 	wait := s.waitFor(need, of)
 	if wait.Need == 0 {
-		return s.readResults(ctx, of) // a call was refused
+		s.readResults(of)
+		return nil // a call was refused
 	}
 	wait.Effects = s.notKept()
 	verdict, err := s.wait(wait)
@@ -143,11 +143,12 @@ func (s *steps) Wait(ctx context.Context, need int, of []handlers.Await) error {
 	if err := s.readWhatCame(); err != nil {
 		return err
 	}
-	return s.readResults(ctx, of)
+	s.readResults(of)
+	return nil
 }
 
 // readResults reads the results that the journal was read without.
-func (s *steps) readResults(ctx context.Context, of []handlers.Await) error {
+func (s *steps) readResults(of []handlers.Await) {
 	s.mu.Lock()
 	large := map[string]string{}
 	for _, one := range of {
@@ -157,16 +158,14 @@ func (s *steps) readResults(ctx context.Context, of []handlers.Await) error {
 	}
 	s.mu.Unlock()
 	if len(large) == 0 {
-		return nil
+		return
 	}
 	var found map[string]store.Event
-	err := s.persist(ctx, "read results", func(ctx context.Context) (err error) {
+	err := s.persist(s.open, "read results", func(ctx context.Context) (err error) {
 		found, err = store.Results(ctx, s.options.Calls, slices.Collect(maps.Values(large)))
 		return err
 	})
-	if err != nil {
-		return err
-	}
+	s.leaveIf(err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, id := range large {
@@ -175,7 +174,16 @@ func (s *steps) readResults(ctx context.Context, of []handlers.Await) error {
 		s.came[name] = came
 		delete(s.large, name)
 	}
-	return nil
+}
+
+// leaveIf ends the attempt if the journal could not be read: whoever claims the call next reads it.
+func (s *steps) leaveIf(err error) {
+	if s.open.Err() != nil {
+		s.leave(nil)
+	}
+	if err != nil {
+		s.leave(&end{how: released})
+	}
 }
 
 // unsentAmong reports whether some of the names are of calls that are not made: one that is refused came before all others, in every run.
@@ -227,7 +235,7 @@ func (s *steps) waitFor(need int, of []handlers.Await) store.Wait {
 }
 
 // send makes the calls that the handler began and that are not made yet. One that Postgres refuses has come to its end with that.
-func (s *steps) send(ctx context.Context) error {
+func (s *steps) send() {
 	for {
 		s.mu.Lock()
 		n, size := 0, 0
@@ -238,7 +246,7 @@ func (s *steps) send(ctx context.Context) error {
 		batch := s.unsent[:n:n]
 		s.mu.Unlock()
 		if n == 0 {
-			return nil
+			return
 		}
 		_, err := s.wait(store.Wait{Start: batch, What: "call"})
 		for i := 0; err != nil && n > 1 && i < n; i++ { // one by one, to know which of them it is
@@ -252,9 +260,6 @@ func (s *steps) send(ctx context.Context) error {
 		s.mu.Lock()
 		s.unsent = s.unsent[n:]
 		s.mu.Unlock()
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
 	}
 }
 
@@ -309,12 +314,7 @@ func (s *steps) readWhatCame() error {
 		events, err = store.Came(ctx, s.options.Calls, s.CallID, s.seen)
 		return err
 	})
-	switch {
-	case s.open.Err() != nil:
-		s.leave(nil)
-	case err != nil:
-		s.leave(&end{how: released})
-	}
+	s.leaveIf(err)
 	for _, e := range events {
 		if err := s.read(e); err != nil {
 			return err

@@ -23,7 +23,7 @@ import (
 // Tree is a domain whose tree.run makes calls and waits for them. The text of its input says how, in words separated by semicolons:
 //
 //	start NAME TOOL [THEN]    wait NAME [MILLISECONDS]    all NAME...    first NAME...    sleep NAME MILLISECONDS    step NAME [once]
-//	down N                    makes a call of itself with one less, and waits for it
+//	down N                    writes a row, makes a call of itself with one less, and waits for it
 type Tree struct{ *Lab }
 
 func (r Tree) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, error) {
@@ -92,6 +92,12 @@ func (r Tree) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, erro
 			})
 			came = append(came, said(text, err))
 		case "down":
+			if _, err := handlers.StepTx(ctx, d, "row", func(ctx context.Context, tx handlers.Tx) (int, error) {
+				_, err := tx.Exec(ctx, "insert into lab_rows (text) values ($1)", d.ID)
+				return 1, err
+			}); err != nil {
+				return Done{}, err
+			}
 			if n, _ := strconv.Atoi(name); n > 0 {
 				done, err := handlers.Start[Done](d, "below", "tree.run", Task{Text: fmt.Sprint("down ", n-1)}).Wait(ctx)
 				came = append(came, said(name+" "+done.Text, err))
@@ -257,6 +263,34 @@ func TestWhatCameBeforeTheWaitIsThere(t *testing.T) {
 	lab.tell(t, "b", Order{})
 	if got := textOf(t, env.Await(id)); got != "x, first a, a, b" {
 		t.Errorf("got %q", got)
+	}
+	sound(t, env)
+}
+
+// Each worker stops in the middle of something. All go on elsewhere, and nothing happens twice.
+func TestFamiliesGoOnWhicheverWorkerStops(t *testing.T) {
+	t.Parallel()
+	env, _ := startTree(t, func(o *worker.Options) { o.Concurrency, o.ShutdownGrace = 3, 0 })
+	var ids []string
+	for range 20 {
+		ids = append(ids, env.Insert(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: "down 4"})}))
+	}
+	claims := "select count(*) from core_tool_events where event = 'claimed'"
+	for range 8 {
+		w, before := env.StartWorker(), number(t, env, claims)
+		env.Until("calls to be claimed", func() bool {
+			return number(t, env, claims) > before+5 || number(t, env, "select count(*) from core_tool_calls where status not in ('succeeded', 'failed')") == 0
+		})
+		w.Stop()
+	}
+	env.StartWorker()
+	for _, id := range ids {
+		if got := textOf(t, env.Await(id)); got != "4 3 2 1 " {
+			t.Errorf("got %q", got)
+		}
+	}
+	if n := number(t, env, "select count(*) from lab_rows"); n != 100 {
+		t.Errorf("%d rows of 100 calls", n)
 	}
 	sound(t, env)
 }

@@ -18,7 +18,7 @@
 --   Cancelling ends a queued or waiting call at once (failed). A running one stays running (cancel_requested) until its
 --   worker, which hears of it at the next heartbeat at the latest, ends it with a receipt that says what was done.
 --
--- Each arrow is drawn by one function below, in the order of a call's life, and nothing else moves a call. It checks where the
+-- Each arrow is drawn by one function below, in the order of a call's life, or in waits.sql, and nothing else moves a call. It checks where the
 -- arrow starts, moves the row and writes the event, and the receipt where the call ends, all in one transaction.
 --
 -- A worker that moves a running call says which attempt it is: (call, attempt, worker). If that attempt no longer holds the
