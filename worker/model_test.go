@@ -13,6 +13,7 @@ import (
 
 	"github.com/gemworker/gem/internal/testdb"
 	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -26,7 +27,7 @@ type modelCall struct {
 	Attempt  int
 	Holder   string
 	Priority int
-	Key      string // held while running, waited for while waiting
+	Key      string // held, or waited for
 	Retries  int
 	Losses   int
 	Durable  bool
@@ -34,9 +35,23 @@ type modelCall struct {
 	Journal  []string
 	Receipts int
 
-	place int // in its priority: moves when it is retried
-	later bool
-	hit   string // the key that was a hit for the attempt that runs
+	place  int // in its priority: moves when it is retried
+	later  bool
+	hit    string // the key that was a hit for the attempt that runs
+	awaits string // the name that its handler waits for; sleeping if it is no child's
+	parent *modelCall
+	name   string // under which its parent made it
+	due    int    // when its parent is to be told of its end, or its children are to end; 0: neither
+	untold bool
+}
+
+func (c *modelCall) final() bool { return c.Receipts > 0 }
+
+func (c *modelCall) depth() int {
+	if c.parent == nil {
+		return 0
+	}
+	return c.parent.depth() + 1
 }
 
 // modelAttempt is an attempt that some worker believes it holds.
@@ -52,6 +67,82 @@ type model struct {
 	succeeded map[string]bool // keys
 	attempts  []modelAttempt  // all that ever were: late ones too
 	places    int
+	dues      int
+}
+
+func (m *model) children(c *modelCall) (open []*modelCall) {
+	for _, child := range m.calls {
+		if child.parent == c && !child.final() {
+			open = append(open, child)
+		}
+	}
+	return open
+}
+
+// end ends a call. Its parent is told at once, or when timers are looked at next.
+func (m *model) end(c *modelCall, status string, told bool) {
+	c.awaits = ""
+	c.move(status, status)
+	c.Receipts++
+	if len(m.children(c)) > 0 || c.parent != nil && !told {
+		m.dues++
+		c.due, c.untold = m.dues, c.parent != nil && !told
+	}
+	if told {
+		m.tell(c)
+	}
+}
+
+// tell tells a call's parent of its end.
+func (m *model) tell(c *modelCall) {
+	p := c.parent
+	if p == nil || p.final() {
+		return
+	}
+	p.Journal = append(p.Journal, "returned")
+	if p.Status == "waiting" && p.awaits == c.name {
+		m.wake(p)
+	}
+}
+
+func (m *model) wake(c *modelCall) {
+	c.awaits = ""
+	c.move("queued", "woken")
+}
+
+// cancel asks for a call's end, and says what it came to.
+func (m *model) cancel(c *modelCall) string {
+	switch c.Status {
+	case "running":
+		if !c.Cancel {
+			c.Cancel = true
+			c.Journal = append(c.Journal, "cancel_requested")
+		}
+		return "requested"
+	case "queued", "waiting":
+		c.Cancel, c.Key = true, ""
+		m.end(c, "failed", false)
+		return "cancelled"
+	}
+	return c.Status
+}
+
+// held says whether another call has a key.
+func (m *model) held(k string, by *modelCall) bool {
+	return slices.ContainsFunc(m.calls, func(o *modelCall) bool {
+		return o != by && o.Key == k && (o.Status == "running" || o.Status == "queued" || o.Status == "waiting" && o.awaits != "")
+	})
+}
+
+// putBack takes a call back into the queue. A durable one keeps its key.
+func (m *model) putBack(c *modelCall, event string) {
+	freed := c.Key
+	c.move("queued", event)
+	if c.Durable {
+		return
+	}
+	c.Key = ""
+	m.free(freed, false)
 }
 
 func (m *model) call(id string) *modelCall {
@@ -67,18 +158,20 @@ func (c *modelCall) move(status, event string) {
 	}
 }
 
-// free ends a call's hold on its key, and wakes who waits for it: all after a success, else the first.
+// free ends a call's hold on its key, and wakes who waits for it: all after a success, else the first, which then holds it.
 func (m *model) free(key string, all bool) {
 	if key == "" {
 		return
 	}
-	waiting := m.in("waiting", func(c *modelCall) bool { return c.Key == key })
+	waiting := m.in("waiting", func(c *modelCall) bool { return c.Key == key && c.awaits == "" })
 	slices.SortStableFunc(waiting, func(a, b *modelCall) int { return b.Priority - a.Priority })
 	if !all && len(waiting) > 1 {
 		waiting = waiting[:1]
 	}
 	for _, c := range waiting {
-		c.Key = ""
+		if all {
+			c.Key = ""
+		}
 		c.move("queued", "woken")
 	}
 }
@@ -228,14 +321,14 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 				return
 			}
 			c, want := m.call(a.call), "run"
-			held := len(m.in("running", func(o *modelCall) bool { return o != c && o.Key == k })) > 0
+			held := m.held(k, c)
 			switch {
 			case m.succeeded[k]:
 				want, c.hit = "hit", k
 				m.free(k, true)
 			case held && c.Cancel:
 				want = "wait"
-				c.move("queued", "released")
+				m.putBack(c, "released")
 			case held:
 				want, c.Key = "wait", k
 				c.move("waiting", "waiting")
@@ -277,8 +370,7 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 				return
 			}
 			c := m.call(a.call)
-			c.move(status, status)
-			c.Receipts++
+			m.end(c, status, true)
 			if status == "succeeded" && c.Key != "" {
 				m.succeeded[c.Key] = true
 			}
@@ -299,11 +391,9 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 				rt.Fatalf("again %t, want %t", again, want)
 			}
 			if again {
-				freed := c.Key
-				c.Retries, c.Key, c.place = c.Retries+1, "", m.places
+				c.Retries, c.place = c.Retries+1, m.places
 				m.places++
-				c.move("queued", "retried")
-				m.free(freed, false)
+				m.putBack(c, "retried")
 			}
 		},
 		"release": func(rt *rapid.T) {
@@ -313,11 +403,71 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 				rt.Fatalf("%+v: %v", a, err)
 			}
 			if m.holds(a) {
-				c := m.call(a.call)
-				freed := c.Key
-				c.Key = ""
-				c.move("queued", "released")
-				m.free(freed, false)
+				m.putBack(m.call(a.call), "released")
+			}
+		},
+		"make a call and wait for it": func(rt *rapid.T) {
+			a := attempt(rt)
+			c := m.call(a.call)
+			if c.depth() >= 8 {
+				rt.Skip("it may have no children")
+			}
+			child := &modelCall{Status: "queued", Priority: c.Priority, Journal: []string{"queued"}, parent: c, ID: uuid.NewString(), place: m.places}
+			child.name = child.ID
+			m.places++
+			var verdict string
+			err := db.QueryRow(ctx, `select verdict from gem.wait($1, $2, $3, jsonb_build_array(jsonb_build_object('id', $4::text, 'name', $4::text, 'tool', 't.y', 'input', '{}'::jsonb)),
+				'call', array[$4::text], 1, '{}', null)`, a.call, a.number, a.worker, child.ID).Scan(&verdict)
+			if refused(err) != !m.holds(a) || err == nil && (verdict == "cancelled") != c.Cancel {
+				rt.Fatalf("%+v: %s %v", a, verdict, err)
+			}
+			if m.holds(a) && !c.Cancel {
+				c.Durable, c.Retries, c.Losses, c.awaits = true, 0, 0, child.name
+				c.Journal = append(c.Journal, "called")
+				c.move("waiting", "waiting")
+				m.calls = append(m.calls, child)
+			}
+		},
+		"sleep": func(rt *rapid.T) {
+			a, over := attempt(rt), rapid.Bool().Draw(rt, "over")
+			c := m.call(a.call)
+			var verdict string
+			err := db.QueryRow(ctx, `select verdict from gem.wait($1, $2, $3, '[]', 'time', array[$4::text], 1, jsonb_build_object($4::text, $5::int), null)`,
+				a.call, a.number, a.worker, uuid.NewString(), map[bool]int{true: 0, false: 3600000}[over]).Scan(&verdict)
+			if refused(err) != !m.holds(a) || err == nil && (verdict == "cancelled") != c.Cancel || verdict == "here" && !over {
+				rt.Fatalf("%+v: %s %v", a, verdict, err)
+			}
+			switch {
+			case !m.holds(a) || c.Cancel:
+			case over:
+				c.Durable, c.Retries, c.Losses = true, 0, 0
+				c.Journal = append(c.Journal, "timed_out")
+			default:
+				c.Durable, c.Retries, c.Losses, c.awaits = true, 0, 0, "a time"
+				c.move("waiting", "waiting")
+			}
+		},
+		"timers": func(rt *rapid.T) {
+			exec("update core_tool_calls set wake_at = now() - interval '1 day' where status = 'waiting' and waits_for = 'time'")
+			exec("select gem.run_timers('a', 1000)")
+			for _, c := range m.in("waiting", func(c *modelCall) bool { return c.awaits == "a time" }) {
+				m.wake(c)
+			}
+			var due []*modelCall
+			for _, c := range m.calls {
+				if c.due > 0 {
+					due = append(due, c)
+				}
+			}
+			slices.SortFunc(due, func(a, b *modelCall) int { return a.due - b.due })
+			for _, c := range due {
+				if c.untold {
+					m.tell(c)
+				}
+				for _, child := range m.children(c) {
+					m.cancel(child)
+				}
+				c.due, c.untold = 0, false
 			}
 		},
 		"fall silent": func(rt *rapid.T) {
@@ -350,10 +500,10 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 			if judges {
 				freed := map[string]bool{}
 				for _, c := range m.in("running", func(c *modelCall) bool { return !m.alive[c.Holder] }) {
-					if c.Key != "" {
-						freed[c.Key] = true
+					if c.Key != "" && !c.Durable {
+						freed[c.Key], c.Key = true, ""
 					}
-					c.Losses, c.Key = c.Losses+1, ""
+					c.Losses++
 					c.move("queued", "lost")
 				}
 				for _, k := range slices.Sorted(maps.Keys(freed)) {
@@ -373,21 +523,7 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 			if err := db.QueryRow(ctx, "select cancel_tool_call($1)", c.ID).Scan(&came); err != nil {
 				rt.Fatal(err)
 			}
-			want := c.Status
-			switch c.Status {
-			case "running":
-				want = "requested"
-				if !c.Cancel {
-					c.Cancel = true
-					c.Journal = append(c.Journal, "cancel_requested")
-				}
-			case "queued", "waiting":
-				want = "cancelled"
-				c.Cancel, c.Key = true, ""
-				c.move("failed", "failed")
-				c.Receipts++
-			}
-			if came != want {
+			if want := m.cancel(c); came != want {
 				rt.Fatalf("it came to %s, want %s", came, want)
 			}
 		},
@@ -399,7 +535,7 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 func compareWithModel(rt *rapid.T, db *pgxpool.Pool, m *model) {
 	rows, err := db.Query(context.Background(), `
 		select c.id::text, c.status, c.attempt, case when c.status = 'running' then c.claimed_by else '' end,
-			c.priority, case when c.status in ('running', 'waiting') then coalesce(c.computed_key, '') else '' end, c.retries, c.losses, c.steps > 0,
+			c.priority, case when c.status in ('queued', 'running', 'waiting') then coalesce(c.computed_key, '') else '' end, c.retries, c.losses, c.steps > 0,
 			c.cancel_requested_at is not null, coalesce(j.events, '{}'),
 			(select count(*) from core_tool_receipts r where r.call_id = c.id and r.status = c.status)::int
 		from core_tool_calls c
@@ -430,7 +566,7 @@ func (c *modelCall) line() string {
 	if c.Status == "running" {
 		holder = c.Holder
 	}
-	if c.Status == "running" || c.Status == "waiting" {
+	if !c.final() {
 		key = c.Key
 	}
 	return fmt.Sprint(c.ID, c.Status, c.Attempt, holder, c.Priority, key, c.Retries, c.Losses, c.Durable, c.Cancel, c.Journal, c.Receipts)
