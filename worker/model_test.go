@@ -264,9 +264,14 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 		if len(m.attempts) == 0 {
 			rt.Skip("nobody has claimed yet")
 		}
-		return rapid.SampledFrom(m.attempts).Draw(rt, "attempt")
+		among := m.attempts
+		if holding := slices.DeleteFunc(slices.Clone(among), func(a modelAttempt) bool { return !m.holds(a) }); len(holding) > 0 &&
+			rapid.IntRange(0, 3).Draw(rt, "late") > 0 {
+			among = holding
+		}
+		return rapid.SampledFrom(among).Draw(rt, "attempt")
 	}
-	key := rapid.SampledFrom([]string{"k1", "k2"})
+	key := rapid.SampledFrom([]string{"k1", "k1", "k2"})
 
 	rt.Repeat(map[string]func(*rapid.T){
 		"insert": func(rt *rapid.T) {
