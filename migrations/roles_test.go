@@ -106,7 +106,7 @@ func TestTheWorkersRoleCanDoNoMore(t *testing.T) {
 		"a heartbeat by hand":              "update core_workers set alive_until = now() + interval '1 year'",
 		"a rewritten registry":             "update core_registry_versions set sha256 = repeat('b', 64)",
 		"recovery without a heartbeat":     "select gem.recover('w', null)",
-		"a woken call":                     "select gem.pass_key('k', 'w')",
+		"a woken call":                     "select gem.wake_waiting('k', 1, 'w')",
 		"a deleted lead":                   "delete from leads",
 		"a disabled guard":                 "alter table core_tool_receipts disable trigger all",
 		"a replica":                        "set session_replication_role = replica",

@@ -151,6 +151,40 @@ func TestAWokenCallIsDueThoughTheClockWentBack(t *testing.T) {
 	}
 }
 
+// So is one that comes back in any other way.
+func TestACallThatComesBackIsDueThoughTheClockWentBack(t *testing.T) {
+	t.Parallel()
+	for what, back := range map[string]string{
+		"released": "select gem.release(id, attempt, 'w') from core_tool_calls where tool_name = 'b'",
+		"lost":     "update core_tool_calls set claimed_by = 'gone' where tool_name = 'b'; select gem.recover('w', null)",
+		"woken":    "select gem.hold_key(id, attempt, 'w', 'k') from core_tool_calls where tool_name in ('a', 'b') order by seq; select gem.release(id, attempt, 'w') from core_tool_calls where tool_name = 'a'",
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Pool(t, testdb.New(t))
+			insert(t, db, "select gem.start_worker('w', 99, '', '', '1 hour'); insert into core_tool_calls (tool_name) values ('a'), ('b')")
+			insert(t, db, "select gem.claim('w', 9, true); update core_tool_calls set run_at = now() + interval '1 hour' where tool_name = 'b'")
+			insert(t, db, back)
+			if n := number(t, db, "select count(*) from gem.claim('w', 9, true) where tool_name = 'b'"); n != 1 {
+				t.Error("it was not claimed")
+			}
+		})
+	}
+}
+
+// A worker of a program before children would judge a child as if a frontend had made it.
+func TestAChildIsGivenOnlyToWorkersThatKnowSteps(t *testing.T) {
+	t.Parallel()
+	db := parked(t, "{a}")
+	insert(t, db, "select gem.start_worker('before', 9, '', '', '1 hour')")
+	if n := number(t, db, "select count(*) from gem.claim('before', 9, true)"); n != 0 {
+		t.Errorf("it got %v", n)
+	}
+	if n := number(t, db, "select count(*) from gem.claim('w', 9, true)"); n != 1 {
+		t.Errorf("the other got %v", n)
+	}
+}
+
 // A call that waits for another, or for a time, has no slot.
 func TestWhoSleepsDoesNotCrowd(t *testing.T) {
 	t.Parallel()

@@ -43,6 +43,7 @@ type modelCall struct {
 	name   string // under which its parent made it
 	due    int    // when its parent is to be told of its end, or its children are to end; 0: neither
 	untold bool
+	waited string // the key for which it waited last
 }
 
 func (c *modelCall) final() bool { return c.Receipts > 0 }
@@ -158,7 +159,7 @@ func (c *modelCall) move(status, event string) {
 	}
 }
 
-// free ends a call's hold on its key, and wakes who waits for it: all after a success, else the first, which then holds it.
+// free ends a call's hold on its key, and wakes who waits for it: all after a success, else the first.
 func (m *model) free(key string, all bool) {
 	if key == "" {
 		return
@@ -169,9 +170,7 @@ func (m *model) free(key string, all bool) {
 		waiting = waiting[:1]
 	}
 	for _, c := range waiting {
-		if all {
-			c.Key = ""
-		}
+		c.Key = ""
 		c.move("queued", "woken")
 	}
 }
@@ -191,8 +190,8 @@ func (m *model) claim(limit int, suspect, steps bool) []*modelCall {
 	order := func(a, b *modelCall) int {
 		return cmp.Or(b.Priority-a.Priority, a.place-b.place)
 	}
-	ready := m.in("queued", func(c *modelCall) bool { return !c.later && c.Losses < 2 && (steps || !c.Durable) })
-	suspects := m.in("queued", func(c *modelCall) bool { return !c.later && c.Losses >= 2 && (steps || !c.Durable) })
+	ready := m.in("queued", func(c *modelCall) bool { return !c.later && c.Losses < 2 && (steps || !c.Durable && c.parent == nil) })
+	suspects := m.in("queued", func(c *modelCall) bool { return !c.later && c.Losses >= 2 && (steps || !c.Durable && c.parent == nil) })
 	slices.SortFunc(ready, order)
 	slices.SortFunc(suspects, order)
 	var taken []*modelCall
@@ -335,7 +334,7 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 				want = "wait"
 				m.putBack(c, "released")
 			case held:
-				want, c.Key = "wait", k
+				want, c.Key, c.waited = "wait", k, k
 				c.move("waiting", "waiting")
 			default:
 				c.Key = k
@@ -380,6 +379,9 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 				m.succeeded[c.Key] = true
 			}
 			m.free(c.Key, status == "succeeded")
+			if c.Key == "" && replay == nil && a.number > 1 { // it was woken for a key, and did not take it
+				m.free(c.waited, false)
+			}
 		},
 		"retry": func(rt *rapid.T) {
 			a, attempts := attempt(rt), rapid.IntRange(1, 4).Draw(rt, "max attempts")
@@ -427,7 +429,7 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 				rt.Fatalf("%+v: %s %v", a, verdict, err)
 			}
 			if m.holds(a) && !c.Cancel {
-				c.Durable, c.Retries, c.Losses, c.awaits = true, 0, 0, child.name
+				c.Durable, c.Retries, c.Losses, c.awaits, c.waited = true, 0, 0, child.name, ""
 				c.Journal = append(c.Journal, "called")
 				c.move("waiting", "waiting")
 				m.calls = append(m.calls, child)
@@ -448,7 +450,7 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 				c.Durable, c.Retries, c.Losses = true, 0, 0
 				c.Journal = append(c.Journal, "timed_out")
 			default:
-				c.Durable, c.Retries, c.Losses, c.awaits = true, 0, 0, "a time"
+				c.Durable, c.Retries, c.Losses, c.awaits, c.waited = true, 0, 0, "a time", ""
 				c.move("waiting", "waiting")
 			}
 		},

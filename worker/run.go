@@ -154,6 +154,9 @@ func (a *attempt) leaveUnknown(ctx context.Context) *end {
 // takeKey asks for the call's idempotency key, if it has one. The attempt ends if the key has succeeded before, or is held by
 // another call.
 func (a *attempt) takeKey(ctx context.Context) *end {
+	if a.Steps > 0 { // it has kept its key since its first attempt
+		return nil
+	}
 	switch field := a.tool.Idempotency.KeyField; a.tool.Idempotency.Mode {
 	case registry.SafeRetry:
 		if key := receipts.TrimKey(a.ClientKey); key != "" {

@@ -87,7 +87,7 @@ with event as (
     -- An end of a call that nobody runs is a request to cancel too.
     max(at) filter (where last and event = 'failed' and before <> 'running') as ended_unrun_at,
     max(case when data ? 'for' then 'call or time' else 'key' end) filter (where last and event = 'waiting') as waits_for,
-    max(data ->> 'key') filter (where last and event in ('waiting', 'woken')) as key,
+    max(data ->> 'key') filter (where last and event = 'waiting') as key,
     (max((data -> 'for')::text) filter (where last and event = 'waiting'))::jsonb as waits,
     max(data ->> 'receipt_id') filter (where last) as receipt,
     max(at) filter (where last) as ended_at,
@@ -100,7 +100,7 @@ with event as (
     count(*) filter (where event = 'retried' and seq > last_progress) as retries,
     count(*) filter (where event = 'lost' and seq > last_progress) as losses,
     count(*) filter (where progress) as steps,
-    substr(max(lpad(seq::text, 10, '0') || (data ->> 'run_at')) filter (where event in ('retried', 'woken')), 11) as run_at,
+    substr(max(lpad(seq::text, 10, '0') || (data ->> 'run_at')) filter (where event in ('retried', 'released', 'lost', 'woken')), 11) as run_at,
     count(*) filter (where event = 'cancel_requested') as cancels,
     min(at) filter (where event = 'cancel_requested') as cancelled_at
   from (
@@ -108,7 +108,7 @@ with event as (
     from (
       select *, event in ('began', 'step', 'called', 'timed_out') or event = 'waiting' and data ? 'for' as progress
       from public.core_tool_events
-      where event in ('retried', 'lost', 'cancel_requested', 'began', 'step', 'called', 'timed_out', 'waiting', 'woken')) known) e
+      where event in ('retried', 'lost', 'cancel_requested', 'began', 'step', 'called', 'timed_out', 'waiting', 'woken', 'released')) known) e
   group by call_id
 ), came as (
   select call_id, data ->> 'name' as name from public.core_tool_events where event = 'returned'

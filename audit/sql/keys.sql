@@ -75,5 +75,5 @@ from (
 ) k
 where idempotency_key is distinct from held
   or (mode = 'keyed' or mode = 'safe-retry' and plain) and computed is distinct from idempotency_key
-    and status = 'succeeded' -- one that failed may have waited for the key that its tool had before
+    and (idempotency_key is not null or status = 'succeeded')
   or mode = 'keyed' and status = 'succeeded' and idempotency_key is null

@@ -147,7 +147,7 @@ begin
         where c.status = 'queued' and c.level = this and c.run_at >= from_run and c.run_at <= worker.due
           and (c.run_at <= at or c.run_at = c.created_at or c.retries > 0 and c.updated_at > at and c.run_at <= at + worker.clock_back)
           and (c.losses < 2 or p_suspect and coalesce(c.id = suspect, true)) and (c.needs is null or c.needs = any (worker.can))
-          and (c.steps = 0 or worker.knows_steps)
+          and (c.steps = 0 and c.parent_step is null or worker.knows_steps)
         order by c.level, c.run_at, c.seq
         limit p_limit - cardinality(ids)
         for no key update skip locked) ready;
@@ -210,7 +210,7 @@ begin
       end if;
       verdict := 'hit';
       if p_attempt > 1 then -- it may have waited itself: the success woke the first hundred, and each of them wakes others
-        perform gem.wake_hits(p_key, p_worker);
+        perform gem.wake_waiting(p_key, 100, p_worker);
       end if;
       return;
     elsif verdict = 'run' then -- the receipt was looked up again while holding the key: nobody can succeed with it now
@@ -331,10 +331,10 @@ begin
   if not found then
     perform gem.raise_not_held(p_call, p_attempt, p_worker);
   end if;
-  if freed_key is not null and p_status <> 'succeeded' then
-    perform gem.pass_key(freed_key, p_worker);
+  if freed_key is null and p_attempt > 1 then
+    perform gem.wake_next(p_call, p_worker);
   elsif freed_key is not null and p_replay_of is null then -- gem.hold_key woke those that wait for a hit's key
-    perform gem.wake_hits(freed_key, p_worker);
+    perform gem.wake_waiting(freed_key, case when p_status = 'succeeded' then 100 else 1 end, p_worker);
   end if;
   if child is not null then
     perform gem.tell_parent(p_call, parent, child, p_status, receipt, p_worker);
@@ -393,7 +393,8 @@ begin
 end
 $$;
 
--- Puts a running call back into the queue: at its place, or after a pause. Returns when it may run again.
+-- Puts a running call back into the queue: at its place, or after a pause. Returns when it may run again. A run_at that lies ahead is from
+-- before the clock went back; so it is where others put a call back.
 create or replace function gem.put_back(p_call uuid, p_attempt integer, p_worker text, p_event text,
   p_pause interval default null, p_data jsonb default null, p_needs text default null)
 returns timestamptz language plpgsql as $$
@@ -409,18 +410,18 @@ begin
   end if;
   with freed as (
     update public.core_tool_calls c
-    set status = 'queued', run_at = coalesce(again, c.run_at), retries = c.retries + (again is not null)::integer,
+    set status = 'queued', run_at = coalesce(again, least(c.run_at, at)), retries = c.retries + (again is not null)::integer,
         computed_key = case when c.steps > 0 then c.computed_key end, claimed_by = null, claimed_at = null, updated_at = at,
         events = c.events + 1, needs = coalesce(p_needs, c.needs)
     where c.id = p_call
-    returning c.events, c.computed_key
+    returning c.events, c.computed_key, c.run_at
   ), journal as (
     insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
-    select p_call, events, at, p_event, p_attempt, p_worker, p_data || jsonb_build_object('run_at', again) from freed
+    select p_call, events, at, p_event, p_attempt, p_worker, coalesce(p_data, '{}') || jsonb_build_object('run_at', run_at) from freed
   )
   select nullif(freed_key, f.computed_key) into freed_key from freed f;
   if freed_key is not null then
-    perform gem.pass_key(freed_key, p_worker);
+    perform gem.wake_waiting(freed_key, 1, p_worker);
   end if;
   return again;
 end
@@ -430,55 +431,41 @@ $$;
 -- waiting → queued: woken
 ------------------------------------------------------------------------------------------------------------------------
 
--- After the success of a key, wakes a hundred calls that wait for it: each is a hit, and wakes the next hundred, so that no end takes long,
--- however many wait. One that another transaction has locked is skipped; where that leaves nobody to wake the rest, gem.recover does.
-create or replace function gem.wake_hits(p_key text, p_worker text) returns void language plpgsql as $$
+-- Wakes the first calls that wait for a key, and returns how many: a hundred after its success, since each is a hit, and wakes the next
+-- hundred, so that no end takes long, however many wait; otherwise one, to take the key itself. One that another transaction has locked
+-- is skipped; where that leaves nobody to wake the rest, gem.recover does.
+create or replace function gem.wake_waiting(p_key text, p_most integer, p_worker text) returns integer language plpgsql as $$
 declare
   at  timestamptz := gem.now();
   ids uuid[];
 begin
   ids := array(
     select w.id from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key' and w.computed_key = p_key
-    order by w.level desc, w.seq limit 100 for no key update skip locked);
-  if cardinality(ids) = 0 then -- with an empty array the planner picks any partial index, and scans all of it
-    return;
+    order by w.level desc, w.seq limit p_most for no key update skip locked);
+  if cardinality(ids) > 0 then -- with an empty array the planner picks any partial index, and scans all of it
+    with woken as (
+      update public.core_tool_calls c
+      set status = 'queued', waits_for = null, computed_key = null, run_at = least(c.run_at, at), updated_at = at, events = c.events + 1
+      where c.id = any (ids)
+      returning c.id, c.events, c.attempt, c.run_at
+    )
+    insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+    select id, events, at, 'woken', attempt, p_worker, jsonb_build_object('run_at', run_at) from woken;
+    perform gem.wake_workers('again');
   end if;
-  with woken as (
-    update public.core_tool_calls c set status = 'queued', waits_for = null, computed_key = null, updated_at = at, events = c.events + 1
-    where c.id = any (ids)
-    returning c.id, c.events, c.attempt
-  )
-  insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id)
-  select id, events, at, 'woken', attempt, p_worker from woken;
-  perform gem.wake_workers('again');
+  return cardinality(ids);
 end
 $$;
 
--- Gives a key that is free to the first call that waits for it. That call holds the key from then on, also while it is queued, so that the
--- rest wait for its end, whatever it is. Returns whether there was one.
-create or replace function gem.pass_key(p_key text, p_worker text) returns boolean language plpgsql as $$
+-- Wakes the next call that waits for a key when one that was woken for it has ended without taking it. If that was cancelled before it ran,
+-- gem.recover does: a frontend's transaction locks nobody else's call.
+create or replace function gem.wake_next(p_call uuid, p_worker text) returns void language plpgsql as $$
 declare
-  at   timestamptz := gem.now();
-  next uuid;
+  key text := (select e.data ->> 'key' from public.core_tool_events e where e.call_id = p_call and e.event = 'waiting' order by e.seq desc limit 1);
 begin
-  select w.id into next from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key' and w.computed_key = p_key
-  order by w.level desc, w.seq limit 1 for no key update skip locked;
-  if next is null then
-    return false;
+  if key is not null then
+    perform gem.wake_waiting(key, 1, p_worker);
   end if;
-  begin
-    with woken as (
-      update public.core_tool_calls c set status = 'queued', waits_for = null, updated_at = at, events = c.events + 1
-      where c.id = next
-      returning c.events, c.attempt
-    )
-    insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
-    select next, events, at, 'woken', attempt, p_worker, jsonb_build_object('key', p_key) from woken;
-  exception when unique_violation then -- another call has taken it meanwhile
-    return false;
-  end;
-  perform gem.wake_workers('again');
-  return true;
 end
 $$;
 

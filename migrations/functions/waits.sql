@@ -164,7 +164,7 @@ $$;
 -- Puts a call that waits for something to come back into the queue, at its place.
 create or replace function gem.wake(p_call uuid, p_worker text) returns void language plpgsql as $$
 declare
-  at     timestamptz := gem.now();
+  at  timestamptz := gem.now();
   due timestamptz := least((select c.run_at from public.core_tool_calls c where c.id = p_call), at); -- the clock may have gone back since a retry
 begin
   with woken as (
@@ -208,7 +208,9 @@ begin
         else
           perform gem.end_family(this, at, p_worker);
         end if;
-      exception when others then
+      exception when serialization_failure or deadlock_detected then
+        update public.core_tool_calls c set wake_at = at + interval '1 second' where c.id = this;
+      when others then
         raise warning 'gem: the timer of call % is passed over: %', this, sqlerrm;
         update public.core_tool_calls c set wake_at = at + interval '1 minute' where c.id = this;
       end;
@@ -245,7 +247,7 @@ end
 $$;
 
 -- Tells the parent of a call that has ended, if it has not been told, and asks for the ends of the children that the call left open, a hundred at
--- a time. It waits for no row for long. Where anything is left, the call is looked at again a second later.
+-- a time. It waits for no row. Where anything is left, the call is looked at again a second later, or five if its parent is locked.
 create or replace function gem.end_family(p_call uuid, p_at timestamptz, p_worker text) returns void language plpgsql as $$
 declare
   call  record;
@@ -254,6 +256,11 @@ begin
   update public.core_tool_calls c set wake_at = null where c.id = p_call
   returning c.status, c.parent_call_id, c.parent_step, c.waits_for into call;
   if call.waits_for = 'parent' then
+    perform from public.core_tool_calls p where p.id = call.parent_call_id for no key update skip locked;
+    if not found and exists (select from public.core_tool_calls p where p.id = call.parent_call_id) then -- the rest is not kept waiting for it
+      update public.core_tool_calls c set wake_at = p_at + interval '5 seconds' where c.id = p_call;
+      return;
+    end if;
     perform gem.tell_parent(p_call, call.parent_call_id, call.parent_step, call.status,
       (select r.id from public.core_tool_receipts r where r.call_id = p_call), p_worker);
   end if;

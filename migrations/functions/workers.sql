@@ -164,7 +164,7 @@ declare
   ids    uuid[];
   keys   text[];
   free   text; -- a key
-  passed integer     := 0;
+  woken  integer     := 0;
 begin
   -- Its effect on the rest of the queue is bounded: a thousand calls a step, and the next heartbeat takes the next.
   if p_since is null then
@@ -205,20 +205,21 @@ begin
     ), freed as (
       update public.core_tool_calls c
       set status = 'queued', losses = c.losses + 1, computed_key = case when c.steps > 0 then c.computed_key end, claimed_by = null, claimed_at = null,
-          updated_at = at, events = c.events + 1
+          run_at = least(c.run_at, at), updated_at = at, events = c.events + 1
       from orphan where c.id = orphan.id
-      returning c.id, c.events, c.attempt, orphan.claimed_by as lost_worker, orphan.freed_key
+      returning c.id, c.events, c.attempt, c.run_at, orphan.claimed_by as lost_worker, orphan.freed_key
     ), journal as (
       insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
-      select id, events, at, 'lost', attempt, p_worker, jsonb_build_object('lost_worker', lost_worker) from freed
+      select id, events, at, 'lost', attempt, p_worker, jsonb_build_object('lost_worker', lost_worker, 'run_at', run_at) from freed
     )
     select array_agg(freed_key) filter (where freed_key is not null) into keys from freed;
     perform gem.wake_workers('again');
   end if;
 
-  -- A call that waits for a key which nobody holds: its holder was lost, or cancelled while it was queued. The keys are gone through one by
-  -- one, since any number of calls may wait for each; a hundred are enough for one step.
-  perform gem.pass_key(k, p_worker) from unnest(keys) k;
+  -- A call that waits for a key which nobody holds: its holder was lost, or those that were to hold it next left. The keys are gone through
+  -- one by one, since any number of calls may wait for each; a hundred are enough for one step. The next of a key has its turn in five
+  -- seconds at the earliest, since the one that was woken may have to wait for a slot.
+  perform gem.wake_waiting(k, 1, p_worker) from unnest(keys) k;
   for free in
     with recursive parked (key) as (
       (select w.computed_key from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key' order by w.computed_key limit 1)
@@ -236,10 +237,13 @@ begin
         where w.status = 'waiting' and w.waits_for = 'key' and w.computed_key = parked.key
         order by w.level desc, w.seq limit 1)
   loop
-    if gem.pass_key(free, p_worker) then
-      passed := passed + 1;
+    if gem.wake_waiting(free, 1, p_worker) > 0 then
+      woken := woken + 1;
+      update public.core_tool_calls c set updated_at = at where c.id = (
+        select w.id from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key' and w.computed_key = free
+        order by w.level desc, w.seq limit 1 for no key update skip locked);
     end if;
-    exit when passed >= 100;
+    exit when woken >= 100;
   end loop;
 
   -- Workers that ended an hour ago leave, a thousand a step.
