@@ -454,7 +454,7 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 				c.move("waiting", "waiting")
 			}
 		},
-		"timers": func(rt *rapid.T) {
+		"timers": func(*rapid.T) {
 			exec("update core_tool_calls set wake_at = now() - interval '1 day' where status = 'waiting' and waits_for = 'time'")
 			exec("select gem.run_timers('a', 1000)")
 			for _, c := range m.in("waiting", func(c *modelCall) bool { return c.awaits == "a time" }) {
