@@ -34,6 +34,7 @@ const (
 	Cancelled       Code = "cancelled"        // someone asked to cancel the call
 	NotAllowed      Code = "not_allowed"      // the tool is closed to signed-in users, and one of them made the call
 	JournalFull     Code = "journal_full"     // a durable call has made more steps than it may
+	KeyDeadlock     Code = "key_deadlock"     // a call that waits for this one has the same key
 	KeyReused       Code = "key_reused"       // the key succeeded before with another input, and the tool refuses that
 )
 

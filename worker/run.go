@@ -196,6 +196,9 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 		return a.endOf(err, nil)
 	case held.Verdict == store.KeyBusy:
 		return &end{how: waiting}
+	case held.Verdict == store.KeyDeadlock:
+		return failed(receipts.KeyDeadlock, fmt.Sprintf("A call on whose behalf this one was made has the same key, %s, and waits for its end: "+
+			"a handler calls no tool with the key of its own call.", value.Shorten(a.key, 200)), nil)
 	case held.InputDiffers && refuse:
 		a.inputDiffers = true
 		return failed(receipts.KeyReused, fmt.Sprintf("A call of %s with the same key succeeded before, with another input or for another "+

@@ -172,7 +172,8 @@ func (s *attemptSpan) end(e *end) {
 func known(code receipts.Code) string {
 	switch code {
 	case receipts.UnknownTool, receipts.ValidationError, receipts.ExecutionError, receipts.Timeout, receipts.Panic, receipts.OutputInvalid,
-		receipts.OutcomeUnknown, receipts.WorkerLost, receipts.Cancelled, receipts.NotAllowed, receipts.KeyReused, receipts.JournalFull,
+		receipts.OutcomeUnknown, receipts.WorkerLost, receipts.Cancelled, receipts.NotAllowed, receipts.KeyReused, receipts.KeyDeadlock,
+		receipts.JournalFull,
 		receipts.Code(notHeld), receipts.Code(leftToRecovery):
 		return string(code)
 	}

@@ -383,6 +383,18 @@ func TestACallKeepsItsKeyWhileItWaits(t *testing.T) {
 	sound(t, env)
 }
 
+// Its parent waits for it, and would for ever.
+func TestAChildDoesNotWaitForTheKeyOfItsParent(t *testing.T) {
+	t.Parallel()
+	env, _ := startTree(t, nil, tool{name: "tree.run", calls: []string{"tree.run"}, mode: "keyed", keyField: "key"})
+	env.StartWorker()
+	r := env.Run(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: "step x; start a tree.run; wait a", Key: "k"})})
+	if got := textOf(t, r); got != "x, key_deadlock" {
+		t.Errorf("got %q", got)
+	}
+	sound(t, env)
+}
+
 // No worker is needed for a call to wait, and any of them goes on with it.
 func TestACallWaitsWithoutAWorker(t *testing.T) {
 	t.Parallel()

@@ -244,6 +244,8 @@ func explainFailed(r *receipts.Receipt) string {
 		return message + " The known effects are on the receipt."
 	case receipts.Cancelled:
 		return message + " Make a new call if it is to run after all."
+	case receipts.JournalFull, receipts.KeyDeadlock, receipts.NotAllowed:
+		return message
 	case receipts.KeyReused:
 		return message + " The earlier receipt is in the details."
 	case receipts.WorkerLost:

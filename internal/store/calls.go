@@ -134,6 +134,8 @@ const (
 	KeyTaken KeyVerdict = "run"  // the attempt holds the key: no other call runs with it until this one ends
 	KeyHit   KeyVerdict = "hit"  // the key succeeded before: repeat that receipt
 	KeyBusy  KeyVerdict = "wait" // another call holds the key: this one waits for it, and is no longer the attempt's
+	// KeyDeadlock means that the call which holds the key waits for this one, and never would end.
+	KeyDeadlock KeyVerdict = "deadlock"
 )
 
 // Key is the answer of [HoldKey]. ReceiptID and Result are those of the earlier receipt if Verdict is [KeyHit].

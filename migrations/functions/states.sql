@@ -186,7 +186,8 @@ $$;
 --   run   it holds the key, and no other call runs with it until this one ends
 --   hit   the key succeeded before: receipt_id and result are that receipt's, and the call is to be finished with them;
 --         several calls may repeat a receipt at once, so not each of them holds the key
---   wait  another running call holds the key: this call was parked (running → waiting) and is no longer the attempt's
+--   wait  another call holds the key: this call was parked (running → waiting) and is no longer the attempt's
+--   deadlock  the call that holds the key waits for this one, its child or the child of one: nothing was done
 create or replace function gem.hold_key(p_call uuid, p_attempt integer, p_worker text, p_key text,
   out verdict text, out receipt_id uuid, out result jsonb)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -222,6 +223,16 @@ begin
     if held then
       verdict := 'run';
     elsif holder is not null then
+      if exists (
+        with recursive line (id) as (
+          select c.parent_call_id from public.core_tool_calls c where c.id = p_call and c.parent_step is not null
+          union all
+          select c.parent_call_id from line l join public.core_tool_calls c on c.id = l.id where c.parent_step is not null
+        )
+        select from line where line.id = holder) then
+        verdict := 'deadlock';
+        return;
+      end if;
       verdict := 'wait';
       select c.cancel_requested_at is not null into cancelled from public.core_tool_calls c where c.id = p_call for no key update;
       if cancelled then
