@@ -23,14 +23,14 @@ type claimer interface {
 	Claimer(ctx context.Context, db *pgxpool.Pool) (claim func(ctx context.Context, n int) (int, error), err error)
 }
 
-// filling says how many calls there are: that may run now, that may run in an hour, and that have ended.
-type filling struct{ queued, later, ended int }
+// filling says how many calls there are: that may run now, that may run in an hour, that have ended, and that wait for others or for a time.
+type filling struct{ queued, later, ended, waiting int }
 
 // claimOf compares claims from a large database with claims from a small one, made in turn.
-func claimOf(measure string, large func(sizes) filling) experiment {
+func claimOf(measure string, large func(sizes) filling, contestants ...contestant) experiment {
 	return experiment{
 		measures:    []string{"claim-1k", measure, measure + "-ratio"},
-		contestants: []contestant{gem, riverReceipt},
+		contestants: contestants,
 		once:        true,
 		run: func(ctx context.Context, b *bench, c contestant) ([]figure, error) {
 			contender, ok := c.(claimer)
@@ -110,7 +110,7 @@ func (s *stage) filled(ctx context.Context, c claimer, f filling) (*pgxpool.Pool
 	if err := s.settle(ctx); err != nil {
 		return nil, err
 	}
-	if err := c.Fill(ctx, s.db, filling{queued: f.queued, later: f.later}); err != nil {
+	if err := c.Fill(ctx, s.db, filling{queued: f.queued, later: f.later, waiting: f.waiting}); err != nil {
 		return nil, fmt.Errorf("fill the queue: %w", err)
 	}
 	if _, err := s.db.Exec(ctx, "vacuum (analyze)"); err != nil {

@@ -42,6 +42,7 @@
 //	claim-1m               with 1,000,000 queued
 //	claim-scheduled-1m     with 1,000 queued, and 1,000,000 for later
 //	claim-behind-5m        with 1,000 queued, and 5,000,000 that ended, with their receipts and journals
+//	claim-waiting-1m       with 1,000 queued, and 1,000,000 that wait for calls and times
 //	claim-…-ratio          to claim-1k, whose claims were made in turn with them
 //	snapshot               throughput in the last ten of 120 seconds, as a part of that in the first ten after the start's
 //	                       own, while another session holds a snapshot
@@ -50,6 +51,11 @@
 //	inserts-nowake         with a gem.wake_workers that does nothing
 //	inserts-noworker       as it is, with no worker
 //	watch-…                ms to read a whole view of the schema gem, with 1,000,000 calls that ended and 1,100,000 that wait
+//	steps                  durable steps a second: 100 calls side by side, with 200 each
+//	fan-out                ends a second of 1,000 children of one call, from the first that is made to the parent's wake-up
+//	park-resume, -p99      ms from when a call waits for a child of no work to when it is claimed again, of 300 one after
+//	                       another: the median, and what 99 of 100 stay below
+//	replay                 ms of the attempt that goes through 1,000 steps again
 //	idle-statements        a second, of a gem worker that has nothing to do: transactions, of one statement each
 //	idle-cpu               of that worker, in percent of a core
 //	start                  ms from before the worker's exec to its first claim, on a migrated database

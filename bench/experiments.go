@@ -32,8 +32,8 @@ type sizes struct {
 
 	latency map[int]time.Duration // how long at each rate of inserts a second
 
-	queued, later, ended int // of the claims
-	claims               int // a multiple of 3: they are made in three parts
+	queued, later, ended, waiting int // of the claims
+	claims                        int // a multiple of 3: they are made in three parts
 
 	snapshot        time.Duration
 	snapshotBacklog int
@@ -44,24 +44,28 @@ type sizes struct {
 	settling    time.Duration // until a worker counts as idle
 	starts      int
 	memoryCalls int
+
+	durable durable
 }
 
 var fullSizes = sizes{
 	backlog: 50_000, slowBacklog: 10_000,
 	latency: map[int]time.Duration{1: 20 * time.Second, 10: 20 * time.Second, 100: 10 * time.Second},
-	queued:  1_000_000, later: 1_000_000, ended: 5_000_000, claims: 90,
+	queued:  1_000_000, later: 1_000_000, ended: 5_000_000, waiting: 1_000_000, claims: 90,
 	snapshot: 120 * time.Second, snapshotBacklog: 1_500_000,
 	watched: 1_000_000,
 	inserts: 10 * time.Second, idle: 30 * time.Second, settling: 12 * time.Second, starts: 5, memoryCalls: 10_000,
+	durable: durable{calls: 100, steps: 200, children: 1000, parked: 300, replayed: 1000},
 }
 
 var quickSizes = sizes{
 	backlog: 1500, slowBacklog: 300,
 	latency: map[int]time.Duration{1: time.Second, 10: time.Second / 2, 100: time.Second / 4},
-	queued:  15_000, later: 15_000, ended: 40_000, claims: 60,
+	queued:  15_000, later: 15_000, ended: 40_000, waiting: 15_000, claims: 60,
 	snapshot: 3 * time.Second, snapshotBacklog: 30_000,
 	watched: 5000,
 	inserts: 300 * time.Millisecond, idle: time.Second, settling: time.Second / 2, starts: 1, memoryCalls: 1000,
+	durable: durable{calls: 10, steps: 10, children: 50, parked: 5, replayed: 50},
 }
 
 var (
@@ -90,9 +94,10 @@ var experiments = []experiment{
 		[]string{"throughput-norow-rtt5"}, gem, riverReceipt, bareFloor),
 	latencyOf(false, []pace{{"latency-1", 1}, {"latency-10", 10}, {"latency-100", 100}}, gem, riverReceipt, riverAsIs),
 	latencyOf(true, []pace{{"latency-10-poll", 10}}, gem, riverReceipt),
-	claimOf("claim-1m", func(s sizes) filling { return filling{queued: s.queued} }),
-	claimOf("claim-scheduled-1m", func(s sizes) filling { return filling{queued: fewQueued, later: s.later} }),
-	claimOf("claim-behind-5m", func(s sizes) filling { return filling{queued: fewQueued, ended: s.ended} }),
+	claimOf("claim-1m", func(s sizes) filling { return filling{queued: s.queued} }, gem, riverReceipt),
+	claimOf("claim-scheduled-1m", func(s sizes) filling { return filling{queued: fewQueued, later: s.later} }, gem, riverReceipt),
+	claimOf("claim-behind-5m", func(s sizes) filling { return filling{queued: fewQueued, ended: s.ended} }, gem, riverReceipt),
+	claimOf("claim-waiting-1m", func(s sizes) filling { return filling{queued: fewQueued, waiting: s.waiting} }, gem),
 	underSnapshot("snapshot", true),
 	underSnapshot("snapshot-novacuum", false),
 	{
@@ -105,6 +110,11 @@ var experiments = []experiment{
 		contestants: []contestant{gem},
 		once:        true,
 		run:         watchViews,
+	},
+	{
+		measures:    []string{"steps", "fan-out", "park-resume", "park-resume-p99", "replay"},
+		contestants: []contestant{gem},
+		run:         durableCalls,
 	},
 	{
 		measures:    []string{"idle-statements", "idle-cpu"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -70,6 +71,10 @@ func (gemWorker) Fill(ctx context.Context, db *pgxpool.Pool, f filling) error {
 			(values (1, 'queued'), (2, 'claimed'), (3, 'succeeded')) step (seq, event)`},
 		{f.queued, fmt.Sprintf(queued, `now() - interval '1 hour' + i * interval '1 ms'`, "001")},
 		{f.later, fmt.Sprintf(queued, `now() + interval '1 hour' + i * interval '1 ms'`, "002")},
+		{f.waiting, `insert into core_tool_calls (id, tool_name, status, attempt, events, steps, run_at, created_at, updated_at, waits_for, waits, need, wake_at)
+			select ('018f0000-0000-7003-8000-' || lpad(to_hex(i), 12, '0'))::uuid, 'bench.parent', 'waiting', 1, 4, 2, now(), now(), now(),
+				case when i % 2 = 0 then 'call' else 'time' end, '{child}', 1, case when i % 2 = 1 then now() + interval '1 day' end
+			from generate_series(1, $1::int) i`},
 		{f.queued + f.later, `insert into core_tool_events (call_id, seq, at, event, attempt)
 			select id, 1, now(), 'queued', 0 from core_tool_calls where status = 'queued' order by id limit $1::int`},
 	})
@@ -196,12 +201,49 @@ func (b Bench) Wait(ctx context.Context, _ *handlers.Call, _ payload) (result, e
 	return result{}, ctx.Err()
 }
 
+// Steps is bench.steps: so many steps, one after another.
+func (b Bench) Steps(ctx context.Context, d *handlers.Durable, in payload) (result, error) {
+	n, err := strconv.Atoi(in.Note)
+	for i := 0; i < n && err == nil; i++ {
+		_, err = handlers.Step(ctx, d, "step", func(context.Context) (int, error) { return i, nil })
+	}
+	return result{NoteID: "none", Status: "answered"}, err
+}
+
+// Replay is bench.replay: so many steps, which it goes through again after a short sleep.
+func (b Bench) Replay(ctx context.Context, d *handlers.Durable, in payload) (result, error) {
+	out, err := b.Steps(ctx, d, in)
+	if err == nil {
+		err = handlers.Sleep(ctx, d, "nap", time.Millisecond)
+	}
+	return out, err
+}
+
+// Family is bench.family: so many calls at once.
+func (b Bench) Family(ctx context.Context, d *handlers.Durable, in payload) (result, error) {
+	n, err := strconv.Atoi(in.Note)
+	if err != nil {
+		return result{}, err
+	}
+	children := make([]*handlers.Child[result], n)
+	for i := range children {
+		children[i] = handlers.Start[result](d, "child", "bench.answer", newPayload(i, false))
+	}
+	return result{NoteID: "none", Status: "answered"}, handlers.All(ctx, children...)
+}
+
+// Parent is bench.parent: one call.
+func (b Bench) Parent(ctx context.Context, d *handlers.Durable, in payload) (result, error) {
+	return b.Family(ctx, d, in)
+}
+
 // benchRegistry describes them with schemas as a tool has them.
-var benchRegistry = fmt.Sprintf(`{"version": "1.0.0", "tools": [%s, %s, %s]}`,
-	benchTool("bench.write"), benchTool("bench.answer"), benchTool("bench.wait"))
+var benchRegistry = fmt.Sprintf(`{"version": "1.0.0", "tools": [%s, %s, %s, %s, %s, %s, %s]}`,
+	benchTool("bench.write"), benchTool("bench.answer"), benchTool("bench.wait"), benchTool("bench.steps"), benchTool("bench.replay"),
+	benchTool("bench.family"), benchTool("bench.parent"))
 
 func benchTool(name string) string {
-	return `{"name": "` + name + `", "description": "For measuring.", "permissions": ["write:db"],
+	return `{"name": "` + name + `", "description": "For measuring.", "permissions": ["write:db"], "calls": ["bench.answer"],
 		"input_schema": {"type": "object", "required": ["customer", "note"], "additionalProperties": false, "properties": {
 			"customer": {"type": "string", "minLength": 1, "maxLength": 200},
 			"note": {"type": "string", "maxLength": 10000},

@@ -230,7 +230,7 @@ func TestAWorkerThatDiesAtAnyPointCostsNoCallAndDoublesNone(t *testing.T) {
 		{"before released", send, "safe-retry keyed", "wait once", again, 2},
 		{"after released", send, "safe-retry keyed", "wait once", again, 2},
 	}
-	for _, s := range scenarios {
+	for _, s := range some(scenarios) {
 		for mode := range strings.FieldsSeq(s.modes) {
 			t.Run(fmt.Sprintf("%s, %s, %s", s.point, s.tool, mode), func(t *testing.T) {
 				t.Parallel()
@@ -296,7 +296,7 @@ func TestAWorkerThatDiesAtAnyPointCostsNoCallAndDoublesNone(t *testing.T) {
 
 func TestAFlowWhoseWorkerDiesAtAnyPointGoesOnWhereItWas(t *testing.T) {
 	t.Parallel()
-	for _, s := range []struct {
+	for _, s := range some([]struct {
 		point           string
 		sends, charges  int    // what the server outside got, over all attempts
 		charge          string // what the handler knows of it
@@ -318,7 +318,7 @@ func TestAFlowWhoseWorkerDiesAtAnyPointGoesOnWhereItWas(t *testing.T) {
 		{"after step 3", 1, 1, "charge", 3, 2},
 		{"before receipt", 1, 1, "charge", 3, 2},
 		{"after receipt", 1, 1, "charge", 3, 1},
-	} {
+	}) {
 		t.Run(s.point, func(t *testing.T) {
 			t.Parallel()
 			var mu sync.Mutex
@@ -367,11 +367,11 @@ func TestAFlowWhoseWorkerDiesAtAnyPointGoesOnWhereItWas(t *testing.T) {
 
 func TestAFamilyWhoseWorkerDiesAtAnyPointComesTogether(t *testing.T) {
 	t.Parallel()
-	for _, point := range []string{
+	for _, point := range some([]string{
 		"before wait 1", "after wait 1", "before wait 2", "after wait 2", "before waiting", "after waiting", // the calls are made; they are waited for
 		"before receipt 1", "after receipt 1", "before receipt 2", "after receipt 2", // of the children; the second wakes the parent
 		"before step 1", "after step 1", "before receipt 3", "after receipt 3",
-	} {
+	}) {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
 			env := handlertest.Start(t, handlertest.Options{Registry: crashRegistry("none"), NoWorker: true, Domains: []any{Crash{}}})
@@ -401,6 +401,17 @@ func TestAFamilyWhoseWorkerDiesAtAnyPointComesTogether(t *testing.T) {
 			}
 		})
 	}
+}
+
+// some returns every third point: all of them in the long form of the tests.
+func some[T any](points []T) (few []T) {
+	if os.Getenv("GEM_TEST_LONG") != "" {
+		return points
+	}
+	for i := 0; i < len(points); i += 3 {
+		few = append(few, points[i])
+	}
+	return few
 }
 
 // dieAt runs the doomed process until it is dead.

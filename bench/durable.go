@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// durable is how much of each the durable calls do.
+type durable struct {
+	calls, steps int // of steps: so many calls side by side, with so many steps each
+	children     int // of one call, at once
+	parked       int // calls that wait for a child, one after another
+	replayed     int // steps that a call has when it is resumed
+}
+
+// ofJournal are the measures that a journal gives, in SQL, of the calls of a tool.
+var ofJournal = []struct{ measure, unit, tool, sql string }{
+	{"steps", "steps/s", "bench.steps", `select count(*) filter (where event = 'step') / extract(epoch from max(at) filter (where event = 'step') - min(at) filter (where event = 'claimed')) from event`},
+	{"fan-out", "ends/s", "bench.family", `select count(*) filter (where event = 'returned') / extract(epoch from max(at) filter (where event = 'woken') - min(at) filter (where event = 'called')) from event`},
+	{"park-resume", "ms", "bench.parent", `select percentile_cont(0.5) within group (order by took) from (
+		select extract(epoch from (max(at) filter (where event = 'claimed')) - max(at) filter (where event = 'waiting')) * 1000 as took from event group by call_id) calls`},
+	{"park-resume-p99", "ms", "bench.parent", `select percentile_cont(0.99) within group (order by took) from (
+		select extract(epoch from (max(at) filter (where event = 'claimed')) - max(at) filter (where event = 'waiting')) * 1000 as took from event group by call_id) calls`},
+	{"replay", "ms", "bench.replay", `select extract(epoch from (max(at) filter (where event = 'succeeded')) - max(at) filter (where event = 'claimed')) * 1000 from event`},
+}
+
+// durableCalls runs them, and reads from their journals how long they took, by Postgres's clock.
+func durableCalls(ctx context.Context, b *bench, c contestant) ([]figure, error) {
+	s, err := b.lab.stage(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	defer s.drop()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	var handled atomic.Int64
+	stop, err := c.Start(ctx, work{URL: s.url, Conns: 20, Slots: 100, Handled: &handled, Fail: fail})
+	if err != nil {
+		return nil, fmt.Errorf("start: %w", err)
+	}
+	defer stop()
+	d := b.sizes.durable
+	for _, part := range []struct {
+		tool           string
+		amount, before int // of each call; calls, one after another
+		together       int
+	}{{"bench.steps", d.steps, 1, d.calls}, {"bench.family", d.children, 1, 1}, {"bench.parent", 1, d.parked, 1}, {"bench.replay", d.replayed, 1, 1}} {
+		for range part.before {
+			if _, err := s.db.Exec(ctx, `insert into core_tool_calls (tool_name, input) select $1, jsonb_build_object('customer', 'c', 'note', $2::text)
+				from generate_series(1, $3::int)`, part.tool, fmt.Sprint(part.amount), part.together); err != nil {
+				return nil, err
+			}
+			for open := 1; open > 0; {
+				if err := sleepUntil(ctx, time.Now().Add(5*time.Millisecond)); err != nil {
+					return nil, err
+				}
+				if err := s.db.QueryRow(ctx, "select count(*) from core_tool_calls where status in ('queued', 'running', 'waiting')").Scan(&open); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	var figures []figure
+	for _, m := range ofJournal {
+		var value float64
+		if err := s.db.QueryRow(ctx, `with event as (
+			select e.* from core_tool_events e join core_tool_calls c on c.id = e.call_id where c.tool_name = $1 and c.status = 'succeeded') select (`+m.sql+`)::float8`, m.tool).Scan(&value); err != nil {
+			return nil, fmt.Errorf("%s: %w", m.measure, err)
+		}
+		figures = append(figures, figure{measure: m.measure, unit: m.unit, value: value})
+	}
+	return figures, nil
+}
