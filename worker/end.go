@@ -78,6 +78,9 @@ func (a *attempt) write(e *end) *end {
 	switch {
 	case err == nil:
 		a.at("after", string(e.how))
+		if e.how == receipted && a.Child { // its parent may be back at an earlier place
+			a.lookBehind()
+		}
 	case store.IsNotHeld(err):
 		e = &end{how: notHeld}
 	default:

@@ -70,6 +70,12 @@ func (w *Worker) room() int {
 	return max(0, w.options.Concurrency+ahead-w.busy-len(w.ready))
 }
 
+// lookBehind makes the next claim look behind its cursors, soon: a call may be back at its earlier place in the queue.
+func (w *Worker) lookBehind() {
+	w.rewind.Store(true)
+	signal(w.wake)
+}
+
 // claimRate says how many calls to claim ahead of the free slots: as many as end within claimAhead, so that a claim costs
 // little a call and no slot waits for one. Where calls take long that is none, and they stay for workers that have room.
 type claimRate struct {
@@ -132,6 +138,7 @@ func (w *Worker) claim(ctx context.Context, limit int) (int, error) {
 type claimCursor struct {
 	from      map[int]time.Time // run_at by level
 	lastFull  time.Time
+	lastTook  time.Duration // of the last full claim
 	fullEvery time.Duration
 }
 
@@ -158,8 +165,8 @@ func (c *claimCursor) rewind() { c.lastFull = time.Time{} }
 
 // advance moves the cursor behind the calls that a claim returned.
 func (c *claimCursor) advance(calls []store.Call, full bool, took time.Duration) {
-	if full {
-		c.fullEvery = took * fullClaimShare
+	if full { // one that was slow may have waited for something else
+		c.fullEvery, c.lastTook = min(took, c.lastTook)*fullClaimShare, took
 	}
 	if c.from == nil {
 		c.from = map[int]time.Time{}

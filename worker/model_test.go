@@ -212,10 +212,12 @@ func (m *model) holds(a modelAttempt) bool {
 func TestTheStateMachineFollowsItsModel(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
+	checks := "50"
 	if os.Getenv("GEM_TEST_LONG") != "" {
-		if err := flag.Set("rapid.checks", "300"); err != nil {
-			t.Fatal(err)
-		}
+		checks = "300"
+	}
+	if err := flag.Set("rapid.checks", checks); err != nil {
+		t.Fatal(err)
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		emptyDatabase(t, db)

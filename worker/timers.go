@@ -26,6 +26,9 @@ func (w *Worker) timers(ctx context.Context) {
 		n, err := store.RunTimers(running, w.options.Control, w.id, timersAtAll)
 		cancel()
 		w.warn(ignoreEnd(ctx, err), "look after timers")
+		if n > 0 {
+			w.lookBehind()
+		}
 		if n < timersAtAll {
 			sleep(ctx, jitter(timersEvery))
 		}

@@ -1,0 +1,28 @@
+package worker
+
+import (
+	"testing"
+	"time"
+)
+
+// A full claim may have waited for a connection. Only if the next one is slow too are they made seldom.
+func TestOneSlowFullClaimDoesNotPutOffTheNext(t *testing.T) {
+	t.Parallel()
+	var c claimCursor
+	now := time.Now()
+	full := func(after time.Duration) bool {
+		now = now.Add(after)
+		return c.next(now) == nil
+	}
+	if !full(0) {
+		t.Fatal("the first claim was not full")
+	}
+	c.advance(nil, true, 2*time.Second)
+	if !full(fullClaimEvery) {
+		t.Error("after a slow one the next was put off")
+	}
+	c.advance(nil, true, time.Second)
+	if full(fullClaimShare*time.Second-1) || !full(1) {
+		t.Error("after two slow ones the next did not come after forty times the shorter")
+	}
+}
