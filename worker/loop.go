@@ -70,10 +70,13 @@ func (w *Worker) room() int {
 	return max(0, w.options.Concurrency+ahead-w.busy-len(w.ready))
 }
 
-// lookBehind makes the next claim look behind its cursors, soon: a call may be back at its earlier place in the queue.
+// lookBehind makes the next claim look behind its cursors, soon: a call may be back at its earlier place in the queue. With notifications
+// it is told so where it has free slots.
 func (w *Worker) lookBehind() {
-	w.rewind.Store(true)
-	signal(w.wake)
+	if !w.listening.Load() {
+		w.rewind.Store(true)
+		signal(w.wake)
+	}
 }
 
 // claimRate says how many calls to claim ahead of the free slots: as many as end within claimAhead, so that a claim costs
