@@ -73,7 +73,7 @@ var Checks = []Check{
 		Proves: "What the steps of a call did is on its receipt."},
 
 	{Name: "child-called", counts: "children", file: "children.sql",
-		Proves: "A call that a handler made is in its parent's journal once, and what is there was made."},
+		Proves: "Its parent's journal names each call of a handler once, and names no other."},
 	{Name: "child-returned", counts: "children", file: "children.sql",
 		Proves: "The end of a call that a handler made is in its parent's journal once, as it was, if the parent had not ended before."},
 

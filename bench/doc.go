@@ -54,7 +54,7 @@
 //	steps                  durable steps a second: 100 calls side by side, with 200 each
 //	fan-out                ends a second of 1,000 children of one call, from the first that is made to the parent's wake-up
 //	park-resume, -p99      ms from when a call waits for a child of no work to when it is claimed again, of 300 one after
-//	                       another: the median, and what 99 of 100 stay below
+//	                       another: the median, and the 99th percentile
 //	replay                 ms of the attempt that goes through 1,000 steps again
 //	idle-statements        a second, of a gem worker that has nothing to do: transactions, of one statement each
 //	idle-cpu               of that worker, in percent of a core

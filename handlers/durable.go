@@ -21,8 +21,7 @@ type Durable struct {
 // NewDurable returns the call that a durable handler gets. It is for workers.
 func NewDurable(call *Call, journal Journal) *Durable { return &Durable{call, journal} }
 
-// Journal keeps the steps of a call, and what it waits for. It is what a worker does for the functions of this package that take a
-// [Durable].
+// Journal keeps the steps of a call and its waits. A worker implements it for the functions of this package that take a [Durable].
 type Journal interface {
 	// Step returns what the step of that name returned before, or runs do and keeps what it returns. Where the attempt
 	// ends in the middle, it does not return: it ends the goroutine.

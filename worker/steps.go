@@ -427,10 +427,17 @@ func (s *steps) write(event string, data *stepData) error {
 		return s.lanes.Write(ctx, store.Step{Event: event, Data: encoded}.Statement(s.Attempt, before, tries > 1))
 	})
 	s.at("after", event)
-	switch {
-	case err == nil:
+	if err == nil {
 		s.progress(event, data, len(encoded))
 		return nil
+	}
+	s.leaveUnlessRefused(err)
+	return s.unstorable(data, err)
+}
+
+// leaveUnlessRefused ends the attempt after an error of a statement that moves its call. It returns only if Postgres refuses the values.
+func (s *steps) leaveUnlessRefused(err error) {
+	switch {
 	case store.IsNotHeld(err):
 		s.leave(&end{how: notHeld})
 	case s.open.Err() != nil:
@@ -438,7 +445,6 @@ func (s *steps) write(event string, data *stepData) error {
 	case !store.IsRefusal(err):
 		s.leave(&end{how: leftToRecovery, reason: err})
 	}
-	return s.unstorable(data, err)
 }
 
 func (s *steps) unstorable(data *stepData, err error) error {

@@ -24,8 +24,7 @@ const (
 
 // child is a call that the handler made, or is about to make.
 type child struct {
-	ID   string `json:"call_id"`
-	Tool string `json:"tool"`
+	ID, Tool string
 }
 
 // waits are what a durable call made and waits for. steps.mu guards them.
@@ -206,11 +205,9 @@ func (s *steps) waitFor(need int, of []handlers.Await) store.Wait {
 			continue
 		}
 		known[one.Name] = true
-		if came, ok := s.came[one.Name]; ok {
-			if came.Seq == refused {
-				need--
-				continue
-			}
+		if s.came[one.Name].Seq == refused {
+			need--
+			continue
 		}
 		if _, ok := s.children[one.Name]; ok {
 			w.What = "call"
@@ -288,23 +285,17 @@ func (s *steps) wait(w store.Wait) (verdict store.WaitVerdict, err error) {
 		return err
 	})
 	s.at("after", "wait")
-	switch {
-	case err == nil:
-		s.mu.Lock()
-		if count > s.events {
-			s.events, s.progressed = count, true
-		}
-		s.mu.Unlock()
-		s.timer.Reset(s.tool.Timeout)
-		return verdict, nil
-	case store.IsNotHeld(err):
-		s.leave(&end{how: notHeld})
-	case s.open.Err() != nil:
-		s.leave(nil)
-	case !store.IsRefusal(err):
-		s.leave(&end{how: leftToRecovery, reason: err})
+	if err != nil {
+		s.leaveUnlessRefused(err)
+		return "", err
 	}
-	return "", err
+	s.mu.Lock()
+	if count > s.events {
+		s.events, s.progressed = count, true
+	}
+	s.mu.Unlock()
+	s.timer.Reset(s.tool.Timeout)
+	return verdict, nil
 }
 
 // readWhatCame reads what came since the journal was last read.

@@ -33,7 +33,7 @@ type WaitVerdict string
 // The verdicts of [Wait.Do].
 const (
 	Here          WaitVerdict = "here"      // enough has come
-	WaitParked    WaitVerdict = "parked"    // the call waits, and is no longer the attempt's
+	WaitParked    WaitVerdict = "parked"    // the call waits, and the attempt no longer holds it
 	WaitCancelled WaitVerdict = "cancelled" // someone asked for the call's end
 )
 
