@@ -216,7 +216,7 @@ func TestAHandlerWaitsForItsCalls(t *testing.T) {
 // A call of its own for each child, with what it has of its parent.
 func TestAChildHasWhatItsParentHas(t *testing.T) {
 	t.Parallel()
-	env, _ := startTree(t, nil)
+	env, _ := startTree(t, func(o *worker.Options) { o.Concurrency = 1 }) // so that the child runs once the parent waits
 	env.StartWorker()
 	r := env.Run(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: "start a lab.send; wait a"}), CreatedBy: "ada", Priority: 7})
 	if n := number(t, env, `select count(*) from core_tool_calls c join core_tool_calls p on p.id = c.parent_call_id
