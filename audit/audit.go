@@ -77,6 +77,11 @@ var Checks = []Check{
 	{Name: "child-returned", counts: "children", file: "children.sql",
 		Proves: "The end of a call that a handler made is in its parent's journal once, as it was, if the parent had not ended before."},
 
+	{Name: "answer-once", counts: "events", file: "answers.sql",
+		Proves: "Nothing has two answers under one name."},
+	{Name: "answer-by", counts: "receipts", file: "answers.sql",
+		Proves: "The receipt of a question has the answer that its journal has, and who gave it."},
+
 	{Name: "hit-source", counts: "hits", file: "keys.sql",
 		Proves: "A hit repeats a receipt that succeeded by running, of the same tool and key, with the same result."},
 	{Name: "hit-orphan", counts: "hits", file: "keys.sql", only: databases,
@@ -109,7 +114,7 @@ var Checks = []Check{
 	{Name: "wake-due", Remark: true, counts: "calls", file: "queue.sql", only: databases,
 		Proves: "No call waits whose time came over a minute ago, and none that ended over a minute ago has children that nobody asked to end."},
 	{Name: "wait-stuck", Remark: true, counts: "waiting calls", file: "queue.sql", only: databases,
-		Proves: "No call waits for children and times that have all come."},
+		Proves: "No call waits for children, answers and times that have all come."},
 	{Name: "cancel-due", Remark: true, counts: "running calls", file: "queue.sql", only: databases,
 		Proves: "No call still runs that someone asked to cancel over a minute ago."},
 	{Name: "overdue", Remark: true, counts: "running calls", file: "queue.sql", only: databases,

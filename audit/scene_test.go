@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -95,6 +96,27 @@ func everyKind(t *testing.T) *handlertest.Env {
 	} {
 		env.Run(c)
 	}
+	var me string
+	if err := db.QueryRow(t.Context(), "select session_user::text").Scan(&me); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		tool, input string
+		answer      any
+	}{
+		{"wait.answer", `{"text": "Which color?"}`, "blue"},
+		{"wait.event", `{}`, map[string]int{"paid": 7}},
+		{"wait.approval", `{"tool": "a.b", "input": {}, "by": ["user:` + me + `"], "digest": "` + strings.Repeat("0", 64) + `"}`, map[string]any{"approved": false, "reason": "no"}},
+		{"wait.answer", `{"text": "Open?", "until": "2200-01-01T00:00:00Z"}`, nil},
+	} {
+		id := env.Insert(handlertest.Call{Tool: c.tool, Input: c.input})
+		env.Question(id)
+		if c.answer != nil {
+			env.Answer(id, c.answer)
+			env.Await(id)
+		}
+	}
+	env.Run(handlertest.Call{Tool: "wait.approval", Input: `{"tool": "a.b", "input": {}, "by": ["role:x"], "until": "2020-01-01T00:00:00Z", "digest": "` + strings.Repeat("0", 64) + `"}`})
 	w.Stop()
 
 	// And calls that have not ended.

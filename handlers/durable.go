@@ -26,10 +26,15 @@ type Journal interface {
 	// Step returns what the step of that name returned before, or runs do and keeps what it returns. Where the attempt
 	// ends in the middle, it does not return: it ends the goroutine.
 	Step(ctx context.Context, kind StepKind, name string, do func(context.Context, Tx) (json.RawMessage, error)) (json.RawMessage, error)
-	// Start makes a call under a name, or finds the one that was made, and returns the name that it has in the journal.
-	Start(name, tool string, input json.RawMessage) (unique, id string, err error)
+	// Start makes a call under a name, or finds the one that was made, and returns the name that it has in the journal. It asks for
+	// the input only if there is none.
+	Start(name, tool string, input func() (json.RawMessage, error)) (unique, id string, err error)
 	// Timer returns the name that a time has in the journal.
 	Timer(name string) (unique string, err error)
+	// Receive returns the name that an answer has in the journal.
+	Receive(name string) (unique string, err error)
+	// Digest returns the digest of a call that is to be approved. Its error says why the handler may not make that call.
+	Digest(tool string, input json.RawMessage) (string, error)
 	// Wait returns when so many of the names have come. Where they have not, it does not return: it ends the goroutine.
 	Wait(ctx context.Context, need int, names []Await) error
 	// Came returns what came under a name, and whether anything did.

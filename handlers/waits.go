@@ -7,13 +7,17 @@ import (
 	"time"
 )
 
-// Child is a call that a durable handler made.
+// Child is what a durable handler asked for: a call that it made, or an answer.
 type Child[T any] struct {
 	call   *Durable
 	name   string // in the journal
 	id     string
+	field  string // of the result, which has the T; empty: the result is the T
 	within time.Duration
-	err    error // why it cannot be made
+	until  time.Time
+	err    error    // why it cannot be had
+	asked  *Request // of an approval
+	waited bool     // Wait has returned, in this run
 }
 
 // Awaited is what a durable handler can wait for: a [Child].
@@ -21,20 +25,21 @@ type Awaited interface {
 	awaits() (*Durable, Await, error)
 }
 
-// Await is a name in a call's journal that is waited for, for so long; 0: until it comes.
+// Await is a name in a call's journal that is waited for: for so long, or until a time; zero values: until it comes.
 type Await struct {
 	Name   string
 	Within time.Duration
+	Until  time.Time
 }
 
 // Came is what came under a name.
 type Came struct {
-	Seq    int // its place in the journal
-	Result json.RawMessage
-	Err    error // of a child that did not succeed, or ErrTimeout
+	Seq    int             // its place in the journal
+	Result json.RawMessage // of an answer: {"value", "by", "at"}
+	Err    error           // of a child that did not succeed, or ErrTimeout
 }
 
-// ErrTimeout is the error of a [Child] that did not end in the time of [Child.Within].
+// ErrTimeout is the error of a [Child] that did not come in the time of [Child.Within] or [Child.Until].
 var ErrTimeout error = &Failure{Code: "timeout", Message: "What the call waited for did not come in its time."}
 
 // Start makes a call of a tool under a name: once, however often the handler runs. It is sent with the next step or wait. The tool must be
@@ -43,22 +48,43 @@ var ErrTimeout error = &Failure{Code: "timeout", Message: "What the call waited 
 //
 // A child has the session, the user and the priority of its parent. One that has not ended when its parent does is cancelled.
 func Start[T any](d *Durable, name, tool string, input any) *Child[T] {
-	encoded, err := encode(input)
+	return start[T](d, name, tool, func() (json.RawMessage, error) {
+		encoded, err := encode(input)
+		if err != nil {
+			return nil, &Failure{Code: "validation_error", Message: fmt.Sprintf("The input of %s, for %s, is not one: %v", name, tool, err)}
+		}
+		return encoded, nil
+	})
+}
+
+func start[T any](d *Durable, name, tool string, input func() (json.RawMessage, error)) *Child[T] {
 	c := &Child[T]{call: d}
-	c.name, c.id, c.err = d.journal.Start(name, tool, encoded)
-	if c.err == nil && err != nil {
-		c.err = &Failure{Code: "validation_error", Message: fmt.Sprintf("The input of %s, for %s, is not one: %v", name, tool, err)}
-	}
+	c.name, c.id, c.err = d.journal.Start(name, tool, input)
 	return c
 }
 
-// ID returns the id of the call, also before it is sent. It is empty for one that may not be made.
+// Receive asks for an answer to this very call, under a name: what public.answer_tool_call, `gem answer` or client.Answer gives it. An answer
+// that came before is there. T is what the answer is: JSON of at most 64 KiB, which nobody has checked. See [Ask] for a question that says
+// what it wants.
+func Receive[T any](d *Durable, name string) *Child[T] {
+	c := &Child[T]{call: d, id: d.ID, field: "value"}
+	c.name, c.err = d.journal.Receive(name)
+	return c
+}
+
+// ID returns the id of the call, also before it is sent: for [Receive], that of the handler's own. It is empty for one that may not be made.
 func (c *Child[T]) ID() string { return c.id }
 
 // Within limits the time that the child is waited for, from when the call first waits for it and has to: [Child.Wait] then returns [ErrTimeout],
 // from then on. The child goes on until its parent ends.
 func (c *Child[T]) Within(t time.Duration) *Child[T] {
 	c.within = max(t, time.Millisecond)
+	return c
+}
+
+// Until limits it to a time, by Postgres's clock: [Child.Wait] then returns [ErrTimeout].
+func (c *Child[T]) Until(t time.Time) *Child[T] {
+	c.until = t
 	return c
 }
 
@@ -73,11 +99,27 @@ func (c *Child[T]) Wait(ctx context.Context) (result T, err error) {
 	if c.err != nil {
 		return result, c.err
 	}
+	c.waited = true
+	return c.result()
+}
+
+// result is what came, which is there.
+func (c *Child[T]) result() (result T, err error) {
 	came, _ := c.call.journal.Came(c.name)
 	if came.Err != nil {
 		return result, came.Err
 	}
-	if err := json.Unmarshal(came.Result, &result); err != nil {
+	encoded := came.Result
+	if c.field != "" {
+		var fields map[string]json.RawMessage
+		if err = json.Unmarshal(encoded, &fields); err == nil {
+			encoded = fields[c.field]
+		}
+	}
+	if err == nil {
+		err = json.Unmarshal(encoded, &result)
+	}
+	if err != nil {
 		return result, &Failure{
 			Message: fmt.Sprintf("The result of the call %s does not fit %T: %v", c.name, result, err),
 			Details: map[string]string{"reason": "result_does_not_fit", "call_id": c.id},
@@ -86,7 +128,22 @@ func (c *Child[T]) Wait(ctx context.Context) (result T, err error) {
 	return result, nil
 }
 
-func (c *Child[T]) awaits() (*Durable, Await, error) { return c.call, Await{c.name, c.within}, c.err }
+// By returns who gave the answer, and when, of a [Receive] or an [Ask] whose Wait has returned: the `sub` of a token, service_role, or a role
+// of Postgres. It is empty where there is no answer.
+func (c *Child[T]) By() (subject string, at time.Time) {
+	var answer struct {
+		By string
+		At time.Time
+	}
+	if came, ok := c.call.journal.Came(c.name); ok && came.Err == nil {
+		_ = json.Unmarshal(came.Result, &answer)
+	}
+	return answer.By, answer.At
+}
+
+func (c *Child[T]) awaits() (*Durable, Await, error) {
+	return c.call, Await{c.name, c.within, c.until}, c.err
+}
 
 // All waits until all have come, whatever they came to. Its error is that of ctx.
 func All[C Awaited](ctx context.Context, of ...C) error {
@@ -144,5 +201,5 @@ func Sleep(ctx context.Context, d *Durable, name string, t time.Duration) error 
 	if err != nil {
 		return err
 	}
-	return d.journal.Wait(ctx, 1, []Await{{name, max(t, time.Millisecond)}})
+	return d.journal.Wait(ctx, 1, []Await{{Name: name, Within: max(t, time.Millisecond)}})
 }

@@ -66,11 +66,14 @@ func (t *Tool) ClosedBecause() string {
 	return "needs the permission " + strings.Join(beyond, " and ")
 }
 
-// MayCall reports whether the tool's handler may call another tool.
+// MayCall reports whether the tool's handler may call another tool. Every handler may ask: it may call wait.answer, wait.approval and wait.event.
 func (t *Tool) MayCall(tool string) bool {
 	domain, _, _ := strings.Cut(tool, ".")
-	return slices.Contains(t.Calls, tool) || slices.Contains(t.Calls, domain+".*")
+	return slices.Contains(Asking, tool) || slices.Contains(t.Calls, tool) || slices.Contains(t.Calls, domain+".*")
 }
+
+// Asking are the tools that wait for an answer. They belong to every program whose registry lists them.
+var Asking = []string{"wait.answer", "wait.approval", "wait.event"}
 
 func ofDatabase(permission string) bool { return permission == "read:db" || permission == "write:db" }
 

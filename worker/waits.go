@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/value"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/google/uuid"
@@ -45,45 +46,93 @@ func newWaits() waits {
 const refused = -1
 
 // Start is that of [handlers.Journal].
-func (s *steps) Start(name, tool string, input json.RawMessage) (unique, id string, err error) {
+func (s *steps) Start(name, tool string, input func() (json.RawMessage, error)) (unique, id string, err error) {
 	if err := checkName(name); err != nil {
 		return "", "", err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	unique = s.next(name)
-	if made, ok := s.children[unique]; ok {
-		if made.Tool != tool {
-			return "", "", handlers.Fail("step_does_not_fit", fmt.Sprintf("The journal has a call of %s under the name %s, and the handler makes one of %s.",
-				made.Tool, unique, tool))
-		}
-		return unique, made.ID, nil
+	unique, made, found, err := s.findChild(name, tool)
+	if found || err != nil {
+		return unique, made.ID, err
 	}
-	switch {
-	case s.isStep(unique):
-		return "", "", handlers.Fail("step_does_not_fit", fmt.Sprintf("The journal has a step under the name %s, and the handler makes a call.", unique))
-	case !s.tool.MayCall(tool):
-		return "", "", failWith(receipts.NotAllowed, fmt.Sprintf("%s may not call %s: the registry does not list it in the `calls` of its entry.",
-			s.tool.Name, tool))
-	case len(s.children) >= maxChildren:
-		return "", "", failWith(receipts.JournalFull, fmt.Sprintf("%s has made %d calls, and may make no more.", s.tool.Name, maxChildren))
-	case len(input) > maxChildInput:
-		return "", "", failWith(receipts.ValidationError, fmt.Sprintf("The input of %s takes %d bytes as JSON, and may take %d.", unique, len(input),
-			maxChildInput))
-	case len(input) == 0: // it could not be encoded
-		return "", "", nil
-	}
-	made, err := uuid.NewV7()
+	encoded, err := input()
 	if err != nil {
 		return "", "", err
 	}
-	s.children[unique] = child{ID: made.String(), Tool: tool}
-	start := store.Start{ID: made.String(), Name: unique, Tool: tool, Input: input}
+	if len(encoded) > maxChildInput {
+		return "", "", failWith(receipts.ValidationError, fmt.Sprintf("The input of %s takes %d bytes as JSON, and may take %d.", unique, len(encoded),
+			maxChildInput))
+	}
+	id7, err := uuid.NewV7()
+	if err != nil {
+		return "", "", err
+	}
+	start := store.Start{ID: id7.String(), Name: unique, Tool: tool, Input: encoded}
 	if s.span != nil {
 		start.Traceparent = s.span.traceparent()
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.children[unique] = child{ID: start.ID, Tool: tool}
 	s.unsent = append(s.unsent, start)
-	return unique, made.String(), nil
+	return unique, start.ID, nil
+}
+
+// findChild returns the call to which the run comes next under a name, and whether there is one. Its error says why there can be none.
+func (s *steps) findChild(name, tool string) (unique string, made child, found bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	unique = s.next(name)
+	made, found = s.children[unique]
+	switch {
+	case found && made.Tool != tool:
+		err = handlers.Fail("step_does_not_fit", fmt.Sprintf("The journal has a call of %s under the name %s, and the handler makes one of %s.",
+			made.Tool, unique, tool))
+	case found:
+	case s.isStep(unique):
+		err = handlers.Fail("step_does_not_fit", fmt.Sprintf("The journal has a step under the name %s, and the handler makes a call.", unique))
+	case len(s.children) >= maxChildren:
+		err = failWith(receipts.JournalFull, fmt.Sprintf("%s has made %d calls, and may make no more.", s.tool.Name, maxChildren))
+	default:
+		err = s.mayCall(tool)
+	}
+	if err != nil {
+		return "", child{}, false, err
+	}
+	return unique, made, found, nil
+}
+
+// mayCall returns the error of a call that the handler may not make.
+func (s *steps) mayCall(tool string) error {
+	if s.tool.MayCall(tool) {
+		return nil
+	}
+	return failWith(receipts.NotAllowed, fmt.Sprintf("%s may not call %s: the registry does not list it in the `calls` of its entry.", s.tool.Name, tool))
+}
+
+// Digest is that of [handlers.Journal].
+func (s *steps) Digest(tool string, input json.RawMessage) (string, error) {
+	entry, known := s.options.Registry.Tool(tool)
+	if !known {
+		return "", failWith(receipts.UnknownTool, fmt.Sprintf("The registry %s has no tool %q.", s.options.Registry.Version, value.Shorten(tool, 200)))
+	}
+	if err := s.mayCall(tool); err != nil {
+		return "", err
+	}
+	digest, err := entry.Digest(input)
+	if err != nil {
+		return "", failWith(receipts.ValidationError, fmt.Sprintf("The input of %s cannot be approved: %v", tool, err))
+	}
+	return digest, nil
+}
+
+// Receive is that of [handlers.Journal]. A name that begins with # is that of an answer: see migrations/functions/answers.sql.
+func (s *steps) Receive(name string) (unique string, err error) {
+	if err := checkName(name); err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.next("#" + name), nil
 }
 
 // Timer is that of [handlers.Journal].
@@ -209,12 +258,17 @@ func (s *steps) waitFor(need int, of []handlers.Await) store.Wait {
 			need--
 			continue
 		}
-		if _, ok := s.children[one.Name]; ok {
+		switch _, child := s.children[one.Name]; {
+		case strings.HasPrefix(one.Name, "#"):
+			w.What = "answer"
+		case child && w.What == "time":
 			w.What = "call"
 		}
 		w.For = append(w.For, one.Name)
 		if until, ok := s.until[one.Name]; ok {
 			w.Until[one.Name] = until
+		} else if !one.Until.IsZero() {
+			w.Until[one.Name] = one.Until
 		} else if one.Within > 0 {
 			w.Until[one.Name] = store.In(one.Within)
 		}
@@ -339,6 +393,8 @@ func (s *steps) readWait(e store.Event) error {
 		for _, name := range data.Names {
 			s.comes(name, handlers.Came{Seq: e.Seq, Err: handlers.ErrTimeout})
 		}
+	case store.Answered:
+		s.comes(data.Name, handlers.Came{Seq: e.Seq, Result: e.Data})
 	case store.Returned:
 		came := handlers.Came{Seq: e.Seq}
 		if _, known := s.came[data.Name]; known {

@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
@@ -16,6 +17,7 @@ import (
 	"github.com/gemworker/gem/audit"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/worker"
 	"github.com/google/go-cmp/cmp"
@@ -24,12 +26,14 @@ import (
 // Tree is a domain whose tree.run makes calls and waits for them. The text of its input says how, in words separated by semicolons:
 //
 //	start NAME TOOL [THEN]    wait NAME [MILLISECONDS]    all NAME...    first NAME...    sleep NAME MILLISECONDS    step NAME [once]
+//	ask NAME [BY...]          hear NAME                   approve NAME TOOL [BY...]       approved NAME APPROVAL [INPUT]
 //	down N                    writes a row, makes a call of itself with one less, and waits for it
 type Tree struct{ *Lab }
 
 func (r Tree) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, error) {
 	var came []string
-	children := map[string]*handlers.Child[Done]{}
+	children := map[string]awaited{}
+	approvals := map[string]*handlers.Child[handlers.Decision]{}
 	for line := range strings.SplitSeq(in.Text, ";") {
 		words := append(strings.Fields(line), "", "", "")
 		name, then := words[1], words[2]
@@ -52,18 +56,27 @@ func (r Tree) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, erro
 			case "channel":
 				input = make(chan int)
 			}
-			children[name] = handlers.Start[Done](d, name, then, input)
+			children[name] = child[Done]{handlers.Start[Done](d, name, then, input)}
+		case "ask":
+			children[name] = child[string]{handlers.Ask[string](d, name, handlers.Question{Text: name + "?", By: strings.Fields(line)[2:]})}
+		case "hear":
+			children[name] = child[string]{handlers.Receive[string](d, name)}
+		case "approve":
+			approvals[name] = handlers.Approve(d, name, handlers.Approval{Tool: then, Input: Task{Text: name, Key: "k"}, By: strings.Fields(line)[3:]})
+			children[name] = child[handlers.Decision]{approvals[name]}
+		case "approved":
+			children[name] = child[Done]{handlers.StartApproved[Done](d, name, approvals[then])}
 		case "wait":
 			if ms, err := strconv.Atoi(then); err == nil {
-				children[name].Within(time.Duration(ms) * time.Millisecond)
+				children[name].within(time.Duration(ms) * time.Millisecond)
 			}
-			done, err := children[name].Wait(ctx)
-			if len(done.Text) > 1000 {
-				done.Text = fmt.Sprint(len(done.Text))
+			text, err := children[name].wait(ctx)
+			if len(text) > 1000 {
+				text = fmt.Sprint(len(text))
 			}
-			came = append(came, said(done.Text, err))
+			came = append(came, said(text, err))
 		case "all":
-			var of []*handlers.Child[Done]
+			var of []handlers.Awaited
 			for _, n := range strings.Fields(line)[1:] {
 				of = append(of, children[n])
 			}
@@ -108,6 +121,29 @@ func (r Tree) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, erro
 	return Done{Text: strings.Join(came, ", ")}, nil
 }
 
+// awaited is something that a handler waits for.
+type awaited interface {
+	handlers.Awaited
+	wait(context.Context) (string, error)
+	within(time.Duration)
+}
+
+type child[T any] struct{ *handlers.Child[T] }
+
+func (c child[T]) within(t time.Duration) { c.Within(t) }
+
+func (c child[T]) wait(ctx context.Context) (text string, err error) {
+	switch value, err := c.Wait(ctx); v := any(value).(type) {
+	case Done:
+		return v.Text, err
+	case handlers.Decision:
+		return strings.TrimSpace(fmt.Sprintf("%t by %s %s", v.Approved, v.By, v.Reason)), err
+	default:
+		by, _ := c.By()
+		return fmt.Sprintf("%v by %s", v, by), err
+	}
+}
+
 func said(text string, err error) string {
 	var failure *handlers.Failure
 	if errors.As(err, &failure) {
@@ -127,12 +163,29 @@ func startTree(t *testing.T, change func(*worker.Options), tools ...tool) (*hand
 		tools = []tool{{name: "tree.run", calls: []string{"lab.*", "tree.run"}}}
 	}
 	tools = append(tools, tool{name: "lab.send"}, tool{name: "lab.write"}, tool{name: "lab.nothing"})
-	env := handlertest.Start(t, handlertest.Options{Registry: labRegistry("1.0.0", tools...), Domains: []any{lab, Tree{lab}}, Worker: change, NoWorker: true})
+	env := handlertest.Start(t, handlertest.Options{Registry: asking(labRegistry("1.0.0", tools...)), Domains: []any{lab, Tree{lab}}, Worker: change, NoWorker: true})
 	if _, err := env.DB.Exec(t.Context(), "create table lab_rows (id bigint generated always as identity primary key, text text)"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { close(lab.gate("never")) })
 	return env, lab
+}
+
+// asking adds the tools that ask to a registry.
+func asking(registry []byte) []byte {
+	var of, more struct {
+		Version string            `json:"version"`
+		Tools   []json.RawMessage `json:"tools"`
+	}
+	if err := errors.Join(json.Unmarshal(registry, &of), json.Unmarshal(wait.Registry, &more)); err != nil {
+		panic(err)
+	}
+	of.Tools = append(of.Tools, more.Tools...)
+	merged, err := json.Marshal(of)
+	if err != nil {
+		panic(err)
+	}
+	return merged
 }
 
 func runTree(env *handlertest.Env, script string) *receipts.Receipt {

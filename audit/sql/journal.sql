@@ -21,6 +21,7 @@ with event as (
       when 'step' then null
       when 'called' then null
       when 'returned' then null
+      when 'answered' then null
       when 'timed_out' then null
       when 'woken' then 'queued'
       when 'retried' then 'queued'
@@ -59,9 +60,10 @@ with event as (
       when 'step' then true
       when 'called' then true
       when 'returned' then worker_id is not null -- the child's, or one that looked after timers
+      when 'answered' then worker_id is null
       when 'queued' then attempt = 0 and worker_id is null
       when 'claimed' then attempt = attempt_before + 1 and worker_id is not null
-      when 'woken' then attempt = attempt_before and worker_id is not null
+      when 'woken' then attempt = attempt_before -- by a worker, by an answer, or by gem resume
       when 'lost' then attempt = attempt_before and worker_id is not null and data ->> 'lost_worker' = holder
       when 'imported' then attempt = case state when 'queued' then 0 else 1 end and worker_id is null
       else attempt = attempt_before and case before when 'running' then worker_id = holder else worker_id is null end
@@ -86,7 +88,7 @@ with event as (
     max(data ->> 'priority') filter (where seq = 1) as priority,
     -- An end of a call that nobody runs is a request to cancel too.
     max(at) filter (where last and event = 'failed' and before <> 'running') as ended_unrun_at,
-    max(case when data ? 'for' then 'call or time' else 'key' end) filter (where last and event = 'waiting') as waits_for,
+    max(case when data ? 'for' then 'call, answer or time' else 'key' end) filter (where last and event = 'waiting') as waits_for,
     max(data ->> 'key') filter (where last and event = 'waiting') as key,
     (max((data -> 'for')::text) filter (where last and event = 'waiting'))::jsonb as waits,
     max(data ->> 'receipt_id') filter (where last) as receipt,
@@ -111,7 +113,7 @@ with event as (
       where event in ('retried', 'lost', 'cancel_requested', 'began', 'step', 'called', 'timed_out', 'waiting', 'woken', 'released')) known) e
   group by call_id
 ), came as (
-  select call_id, data ->> 'name' as name from public.core_tool_events where event = 'returned'
+  select call_id, data ->> 'name' as name from public.core_tool_events where event in ('returned', 'answered')
   union
   select call_id, jsonb_array_elements_text(case when jsonb_typeof(data -> 'names') = 'array' then data -> 'names' end)
   from public.core_tool_events where event = 'timed_out'
@@ -130,7 +132,8 @@ with event as (
   left join public.core_tool_events p on p.call_id = a.call_id and p.seq = a.after and p.attempt = a.attempt
     and case
       when a.event = 'cancel_requested' then p.event = 'claimed' or p.event = 'imported' and p.data ->> 'status' = 'running'
-      -- A child may end at any time before its parent does.
+      -- A child may end at any time before its parent does, and an answer may come before the first attempt.
+      when a.event = 'answered' then a.state is null and p.event <> 'cancel_requested'
       when a.event = 'returned' then p.event in ('claimed', 'waiting', 'woken', 'retried', 'released', 'lost')
       when a.event = 'timed_out' and p.event = 'waiting' then p.data ? 'for'
       else p.event = 'claimed' and p.worker_id = a.worker_id
@@ -170,7 +173,7 @@ with event as (
       -- A running call holds its key without an event, and a durable one keeps it between its attempts.
       case when w.state in ('queued', 'waiting') and (w.key is not null or coalesce(s.steps, 0) = 0) and c.computed_key is distinct from w.key
         then format('computed_key is %s, and %s by the journal', coalesce(c.computed_key, 'null'), coalesce(w.key, 'null')) end,
-      case when (c.waits_for is not distinct from w.waits_for or w.waits_for = 'call or time' and c.waits_for in ('call', 'time')
+      case when (c.waits_for is not distinct from w.waits_for or w.waits_for = 'call, answer or time' and c.waits_for in ('call', 'answer', 'time')
           or c.waits_for = 'parent' and c.parent_step is not null and w.state in ('succeeded', 'failed', 'not_configured')) is not true
         then format('waits_for is %s, and %s by the journal', coalesce(c.waits_for, 'null'), coalesce(w.waits_for, 'null')) end,
       case when to_jsonb(c.waits) is distinct from w.waits

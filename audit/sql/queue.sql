@@ -55,7 +55,7 @@ from public.core_tool_calls c
 join (
   select call_id, array_agg(name) as names
   from (
-    select call_id, data ->> 'name' as name from public.core_tool_events where event = 'returned'
+    select call_id, data ->> 'name' as name from public.core_tool_events where event in ('returned', 'answered')
     union all
     select call_id, jsonb_array_elements_text(data -> 'names') from public.core_tool_events where event = 'timed_out'
   ) e

@@ -14,6 +14,7 @@ import (
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/value"
+	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/registry"
 )
@@ -38,9 +39,12 @@ func readRegistry(t *testing.T) (parsed *registry.Registry, raw map[string]any) 
 	return parsed, raw
 }
 
+// domains are those of the program gem.
+func domains() []any { return append(builtin.Domains(), wait.Domain()) }
+
 func bound(t *testing.T) *handlers.Handlers {
 	t.Helper()
-	h, err := handlers.Bind(builtin.Domains()...)
+	h, err := handlers.Bind(domains()...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +54,7 @@ func bound(t *testing.T) *handlers.Handlers {
 // methods are the handlers of the built-in domains by the folded names of their tools, such as leads.addphotoslink.
 func methods() map[string]reflect.Type {
 	all := map[string]reflect.Type{}
-	for _, domain := range handlers.Domains(builtin.Domains()...) {
+	for _, domain := range handlers.Domains(domains()...) {
 		for method := range reflect.TypeOf(domain.Tools).Methods() {
 			all[strings.ToLower(domain.Name()+"."+method.Name)] = method.Type
 		}
@@ -81,6 +85,31 @@ func TestEveryToolHasAHandlerAndEveryHandlerATool(t *testing.T) {
 	}
 	for name := range unregistered {
 		t.Errorf("the handler %s has no tool in tools.registry.json", name)
+	}
+}
+
+// A program's registry may take the entries of these tools over as they are.
+func TestTheToolsThatAskAreTheSameEverywhere(t *testing.T) {
+	t.Parallel()
+	own, err := registry.Parse(wait.Registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reg, _ := readRegistry(t)
+	for _, tool := range own.Tools() {
+		other, ok := reg.Tool(tool.Name)
+		if !ok || !slices.Contains(registry.Asking, tool.Name) {
+			t.Errorf("%s is not in the registry, or not among those that ask", tool.Name)
+			continue
+		}
+		one, err := tool.Digest([]byte("{}"))
+		two, err2 := other.Digest([]byte("{}"))
+		if err != nil || err2 != nil || one != two {
+			t.Errorf("the entries of %s differ: %v, %v", tool.Name, err, err2)
+		}
+	}
+	if len(own.Tools()) != len(registry.Asking) {
+		t.Errorf("%d tools ask, and %d are known", len(own.Tools()), len(registry.Asking))
 	}
 }
 

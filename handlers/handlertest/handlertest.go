@@ -16,6 +16,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/migrations"
@@ -127,7 +129,7 @@ func (e *Env) NewWorker(change ...func(*worker.Options)) *worker.Worker {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	bound, err := handlers.Bind(e.options.Domains...)
+	bound, err := handlers.Bind(append(slices.Clone(e.options.Domains), wait.Domain())...)
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -214,6 +216,33 @@ func (e *Env) Await(callID string) *receipts.Receipt {
 		e.t.Fatalf("the receipt of call %s: %v", callID, err)
 	}
 	return r
+}
+
+// Question waits until a call, or one that it made, asks something, and returns that. There must be one such question.
+func (e *Env) Question(callID string) (q client.Question) {
+	e.t.Helper()
+	e.Until("a question of call "+callID, func() bool {
+		all, err := client.OpenQuestions(context.Background(), e.DB, 1000)
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		for _, one := range all {
+			if one.Root == callID {
+				q = one
+				return true
+			}
+		}
+		return false
+	})
+	return q
+}
+
+// Answer answers a call as the owner of the database does, who may answer all but approvals: those take a row of gem.roles.
+func (e *Env) Answer(callID string, answer any) {
+	e.t.Helper()
+	if err := client.Answer(context.Background(), e.DB, callID, answer, ""); err != nil {
+		e.t.Fatal(err)
+	}
 }
 
 // Until waits until a condition holds, and fails the test after a minute.

@@ -53,7 +53,7 @@ func (s *setup) prepare(ctx context.Context) (err error) {
 	if without != "" {
 		s.log.Warn(without)
 	}
-	if err := handlers.Configure(lookup, s.program.Domains...); err != nil {
+	if err := handlers.Configure(lookup, s.program.domains()...); err != nil {
 		return err
 	}
 	if s.isolated {
@@ -94,7 +94,7 @@ func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
 	if !mode.KeepsSession() {
 		s.lookAtIsolation(ctx, s.pools[0])
 	}
-	if err := handlers.Open(handlers.Env{Pool: s.pools[1], Log: s.log}, s.program.Domains...); err != nil {
+	if err := handlers.Open(handlers.Env{Pool: s.pools[1], Log: s.log}, s.program.domains()...); err != nil {
 		return nil, err
 	}
 	return s.newWorker()
@@ -102,7 +102,7 @@ func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
 
 // newWorker makes a worker of the registry, once everything is connected.
 func (s *setup) newWorker() (*worker.Worker, error) {
-	bound, err := handlers.Bind(s.program.Domains...)
+	bound, err := handlers.Bind(s.program.domains()...)
 	if err != nil {
 		return nil, err
 	}

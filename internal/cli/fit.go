@@ -16,7 +16,7 @@ import (
 )
 
 func (p *Program) fit(r *registry.Registry) (without string, err error) {
-	bound, err := handlers.Bind(p.Domains...)
+	bound, err := handlers.Bind(p.domains()...)
 	if err != nil {
 		return "", err
 	}

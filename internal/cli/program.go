@@ -8,9 +8,11 @@ import (
 	"io/fs"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/registry"
 )
@@ -25,6 +27,9 @@ type Program struct {
 	Version, Commit string
 }
 
+// domains are those of the program, and the one that belongs to every program.
+func (p *Program) domains() []any { return append(slices.Clone(p.Domains), wait.Domain()) }
+
 // check reports mistakes in the program itself.
 func (p *Program) check() error {
 	if len(bytes.TrimSpace(p.Registry)) == 0 {
@@ -36,18 +41,20 @@ func (p *Program) check() error {
 		case d.Tools == nil || reflect.TypeOf(d.Tools).NumMethod() == 0:
 			return fmt.Errorf("its Domains[%d], a %T, has no tools: a tool is an exported method; one with a pointer receiver needs a pointer",
 				i, cmp.Or(d.Tools, p.Domains[i]))
+		case d.Name() == "wait":
+			return fmt.Errorf("its Domains[%d] is named wait, as the one that belongs to every program: rename the type of its tools", i)
 		case named[d.Name()]:
 			return fmt.Errorf("two of its Domains are named %s, after the types of their tools: rename one", d.Name())
 		}
 		named[d.Name()] = true
 	}
-	_, err := handlers.Bind(p.Domains...)
+	_, err := handlers.Bind(p.domains()...)
 	return err
 }
 
 // sources are the migrations of the domains and of the program itself.
 func (p *Program) sources() []migrations.Source {
-	all := migrations.Sources(p.Domains...)
+	all := migrations.Sources(p.domains()...)
 	if p.Migrations != nil {
 		all = append(all, migrations.Source{Name: "program", Files: p.Migrations})
 	}

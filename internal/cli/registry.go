@@ -97,7 +97,7 @@ calls of such a tool end as not_configured.`,
 			if err != nil {
 				return err
 			}
-			bound, err := handlers.Bind(p.Domains...)
+			bound, err := handlers.Bind(p.domains()...)
 			if err != nil {
 				return err
 			}

@@ -122,6 +122,16 @@ func brief(result json.RawMessage) string {
 	return strings.Join(parts, ", ")
 }
 
+// printable keeps a text of others from drawing lines of its own on a terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
 func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)

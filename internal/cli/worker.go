@@ -72,7 +72,7 @@ func tuneMemory() {
 // environment lists the variables that a worker reads: its own and those of its domains.
 func (p *Program) environment() string {
 	variables := config.Describe()
-	for _, d := range handlers.Domains(p.Domains...) {
+	for _, d := range handlers.Domains(p.domains()...) {
 		if d.Config != nil {
 			variables = append(variables, envvar.Describe(d.Config)...)
 		}

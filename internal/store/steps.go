@@ -14,6 +14,7 @@ const (
 	StepEnded = "step"
 	Called    = "called"
 	Returned  = "returned"
+	Answered  = "answered"
 	TimedOut  = "timed_out"
 	Parked    = "waiting" // for something else than a key
 )
@@ -55,19 +56,19 @@ const maxResults = 8 << 20
 // Steps returns the events of a call's steps and waits, in order, and those of attempts that ended with effects of steps which were not
 // kept.
 func Steps(ctx context.Context, db DB, callID string) ([]Event, error) {
-	return events(ctx, db, callID, 0, `e.event in ('began', 'step', 'called', 'returned', 'timed_out')
+	return events(ctx, db, callID, 0, `e.event in ('began', 'step', 'called', 'returned', 'answered', 'timed_out')
 		or e.event = 'waiting' and e.data ? 'for' or e.event in ('retried', 'released') and e.data ? 'effects'`)
 }
 
 // Came returns what came into a call's journal after an event.
 func Came(ctx context.Context, db DB, callID string, after int) ([]Event, error) {
-	return events(ctx, db, callID, after, "e.event in ('returned', 'timed_out')")
+	return events(ctx, db, callID, after, "e.event in ('returned', 'answered', 'timed_out')")
 }
 
 func events(ctx context.Context, db DB, callID string, after int, which string) ([]Event, error) {
 	rows, err := db.Query(ctx, `select seq, event, data, status, case when stored <= $3 then result::text end, coalesce(stored > $3, false)
 		from (
-			select e.seq, e.event, e.data::text, coalesce(r.status, '') as status, r.result,
+			select e.seq, e.event, (case when e.event = 'answered' then e.data || jsonb_build_object('at', e.at) else e.data end)::text as data, coalesce(r.status, '') as status, r.result,
 				sum(pg_column_size(r.result)) over (order by e.seq) as stored
 			from public.core_tool_events e
 			left join public.core_tool_receipts r on e.event = 'returned' and r.call_id = (e.data ->> 'call_id')::uuid

@@ -20,7 +20,7 @@ type Start struct {
 // Wait is what a durable call waits for.
 type Wait struct {
 	Start   []Start
-	What    string   // what waits_for says: call or time
+	What    string   // what waits_for says: call, answer or time
 	For     []string // names
 	Need    int      // how many of them; 0: the calls are made, and nothing is waited for
 	Until   map[string]any
@@ -52,7 +52,7 @@ func (w Wait) Do(ctx context.Context, db DB, a Attempt) (verdict WaitVerdict, st
 	return verdict, steps, err
 }
 
-// In gives a time from now, by Postgres's clock, in [Wait.Until]. A text gives a time as the journal has it.
+// In gives a time from now, by Postgres's clock, in [Wait.Until]. A time.Time, or the text of the journal, gives the time itself.
 func In(d time.Duration) any { return d.Milliseconds() }
 
 // RunTimers lets up to limit calls go on whose time has come, and returns how many there were.

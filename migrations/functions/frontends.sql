@@ -2,8 +2,8 @@
 -- them nothing is granted, and nothing is needed.
 --
 --   authenticated  inserts calls, of which it chooses what a frontend chooses; created_by comes from its token. It reads its
---                  own calls, their receipts and their journal, without what tells of workers and of other calls, and can ask
---                  for the end of its own.
+--                  own calls, their receipts and their journal, without what tells of workers and of other calls, can ask
+--                  for the end of its own, and reads and answers the questions that it may answer.
 --   service_role   inserts and reads for anyone, and writes nothing else either.
 --   anon           can do nothing.
 --
@@ -97,18 +97,19 @@ do $$
 declare
   api_role  text;
   functions constant text := 'public.enqueue_tool_call(text, jsonb, text, text, uuid, integer, timestamptz, uuid), public.get_receipt(uuid), '
-    || 'public.cancel_tool_call(uuid)';
+    || 'public.cancel_tool_call(uuid), public.answer_tool_call(uuid, jsonb, text)';
   of_rows   constant text := 'public.core_tool_receipts(public.core_tool_calls), public.core_tool_events(public.core_tool_calls)';
 begin
   execute format('revoke all on function %s, %s from public', functions, of_rows);
   foreach api_role in array array(select rolname from pg_roles where rolname in ('anon', 'authenticated', 'service_role')) loop
     execute format('revoke all on public.core_tool_calls, public.core_tool_receipts, public.core_tool_events, public.core_workers, '
-      || 'public.core_registry_versions from %I', api_role);
+      || 'public.core_registry_versions, public.open_questions from %I', api_role);
     execute format('revoke all on function %s, %s from %I', functions, of_rows, api_role);
     if api_role <> 'anon' then
       execute format('grant insert (id, tool_name, input, status, idempotency_key, session_id, parent_call_id, priority, run_at, traceparent) '
         || 'on public.core_tool_calls to %I', api_role);
-      execute format('grant execute on function %s to %I', functions, api_role);
+      execute format('grant execute on function %s, gem.open_questions() to %I', functions, api_role);
+      execute format('grant select on public.open_questions to %I', api_role);
     end if;
     if api_role = 'service_role' then
       execute format('grant select on public.core_tool_calls, public.core_tool_receipts, public.core_tool_events to %I', api_role);

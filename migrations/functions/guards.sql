@@ -5,13 +5,39 @@
 -- A new call: what a frontend may say, what it may leave out, and what is not its to say
 ------------------------------------------------------------------------------------------------------------------------
 
+-- Refuses a value that takes more bytes as JSON than it may, and numbers that take more than anyone means.
+create or replace function gem.check_size(p_what text, p_value jsonb, p_most bigint) returns void language plpgsql stable as $$
+declare
+  bytes bigint;
+begin
+  -- The size is looked at before the contents, which take seconds to read where there are millions. A value of jsonb takes at most
+  -- four times what it takes as text: [0, 0] has 12 bytes for each 0 and its comma. || gives it as it is, and not compressed.
+  if pg_column_size('{}'::jsonb || p_value) > 4 * p_most + 1024 then
+    bytes := p_most + 1;
+  -- Postgres keeps 1e131071 in a few bytes and writes it out in 131,072, and 0e-16383 in 16,385: such numbers are looked for
+  -- before anything is written out. jsonb_path_query would take time with the square of their number.
+  elsif exists (
+    select from jsonb_array_elements(jsonb_path_query_array(p_value,
+      'strict $.** ? (@.type() == "number" && (@ > 1e400 || @ < -1e400 || @ < 1e-400 && @ > -1e-400))')) as odd (number)
+    where odd.number::numeric <> 0 or scale(odd.number::numeric) > 400) then
+    raise check_violation using message = format('%s has a number beyond 1e400, or nearer to 0 than 1e-400', p_what), hint = 'Send it as text.';
+  else
+    bytes := octet_length(p_value::text);
+  end if;
+  if bytes > p_most then
+    raise check_violation using message = format('%s takes %s bytes as JSON, and may take %s', p_what,
+        case when bytes = p_most + 1 then 'more than ' || p_most else bytes::text end, p_most),
+      hint = 'Store large content elsewhere and send a link to it.';
+  end if;
+end
+$$;
+
 create or replace function gem.before_insert_call() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at     timestamptz := gem.now();
   claims jsonb       := gem.token_claims();
   header text;
-  bytes  bigint;
   most   gem.limits;
   cap    bigint      := 1048576; -- of the input, as JSON
   share  bigint;
@@ -39,25 +65,7 @@ begin
     select * into most from gem.limits;
     cap := least(cap, most.max_input_bytes);
   end if;
-  -- The size is looked at before the contents, which take seconds to read where there are millions. A value of jsonb takes at most
-  -- four times what it takes as text: [0, 0] has 12 bytes for each 0 and its comma. || gives it as it is, and not compressed.
-  if pg_column_size('{}'::jsonb || new.input) > 4 * cap + 1024 then
-    raise check_violation using message = format('input takes more than %s bytes as JSON, and may take %1$s', cap),
-      hint = 'Store large content elsewhere and send a link to it.';
-  end if;
-  -- Postgres keeps 1e131071 in a few bytes and writes it out in 131,072, and 0e-16383 in 16,385: such numbers are looked for
-  -- before anything is written out. jsonb_path_query would take time with the square of their number.
-  if exists (
-    select from jsonb_array_elements(jsonb_path_query_array(new.input,
-      'strict $.** ? (@.type() == "number" && (@ > 1e400 || @ < -1e400 || @ < 1e-400 && @ > -1e-400))')) as odd (number)
-    where odd.number::numeric <> 0 or scale(odd.number::numeric) > 400) then
-    raise check_violation using message = 'input has a number beyond 1e400, or nearer to 0 than 1e-400', hint = 'Send it as text.';
-  end if;
-  bytes := octet_length(new.input::text);
-  if bytes > 1048576 then
-    raise check_violation using message = format('input takes %s bytes as JSON, and may take 1048576 (1 MiB)', bytes),
-      hint = 'Store large content elsewhere and send a link to it.';
-  end if;
+  perform gem.check_size('input', new.input, cap);
   if length(new.idempotency_key) > 255 then
     raise check_violation using message = 'idempotency_key may have at most 255 characters';
   end if;
@@ -161,12 +169,7 @@ declare
 begin
   if claims is not null and claims ->> 'role' is distinct from 'service_role' then
     select * into most from gem.limits;
-    select max(octet_length(i.input::text)) as bytes, max(i.run_at) as run_at, count(*) as calls, min(i.created_at) as since
-    into worst from inserted i;
-    if worst.bytes > most.max_input_bytes then
-      raise check_violation using message = format('input takes %s bytes as JSON, and may take %s', worst.bytes, most.max_input_bytes),
-        hint = 'Store large content elsewhere and send a link to it.';
-    end if;
+    select max(i.run_at) as run_at, count(*) as calls, min(i.created_at) as since into worst from inserted i;
     if worst.run_at > at + most.max_run_ahead then
       raise check_violation using message = format('run_at is %s, and may be at most %s ahead', worst.run_at, most.max_run_ahead);
     end if;
@@ -247,7 +250,7 @@ begin
     end if;
   elsif new.claimed_by is null and new.claimed_at is null then
     if new.status = 'queued' and new.retries >= 0 and new.losses >= 0
-      or new.status = 'waiting' and (new.waits_for = 'key' and new.computed_key is not null or new.waits_for in ('call', 'time') and new.need >= 1) then
+      or new.status = 'waiting' and (new.waits_for = 'key' and new.computed_key is not null or new.waits_for in ('call', 'answer', 'time') and new.need >= 1) then
       return new;
     end if;
   end if;

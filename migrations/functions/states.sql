@@ -10,8 +10,8 @@
 --
 --   queued          may be claimed once run_at has come; higher priority first, then the earlier run_at, then insert order
 --   running         claimed by a worker, whose handler may not have started; only (attempt, claimed_by) can move it on
---   waiting         in no process until something comes, as waits_for says: `key`, the end of the call that has its computed_key; `call`
---                   and `time`, what a durable handler waits for (see waits.sql)
+--   waiting         in no process until something comes, as waits_for says: `key`, the end of the call that has its computed_key; `call`,
+--                   `answer` and `time`, what a durable handler waits for (see waits.sql)
 --   succeeded, failed, not_configured
 --                   final: never changed again, and exactly one receipt stands beside it
 --
@@ -53,6 +53,20 @@ $$;
 -- The claims of the token that a request came with; null outside of a request. After a commit the setting is '' and not null.
 create or replace function gem.token_claims() returns jsonb language sql stable as $$
   select nullif(current_setting('request.jwt.claims', true), '')::jsonb
+$$;
+
+-- The call itself, at depth 0, and those above it: its parent at depth 1, and so on, a hundred at most. p_made: only as far as each was made by
+-- the handler of the next.
+create or replace function gem.ancestors(p_call uuid, p_made boolean) returns table (id uuid, created_by text, depth integer)
+language sql stable as $$
+  with recursive line (id, created_by, depth, parent) as (
+    select c.id, c.created_by, 0, case when c.parent_step is not null or not p_made then c.parent_call_id end
+    from public.core_tool_calls c where c.id = p_call
+    union all
+    select c.id, c.created_by, l.depth + 1, case when c.parent_step is not null or not p_made then c.parent_call_id end
+    from line l join public.core_tool_calls c on c.id = l.parent where l.depth < 100
+  )
+  select l.id, l.created_by, l.depth from line l
 $$;
 
 create or replace function gem.raise_not_held(p_call uuid, p_attempt integer, p_worker text) returns void language plpgsql as $$
@@ -223,13 +237,7 @@ begin
     if held then
       verdict := 'run';
     elsif holder is not null then
-      if exists (
-        with recursive line (id) as (
-          select c.parent_call_id from public.core_tool_calls c where c.id = p_call and c.parent_step is not null
-          union all
-          select c.parent_call_id from line l join public.core_tool_calls c on c.id = l.id where c.parent_step is not null
-        )
-        select from line where line.id = holder) then
+      if exists (select from gem.ancestors(p_call, true) a where a.id = holder and a.depth > 0) then
         verdict := 'deadlock';
         return;
       end if;

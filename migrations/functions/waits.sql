@@ -1,9 +1,10 @@
--- What durable handlers wait for: the ends of calls that they made, their children, and times. A call that waits is in no process, and
--- a row that no claim reads. What comes is written into its journal, whether it waits by then or not:
+-- What durable handlers wait for: the ends of calls that they made, their children; answers; and times. A call that waits is in no
+-- process, and no claim reads its row. What comes is written into its journal, whether it waits by then or not:
 --
 --   called     {name, call_id, tool}                  the handler made a call
---   waiting    {for: [name], until: {name: time}}     it waits for so many of these names
+--   waiting    {for: [name], until: {name: time}}     it waits for some of these names: need says for how many
 --   returned   {name, call_id, status, receipt_id}    such a call has ended; its result is on its receipt
+--   answered   {name, value, by}                      someone answered: see answers.sql
 --   timed_out  {names}                                the time of these names has come first
 --   woken                                             enough has come: it is back in the queue
 --
@@ -43,7 +44,7 @@ begin
   steps := call.steps;
   here := array(
     select distinct e.data ->> 'name' from public.core_tool_events e
-    where e.call_id = p_call and e.event = 'returned' and e.data ->> 'name' = any (p_for)
+    where e.call_id = p_call and e.event in ('returned', 'answered') and e.data ->> 'name' = any (p_for)
     union
     select n from public.core_tool_events e, jsonb_array_elements_text(e.data -> 'names') n
     where e.call_id = p_call and e.event = 'timed_out' and n = any (p_for));
@@ -53,7 +54,7 @@ begin
   end if;
 
   if jsonb_array_length(p_start) > 0 then
-    if gem.depth(p_call) >= 8 then
+    if (select max(a.depth) from gem.ancestors(p_call, true) a) >= 8 then
       raise exception using errcode = 'GM003', message = format('call %s is a child of the eighth generation, and may have no children', p_call);
     end if;
     with started as (
@@ -105,16 +106,6 @@ begin
     || case when deadlines is null then '{}' else jsonb_build_object('until', deadlines) end
     || case when p_effects is null then '{}' else jsonb_build_object('effects', p_effects) end);
 end
-$$;
-
--- How many calls stand above a child: 0 for a call that no handler made.
-create or replace function gem.depth(p_call uuid) returns integer language sql stable as $$
-  with recursive line (id, depth) as (
-    select p_call, 0
-    union all
-    select c.parent_call_id, l.depth + 1 from line l join public.core_tool_calls c on c.id = l.id where c.parent_step is not null and l.depth < 100
-  )
-  select max(depth) from line
 $$;
 
 -- Writes what came into the journal of a call that has not ended, and wakes it if it waited for this and enough has come. Returns false, and
@@ -231,7 +222,7 @@ begin
       where e.call_id = p_call and e.event = 'waiting' order by e.seq desc limit 1) last, jsonb_each_text(last.until) u
     where u.value::timestamptz <= p_at
       and not exists (select from public.core_tool_events e
-        where e.call_id = p_call and e.event = 'returned' and e.data ->> 'name' = u.key)
+        where e.call_id = p_call and e.event in ('returned', 'answered') and e.data ->> 'name' = u.key)
       and not exists (select from public.core_tool_events e
         where e.call_id = p_call and e.event = 'timed_out' and e.data -> 'names' ? u.key)
     order by u.key);

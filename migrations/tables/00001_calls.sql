@@ -31,8 +31,8 @@ create table if not exists public.core_tool_calls (
   level               integer     not null default 0,   -- its priority; lower while its caller crowds: see guards.sql
   computed_key        text,                             -- the idempotency key that it holds, or waits for
   parent_step         text,                             -- the name under which the handler of its parent made it; null: a frontend did
-  waits_for           text,                             -- of a waiting call: key, call, time; of an ended child: parent, until that knows
-  waits               text[],                           -- the names of which something is to come, where it waits for call or time
+  waits_for           text,                             -- of a waiting call: key, call, answer, time; of an ended child: parent, until that knows
+  waits               text[],                           -- the names of which something is to come, where it waits for call, answer or time
   need                integer,                          -- how many of them are still to come
   wake_at             timestamptz,                      -- when a waiting call goes on, or an ended one tells its parent or ends its children
   steps               integer     not null default 0,   -- steps, children and waits in its journal: with any, only workers that know them take it
@@ -102,6 +102,14 @@ create table if not exists public.core_registry_versions (
 create table if not exists gem.tools (
   name      text    primary key,
   frontends boolean not null     -- signed-in users may call it
+);
+
+-- The roles of those who answer questions: see functions/answers.sql. The owner of the database fills it: gem roles add. Rows stay until they
+-- are removed.
+create table if not exists gem.roles (
+  subject text not null check (subject <> '' and length(subject) <= 255),        -- as gem.subject() has it
+  role    text not null check (role ~ '^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$'),
+  primary key (subject, role)
 );
 
 -- The levels that any call ever had: a claim goes through them in turn. Rows stay.

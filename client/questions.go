@@ -1,0 +1,82 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gemworker/gem/internal/store"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+)
+
+// Question is a row of the view open_questions: a call of wait.answer, wait.approval or wait.event that waits for an answer which the
+// caller may give.
+type Question struct {
+	ID    string          `json:"id"`   // of its call
+	Tool  string          `json:"tool"` // wait.answer, wait.approval or wait.event
+	Text  string          `json:"text"`
+	Asks  json.RawMessage `json:"schema"` // what an answer must be, as JSON Schema; null: anything
+	By    []string        `json:"by"`     // who may answer: owner, user:SUBJECT, role:ROLE, service
+	Since time.Time       `json:"since"`
+	Until time.Time       `json:"until,omitzero"` // zero: without end
+	Root  string          `json:"root"`           // the call on whose behalf it is asked, or its own
+	Input json.RawMessage `json:"input"`          // of wait.approval: what is to be approved; otherwise null
+}
+
+// OpenQuestions returns those that the caller may answer, the oldest first, up to a limit.
+func OpenQuestions(ctx context.Context, db DB, limit int) ([]Question, error) {
+	rows, err := db.Query(ctx, `select id::text, tool, coalesce(text, ''), coalesce(schema, 'null')::text, by, since, until, root::text,
+		coalesce(input, 'null')::text from public.open_questions order by since, id limit $1`, limit)
+	if err == nil {
+		var all []Question
+		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (q Question, err error) {
+			err = row.Scan(&q.ID, &q.Tool, &q.Text, &q.Asks, &q.By, &q.Since, (*zeronull.Timestamptz)(&q.Until), &q.Root, &q.Input)
+			return q, err
+		})
+		if err == nil {
+			return all, nil
+		}
+	}
+	return nil, fmt.Errorf("read the open questions: %w", err)
+}
+
+// ErrMayNotAnswer says that there is such a call, and that the caller may not answer it.
+var ErrMayNotAnswer = errors.New("you may not answer this call")
+
+// Answer gives an answer to a call: JSON of at most 64 KiB, under the name for which its handler waits; empty means `answer`. The same answer
+// may be given again. Errors of Postgres have the codes PT409 (another answer stands, or the call has ended), PT410 (its time is over) and PT422
+// (it does not fit, and the message says where).
+func Answer(ctx context.Context, db DB, id string, answer any, name string) error {
+	encoded, err := json.Marshal(answer)
+	if err != nil {
+		return fmt.Errorf("encode the answer to call %s: %w", id, err)
+	}
+	if name == "" {
+		name = "answer"
+	}
+	_, err = db.Exec(ctx, "select public.answer_tool_call($1, $2, $3)", id, string(encoded), name)
+	switch {
+	case store.HasCode(err, "PT404"):
+		if _, err := Get(ctx, db, id); err != nil {
+			return err
+		}
+		return ErrMayNotAnswer
+	case err != nil:
+		return fmt.Errorf("answer call %s: %w", id, err)
+	}
+	return nil
+}
+
+// Resume lets a call look again at what it waits for. It returns false if the call does not wait, or waits for a key.
+func Resume(ctx context.Context, db DB, id string) (resumed bool, err error) {
+	if _, err = Get(ctx, db, id); err != nil {
+		return false, err
+	}
+	if err = db.QueryRow(ctx, "select gem.resume($1)", id).Scan(&resumed); err != nil {
+		return false, fmt.Errorf("resume call %s: %w", id, err)
+	}
+	return resumed, nil
+}

@@ -1,0 +1,103 @@
+// Package wait has the tools that ask: wait.answer, wait.approval and wait.event. Each waits for one answer to its own call, which frontends
+// see in the view open_questions and give with the function answer_tool_call. They belong to every program; its registry says whether it has
+// them: [Registry] holds their entries.
+package wait
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/gemworker/gem/handlers"
+)
+
+// Registry is a registry of these tools alone.
+//
+//go:embed tools.registry.json
+var Registry []byte
+
+// Wait is the domain.
+type Wait struct{}
+
+// Domain returns it for a program.
+func Domain() any { return Wait{} }
+
+type Question struct {
+	Text   string          `json:"text"`
+	Schema json.RawMessage `json:"schema"`
+	By     []string        `json:"by"`
+	Others bool            `json:"others"`
+	Until  time.Time       `json:"until"`
+}
+
+type Answered struct {
+	Answer json.RawMessage `json:"answer"`
+	By     string          `json:"by"`
+	At     time.Time       `json:"at"`
+}
+
+// Answer waits for the answer to a question. The database has checked it against the question's schema, and who gave it.
+func (Wait) Answer(ctx context.Context, call *handlers.Durable, in Question) (out Answered, err error) {
+	out.Answer, out.By, out.At, err = receive[json.RawMessage](ctx, call, in.Until)
+	return out, err
+}
+
+type Awaited struct {
+	Text   string          `json:"text"`
+	Schema json.RawMessage `json:"schema"`
+	By     []string        `json:"by"`
+	Until  time.Time       `json:"until"`
+}
+
+type Came struct {
+	Event json.RawMessage `json:"event"`
+	By    string          `json:"by"`
+	At    time.Time       `json:"at"`
+}
+
+// Event waits for something that happens outside.
+func (Wait) Event(ctx context.Context, call *handlers.Durable, in Awaited) (out Came, err error) {
+	out.Event, out.By, out.At, err = receive[json.RawMessage](ctx, call, in.Until)
+	return out, err
+}
+
+type Approval struct {
+	Tool   string          `json:"tool"`
+	Input  json.RawMessage `json:"input"`
+	Text   string          `json:"text"`
+	By     []string        `json:"by"`
+	Others bool            `json:"others"`
+	Until  time.Time       `json:"until"`
+	Digest string          `json:"digest"`
+	CallID string          `json:"call_id"`
+	Rules  []struct {
+		Name    string `json:"name"`
+		Message string `json:"message"`
+	} `json:"rules"`
+	Before []struct {
+		Tool      string    `json:"tool"`
+		Status    string    `json:"status"`
+		ErrorCode string    `json:"error_code"`
+		At        time.Time `json:"at"`
+	} `json:"before"`
+}
+
+// Approval waits for someone who approves a call, or denies it. A denial is a success of this tool, and so is an approval that nobody
+// decided in time.
+func (Wait) Approval(ctx context.Context, call *handlers.Durable, in Approval) (handlers.Decision, error) {
+	decision, by, at, err := receive[handlers.Decision](ctx, call, in.Until)
+	if errors.Is(err, handlers.ErrTimeout) {
+		return handlers.Decision{Reason: "expired", At: in.Until, Digest: in.Digest}, nil
+	}
+	return handlers.Decision{Approved: decision.Approved, Reason: decision.Reason, By: by, At: at, Digest: in.Digest}, err
+}
+
+func receive[T any](ctx context.Context, call *handlers.Durable, until time.Time) (value T, by string, at time.Time, err error) {
+	answer := handlers.Receive[T](call, "answer").Until(until)
+	if value, err = answer.Wait(ctx); err == nil {
+		by, at = answer.By()
+	}
+	return value, by, at, err
+}

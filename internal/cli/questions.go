@@ -1,0 +1,219 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/gemworker/gem/client"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+)
+
+const mostQuestions = 1000
+
+func questionsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "questions",
+		Short: "List what waits for an answer, and how to give it",
+		Long: `
+The open calls of wait.answer, wait.approval and wait.event that the role of
+DATABASE_URL may answer, the oldest first: a text and a command for each.
+Needs DATABASE_URL.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			db, err := connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer db.Close()
+			questions, err := client.OpenQuestions(cmd.Context(), db, mostQuestions)
+			if err != nil {
+				return refusal(err)
+			}
+			if len(questions) == 0 {
+				fmt.Fprintln(cmd.ErrOrStderr(), "No call waits for an answer that you may give.")
+			}
+			for _, q := range questions {
+				if _, err := fmt.Fprintln(cmd.OutOrStdout(), asked(q)); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// asked is a question with the command that answers it.
+func asked(q client.Question) string {
+	said := moment(q.Since) + "  " + cut(printable(q.Text), 300)
+	if q.Tool == "wait.approval" {
+		var call struct {
+			Tool  string
+			Input json.RawMessage
+		}
+		_ = json.Unmarshal(q.Input, &call)
+		said = strings.TrimSpace(said) + fmt.Sprintf("\n  may it call %s with %s?", cut(printable(call.Tool), 200), cut(printable(string(call.Input)), 500))
+	}
+	if !q.Until.IsZero() {
+		said += "\n  until " + moment(q.Until)
+	}
+	said += "\n  by " + cut(printable(strings.Join(q.By, ", ")), 300)
+	if q.Tool == "wait.approval" {
+		return said + "\n  gem approve " + q.ID + "\n  gem deny " + q.ID
+	}
+	return said + fmt.Sprintf("\n  gem answer %s %s", q.ID, exampleOf(q.Asks))
+}
+
+// exampleOf is an answer that may fit a schema, quoted for a shell.
+func exampleOf(schema json.RawMessage) string {
+	var s struct {
+		Type       string
+		Enum       []json.RawMessage
+		Properties map[string]json.RawMessage
+	}
+	_ = json.Unmarshal(schema, &s)
+	switch {
+	case len(s.Enum) > 0:
+		return "'" + strings.ReplaceAll(printable(string(s.Enum[0])), "'", `'\''`) + "'"
+	case s.Type == "string" || s.Type == "":
+		return "'…'"
+	case s.Type == "boolean":
+		return "true"
+	case s.Type == "object":
+		return "'{…}'"
+	}
+	return "1"
+}
+
+func answerCommand() *cobra.Command {
+	var name string
+	cmd := &cobra.Command{
+		Use:   "answer CALL_ID VALUE",
+		Short: "Answer a call that waits for it",
+		Long: `
+VALUE is JSON, or a text: what is no JSON is taken as one, and so is everything
+where the question wants a text. The same answer may be given again. gem
+questions lists what waits, and gem approve and gem deny answer an approval.
+Needs DATABASE_URL.`,
+		Example: "  gem answer " + exampleID + " 'On Tuesday'\n  gem answer " + exampleID + ` '{"price": 1200}'`,
+		Args:    takes("a call id and a value", 2, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return give(cmd, args[0], name, func(c *client.Call) any { return readAnswer(c, args[1]) })
+		},
+	}
+	cmd.Flags().StringVar(&name, "name", "", "the name under which the handler waits; answer, if it is left out")
+	return cmd
+}
+
+// readAnswer reads the value of a command's argument as what the call asks for.
+func readAnswer(c *client.Call, arg string) any {
+	var question struct{ Schema struct{ Type string } }
+	if json.Unmarshal(c.Input, &question) != nil || question.Schema.Type == "" && c.Tool == "wait.answer" {
+		question.Schema.Type = "string"
+	}
+	var text string
+	isText := json.Unmarshal([]byte(arg), &text) == nil
+	if !json.Valid([]byte(arg)) || strings.HasPrefix(c.Tool, "wait.") && question.Schema.Type == "string" && !isText {
+		return arg
+	}
+	return json.RawMessage(arg)
+}
+
+func approveCommand() *cobra.Command {
+	return decideCommand("approve", "Approve the call of a wait.approval", true)
+}
+func denyCommand() *cobra.Command {
+	return decideCommand("deny", "Deny the call of a wait.approval", false)
+}
+
+func decideCommand(use, short string, approved bool) *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use:   use + " CALL_ID",
+		Short: short,
+		Long: `
+It takes one of those that its ` + "`by`" + ` names. On the command line you are the role of
+Postgres that DATABASE_URL names: gem roles gives it a role such as role:manager.
+Needs DATABASE_URL.`,
+		Example: "  gem " + use + " " + exampleID + " --reason 'within the budget'",
+		Args:    takes("one call id", 1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return give(cmd, args[0], "", func(*client.Call) any {
+				decision := map[string]any{"approved": approved}
+				if reason != "" {
+					decision["reason"] = reason
+				}
+				return decision
+			})
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, at most 1,000 characters: it stands on the receipt")
+	return cmd
+}
+
+// give answers a call with what answer makes of its row.
+func give(cmd *cobra.Command, arg, name string, answer func(*client.Call) any) error {
+	ctx := cmd.Context()
+	id, err := callID(arg)
+	if err != nil {
+		return err
+	}
+	db, err := connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	c, err := client.Get(ctx, db, id)
+	if err != nil {
+		return refusal(err)
+	}
+	err = client.Answer(ctx, db, id, answer(c), name)
+	if errors.Is(err, client.ErrMayNotAnswer) {
+		return mayNot(ctx, db, c)
+	}
+	if err != nil {
+		return refusal(err)
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "answered: gem receipt %s\n", id)
+	return err
+}
+
+// mayNot says who may answer.
+func mayNot(ctx context.Context, db *pgxpool.Pool, c *client.Call) error {
+	var role string
+	if err := db.QueryRow(ctx, "select session_user::text").Scan(&role); err != nil {
+		return refusal(err)
+	}
+	var by struct{ By []string }
+	_ = json.Unmarshal(c.Input, &by)
+	hint := ""
+	for _, who := range by.By {
+		if name, ok := strings.CutPrefix(who, "role:"); ok {
+			hint = fmt.Sprintf(". Who owns the database gives you the role with: gem roles add %s %s", role, name)
+		}
+	}
+	return fmt.Errorf("you are %s, and it takes %s, and not the one who asks if `others` says so%s", role, cut(printable(strings.Join(by.By, ", ")), 300), hint)
+}
+
+func resumeCommand() *cobra.Command {
+	return aboutCall(&cobra.Command{
+		Use:   "resume",
+		Short: "Let a waiting call look again at what it waits for",
+		Long: `
+Its handler runs again, up to where it waits: nothing that its journal has is
+done again. gem explain says what a call waits for.`,
+	}, func(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error {
+		resumed, err := client.Resume(ctx, db, id)
+		switch {
+		case err != nil:
+			return err
+		case !resumed:
+			return fmt.Errorf("the call does not wait for anything that its handler asked for. Why it does not go on: gem explain %s", id)
+		}
+		_, err = fmt.Fprintln(out, "resumed: the call is in the queue")
+		return err
+	})
+}

@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/gemworker/gem/internal/store"
+	"github.com/spf13/cobra"
+)
+
+func rolesCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "roles",
+		Short: "Say who may answer as what: list, add or remove roles",
+		Long: `
+A question or an approval names those who may answer it: role:manager is whoever
+has the role manager here. A subject is the sub of a user's token; service_role,
+for a server's secret key; or a role of Postgres, for the command line. A change
+counts at once. It takes the rights of the database's owner. Needs DATABASE_URL.`,
+		Example: "  gem roles add 5d1a7c42-0a3e-4c4e-a7f2-86b0a1c9f310 manager\n  gem roles add postgres manager\n  gem roles list",
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.AddCommand(
+		&cobra.Command{
+			Use: "list", Short: "List the subjects and their roles",
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				db, err := connect(cmd.Context())
+				if err != nil {
+					return err
+				}
+				defer db.Close()
+				roles, err := store.Roles(cmd.Context(), db)
+				if err != nil {
+					return refusal(err)
+				}
+				rows := [][]string{{"SUBJECT", "ROLE"}}
+				for _, r := range roles {
+					rows = append(rows, []string{printable(r.Subject), r.Role})
+				}
+				return table(cmd.OutOrStdout(), rows)
+			},
+		},
+		changeRoleCommand("add", "Give a subject a role", store.AddRole, "%s has the role %s", "%s had the role %s before"),
+		changeRoleCommand("remove", "Take a role from a subject", store.RemoveRole, "%s no longer has the role %s", "%s did not have the role %s"),
+	)
+	return cmd
+}
+
+func changeRoleCommand(use, short string, change store.RoleChange, changed, same string) *cobra.Command {
+	return &cobra.Command{
+		Use: use + " SUBJECT ROLE", Short: short,
+		Example: "  gem roles " + use + " postgres manager",
+		Args:    takes("a subject and a role", 2, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			db, err := connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer db.Close()
+			did, err := change(cmd.Context(), db, store.Role{Subject: args[0], Role: args[1]})
+			if err != nil {
+				return refusal(err)
+			}
+			said := same
+			if did {
+				said = changed
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), said+"\n", args[0], args[1])
+			return err
+		},
+	}
+}

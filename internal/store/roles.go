@@ -1,0 +1,34 @@
+package store
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Role is a row of gem.roles: see migrations/functions/answers.sql.
+type Role struct{ Subject, Role string }
+
+// RoleChange changes gem.roles, and reports whether there was anything to change.
+type RoleChange func(ctx context.Context, db DB, r Role) (changed bool, err error)
+
+// AddRole gives a subject a role.
+func AddRole(ctx context.Context, db DB, r Role) (bool, error) {
+	tag, err := db.Exec(ctx, "insert into gem.roles (subject, role) values ($1, $2) on conflict do nothing", r.Subject, r.Role)
+	return tag.RowsAffected() > 0, err
+}
+
+// RemoveRole takes a role from a subject.
+func RemoveRole(ctx context.Context, db DB, r Role) (bool, error) {
+	tag, err := db.Exec(ctx, "delete from gem.roles where subject = $1 and role = $2", r.Subject, r.Role)
+	return tag.RowsAffected() > 0, err
+}
+
+// Roles returns all of them, by subject.
+func Roles(ctx context.Context, db DB) ([]Role, error) {
+	rows, err := db.Query(ctx, "select subject, role from gem.roles order by subject, role")
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Role])
+}

@@ -1,0 +1,201 @@
+-- Answers: values that someone outside puts into the journal of a call that has not ended. The tools wait.answer, wait.approval and
+-- wait.event do nothing but wait for one, so a question is a call; any other durable handler can wait for one, too.
+--
+--   answered   {name, value, by}     by is the subject that gave the answer: see gem.subject
+--
+-- The names of answers begin with #, which no other name in a journal does: an answer cannot pass for something that the handler did or for
+-- the end of a call that it made.
+--
+-- Who may answer a wait.* call stands in `by` of its input: `owner` (its created_by), `user:SUBJECT`, `role:ROLE` (see gem.roles), `service`.
+-- service_role, and whoever has the rights of the owner of these functions, may answer for anyone, but for approvals. Any other call is
+-- answered by its created_by and by these two.
+
+-- Who asks: the token's `sub`; service_role; or the session's user, where there is no token. Null for a token without a subject.
+create or replace function gem.subject() returns text language sql stable as $$
+  select case when gem.token_claims() is null then session_user::text
+    when gem.token_claims() ->> 'role' = 'service_role' then 'service_role'
+    else nullif(nullif(gem.token_claims() ->> 'sub', ''), 'service_role') end
+$$;
+
+-- Reports whether the caller of a function of the owner may answer for anyone.
+create or replace function gem.answers_for_all() returns boolean language sql stable as $$
+  select case when gem.token_claims() is null then pg_has_role(session_user, current_user, 'member')
+    else coalesce(gem.token_claims() ->> 'role' = 'service_role', false) end
+$$;
+
+-- The words of `by`, where a wait.* call has any.
+create or replace function gem.answerers(p_tool text, p_input jsonb) returns jsonb language sql immutable as $$
+  select case when jsonb_typeof(p_input -> 'by') = 'array' then p_input -> 'by'
+    when p_tool = 'wait.answer' then '["owner"]'
+    when p_tool = 'wait.event' then '["service"]'
+    else '[]' end
+$$;
+
+create or replace function gem.may_answer(p_call uuid, p_tool text, p_input jsonb, p_created_by text) returns boolean
+language plpgsql stable as $$
+declare
+  who      text    := gem.subject();
+  named    jsonb   := gem.answerers(p_tool, p_input);
+  approval boolean := coalesce(p_tool = 'wait.approval', false);
+begin
+  if who is null then
+    return false;
+  elsif p_tool is null or p_tool not in ('wait.answer', 'wait.approval', 'wait.event') then
+    return coalesce(p_created_by = who, false) or gem.answers_for_all();
+  elsif coalesce(p_input -> 'others', to_jsonb(approval)) <> 'false'
+    and exists (select from gem.ancestors(p_call, false) a where a.created_by = who) then
+    return false; -- it takes someone else than the one who asks
+  end if;
+  return named ? ('user:' || who) or exists (select from gem.roles r where r.subject = who and named ? ('role:' || r.role))
+    or not approval and (coalesce(named ? 'owner' and p_created_by = who, false) or gem.answers_for_all());
+end
+$$;
+
+-- What an answer must fit, as JSON Schema; null: anything.
+create or replace function gem.answer_schema(p_tool text, p_input jsonb) returns jsonb language sql immutable as $$
+  select case p_tool
+    when 'wait.approval' then '{"type": "object", "required": ["approved"],
+      "properties": {"approved": {"type": "boolean"}, "reason": {"type": "string", "maxLength": 1000}}}'
+    when 'wait.answer' then coalesce(p_input -> 'schema', '{"type": "string"}')
+    when 'wait.event' then p_input -> 'schema' end
+$$;
+
+-- Says where a value does not fit a flat schema, or returns null: of text, numbers and truth values, or an object of such fields, and of no
+-- others. The input schema of wait.answer admits no more keywords than these.
+create or replace function gem.misfit(p_value jsonb, p_schema jsonb, p_path text default '') returns text language plpgsql immutable as $$
+declare
+  kind   text := jsonb_typeof(p_value);
+  wanted text := p_schema ->> 'type';
+  place  text := case when p_path = '' then 'the answer' else p_path end;
+  field  record;
+  wrong  text;
+begin
+  if p_schema is null then
+    return null;
+  end if;
+  if kind is distinct from replace(wanted, 'integer', 'number') or wanted = 'integer' and p_value::numeric % 1 <> 0 then
+    return format('%s must be of the type %s, and is %s', place, wanted, left(p_value::text, 100));
+  elsif p_schema ? 'enum' and not p_schema -> 'enum' @> jsonb_build_array(p_value) then
+    return format('%s must be one of %s, and is %s', place, p_schema ->> 'enum', left(p_value::text, 100));
+  elsif kind = 'string' and (length(p_value #>> '{}') < (p_schema ->> 'minLength')::numeric or length(p_value #>> '{}') > (p_schema ->> 'maxLength')::numeric) then
+    return format('%s has %s characters, and must have %s to %s', place, length(p_value #>> '{}'), coalesce(p_schema ->> 'minLength', '0'),
+      coalesce(p_schema ->> 'maxLength', 'any number'));
+  elsif kind = 'number' and (p_value::numeric < (p_schema ->> 'minimum')::numeric or p_value::numeric > (p_schema ->> 'maximum')::numeric) then
+    return format('%s is %s, and must be%s%s', place, p_value, ' at least ' || (p_schema ->> 'minimum'), ' at most ' || (p_schema ->> 'maximum'));
+  elsif kind = 'object' then
+    for field in select r.value #>> '{}' as name from jsonb_array_elements(p_schema -> 'required') r where not p_value ? (r.value #>> '{}') loop
+      return format('%s needs the field %s', place, field.name);
+    end loop;
+    for field in select * from jsonb_each(p_value) loop
+      if not coalesce(p_schema -> 'properties' ? field.key, false) then
+        return format('%s has a field %s, and takes only %s', place, left(field.key, 100),
+          (select coalesce(string_agg(k, ', ' order by k), 'none') from jsonb_object_keys(p_schema -> 'properties') k));
+      end if;
+      wrong := gem.misfit(field.value, p_schema -> 'properties' -> field.key, p_path || '/' || field.key);
+      if wrong is not null then
+        return wrong;
+      end if;
+    end loop;
+  end if;
+  return null;
+end
+$$;
+
+-- Puts an answer into the journal of a call that has not ended, before it is waited for or in time, and wakes a call that waited for it. Returns
+-- 'answered', also for the same answer of the same subject, at any time. Any other answer after that is refused. PostgREST answers with the
+-- HTTP status that an error's code names. The second answer for which a handler waits under a name has the name with #2 behind it, and so on.
+create or replace function public.answer_tool_call(call_id uuid, answer jsonb, name text default 'answer') returns text
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+  who   text  := gem.subject();
+  value jsonb := coalesce(answer, 'null');
+  call  record;
+  given jsonb;
+  now   timestamptz;
+  until timestamptz;
+  state text;
+  wrong text;
+begin
+  select c.id, c.tool_name, c.input, c.created_by, c.tool_name like 'wait.%' as asks into call from public.core_tool_calls c where c.id = call_id;
+  if call.id is null or not gem.may_answer(call.id, call.tool_name, call.input, call.created_by) then
+    raise exception using errcode = 'PT404', message = format('there is no call %s that you could answer', call_id);
+  end if;
+  if name is null or name !~ '^[^#]{1,200}(#[1-9][0-9]{0,4})?$' then
+    raise exception using errcode = 'PT422', message = 'name must have 1 to 200 characters, and a # only before a number at its end';
+  end if;
+  perform gem.check_size('the answer', value, 65536);
+
+  select c.status into state from public.core_tool_calls c where c.id = call_id for no key update;
+  now := gem.now(); -- after the wait for the row
+  select e.data into given from public.core_tool_events e
+  where e.call_id = call_id and e.event = 'answered' and e.data ->> 'name' = '#' || name;
+  if given -> 'value' = value and given ->> 'by' = who then
+    return 'answered';
+  elsif given is not null then
+    raise exception using errcode = 'PT409', message = format('another answer to call %s stands, by %s', call_id, given ->> 'by');
+  elsif coalesce(gem.is_final(state), true) then
+    raise exception using errcode = 'PT409', message = format('call %s has ended as %s, and takes no answer', call_id, coalesce(state, 'pruned'));
+  end if;
+
+  if call.asks then
+    begin
+      until := call.input ->> 'until';
+    exception when others then
+      until := null; -- its worker refuses such an input
+    end;
+  end if;
+  if until <= now or exists (
+    select from public.core_tool_events e where e.call_id = call_id and e.event = 'timed_out' and e.data -> 'names' ? ('#' || name)) then
+    raise exception using errcode = 'PT410', message = format('the time for this answer to call %s is over', call_id);
+  elsif (select count(*) from public.core_tool_events e where e.call_id = call_id and e.event = 'answered') >= 100 then
+    raise exception using errcode = 'PT429', message = format('call %s has 100 answers, and takes no more', call_id);
+  end if;
+  wrong := gem.misfit(value, gem.answer_schema(call.tool_name, call.input));
+  if wrong is not null then
+    raise exception using errcode = 'PT422', message = wrong;
+  end if;
+  perform gem.came(call_id, 'answered', '#' || name, jsonb_build_object('value', value, 'by', who), null);
+  return 'answered';
+end
+$$;
+
+-- The wait.* calls that wait for an answer which the caller may give, in time. `by` are those who may answer.
+create or replace function gem.open_questions() returns table (id uuid, tool text, text text, schema jsonb, by text[], since timestamptz,
+  until timestamptz, root uuid, input jsonb)
+language plpgsql stable security definer rows 10 set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  at    timestamptz := gem.now();
+  who   text        := gem.subject();
+  words text[]      := 'user:' || who || array(select 'role:' || r.role from gem.roles r where r.subject = who);
+begin
+  return query
+  select c.id, c.tool_name, c.input ->> 'text', gem.answer_schema(c.tool_name, c.input),
+    array(select jsonb_array_elements_text(gem.answerers(c.tool_name, c.input))), c.created_at, c.wake_at,
+    (select a.id from gem.ancestors(c.id, false) a order by a.depth desc limit 1), case when c.tool_name = 'wait.approval' then c.input end
+  from public.core_tool_calls c
+  where c.id in (
+    select o.id from public.core_tool_calls o where o.status = 'waiting' and o.waits_for = 'answer' and o.created_by = who
+    union
+    select o.id from public.core_tool_calls o where o.status = 'waiting' and o.waits_for = 'answer' and o.input -> 'by' ?| words
+    union
+    select o.id from public.core_tool_calls o where o.status = 'waiting' and o.waits_for = 'answer' and (select gem.answers_for_all()))
+    and c.tool_name in ('wait.answer', 'wait.approval', 'wait.event') and coalesce(c.wake_at > at, true)
+    and gem.may_answer(c.id, c.tool_name, c.input, c.created_by);
+end
+$$;
+create or replace view public.open_questions with (security_invoker = true) as select * from gem.open_questions();
+
+-- Wakes a call that waits for what its handler asked for, so that the handler looks again. Returns false if it does not wait for that.
+create or replace function gem.resume(p_call uuid) returns boolean language plpgsql as $$
+begin
+  perform from public.core_tool_calls c where c.id = p_call and c.status = 'waiting' and c.waits_for <> 'key' for no key update;
+  if found then
+    perform gem.wake(p_call, null);
+  end if;
+  return found;
+end
+$$;
+
+revoke all on all functions in schema gem from public;
