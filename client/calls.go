@@ -37,6 +37,8 @@ type Call struct {
 	// Attempt counts the claims so far, Retries the attempts that ended with a transient error, and Losses those whose worker
 	// died.
 	Attempt, Retries, Losses int
+	// Kills are the losses since the call last waited: with two it is suspected of killing its workers.
+	Kills int
 	// WorkerID and ClaimedAt are those of the current or last attempt. They are zero while the call is queued or waiting.
 	WorkerID        string
 	ClaimedAt       time.Time
@@ -67,12 +69,12 @@ func readCall(ctx context.Context, db DB, where, value string) (c *Call, now tim
 	c = new(Call)
 	err = db.QueryRow(ctx, `
 		select id::text, coalesce(tool_name, ''), coalesce(input, '{}')::text, status, session_id, created_by, idempotency_key, computed_key,
-		       waits_for, wake_at, needs, priority, level, run_at, seq, attempt, retries, losses, claimed_by, claimed_at, cancel_requested_at is not null, created_at,
+		       waits_for, wake_at, needs, priority, level, run_at, seq, attempt, retries, losses, kills, claimed_by, claimed_at, cancel_requested_at is not null, created_at,
 		       clock_timestamp()
 		from public.core_tool_calls where `+where, value).
 		Scan(&c.ID, &c.Tool, &c.Input, &c.Status, (*zeronull.Text)(&c.SessionID), (*zeronull.Text)(&c.CreatedBy),
 			(*zeronull.Text)(&c.IdempotencyKey), (*zeronull.Text)(&c.Key),
-			(*zeronull.Text)(&c.WaitsFor), (*zeronull.Timestamptz)(&c.WakeAt), (*zeronull.Text)(&c.Needs), &c.Priority, &c.Level, &c.RunAt, &c.Seq, &c.Attempt, &c.Retries, &c.Losses,
+			(*zeronull.Text)(&c.WaitsFor), (*zeronull.Timestamptz)(&c.WakeAt), (*zeronull.Text)(&c.Needs), &c.Priority, &c.Level, &c.RunAt, &c.Seq, &c.Attempt, &c.Retries, &c.Losses, &c.Kills,
 			(*zeronull.Text)(&c.WorkerID), (*zeronull.Timestamptz)(&c.ClaimedAt), &c.CancelRequested, &c.CreatedAt, &now)
 	if err != nil {
 		return nil, now, err

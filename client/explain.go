@@ -143,7 +143,7 @@ func (e *Explanation) queued(ctx context.Context, db DB) error {
 		e.WaitsFor = ForWorker
 	case !capable:
 		e.WaitsFor = ForCapability
-	case e.Call.Losses >= 2: // as gem.claim has it
+	case e.Call.Kills >= 2: // as gem.claim has it
 		e.WaitsFor = ForIdleWorker
 	default:
 		e.WaitsFor = ForSlot

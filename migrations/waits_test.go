@@ -2,6 +2,8 @@ package migrations_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/gemworker/gem/internal/testdb"
@@ -198,5 +200,77 @@ func TestWhoSleepsDoesNotCrowd(t *testing.T) {
 	}
 	if n := number(t, db, "select count(*) from core_tool_calls where level < 0"); n != 0 {
 		t.Errorf("%v are background", n)
+	}
+}
+
+// That a caller's calls waited gives them no slots that others need.
+func TestAWokenCallOfACallerThatCrowdsIsBackground(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, "select gem.start_worker('w', 8, '', '', '1 hour', '{steps}')")
+	for range 5 { // one after another, since none needs a slot while it waits
+		insert(t, db, "insert into core_tool_calls (tool_name, created_by, priority) values ('nap', 'ada', 3)")
+		insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5}', null) from gem.claim('w', 1, true) c`)
+	}
+	insert(t, db, "insert into core_tool_calls (tool_name, created_by) values ('quick', 'grace')")
+	insert(t, db, "select pg_sleep(0.02); select gem.run_timers('w', 99)")
+	if got := texts(t, db, "select tool_name from gem.claim('w', 3, true) c order by c.level desc, c.seq"); strings.Join(got, " ") != "nap nap quick" {
+		t.Errorf("%v were claimed first", got)
+	}
+	if got := texts(t, db, "select tool_name from gem.claim('w', 9, true)"); len(got) != 3 {
+		t.Errorf("%v came after them", got)
+	}
+}
+
+// It may kill its worker at each step. Its progress spends no attempts, and says nothing about the workers.
+func TestACallThatMakesProgressAndLosesItsWorkersIsSuspected(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, "insert into core_tool_calls (tool_name) values ('leak'), ('other')")
+	for i := range 2 {
+		w := fmt.Sprintf("w%d", i)
+		insert(t, db, "select gem.start_worker('"+w+"', 9, '', '', '1 hour', '{steps}')")
+		insert(t, db, fmt.Sprintf(`select gem.step(c.id, c.attempt, '%s', 'step', '{"name": "s%d"}', %d, false) from gem.claim('%[1]s', 1, true) c`, w, i, i))
+		insert(t, db, "update core_workers set alive_until = now(); select gem.recover('x', null)")
+	}
+	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}')")
+	if got := texts(t, db, "select tool_name || losses || kills from core_tool_calls where tool_name = 'leak'"); got[0] != "leak12" {
+		t.Errorf("its losses and kills: %v", got)
+	}
+	if got := texts(t, db, "select tool_name from gem.claim('w', 9, false)"); len(got) != 1 || got[0] != "other" {
+		t.Errorf("a worker with a suspect took %v", got)
+	}
+	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5}', null) from gem.claim('w', 1, true) c`)
+	insert(t, db, "select pg_sleep(0.02); select gem.run_timers('w', 99)")
+	if got := texts(t, db, "select tool_name from gem.claim('w', 9, false)"); len(got) != 1 {
+		t.Error("it waited, and is suspected still")
+	}
+}
+
+// What a call that has ended leaves to be done is due whatever the clock says.
+func TestFamiliesEndThoughTheClockWentBack(t *testing.T) {
+	t.Parallel()
+	db := parked(t, "{a,b}")
+	insert(t, db, "select gem.claim('w', 1, true); select cancel_tool_call(id) from core_tool_calls where tool_name = 'b'")
+	insert(t, db, `create or replace function gem.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp() - interval ''10 minutes'''`)
+	insert(t, db, "select gem.run_timers('w', 99)")
+	if n := number(t, db, "select count(*) from core_tool_events where event = 'returned'"); n != 1 {
+		t.Error("the parent does not know of the cancelled child")
+	}
+	insert(t, db, "select cancel_tool_call(id) from core_tool_calls where tool_name = 'parent'; select gem.run_timers('w', 99)")
+	if n := number(t, db, "select count(*) from core_tool_calls where tool_name = 'a' and cancel_requested_at is not null"); n != 1 {
+		t.Error("the child that runs was not asked to end")
+	}
+}
+
+// What came is not waited for again, so that nothing but the rest wakes the call.
+func TestACallWaitsForWhatHasNotCome(t *testing.T) {
+	t.Parallel()
+	db := parked(t, "{a,b,c}")
+	insert(t, db, "update core_tool_calls set need = 1 where tool_name = 'parent'; select gem.claim('w', 3, true)")
+	insert(t, db, succeed+"'a'")
+	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'call', '{a,b,c}', 3, '{}', null) from gem.claim('w', 1, true) c`)
+	if got := texts(t, db, "select waits::text || need from core_tool_calls where tool_name = 'parent'"); got[0] != "{b,c}2" {
+		t.Errorf("it waits for %v", got)
 	}
 }

@@ -26,3 +26,24 @@ func TestOneSlowFullClaimDoesNotPutOffTheNext(t *testing.T) {
 		t.Error("after two slow ones the next did not come after forty times the shorter")
 	}
 }
+
+// Calls that come back, one after another, do not make every claim walk the whole queue.
+func TestWhatLiesBehindIsLookedForWithinAnEighthOfTheTime(t *testing.T) {
+	t.Parallel()
+	var c claimCursor
+	now := time.Now()
+	full := func(after time.Duration) bool {
+		now = now.Add(after)
+		c.rewind()
+		return c.next(now) == nil
+	}
+	for range 2 {
+		if !full(time.Hour) {
+			t.Fatal("it was not full")
+		}
+		c.advance(nil, true, time.Second)
+	}
+	if full(rewindShare*time.Second-1) || !full(1) {
+		t.Error("after two slow ones the next did not come after eight times the shorter")
+	}
+}

@@ -143,6 +143,7 @@ type claimCursor struct {
 	lastFull  time.Time
 	lastTook  time.Duration // of the last full claim
 	fullEvery time.Duration
+	behind    bool // something lies behind the cursor
 }
 
 const (
@@ -152,19 +153,21 @@ const (
 	// fortieth of the time, if an old snapshot makes them slow.
 	fullClaimEvery = 2 * time.Second
 	fullClaimShare = 40
+	rewindShare    = 8
 )
 
 // next returns where the next claim begins; nil for a full claim.
 func (c *claimCursor) next(now time.Time) map[int]time.Time {
-	if now.Sub(c.lastFull) >= max(c.fullEvery, fullClaimEvery) {
-		c.lastFull = now
+	passed := now.Sub(c.lastFull)
+	if passed >= max(c.fullEvery, fullClaimEvery) || c.behind && passed >= c.fullEvery*rewindShare/fullClaimShare {
+		c.lastFull, c.behind = now, false
 		return nil
 	}
 	return c.from
 }
 
-// rewind makes the next claim a full one.
-func (c *claimCursor) rewind() { c.lastFull = time.Time{} }
+// rewind makes the next claim a full one, or a later one, so that full claims take an eighth of the time at most.
+func (c *claimCursor) rewind() { c.behind = true }
 
 // advance moves the cursor behind the calls that a claim returned.
 func (c *claimCursor) advance(calls []store.Call, full bool, took time.Duration) {

@@ -30,6 +30,7 @@ type modelCall struct {
 	Key      string // held, or waited for
 	Retries  int
 	Losses   int
+	Kills    int
 	Durable  bool
 	Cancel   bool
 	Journal  []string
@@ -190,8 +191,8 @@ func (m *model) claim(limit int, suspect, steps bool) []*modelCall {
 	order := func(a, b *modelCall) int {
 		return cmp.Or(b.Priority-a.Priority, a.place-b.place)
 	}
-	ready := m.in("queued", func(c *modelCall) bool { return !c.later && c.Losses < 2 && (steps || !c.Durable && c.parent == nil) })
-	suspects := m.in("queued", func(c *modelCall) bool { return !c.later && c.Losses >= 2 && (steps || !c.Durable && c.parent == nil) })
+	ready := m.in("queued", func(c *modelCall) bool { return !c.later && c.Kills < 2 && (steps || !c.Durable && c.parent == nil) })
+	suspects := m.in("queued", func(c *modelCall) bool { return !c.later && c.Kills >= 2 && (steps || !c.Durable && c.parent == nil) })
 	slices.SortFunc(ready, order)
 	slices.SortFunc(suspects, order)
 	var taken []*modelCall
@@ -431,7 +432,7 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 				rt.Fatalf("%+v: %s %v", a, verdict, err)
 			}
 			if m.holds(a) && !c.Cancel {
-				c.Durable, c.Retries, c.Losses, c.awaits, c.waited = true, 0, 0, child.name, ""
+				c.Durable, c.Retries, c.Losses, c.Kills, c.awaits, c.waited = true, 0, 0, 0, child.name, ""
 				c.Journal = append(c.Journal, "called")
 				c.move("waiting", "waiting")
 				m.calls = append(m.calls, child)
@@ -452,7 +453,7 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 				c.Durable, c.Retries, c.Losses = true, 0, 0
 				c.Journal = append(c.Journal, "timed_out")
 			default:
-				c.Durable, c.Retries, c.Losses, c.awaits, c.waited = true, 0, 0, "a time", ""
+				c.Durable, c.Retries, c.Losses, c.Kills, c.awaits, c.waited = true, 0, 0, 0, "a time", ""
 				c.move("waiting", "waiting")
 			}
 		},
@@ -513,6 +514,7 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 						freed[c.Key], c.Key = true, ""
 					}
 					c.Losses++
+					c.Kills++
 					c.move("queued", "lost")
 				}
 				for _, k := range slices.Sorted(maps.Keys(freed)) {
@@ -544,7 +546,7 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 func compareWithModel(rt *rapid.T, db *pgxpool.Pool, m *model) {
 	rows, err := db.Query(context.Background(), `
 		select c.id::text, c.status, c.attempt, case when c.status = 'running' then c.claimed_by else '' end,
-			c.priority, case when c.status in ('queued', 'running', 'waiting') then coalesce(c.computed_key, '') else '' end, c.retries, c.losses, c.steps > 0,
+			c.priority, case when c.status in ('queued', 'running', 'waiting') then coalesce(c.computed_key, '') else '' end, c.retries, c.losses, c.kills, c.steps > 0,
 			c.cancel_requested_at is not null, coalesce(j.events, '{}'),
 			(select count(*) from core_tool_receipts r where r.call_id = c.id and r.status = c.status)::int
 		from core_tool_calls c
@@ -555,7 +557,7 @@ func compareWithModel(rt *rapid.T, db *pgxpool.Pool, m *model) {
 	}
 	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
 		var c modelCall
-		err := row.Scan(&c.ID, &c.Status, &c.Attempt, &c.Holder, &c.Priority, &c.Key, &c.Retries, &c.Losses, &c.Durable, &c.Cancel, &c.Journal, &c.Receipts)
+		err := row.Scan(&c.ID, &c.Status, &c.Attempt, &c.Holder, &c.Priority, &c.Key, &c.Retries, &c.Losses, &c.Kills, &c.Durable, &c.Cancel, &c.Journal, &c.Receipts)
 		return c.line(), err
 	})
 	if err != nil {
@@ -578,5 +580,5 @@ func (c *modelCall) line() string {
 	if !c.final() {
 		key = c.Key
 	}
-	return fmt.Sprint(c.ID, c.Status, c.Attempt, holder, c.Priority, key, c.Retries, c.Losses, c.Durable, c.Cancel, c.Journal, c.Receipts)
+	return fmt.Sprint(c.ID, c.Status, c.Attempt, holder, c.Priority, key, c.Retries, c.Losses, c.Kills, c.Durable, c.Cancel, c.Journal, c.Receipts)
 }

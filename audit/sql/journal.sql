@@ -101,12 +101,14 @@ with event as (
     -- Those before the last progress of a durable call do not count.
     count(*) filter (where event = 'retried' and seq > last_progress) as retries,
     count(*) filter (where event = 'lost' and seq > last_progress) as losses,
+    count(*) filter (where event = 'lost' and seq > last_wait) as kills,
     count(*) filter (where progress) as steps,
     substr(max(lpad(seq::text, 10, '0') || (data ->> 'run_at')) filter (where event in ('retried', 'released', 'lost', 'woken')), 11) as run_at,
     count(*) filter (where event = 'cancel_requested') as cancels,
     min(at) filter (where event = 'cancel_requested') as cancelled_at
   from (
-    select *, coalesce(max(seq) filter (where progress) over (partition by call_id), 0) as last_progress
+    select *, coalesce(max(seq) filter (where progress) over (partition by call_id), 0) as last_progress,
+      coalesce(max(seq) filter (where event = 'waiting' and data ? 'for') over (partition by call_id), 0) as last_wait
     from (
       select *, event in ('began', 'step', 'called', 'timed_out') or event = 'waiting' and data ? 'for' as progress
       from public.core_tool_events
@@ -161,6 +163,8 @@ with event as (
         then format('retries is %s, and %s by the journal', c.retries, coalesce(s.retries, 0)) end,
       case when c.losses is distinct from coalesce(s.losses, 0)
         then format('losses is %s, and %s by the journal', c.losses, coalesce(s.losses, 0)) end,
+      case when c.kills is distinct from coalesce(s.kills, 0)
+        then format('kills is %s, and %s by the journal', c.kills, coalesce(s.kills, 0)) end,
       case when c.steps is distinct from coalesce(s.steps, 0)
         then format('steps is %s, and %s by the journal', c.steps, coalesce(s.steps, 0)) end,
       case when c.run_at is distinct from coalesce(s.run_at, w.run_at)::timestamptz

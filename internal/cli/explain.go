@@ -123,7 +123,7 @@ func explainQueued(e *client.Explanation) string {
 			cut(tool, 200), c.ID)
 	case client.ForIdleWorker:
 		return fmt.Sprintf("It is queued. It has lost %d workers and may have killed them, "+
-			"so a worker takes it only while running no other such call.", c.Losses)
+			"so a worker takes it only while running no other such call.", c.Kills)
 	}
 
 	place := "next in line"

@@ -26,6 +26,7 @@ type Call struct {
 	Waited      time.Duration // how long the call had been due when it was claimed, by Postgres's clock
 	Retries     int           // attempts that ended with a transient error
 	Losses      int           // attempts whose worker died
+	Kills       int           // of those, the ones since it last waited
 	Cancelled   bool          // someone asked to cancel it
 	SignedIn    bool          // it was made with the token of a user
 	Steps       int           // events of steps and waits in its journal
@@ -36,8 +37,8 @@ type Call struct {
 // Spent counts the attempts that are gone, of the tool's retry.max_attempts.
 func (c *Call) Spent() int { return c.Retries + c.Losses }
 
-// Suspect reports whether the call may be what killed its workers: it has lost two.
-func (c *Call) Suspect() bool { return c.Losses >= 2 }
+// Suspect reports whether the call may be what killed its workers: it has lost two since it last waited.
+func (c *Call) Suspect() bool { return c.Kills >= 2 }
 
 // Background reports whether the call comes after all others, and only in some of a worker's slots.
 func (c *Call) Background() bool { return c.Level <= -500 }
@@ -52,7 +53,7 @@ func Claim(ctx context.Context, db DB, workerID string, limit, background int, s
 	}
 	rows, err := db.Query(ctx, `
 		select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, traceparent, level, run_at, waited, retries,
-		       losses, cancel_requested, signed_in, steps, child, seq
+		       losses, kills, cancel_requested, signed_in, steps, child, seq
 		from gem.claim($1, $2, $3, $4, $5)`, workerID, limit, suspect, string(cursor), background)
 	if err != nil {
 		return nil, err
@@ -61,7 +62,7 @@ func Claim(ctx context.Context, db DB, workerID string, limit, background int, s
 	calls, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Call, err error) {
 		c.WorkerID = workerID
 		return c, row.Scan(&c.CallID, &c.Number, &c.Tool, &c.Input, (*zeronull.Text)(&c.ClientKey), (*zeronull.Text)(&c.SessionID),
-			(*zeronull.Text)(&c.CreatedBy), (*zeronull.Text)(&c.Traceparent), &c.Level, &c.RunAt, &c.Waited, &c.Retries, &c.Losses,
+			(*zeronull.Text)(&c.CreatedBy), (*zeronull.Text)(&c.Traceparent), &c.Level, &c.RunAt, &c.Waited, &c.Retries, &c.Losses, &c.Kills,
 			&c.Cancelled, &c.SignedIn, &c.Steps, &c.Child, &c.seq)
 	})
 	slices.SortFunc(calls, func(a, b Call) int {

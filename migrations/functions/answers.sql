@@ -160,10 +160,13 @@ begin
 end
 $$;
 
--- The wait.* calls that wait for an answer which the caller may give, in time. `by` are those who may answer.
+-- The wait.* calls that wait for an answer which the caller may give, in time. `by` are those who may answer. It reads those of the caller, and
+-- whoever may answer for all reads all.
 create or replace function gem.open_questions() returns table (id uuid, tool text, text text, schema jsonb, by text[], since timestamptz,
   until timestamptz, root uuid, input jsonb)
-language plpgsql stable security definer rows 10 set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security definer rows 10 set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off -- what few it gives are found by an index each
+as $$
 #variable_conflict use_column
 declare
   at    timestamptz := gem.now();
@@ -176,9 +179,10 @@ begin
     (select a.id from gem.ancestors(c.id, false) a order by a.depth desc limit 1), case when c.tool_name = 'wait.approval' then c.input end
   from public.core_tool_calls c
   where c.id in (
-    select o.id from public.core_tool_calls o where o.status = 'waiting' and o.waits_for = 'answer' and o.created_by = who
+    select o.id from public.core_tool_calls o
+    where o.created_by = who and o.waits_for = 'answer' and o.status in ('queued', 'waiting', 'running') -- as its index has it
     union
-    select o.id from public.core_tool_calls o where o.status = 'waiting' and o.waits_for = 'answer' and o.input -> 'by' ?| words
+    select o.id from public.core_tool_calls o where o.waits_for = 'answer' and o.input -> 'by' ?| words
     union
     select o.id from public.core_tool_calls o where o.status = 'waiting' and o.waits_for = 'answer' and (select gem.answers_for_all()))
     and c.tool_name in ('wait.answer', 'wait.approval', 'wait.event') and coalesce(c.wake_at > at, true)

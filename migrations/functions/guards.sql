@@ -5,6 +5,28 @@
 -- A new call: what a frontend may say, what it may leave out, and what is not its to say
 ------------------------------------------------------------------------------------------------------------------------
 
+-- Where a call of a caller stands in the queue: at its priority; or among background calls (see gem.claim) where the caller has others that are
+-- queued or running, or wait for a key, for a quarter of all slots. A call that waits for something else needs no slot.
+create or replace function gem.level_of(p_created_by text, p_priority integer) returns integer language plpgsql stable as $$
+declare
+  at    timestamptz := gem.now();
+  share bigint;
+begin
+  select greatest(coalesce(sum(w.concurrency), 10) / 4, 1) into share
+  from public.core_workers w where w.alive_until > at and w.stopped_at is null;
+  if exists (
+    select from public.core_tool_calls c
+    where c.created_by = p_created_by and c.status in ('queued', 'waiting', 'running') and c.waits_for is null
+    union all
+    select from public.core_tool_calls c
+    where c.created_by = p_created_by and c.status in ('queued', 'waiting', 'running') and c.waits_for = 'key'
+    offset share - 1) then
+    return greatest(least(p_priority, 0) - 500, -1000);
+  end if;
+  return p_priority;
+end
+$$;
+
 -- Refuses a value that takes more bytes as JSON than it may, and numbers that take more than anyone means.
 create or replace function gem.check_size(p_what text, p_value jsonb, p_most bigint) returns void language plpgsql stable as $$
 declare
@@ -40,7 +62,6 @@ declare
   header text;
   most   gem.limits;
   cap    bigint      := 1048576; -- of the input, as JSON
-  share  bigint;
   sent   bigint      := nullif(current_setting('gem.sent', true), ''); -- calls of a user in this transaction
 begin
   -- A bulk insert through PostgREST sends null for what a row leaves out.
@@ -116,23 +137,12 @@ begin
     raise check_violation using message = format('priority is %s, and must be from %s to %s', new.priority, most.min_priority, most.max_priority);
   end if;
 
-  -- A caller who has open calls for a quarter of all slots crowds: what it asks for beyond that is background (see gem.claim).
   new.level := new.priority;
   if new.created_by is not null and new.priority > -500 then
     if most is not null then -- one request of a caller after another: those that come together would each count without the others
       perform pg_advisory_xact_lock(hashtextextended('gem.limits ' || new.created_by, 0));
     end if;
-    select greatest(coalesce(sum(w.concurrency), 10) / 4, 1) into share
-    from public.core_workers w where w.alive_until > at and w.stopped_at is null;
-    if exists ( -- a call that waits for others, or for a time, needs no slot
-      select from public.core_tool_calls c
-      where c.created_by = new.created_by and c.status in ('queued', 'waiting', 'running') and c.waits_for is null
-      union all
-      select from public.core_tool_calls c
-      where c.created_by = new.created_by and c.status in ('queued', 'waiting', 'running') and c.waits_for = 'key'
-      offset share - 1) then
-      new.level := greatest(least(new.priority, 0) - 500, -1000);
-    end if;
+    new.level := gem.level_of(new.created_by, new.priority);
   end if;
 
   new.created_at := at;
@@ -151,6 +161,7 @@ begin
   new.needs := null;
   new.retries := 0;
   new.losses := 0;
+  new.kills := 0;
   new.events := 1;
   return new;
 end
@@ -316,7 +327,7 @@ drop trigger if exists gem_after_insert on public.core_tool_calls; -- one that r
 create trigger gem_after_insert after insert on public.core_tool_calls
   referencing new table as inserted for each statement execute function gem.after_insert_calls();
 create or replace trigger gem_state_holds before update of id, status, tool_name, input, error, attempt, claimed_by, claimed_at,
-    created_by, computed_key, parent_step, needs, retries, losses, events
+    created_by, computed_key, parent_step, needs, retries, losses, kills, events
   on public.core_tool_calls for each row execute function gem.check_call_change();
 create or replace trigger gem_removed_whole before delete on public.core_tool_calls
   for each row execute function gem.refuse_change('a call leaves with its receipt and its journal: see gem prune');

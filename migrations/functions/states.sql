@@ -112,7 +112,7 @@ $$;
 -- keeps vacuum from removing the index entries of calls that were claimed before, a claim without cursors walks them all. A
 -- cursor hides what lies before it, so a worker claims without cursors every few seconds.
 --
--- A call that lost two workers is suspected of killing them. It is claimed only by a worker that runs no other such call
+-- A call that lost two workers since it last waited is suspected of killing them. It is claimed only by a worker that runs no other such call
 -- (p_suspect), so that what died beside it twice does not die beside it a third time.
 --
 -- While Postgres's clock has gone back and not caught up, a call is also due that was to run when it was inserted, and one whose
@@ -124,7 +124,7 @@ $$;
 create or replace function gem.claim(p_worker text, p_limit integer, p_suspect boolean, p_cursors jsonb default '{}',
   p_background integer default null)
 returns table (id uuid, tool_name text, input text, attempt integer, idempotency_key text, session_id text, created_by text,
-  level integer, run_at timestamptz, seq bigint, retries integer, losses integer, cancel_requested boolean,
+  level integer, run_at timestamptz, seq bigint, retries integer, losses integer, kills integer, cancel_requested boolean,
   traceparent text, waited interval, signed_in boolean, steps integer, child boolean)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off -- the order must come from the index
@@ -155,12 +155,12 @@ begin
     exit when cardinality(ids) >= p_limit;
     from_run := coalesce((p_cursors ->> this::text)::timestamptz, '-infinity');
     loop
-      select coalesce(array_agg(ready.id), '{}'), array_agg(ready.id) filter (where ready.losses >= 2) into picked, suspects
+      select coalesce(array_agg(ready.id), '{}'), array_agg(ready.id) filter (where ready.kills >= 2) into picked, suspects
       from (
-        select c.id, c.losses from public.core_tool_calls c
+        select c.id, c.kills from public.core_tool_calls c
         where c.status = 'queued' and c.level = this and c.run_at >= from_run and c.run_at <= worker.due
           and (c.run_at <= at or c.run_at = c.created_at or c.retries > 0 and c.updated_at > at and c.run_at <= at + worker.clock_back)
-          and (c.losses < 2 or p_suspect and coalesce(c.id = suspect, true)) and (c.needs is null or c.needs = any (worker.can))
+          and (c.kills < 2 or p_suspect and coalesce(c.id = suspect, true)) and (c.needs is null or c.needs = any (worker.can))
           and (c.steps = 0 and c.parent_step is null or worker.knows_steps)
         order by c.level, c.run_at, c.seq
         limit p_limit - cardinality(ids)
@@ -186,7 +186,7 @@ begin
     select c.id, c.events, at, 'claimed', c.attempt, p_worker from claimed c
   )
   select c.id, coalesce(c.tool_name, ''), coalesce(c.input, 'null')::text, c.attempt, c.idempotency_key, c.session_id, c.created_by,
-         c.level, c.run_at, c.seq, c.retries, c.losses, c.cancel_requested_at is not null, c.traceparent, at - c.run_at, c.signed_in,
+         c.level, c.run_at, c.seq, c.retries, c.losses, c.kills, c.cancel_requested_at is not null, c.traceparent, at - c.run_at, c.signed_in,
          c.steps, c.parent_step is not null
   from claimed c;
 end
@@ -334,7 +334,7 @@ begin
   with ended as (
     update public.core_tool_calls c
     set status = p_status, error = p_result -> 'error', computed_key = coalesce(c.computed_key, freed_key), updated_at = at,
-        events = c.events + 1, wake_at = case when c.steps > 0 and gem.has_open_children(c.id) then at end
+        events = c.events + 1, wake_at = case when c.steps > 0 and gem.has_open_children(c.id) then 'epoch'::timestamptz end
     where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false)
     returning c.id, c.tool_name, c.claimed_at, c.events, c.computed_key, c.parent_call_id, c.parent_step
   ), journal as (
@@ -549,7 +549,7 @@ begin
     update public.core_tool_calls c
     set status = 'failed', error = failure, computed_key = null, waits = null, need = null,
         waits_for = case when c.parent_step is not null then 'parent' end, -- a frontend's transaction locks no other call
-        wake_at = case when c.parent_step is not null or c.steps > 0 and gem.has_open_children(c.id) then at end,
+        wake_at = case when c.parent_step is not null or c.steps > 0 and gem.has_open_children(c.id) then 'epoch'::timestamptz end,
         cancel_requested_at = coalesce(c.cancel_requested_at, at), updated_at = at, events = c.events + 1
     where c.id = call.id returning c.events
   ), journal as (

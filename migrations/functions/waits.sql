@@ -32,6 +32,7 @@ declare
   made      integer := 0;
   here      text[];
   late      text[];
+  missing   text[]; -- of p_for
   deadlines jsonb;
 begin
   select c.id, c.events, c.steps, c.session_id, c.created_by, c.signed_in, c.priority, c.traceparent, c.cancel_requested_at into call
@@ -96,13 +97,14 @@ begin
     return;
   end if;
   verdict := 'parked';
+  missing := array(select n from unnest(p_for) with ordinality f (n, place) where n <> all (here || late) order by place);
   update public.core_tool_calls c
-  set status = 'waiting', waits_for = p_for_what, waits = p_for, need = p_need - cardinality(here) - cardinality(late),
+  set status = 'waiting', waits_for = p_for_what, waits = missing, need = p_need - cardinality(here) - cardinality(late),
       wake_at = (select min(d.value::timestamptz) from jsonb_each_text(deadlines) d where d.key <> all (late)),
-      claimed_by = null, claimed_at = null, steps = c.steps + made + 1, retries = 0, losses = 0, updated_at = at, events = c.events + made + 1
+      claimed_by = null, claimed_at = null, steps = c.steps + made + 1, retries = 0, losses = 0, kills = 0, updated_at = at, events = c.events + made + 1
   where c.id = p_call returning c.steps into steps;
   insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
-  values (p_call, call.events + made + 1, at, 'waiting', p_attempt, p_worker, jsonb_build_object('for', p_for)
+  values (p_call, call.events + made + 1, at, 'waiting', p_attempt, p_worker, jsonb_build_object('for', missing)
     || case when deadlines is null then '{}' else jsonb_build_object('until', deadlines) end
     || case when p_effects is null then '{}' else jsonb_build_object('effects', p_effects) end);
 end
@@ -147,25 +149,26 @@ begin
   if gem.came(p_parent, 'returned', p_name, jsonb_build_object('call_id', p_call, 'status', p_status, 'receipt_id', p_receipt), p_worker) then
     update public.core_tool_calls c set waits_for = null where c.id = p_call and c.waits_for = 'parent';
   else
-    update public.core_tool_calls c set waits_for = 'parent', wake_at = gem.now() where c.id = p_call;
+    update public.core_tool_calls c set waits_for = 'parent', wake_at = 'epoch' where c.id = p_call; -- at once, whatever the clock does
   end if;
 end
 $$;
 
--- Puts a call that waits for something to come back into the queue, at its place.
+-- Puts a call that waits for something to come back into the queue, at its place: among background calls if its caller has come to crowd.
 create or replace function gem.wake(p_call uuid, p_worker text) returns void language plpgsql as $$
 declare
-  at  timestamptz := gem.now();
-  due timestamptz := least((select c.run_at from public.core_tool_calls c where c.id = p_call), at); -- the clock may have gone back since a retry
+  at   timestamptz := gem.now();
+  call record;
 begin
-  with woken as (
-    update public.core_tool_calls c
-    set status = 'queued', waits_for = null, waits = null, need = null, wake_at = null, run_at = due, updated_at = at, events = c.events + 1
-    where c.id = p_call and c.status = 'waiting'
-    returning c.events, c.attempt
-  )
+  update public.core_tool_calls c
+  set status = 'queued', waits_for = null, waits = null, need = null, wake_at = null, updated_at = at, events = c.events + 1,
+      run_at = least(c.run_at, at), -- the clock may have gone back since a retry
+      level = case when c.created_by is null or c.priority <= -500 then c.priority else gem.level_of(c.created_by, c.priority) end
+  where c.id = p_call and c.status = 'waiting'
+  returning c.events, c.attempt, c.run_at, c.level into call;
   insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
-  select p_call, events, at, 'woken', attempt, p_worker, jsonb_build_object('run_at', due) from woken;
+  values (p_call, call.events, at, 'woken', call.attempt, p_worker, jsonb_build_object('run_at', call.run_at));
+  insert into gem.levels select call.level where not exists (select from gem.levels l where l.level = call.level) on conflict do nothing;
   perform gem.wake_workers('again');
 end
 $$;

@@ -204,7 +204,7 @@ begin
       select c.id, c.claimed_by, case when c.steps = 0 then c.computed_key end as freed_key from public.core_tool_calls c where c.id = any (ids)
     ), freed as (
       update public.core_tool_calls c
-      set status = 'queued', losses = c.losses + 1, computed_key = case when c.steps > 0 then c.computed_key end, claimed_by = null, claimed_at = null,
+      set status = 'queued', losses = c.losses + 1, kills = c.kills + 1, computed_key = case when c.steps > 0 then c.computed_key end, claimed_by = null, claimed_at = null,
           run_at = least(c.run_at, at), updated_at = at, events = c.events + 1
       from orphan where c.id = orphan.id
       returning c.id, c.events, c.attempt, c.run_at, orphan.claimed_by as lost_worker, orphan.freed_key

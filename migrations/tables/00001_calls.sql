@@ -39,6 +39,7 @@ create table if not exists public.core_tool_calls (
   needs               text,                             -- a capability that its worker must have stated; null: none
   retries             integer     not null default 0,   -- attempts that ended with a transient error
   losses              integer     not null default 0,   -- attempts whose worker died
+  kills               integer     not null default 0,   -- of those, the ones since it last waited: with two it is suspected of killing them
   events              integer     not null default 0,   -- length of its journal: the last event's seq
   seq                 bigint      generated always as identity -- insert order
 );

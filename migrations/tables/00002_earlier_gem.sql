@@ -13,6 +13,7 @@ alter table public.core_tool_calls
   add column if not exists parent_step text, add column if not exists waits_for text, add column if not exists waits text[],
   add column if not exists need integer, add column if not exists wake_at timestamptz,
   add column if not exists retries integer not null default 0, add column if not exists losses integer not null default 0,
+  add column if not exists kills integer not null default 0,
   add column if not exists events integer not null default 0, add column if not exists seq bigint generated always as identity;
 alter table public.core_tool_receipts
   add column if not exists call_id uuid, add column if not exists tool_name text, add column if not exists status text,

@@ -18,8 +18,7 @@ create index if not exists gem_calls_waiting on public.core_tool_calls (computed
   where waits_for = 'key' and status = 'waiting';
 create index if not exists gem_calls_parked on public.core_tool_calls (waits_for, created_at) where waits_for <> 'key' and status = 'waiting';
 -- The questions that a user or a role may answer.
-create index if not exists gem_calls_answerers on public.core_tool_calls using gin ((input -> 'by'))
-  where waits_for = 'answer' and status = 'waiting';
+create index if not exists gem_calls_answerers on public.core_tool_calls using gin ((input -> 'by')) where waits_for = 'answer';
 create index if not exists gem_calls_timers on public.core_tool_calls (wake_at) where wake_at is not null;
 create index if not exists gem_calls_parent on public.core_tool_calls (parent_call_id) where parent_call_id is not null;
 -- A caller's own calls, newest first, and how many of them are open.
