@@ -36,6 +36,8 @@ const (
 	ForKey WaitsFor = "key"
 	// ForCalls is said of a waiting call: calls that its handler made have not ended.
 	ForCalls WaitsFor = "calls"
+	// ForAnswer is said of a waiting call: somebody has to answer it.
+	ForAnswer WaitsFor = "answer"
 )
 
 // Explanation says where a call stands, and why.
@@ -63,6 +65,8 @@ type Explanation struct {
 	KeyHolder *Call
 	// Children are the open calls of its handler, if the call waits for such: the first few.
 	Children []Call
+	// Answers are the names for which the call waits, if it waits for answers: see [Answer].
+	Answers []string
 	// Receipt says how and why a call ended; nil before that.
 	Receipt *receipts.Receipt
 	// RepeatedCall is the call whose receipt this call's receipt repeats; empty if it repeats none.
@@ -100,6 +104,10 @@ func (e *Explanation) waiting(ctx context.Context, db DB) (err error) {
 	switch e.Call.WaitsFor {
 	case "time":
 		e.WaitsFor = ForTime
+	case "answer":
+		e.WaitsFor = ForAnswer
+		return db.QueryRow(ctx, "select array(select ltrim(n, '#') from unnest(waits) n where n like '#%') from public.core_tool_calls where id = $1", e.Call.ID).
+			Scan(&e.Answers)
 	case "call":
 		e.WaitsFor = ForCalls
 		rows, err := db.Query(ctx, `select id::text, tool_name, status from public.core_tool_calls

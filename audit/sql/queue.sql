@@ -36,7 +36,8 @@ union all
 select 'wake-due', c.id::text, case c.status when 'waiting' then format('the call was to go on at %s, and waits', c.wake_at)
   else format('the call has ended, and its parent was to be told at %s', c.wake_at) end
 from public.core_tool_calls c
-where (c.status = 'waiting' or c.waits_for = 'parent') and greatest(c.wake_at, c.updated_at) < now() - interval '1 minute'
+where (c.status = 'waiting' or c.waits_for = 'parent') and c.wake_at < now() - interval '1 minute'
+  and c.updated_at < now() - interval '1 minute' -- wake_at may say: at once
 
 union all
 

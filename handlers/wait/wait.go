@@ -24,7 +24,7 @@ type Wait struct{}
 // Domain returns it for a program.
 func Domain() any { return Wait{} }
 
-type Question struct {
+type question struct {
 	Text   string          `json:"text"`
 	Schema json.RawMessage `json:"schema"`
 	By     []string        `json:"by"`
@@ -32,38 +32,38 @@ type Question struct {
 	Until  time.Time       `json:"until"`
 }
 
-type Answered struct {
+type answered struct {
 	Answer json.RawMessage `json:"answer"`
 	By     string          `json:"by"`
 	At     time.Time       `json:"at"`
 }
 
 // Answer waits for the answer to a question. The database has checked it against the question's schema, and who gave it.
-func (Wait) Answer(ctx context.Context, call *handlers.Durable, in Question) (out Answered, err error) {
+func (Wait) Answer(ctx context.Context, call *handlers.Durable, in question) (out answered, err error) {
 	out.Answer, out.By, out.At, err = receive[json.RawMessage](ctx, call, in.Until)
 	return out, err
 }
 
-type Awaited struct {
+type awaited struct {
 	Text   string          `json:"text"`
 	Schema json.RawMessage `json:"schema"`
 	By     []string        `json:"by"`
 	Until  time.Time       `json:"until"`
 }
 
-type Came struct {
+type came struct {
 	Event json.RawMessage `json:"event"`
 	By    string          `json:"by"`
 	At    time.Time       `json:"at"`
 }
 
 // Event waits for something that happens outside.
-func (Wait) Event(ctx context.Context, call *handlers.Durable, in Awaited) (out Came, err error) {
+func (Wait) Event(ctx context.Context, call *handlers.Durable, in awaited) (out came, err error) {
 	out.Event, out.By, out.At, err = receive[json.RawMessage](ctx, call, in.Until)
 	return out, err
 }
 
-type Approval struct {
+type approval struct {
 	Tool   string          `json:"tool"`
 	Input  json.RawMessage `json:"input"`
 	Text   string          `json:"text"`
@@ -86,7 +86,7 @@ type Approval struct {
 
 // Approval waits for someone who approves a call, or denies it. A denial is a success of this tool, and so is an approval that nobody
 // decided in time.
-func (Wait) Approval(ctx context.Context, call *handlers.Durable, in Approval) (handlers.Decision, error) {
+func (Wait) Approval(ctx context.Context, call *handlers.Durable, in approval) (handlers.Decision, error) {
 	decision, by, at, err := receive[handlers.Decision](ctx, call, in.Until)
 	if errors.Is(err, handlers.ErrTimeout) {
 		return handlers.Decision{Reason: "expired", At: in.Until, Digest: in.Digest}, nil

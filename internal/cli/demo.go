@@ -144,6 +144,11 @@ func (d *demo) refuseBusy(ctx context.Context) error {
 
 // round inserts calls and waits for their receipts, for 30 s longer than the tools may take.
 func (d *demo) round(ctx context.Context, intro string, calls ...*sample) error {
+	return d.roundWith(ctx, intro, func(context.Context, string) error { return nil }, calls...)
+}
+
+// roundWith does something for each call before it waits for the receipt.
+func (d *demo) roundWith(ctx context.Context, intro string, do func(ctx context.Context, id string) error, calls ...*sample) error {
 	fmt.Fprintf(d.progress, "\n%s\n\n", intro)
 	within := 30 * time.Second
 	for _, c := range calls {
@@ -162,7 +167,9 @@ func (d *demo) round(ctx context.Context, intro string, calls ...*sample) error 
 	}
 	for i, c := range calls {
 		var err error
-		c.receipt, err = client.Await(waiting, d.frontend, ids[i])
+		if err = do(waiting, ids[i]); err == nil {
+			c.receipt, err = client.Await(waiting, d.frontend, ids[i])
+		}
 		switch {
 		case err != nil && waiting.Err() != nil && ctx.Err() == nil:
 			return fmt.Errorf("not everything is as promised: %s without a receipt after %s", count(len(calls)-i, "call"), within)

@@ -8,7 +8,9 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 )
@@ -60,6 +62,9 @@ func (d *demo) builtInTools(ctx context.Context) error {
 	); err != nil {
 		return err
 	}
+	if err := d.ask(ctx); err != nil {
+		return err
+	}
 	if err := d.print(); err != nil {
 		return err
 	}
@@ -92,6 +97,32 @@ Try next:
   gem --help                all commands
 `)
 	return err
+}
+
+// ask makes a call that asks a person, and answers it, where the registry has such calls.
+func (d *demo) ask(ctx context.Context) error {
+	question := &sample{tool: "wait.answer", want: "succeeded", input: map[string]any{"text": "Shall Sam be called today?"}}
+	if _, has := d.registry.Tool(question.tool); !has {
+		return nil
+	}
+	return d.roundWith(ctx, "A call asks a person. It is a row that waits, in no process, for as long as it takes.", func(ctx context.Context, id string) error {
+		for {
+			open, err := client.OpenQuestions(ctx, d.frontend, 1000)
+			if err != nil {
+				return refusal(err)
+			}
+			if slices.ContainsFunc(open, func(q client.Question) bool { return q.ID == id }) {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+		d.say("it waits. A person, or a frontend, answers it:  gem answer %s 'Yes, at noon'", id)
+		return client.Answer(ctx, d.frontend, id, "Yes, at noon", "")
+	}, question)
 }
 
 // outcome is the status of a receipt, with the error code of a failed one in brackets.

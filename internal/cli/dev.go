@@ -10,8 +10,10 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/pgserver"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/registry"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -29,8 +31,8 @@ func devCommand(p *Program) *cobra.Command {
 It prints the connection string for other terminals and an INSERT to paste. The
 worker is set up from the environment, as gem worker is (see gem worker --help);
 only DATABASE_URL is not used. A registry that is read from a file is read again
-when the file changes, also under the same version. At the end everything is
-stopped, and the data are gone unless --keep or --dir says otherwise.`,
+when the file changes, also under the same version. A call that asks something
+is printed with the command that answers it. At the end everything is stopped, and the data are gone unless --keep or --dir says otherwise.`,
 		Example: "  gem dev\n  gem dev --keep                    go on with the same data next time",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load()
@@ -115,6 +117,7 @@ Or:
   %s
 
 `, data, s.registry.Version, s.from, url, sample.insert(), sample.command())
+	go s.watchQuestions(ctx, out)
 	for {
 		running, stop := context.WithCancel(ctx)
 		changed := make(chan *registry.Registry, 1)
@@ -137,6 +140,33 @@ Or:
 		}
 		if w, err = s.newWorker(); err != nil {
 			return err
+		}
+	}
+}
+
+// watchQuestions prints each new question with the command that answers it. Whoever works on the private database has every role that a question
+// names.
+func (s *setup) watchQuestions(ctx context.Context, out io.Writer) {
+	printed := map[string]bool{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Second):
+		}
+		err := store.TakeRoles(ctx, s.pools[0])
+		var open []client.Question
+		if err == nil {
+			open, err = client.OpenQuestions(ctx, s.pools[0], mostQuestions)
+		}
+		if err != nil && ctx.Err() == nil {
+			s.log.Warn("cannot look for questions", zap.Error(err))
+		}
+		for _, q := range open {
+			if !printed[q.ID] {
+				printed[q.ID] = true
+				fmt.Fprintf(out, "\nA call asks:\n%s\n\n", asked(q))
+			}
 		}
 	}
 }

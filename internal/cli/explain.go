@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,6 +39,8 @@ func explanation(e *client.Explanation) string {
 		return explainEnded(e)
 	case c.Status == "running":
 		return explainRunning(e)
+	case e.WaitsFor == client.ForAnswer:
+		return explainQuestion(e)
 	case e.WaitsFor == client.ForCalls || c.Status == "waiting" && e.WaitsFor == client.ForTime:
 		return explainParked(e)
 	case c.Status == "waiting" && e.KeyHolder == nil:
@@ -72,10 +75,41 @@ func explainParked(e *client.Explanation) string {
 	if len(open) > 0 {
 		said += "; open are " + strings.Join(open, ", ")
 	}
+	if slices.ContainsFunc(e.Children, func(c client.Call) bool { return strings.HasPrefix(c.Tool, "wait.") }) {
+		said += ". What is asked, and how it is answered: gem questions"
+	}
 	if at != "" {
 		at = strings.Replace(at, "It goes on at", "If they take too long, it goes on at", 1)
 	}
 	return said + "." + at
+}
+
+// explainQuestion says what is asked, and how it is answered.
+func explainQuestion(e *client.Explanation) string {
+	c := &e.Call
+	said := fmt.Sprintf("It waits, in no process, for an answer: gem answer %s VALUE", c.ID)
+	if len(e.Answers) > 0 && e.Answers[0] != "answer" {
+		said += " --name '" + printable(e.Answers[0]) + "'"
+	}
+	if c.Tool == "wait.approval" {
+		said = fmt.Sprintf("It waits, in no process, for a decision: gem approve %s, or gem deny", c.ID)
+	}
+	var asks struct {
+		Text string
+		By   []string
+	}
+	if strings.HasPrefix(c.Tool, "wait.") && json.Unmarshal(c.Input, &asks) == nil {
+		if asks.Text != "" {
+			said += fmt.Sprintf(". It asks %q", cut(printable(asks.Text), 300))
+		}
+		if len(asks.By) > 0 {
+			said += ". It takes " + cut(printable(strings.Join(asks.By, ", ")), 300)
+		}
+	}
+	if !c.WakeAt.IsZero() {
+		said += fmt.Sprintf(". It takes an answer until %s, for %s", moment(c.WakeAt), span(c.WakeAt.Sub(e.At)))
+	}
+	return said + "."
 }
 
 // cameBack says why a call is in the queue again.

@@ -107,11 +107,34 @@ type eventData struct {
 	Status     string         `json:"status"`
 	LostWorker string         `json:"lost_worker"`
 	Error      receipts.Error `json:"error"`
+
+	Value json.RawMessage `json:"value"` // of an answer
+	By    string          `json:"by"`
 }
 
 func dataOf(e receipts.Event) (d eventData) {
 	_ = json.Unmarshal(e.Data, &d)
 	return d
+}
+
+// named lists names of a journal: those of answers begin with #.
+func named(names []string) string {
+	all := make([]string, len(names))
+	for i, name := range names {
+		all[i] = name
+		if answer, ok := strings.CutPrefix(name, "#"); ok {
+			all[i] = strings.TrimSuffix("the answer "+answer, " answer")
+		}
+	}
+	return printable(strings.Join(all, ", "))
+}
+
+// under says which answer it is, where that is not the one that most have.
+func under(name string) string {
+	if name = strings.TrimPrefix(name, "#"); name == "answer" {
+		return ""
+	}
+	return " under the name " + printable(name)
 }
 
 func happened(e receipts.Event) string {
@@ -132,7 +155,7 @@ func happened(e receipts.Event) string {
 		return "the worker took it"
 	case "waiting":
 		if len(data.For) > 0 {
-			return "its handler waits for " + cut(strings.Join(data.For, ", "), 200)
+			return "its handler waits for " + cut(named(data.For), 200)
 		}
 		return "another call runs with the same key, so it waits for that call: " + data.HeldBy
 	case "woken":
@@ -141,8 +164,10 @@ func happened(e receipts.Event) string {
 		return fmt.Sprintf("its handler makes a call of %s under the name %s: %s", cut(data.Tool, 200), data.Name, data.CallID)
 	case "returned":
 		return fmt.Sprintf("the call %s has ended: %s", data.Name, data.Status)
+	case "answered":
+		return fmt.Sprintf("%s answered%s: %s", printable(data.By), under(data.Name), cut(printable(string(data.Value)), 200))
 	case "timed_out":
-		return "the time is over of " + cut(strings.Join(data.Names, ", "), 200)
+		return "the time is over of " + cut(named(data.Names), 200)
 	case "retried":
 		said := "a transient error, so again in " + span(data.RunAt.Sub(e.At))
 		if data.Error.Message != "" {

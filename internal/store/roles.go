@@ -24,6 +24,13 @@ func RemoveRole(ctx context.Context, db DB, r Role) (bool, error) {
 	return tag.RowsAffected() > 0, err
 }
 
+// TakeRoles gives the session's user each role that an open question names.
+func TakeRoles(ctx context.Context, db DB) error {
+	_, err := db.Exec(ctx, `insert into gem.roles select session_user, substr(word, 6) from public.core_tool_calls c, jsonb_array_elements_text(c.input -> 'by') word
+		where c.waits_for = 'answer' and c.tool_name like 'wait.%' and word like 'role:%' on conflict do nothing`)
+	return err
+}
+
 // Roles returns all of them, by subject.
 func Roles(ctx context.Context, db DB) ([]Role, error) {
 	rows, err := db.Query(ctx, "select subject, role from gem.roles order by subject, role")
