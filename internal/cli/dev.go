@@ -32,7 +32,8 @@ It prints the connection string for other terminals and an INSERT to paste. The
 worker is set up from the environment, as gem worker is (see gem worker --help);
 only DATABASE_URL is not used. A registry that is read from a file is read again
 when the file changes, also under the same version. A call that asks something
-is printed with the command that answers it. At the end everything is stopped, and the data are gone unless --keep or --dir says otherwise.`,
+is printed with the command that answers it. At the end everything is
+stopped, and the data are gone unless --keep or --dir says otherwise.`,
 		Example: "  gem dev\n  gem dev --keep                    go on with the same data next time",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load()

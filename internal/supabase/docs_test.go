@@ -39,11 +39,11 @@ func TestTheCodeOfTheDocumentsRuns(t *testing.T) {
 			script = append(script, block)
 		}
 	}
-	if len(script) != 4 {
-		t.Fatalf("docs/supabase.md has %d blocks that run, want 4", len(script))
+	if len(script) != 5 {
+		t.Fatalf("docs/supabase.md has %d blocks that run, want 5", len(script))
 	}
-	script = append(script, `return [error, receipt.status, calls.map(c => c.status), mine.length, journal.map(e => e.event), ended, receipts.some(r => r.call_id === id)]`)
-	want := `[null,"succeeded",["queued","queued"],3,["queued","claimed","succeeded"],"succeeded",true]`
+	script = append(script, `return [error, receipt.status, calls.map(c => c.status), mine.length, journal.map(e => e.event), ended, receipts.some(r => r.call_id === id), question.text, question.schema, answered, refused]`)
+	want := `[null,"succeeded",["queued","queued"],3,["queued","claimed","succeeded"],"succeeded",true,"Which day suits you?",{"type":"string"},"answered",null]`
 	if got := c.Run(ada, strings.Join(script, "\n")); string(got) != want {
 		t.Errorf("docs/supabase.md: got %s, want %s", got, want)
 	}

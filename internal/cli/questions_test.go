@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// askedIn inserts a call that asks, waits until it does, and returns its id.
+func askedIn(t *testing.T, db *pgxpool.Pool, tool, input string) string {
+	t.Helper()
+	id := query[string](t, db, "insert into core_tool_calls (tool_name, input) values ($1, $2) returning id::text", tool, input)
+	for query[string](t, db, "select coalesce(waits_for, status) from core_tool_calls where id = $1", id) != "answer" {
+		if status := query[string](t, db, "select status from core_tool_calls where id = $1", id); status == "failed" {
+			t.Fatal(query[string](t, db, "select result::text from core_tool_receipts where call_id = $1", id))
+		}
+	}
+	return id
+}
+
+const digest = "0000000000000000000000000000000000000000000000000000000000000000"
+
+func TestQuestionsAreAnsweredOnTheCommandLine(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	db := testdb.Pool(t, url)
+	startWorker(t, url)
+	env := []string{"DATABASE_URL=" + url}
+	none := gemWith(t, env, "questions")
+	none.wantCode(t, exitDone)
+	wants(t, none.stderr, "No call waits for an answer that you may give.")
+
+	for _, c := range []struct{ tool, input, value, receipt string }{
+		{"wait.answer", `{"text": "Which color?\u001b[2J"}`, "blue", `"answer": "blue"`},
+		{"wait.answer", `{"text": "A number, as a text?"}`, "42", `"answer": "42"`},
+		{"wait.answer", `{"text": "A text in quotes?"}`, `"42"`, `"answer": "42"`},
+		{"wait.answer", `{"text": "How many?", "schema": {"type": "integer"}}`, "42", `"answer": 42`},
+		{"wait.answer", `{"text": "Which?", "schema": {"type": "object", "properties": {"n": {"type": "integer"}}}}`, `{"n": 7}`, `"n": 7`},
+		{"wait.event", `{}`, "paid", `"event": "paid"`},
+	} {
+		id := askedIn(t, db, c.tool, c.input)
+		open := gemWith(t, env, "questions")
+		wants(t, open.stdout, "gem answer "+id)
+		if strings.Contains(open.stdout, "\x1b") {
+			t.Error("the text of a question reaches the terminal as it is")
+		}
+		wants(t, gemWith(t, env, "explain", id).stdout, "for an answer: gem answer "+id+" VALUE")
+		for range 2 {
+			got := gemWith(t, env, "answer", id, c.value)
+			got.wantCode(t, exitDone)
+			wants(t, got.stdout, "answered: gem receipt "+id)
+		}
+		for query[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", id) == 0 {
+		}
+		wants(t, gemWith(t, env, "receipt", id).stdout, c.receipt)
+		wants(t, gemWith(t, env, "trace", id).stdout, "its handler waits for the answer", " answered: ")
+	}
+
+	id := askedIn(t, db, "wait.answer", `{"text": "How many?", "schema": {"type": "integer", "minimum": 1}}`)
+	for value, want := range map[string]string{"many": "must be of the type integer", "0": "must be at least 1"} {
+		got := gemWith(t, env, "answer", id, value)
+		got.wantCode(t, exitFailed)
+		wants(t, got.stderr, want)
+	}
+	gemWith(t, env, "answer", id, "1").wantCode(t, exitDone)
+	wants(t, gemWith(t, env, "answer", id, "2").stderr, "nother answer to call "+id+" stands")
+	wants(t, gemWith(t, env, "answer", exampleID, "2").stderr, "there is no call "+exampleID)
+}
+
+func TestApprovalsTakeARole(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	db := testdb.Pool(t, url)
+	startWorker(t, url)
+	env := []string{"DATABASE_URL=" + url}
+	me := query[string](t, db, "select session_user::text")
+	approval := `{"tool": "comms.send_sms", "input": {"to": "+1555"}, "text": "Tell the customer.", "by": ["role:boss"], "until": "2200-01-01T00:00:00Z", "digest": "` + digest + `"}`
+	id := askedIn(t, db, "wait.approval", approval)
+	denied := gemWith(t, env, "approve", id)
+	denied.wantCode(t, exitFailed)
+	wants(t, denied.stderr, "you are "+me+", and it takes role:boss", "gem roles add "+me+" boss")
+	wants(t, gemWith(t, env, "explain", id).stdout, "gem approve "+id, `It asks "Tell the customer."`, "It takes role:boss", "until 2200-01-01")
+
+	wants(t, gemWith(t, env, "roles", "add", me, "boss").stdout, me+" has the role boss")
+	wants(t, gemWith(t, env, "roles", "add", me, "boss").stdout, me+" had the role boss before")
+	wants(t, gemWith(t, env, "roles", "list").stdout, "SUBJECT", "boss")
+	wants(t, gemWith(t, env, "roles", "add", me, "no role").stderr, "roles_role_check")
+	wants(t, gemWith(t, env, "questions").stdout, `may it call comms.send_sms with {"to": "+1555"}?`, "gem approve "+id, "gem deny "+id, "until 2200-01-01", "by role:boss")
+	gemWith(t, env, "approve", id, "--reason", "fine").wantCode(t, exitDone)
+	for query[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", id) == 0 {
+	}
+	wants(t, gemWith(t, env, "receipt", id).stdout, `"approved": true`, `"reason": "fine"`, `"by": "`+me+`"`)
+
+	second := askedIn(t, db, "wait.approval", approval)
+	gemWith(t, env, "deny", second).wantCode(t, exitDone)
+	for query[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", second) == 0 {
+	}
+	wants(t, gemWith(t, env, "receipt", second).stdout, `"approved": false`)
+	wants(t, gemWith(t, env, "roles", "remove", me, "boss").stdout, me+" no longer has the role boss")
+	wants(t, gemWith(t, env, "roles", "remove", me, "boss").stdout, me+" did not have the role boss")
+}
+
+func TestResumeLetsACallLookAgain(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	db := testdb.Pool(t, url)
+	startWorker(t, url)
+	env := []string{"DATABASE_URL=" + url}
+	id := askedIn(t, db, "wait.answer", `{"text": "?"}`)
+	got := gemWith(t, env, "resume", id)
+	got.wantCode(t, exitDone)
+	wants(t, got.stdout, "resumed: the call is in the queue")
+	for query[int](t, db, "select count(*)::int from core_tool_events where call_id = $1 and event = 'waiting'", id) < 2 {
+	}
+	gemWith(t, env, "cancel", id).wantCode(t, exitDone)
+	wants(t, gemWith(t, env, "resume", id).stderr, "does not wait for anything that its handler asked for")
+}
+
+func TestDevPrintsWhatIsAsked(t *testing.T) {
+	t.Parallel()
+	p := startGem(t, nil, "dev")
+	p.stdout.waitFor(t, "export DATABASE_URL='")
+	_, rest, _ := strings.Cut(p.stdout.String(), "export DATABASE_URL='")
+	url, _, _ := strings.Cut(rest, "'")
+	id := askedIn(t, testdb.Pool(t, url), "wait.approval", `{"tool": "a.b", "input": {}, "by": ["role:boss"], "digest": "`+digest+`"}`)
+	p.stdout.waitFor(t, "gem approve "+id)
+	gemWith(t, []string{"DATABASE_URL=" + url}, "approve", id).wantCode(t, exitDone)
+}
