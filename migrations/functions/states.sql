@@ -334,7 +334,7 @@ begin
   with ended as (
     update public.core_tool_calls c
     set status = p_status, error = p_result -> 'error', computed_key = coalesce(c.computed_key, freed_key), updated_at = at,
-        events = c.events + 1, wake_at = case when c.steps > 0 and gem.has_open_children(c.id) then 'epoch'::timestamptz end
+        events = c.events + 1, wake_at = case when c.steps > 0 and gem.has_open_children(c.id) then at - interval '100 years' end
     where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false)
     returning c.id, c.tool_name, c.claimed_at, c.events, c.computed_key, c.parent_call_id, c.parent_step
   ), journal as (
@@ -549,7 +549,7 @@ begin
     update public.core_tool_calls c
     set status = 'failed', error = failure, computed_key = null, waits = null, need = null,
         waits_for = case when c.parent_step is not null then 'parent' end, -- a frontend's transaction locks no other call
-        wake_at = case when c.parent_step is not null or c.steps > 0 and gem.has_open_children(c.id) then 'epoch'::timestamptz end,
+        wake_at = case when c.parent_step is not null or c.steps > 0 and gem.has_open_children(c.id) then at - interval '100 years' end,
         cancel_requested_at = coalesce(c.cancel_requested_at, at), updated_at = at, events = c.events + 1
     where c.id = call.id returning c.events
   ), journal as (

@@ -142,14 +142,15 @@ begin
 end
 $$;
 
--- Tells the parent of a call that has ended, now or, where the parent is locked, with its next look at timers.
+-- Tells the parent of a call that has ended, now or, where the parent is locked, with the next look at timers. The time of what is to be done
+-- at once lies a hundred years back: the clock may go back, and the order stays.
 create or replace function gem.tell_parent(p_call uuid, p_parent uuid, p_name text, p_status text, p_receipt uuid, p_worker text) returns void
 language plpgsql as $$
 begin
   if gem.came(p_parent, 'returned', p_name, jsonb_build_object('call_id', p_call, 'status', p_status, 'receipt_id', p_receipt), p_worker) then
     update public.core_tool_calls c set waits_for = null where c.id = p_call and c.waits_for = 'parent';
   else
-    update public.core_tool_calls c set waits_for = 'parent', wake_at = 'epoch' where c.id = p_call; -- at once, whatever the clock does
+    update public.core_tool_calls c set waits_for = 'parent', wake_at = gem.now() - interval '100 years' where c.id = p_call;
   end if;
 end
 $$;
