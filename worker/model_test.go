@@ -11,6 +11,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/internal/testdb"
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
@@ -45,6 +46,8 @@ type modelCall struct {
 	due    int    // when its parent is to be told of its end, or its children are to end; 0: neither
 	untold bool
 	waited string // the key for which it waited last
+
+	answers map[string]int
 }
 
 func (c *modelCall) final() bool { return c.Receipts > 0 }
@@ -262,6 +265,7 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 		m.alive[w] = true
 	}
 	worker := rapid.SampledFrom(workers)
+	answerName := rapid.SampledFrom([]string{"q", "r"})
 	attempt := func(rt *rapid.T) modelAttempt {
 		if len(m.attempts) == 0 {
 			rt.Skip("nobody has claimed yet")
@@ -455,6 +459,56 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 			default:
 				c.Durable, c.Retries, c.Losses, c.Kills, c.awaits, c.waited = true, 0, 0, 0, "a time", ""
 				c.move("waiting", "waiting")
+			}
+		},
+		"wait for an answer": func(rt *rapid.T) {
+			a, name := attempt(rt), answerName.Draw(rt, "name")
+			c := m.call(a.call)
+			_, here := c.answers[name]
+			var verdict string
+			err := db.QueryRow(ctx, "select verdict from gem.wait($1, $2, $3, '[]', 'answer', array['#' || $4], 1, '{}', null)", a.call, a.number, a.worker, name).Scan(&verdict)
+			if refused(err) != !m.holds(a) || err == nil && (verdict == "cancelled") != (c.Cancel && !here) || err == nil && (verdict == "here") != here {
+				rt.Fatalf("%+v: %s %v", a, verdict, err)
+			}
+			if m.holds(a) && !c.Cancel && !here {
+				c.Durable, c.Retries, c.Losses, c.Kills, c.awaits, c.waited = true, 0, 0, 0, "#"+name, ""
+				c.move("waiting", "waiting")
+			}
+		},
+		"answer": func(rt *rapid.T) {
+			if len(m.calls) == 0 {
+				rt.Skip("no calls")
+			}
+			c, name, value := rapid.SampledFrom(m.calls).Draw(rt, "call"), answerName.Draw(rt, "name"), rapid.IntRange(1, 2).Draw(rt, "value")
+			given, answered := c.answers[name]
+			_, err := db.Exec(ctx, "select answer_tool_call($1, to_jsonb($2::int), $3)", c.ID, value, name)
+			if taken := err == nil; taken != (answered && given == value || !answered && !c.final()) || !taken && !store.HasCode(err, "PT409") {
+				rt.Fatalf("an answer to %+v: %v", c, err)
+			}
+			if err != nil || answered {
+				return
+			}
+			c.answers = maps.Clone(c.answers)
+			if c.answers == nil {
+				c.answers = map[string]int{}
+			}
+			c.answers[name] = value
+			c.Journal = append(c.Journal, "answered")
+			if c.Status == "waiting" && c.awaits == "#"+name {
+				m.wake(c)
+			}
+		},
+		"resume": func(rt *rapid.T) {
+			if len(m.calls) == 0 {
+				rt.Skip("no calls")
+			}
+			c := rapid.SampledFrom(m.calls).Draw(rt, "call")
+			var resumed bool
+			if err := db.QueryRow(ctx, "select gem.resume($1)", c.ID).Scan(&resumed); err != nil || resumed != (c.Status == "waiting" && c.awaits != "") {
+				rt.Fatalf("resumed %t, %v", resumed, err)
+			}
+			if resumed {
+				m.wake(c)
 			}
 		},
 		"timers": func(*rapid.T) {
