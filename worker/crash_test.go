@@ -18,6 +18,7 @@ import (
 	"github.com/gemworker/gem/audit"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/receipts"
@@ -123,6 +124,12 @@ func (c Crash) Family(ctx context.Context, d *handlers.Durable, _ Task) (Done, e
 	})
 }
 
+// Ask asks a person.
+func (c Crash) Ask(ctx context.Context, d *handlers.Durable, in Task) (Done, error) {
+	answer, err := handlers.Ask[string](d, "question", handlers.Question{Text: in.Text}).Wait(ctx)
+	return Done{Text: answer}, err
+}
+
 func (c Crash) then(ctx context.Context, call *handlers.Call, in Task) (Done, error) {
 	switch {
 	case in.Then == "transient once" && call.Attempt == 1:
@@ -143,9 +150,9 @@ func crashRegistry(mode string) []byte {
 	if mode == "keyed" {
 		keyField = "key"
 	}
-	return labRegistry("1.0.0", tool{name: "crash.send", mode: mode, keyField: keyField, onOther: onOther},
+	return asking(labRegistry("1.0.0", tool{name: "crash.send", mode: mode, keyField: keyField, onOther: onOther},
 		tool{name: "crash.write", mode: mode, keyField: keyField, onOther: onOther}, tool{name: "crash.flow"},
-		tool{name: "crash.family", calls: []string{"crash.write"}})
+		tool{name: "crash.ask"}, tool{name: "crash.family", calls: []string{"crash.write"}}))
 }
 
 // doomed is the process that dies. It works until its point comes.
@@ -158,7 +165,7 @@ func doomed() {
 	if err != nil {
 		die(err)
 	}
-	bound, err := handlers.Bind(Crash{sink: os.Getenv(doomedSink), waiting: stop})
+	bound, err := handlers.Bind(Crash{sink: os.Getenv(doomedSink), waiting: stop}, wait.Domain())
 	if err != nil {
 		die(err)
 	}
@@ -394,6 +401,43 @@ func TestAFamilyWhoseWorkerDiesAtAnyPointComesTogether(t *testing.T) {
 			}
 			if count["called"] != 2 || count["returned"] != 2 || count["step"] != 1 || count["succeeded"] != 1 {
 				t.Errorf("the journal has %v", count)
+			}
+			report, err := audit.Database(t.Context(), env.DB, audit.Options{})
+			if err != nil || report.Faults != 0 {
+				t.Errorf("audit: %+v (%v)", report, err)
+			}
+		})
+	}
+}
+
+func TestAQuestionWhoseWorkerDiesAtAnyPointIsAnsweredOnce(t *testing.T) {
+	t.Parallel()
+	for _, point := range some([]string{
+		"before wait 1", "after wait 1", "before waiting 1", "after waiting 1", "before wait 2", "after wait 2", "before wait 3", "after wait 3", // it asks; the question waits
+		"before receipt 1", "after receipt 1", "before receipt 2", "after receipt 2",
+	}) {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			env := handlertest.Start(t, handlertest.Options{Registry: crashRegistry("none"), NoWorker: true, Domains: []any{Crash{}}})
+			id := env.Insert(handlertest.Call{Tool: "crash.ask", Input: task(Task{Text: "Which?"})})
+			ctx, stop := context.WithCancel(t.Context())
+			var answering sync.WaitGroup
+			answering.Go(func() { // whoever waits for it, and again
+				for ctx.Err() == nil {
+					_, _ = env.DB.Exec(ctx, `select answer_tool_call(id, '"this"') from open_questions`)
+				}
+			})
+			dieAt(t, point, testdb.RouteTo(t, env.URL), "none", "")
+			env.StartWorker(func(o *worker.Options) { o.HeartbeatInterval = 50 * time.Millisecond })
+			if r := env.Await(id); r.Status != receipts.Succeeded || handlertest.Output[Done](t, r).Text != "this" {
+				t.Errorf("attempt %d: %s %s", r.Attempt, r.Status, r.Result)
+			}
+			stop()
+			answering.Wait()
+			for event, want := range map[string]int{"answered": 1, "called": 1, "returned": 1} {
+				if n := number(t, env, "select count(*) from core_tool_events where event = $1", event); n != want {
+					t.Errorf("%d events %s, want %d", n, event, want)
+				}
 			}
 			report, err := audit.Database(t.Context(), env.DB, audit.Options{})
 			if err != nil || report.Faults != 0 {
