@@ -22,6 +22,7 @@ type (
 	}
 	QuoteSent struct {
 		QuoteID  string `json:"quote_id"`
+		Replied  bool   `json:"replied"`
 		Reminded bool   `json:"reminded"`
 	}
 	Mail struct {
@@ -32,7 +33,8 @@ type (
 	MailSent struct{}
 )
 
-// Send asks a model for a quote, saves it, sends it, and rings after a week. When its worker dies, another goes on where it was.
+// Send asks a model for a quote, saves it, sends it once someone has approved that, and rings after a week if there was no reply. When its worker
+// dies, another goes on where it was.
 func (q Quotes) Send(ctx context.Context, call *handlers.Durable, in SendQuote) (sent QuoteSent, err error) {
 	text, err := handlers.Step(ctx, call, "write", func(ctx context.Context) (string, error) {
 		return q.model.Write(ctx, in.Request)
@@ -47,11 +49,19 @@ func (q Quotes) Send(ctx context.Context, call *handlers.Durable, in SendQuote) 
 	if err != nil {
 		return sent, err
 	}
-	mail := handlers.Start[MailSent](call, "mail", "comms.send_email", Mail{To: in.To, Subject: "Your quote", Body: text})
-	if _, err := mail.Wait(ctx); err != nil {
+	mail := Mail{To: in.To, Subject: "Your quote", Body: text}
+	approval := handlers.Approve(call, "may it be sent", handlers.Approval{Tool: "comms.send_email", Input: mail, By: []string{"role:sales"}})
+	if _, err := approval.Wait(ctx); err != nil {
+		return sent, err
+	}
+	if _, err := handlers.StartApproved[MailSent](call, "mail", approval).Wait(ctx); err != nil { // not_allowed if it was denied
 		return sent, err
 	}
 	if err := handlers.Sleep(ctx, call, "a week", 7*24*time.Hour); err != nil {
+		return sent, err
+	}
+	sent.Replied, err = handlers.Ask[bool](call, "replied", handlers.Question{Text: "Has " + in.To + " replied?"}).Wait(ctx)
+	if err != nil || sent.Replied {
 		return sent, err
 	}
 	sent.Reminded, err = handlers.StepOnce(ctx, call, "remind", func(ctx context.Context) (bool, error) {

@@ -52,6 +52,9 @@ type Tool struct {
 	entry         map[string]any // as it stands in the file
 }
 
+// JSON returns the tool's entry in canonical form.
+func (t *Tool) JSON() []byte { return canonical(t.entry) }
+
 // ClosedBecause says why signed-in users may not call the tool, as in "needs the permission send:sms". It is empty for a tool
 // that they may call.
 func (t *Tool) ClosedBecause() string {

@@ -64,6 +64,7 @@ type Env struct {
 	options Options
 	route   testdb.Route
 	log     *zap.Logger
+	passed  time.Duration // by the database's clock, and not by any other
 
 	// URL leads to the test's database; DB is a pool on it, with the rights of its owner.
 	URL string
@@ -241,6 +242,19 @@ func (e *Env) Question(callID string) (q client.Question) {
 func (e *Env) Answer(callID string, answer any) {
 	e.t.Helper()
 	if err := client.Answer(context.Background(), e.DB, callID, answer, ""); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// Pass lets time pass in the database, without waiting for it: what a call waits for until then comes.
+func (e *Env) Pass(d time.Duration) {
+	e.t.Helper()
+	e.passed += d
+	_, err := e.DB.Exec(context.Background(), fmt.Sprintf(`
+		create or replace function gem.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp() + interval ''%d microseconds''';
+		update core_workers set heartbeat_at = heartbeat_at + interval '%d microseconds', alive_until = alive_until + interval '%[2]d microseconds'`,
+		e.passed.Microseconds(), d.Microseconds()))
+	if err != nil {
 		e.t.Fatal(err)
 	}
 }

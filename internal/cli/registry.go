@@ -2,11 +2,14 @@ package cli
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/registry"
 	"github.com/spf13/cobra"
 )
@@ -14,15 +17,15 @@ import (
 func registryCommand(p *Program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "registry",
-		Short: "Check the tool registry, or list its tools",
+		Short: "Check the tool registry, list its tools, or show their entries",
 		Long: `
-Both commands read FILE; without it what TOOLS_REGISTRY names or holds, then
+They read FILE; without it what TOOLS_REGISTRY names or holds, then
 tools.registry.json in the working directory, then the registry that is built
-into this program. Neither needs a database.`,
+into this program. None needs a database.`,
 		Example: "  gem registry list\n  gem registry check tools.registry.json",
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	cmd.AddCommand(registryCheckCommand(p), registryListCommand(p))
+	cmd.AddCommand(registryCheckCommand(p), registryListCommand(p), registryShowCommand(p))
 	return cmd
 }
 
@@ -52,6 +55,10 @@ contents under the same version are refused, as a worker refuses them.`,
 			}
 			if without != "" {
 				fmt.Fprintln(cmd.ErrOrStderr(), "note:", without)
+			}
+			if p.asksInVain(r) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "note: the program has durable handlers, and the registry lacks the tools with which they ask: take them over from "+
+					"gem registry show %s\n", strings.Join(registry.Asking, " "))
 			}
 			said := []string{fmt.Sprintf("ok: %s, version %s (%s)", count(len(r.Tools()), "tool"), r.Version, from)}
 			for _, warning := range r.Warnings() {
@@ -115,6 +122,52 @@ calls of such a tool end as not_configured.`,
 			return table(cmd.OutOrStdout(), rows)
 		},
 	}
+}
+
+func registryShowCommand(p *Program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "show TOOL…",
+		Short: "Print the entries of tools",
+		Long: `
+As JSON, with sorted keys. wait.answer, wait.approval and wait.event belong to
+every program: they are printed also if the registry lacks them, to be taken
+over into it. It reads no FILE.`,
+		Example: "  gem registry show leads.create\n  gem registry show wait.answer wait.approval wait.event",
+		Args:    takes("the names of tools", 1, 1000),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, from, err := p.chosenRegistry(nil)
+			if err != nil {
+				return err
+			}
+			own, err := registry.Parse(wait.Registry)
+			if err != nil {
+				return err
+			}
+			var entries []json.RawMessage
+			for _, name := range args {
+				t, ok := r.Tool(name)
+				if !ok {
+					t, ok = own.Tool(name)
+				}
+				if !ok {
+					return usage("the registry (%s) has no tool %q%s", from, name, r.DidYouMean(name))
+				}
+				entries = append(entries, t.JSON())
+			}
+			return printJSON(cmd.OutOrStdout(), entries)
+		},
+	}
+}
+
+// asksInVain reports whether the program has durable handlers, and the registry none of the tools with which they ask.
+func (p *Program) asksInVain(r *registry.Registry) bool {
+	for _, name := range registry.Asking {
+		if _, has := r.Tool(name); has {
+			return false
+		}
+	}
+	bound, err := handlers.Bind(p.Domains...)
+	return err == nil && slices.ContainsFunc(bound.All(), func(h *handlers.Handler) bool { return h.Durable })
 }
 
 // chosenRegistry loads the file of the arguments, or the one that a worker would load here.

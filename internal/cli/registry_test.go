@@ -1,11 +1,15 @@
 package cli
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/wait"
 )
 
 const oneTool = `{"version": "1.0.0", "tools": [{"name": "demo.echo", "input_schema": {"type": "object"},
@@ -95,6 +99,38 @@ func TestRegistryListShowsWhereEachToolIsWritten(t *testing.T) {
 	} {
 		if !regexp.MustCompile(line).MatchString(got.stdout) {
 			t.Errorf("no line is like %s:\n%s", line, got.stdout)
+		}
+	}
+}
+
+func TestRegistryShowPrintsEntries(t *testing.T) {
+	t.Parallel()
+	env := []string{"TOOLS_REGISTRY=" + writeFile(t, oneTool)}
+	got := gemWith(t, env, "registry", "show", "demo.echo", "wait.event")
+	got.wantCode(t, 0)
+	wants(t, got.stdout, `"name": "demo.echo"`, `"name": "wait.event"`, `"ask:people"`)
+	none := gemWith(t, env, "registry", "show", "demo.ecko")
+	none.wantCode(t, exitUsage)
+	wants(t, none.stderr, `has no tool "demo.ecko": did you mean demo.echo?`)
+}
+
+// Patient is a domain with a durable handler.
+type Patient struct{}
+
+func (Patient) Nap(context.Context, *handlers.Durable, struct{}) (struct{}, error) {
+	return struct{}{}, nil
+}
+
+func TestRegistryCheckSaysWhereTheToolsThatAskAre(t *testing.T) {
+	t.Parallel()
+	p := Program{Domains: []any{Patient{}}, Registry: []byte(strings.ReplaceAll(oneTool, "demo.echo", "patient.nap"))}
+	for registry, said := range map[string]bool{string(p.Registry): true, string(wait.Registry): false} {
+		var stdout, stderr strings.Builder
+		if code := run(t.Context(), &p, []string{"registry", "check", writeFile(t, registry)}, strings.NewReader(""), &stdout, &stderr); code != 0 {
+			t.Errorf("%s%s", &stdout, &stderr)
+		}
+		if got := strings.Contains(stderr.String(), "gem registry show wait.answer wait.approval wait.event"); got != said {
+			t.Errorf("said %t: %s", got, &stderr)
 		}
 	}
 }
