@@ -296,11 +296,11 @@ var breaks = []struct {
 		[]string{"update core_tool_calls set wake_at = now() - interval '2 minutes', updated_at = now() - interval '2 minutes' where waits_for = 'time'"}},
 	{"wake-due", "its children go on", ", and 2 of its children go on",
 		[]string{"update core_tool_calls k set parent_call_id = c.id from core_tool_calls c where k.status = 'queued' and k.parent_step is null and " + parentOfX, // a frontend's
-			"select gem.claim('d', 1, true)", "select gem.cancel(c.id) from core_tool_calls c where " + parentOfX,
+			"select gem.claim('d', 1, true)", "select gem.cancel(c.id) from core_tool_calls c where " + parentOfX, "select gem.cancel(c.id) from core_tool_calls c where " + parentOfX,
 			"update core_tool_calls c set updated_at = now() - interval '2 minutes' where " + parentOfX}},
 	{"wake-due", "a child goes on, and another one was asked to end", ", and 1 of its children go on",
 		[]string{"select gem.claim('d', 1, true)", "select gem.cancel(c.id) from core_tool_calls c where parent_step = 'x'",
-			"select gem.cancel(c.id) from core_tool_calls c where " + parentOfX,
+			"select gem.cancel(c.id) from core_tool_calls c where " + parentOfX, "select gem.cancel(c.id) from core_tool_calls c where " + parentOfX,
 			"update core_tool_calls c set updated_at = now() - interval '2 minutes' where " + parentOfX}},
 	{"wait-stuck", "its times came", "the call waits for x, and all of this has come",
 		append(append(add("timed_out", `'{"names": ["x"]}'`, "waits_for = 'call'"), "update core_tool_calls set steps = steps + 1 where waits_for = 'call'"), keepK...)},

@@ -2,8 +2,10 @@ package handlers
 
 import (
 	"cmp"
+	"encoding"
 	"encoding/json"
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
 	"time"
@@ -99,6 +101,9 @@ func Approve(d *Durable, name string, a Approval) *Child[Decision] {
 // StartApproved is the [Start] of exactly the call that was approved, once Wait has returned the decision. Its own Wait fails with the code
 // not_allowed where the call was denied, or where the tool, its input or its entry in the registry is not what was approved.
 func StartApproved[T any](d *Durable, name string, approval *Child[Decision]) *Child[T] {
+	if approval.asked == nil {
+		return &Child[T]{call: d, err: Fail("not_allowed", fmt.Sprintf("The call %s is to start what Approve asked for, and this approval was made otherwise.", name))}
+	}
 	asked := *approval.asked
 	return start[T](d, name, asked.Tool, func() (json.RawMessage, error) {
 		refuse := func(why string) (json.RawMessage, error) {
@@ -131,8 +136,8 @@ func StartApproved[T any](d *Durable, name string, approval *Child[Decision]) *C
 
 // flatSchema returns the JSON Schema of a type that a person can answer with.
 func flatSchema(t reflect.Type) (json.RawMessage, error) {
-	if kind := simpleKind(t); kind != "" {
-		return encode(map[string]string{"type": kind})
+	if simple := simpleSchema(t); simple != nil {
+		return encode(simple)
 	}
 	if t.Kind() != reflect.Struct {
 		return nil, fmt.Errorf("%s is no text, number, truth value or struct of these", t)
@@ -152,11 +157,11 @@ func flatSchema(t reflect.Type) (json.RawMessage, error) {
 		if of.Kind() == reflect.Pointer {
 			of = of.Elem()
 		}
-		kind := simpleKind(of)
-		if kind == "" || field.Anonymous {
+		simple := simpleSchema(of)
+		if simple == nil || field.Anonymous {
 			return nil, fmt.Errorf("its field %s is no text, number or truth value", field.Name)
 		}
-		properties[name] = map[string]string{"type": kind}
+		properties[name] = simple
 		if !optional {
 			required = append(required, name)
 		}
@@ -164,16 +169,26 @@ func flatSchema(t reflect.Type) (json.RawMessage, error) {
 	return encode(map[string]any{"type": "object", "properties": properties, "required": required})
 }
 
-func simpleKind(t reflect.Type) string {
+// simpleSchema is that of a type which encoding/json reads from a text, a number or a truth value; nil for another.
+func simpleSchema(t reflect.Type) map[string]any {
+	pointer := reflect.PointerTo(t)
+	if pointer.Implements(reflect.TypeFor[json.Unmarshaler]()) || pointer.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
+		return nil // who knows what it reads
+	}
 	switch k := t.Kind(); {
 	case k == reflect.String:
-		return "string"
+		return map[string]any{"type": "string"}
 	case k == reflect.Bool:
-		return "boolean"
-	case k >= reflect.Int && k <= reflect.Uintptr:
-		return "integer"
-	case k == reflect.Float32 || k == reflect.Float64:
-		return "number"
+		return map[string]any{"type": "boolean"}
+	case k >= reflect.Int && k <= reflect.Int64:
+		most := int64(math.MaxInt64 >> (64 - t.Bits()))
+		return map[string]any{"type": "integer", "minimum": -most - 1, "maximum": most}
+	case k >= reflect.Uint && k <= reflect.Uintptr:
+		return map[string]any{"type": "integer", "minimum": 0, "maximum": uint64(math.MaxUint64 >> (64 - t.Bits()))}
+	case k == reflect.Float32:
+		return map[string]any{"type": "number", "minimum": -math.MaxFloat32, "maximum": math.MaxFloat32}
+	case k == reflect.Float64:
+		return map[string]any{"type": "number", "minimum": -math.MaxFloat64, "maximum": math.MaxFloat64}
 	}
-	return ""
+	return nil
 }

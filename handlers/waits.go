@@ -14,7 +14,7 @@ type Child[T any] struct {
 	id     string
 	field  string // of the result, which has the T; empty: the result is the T
 	within time.Duration
-	until  time.Time
+	until  *time.Time
 	err    error    // why it cannot be had
 	asked  *Request // of an approval
 	waited bool     // Wait has returned, in this run
@@ -25,11 +25,11 @@ type Awaited interface {
 	awaits() (*Durable, Await, error)
 }
 
-// Await is a name in a call's journal that is waited for: for so long, or until a time; zero values: until it comes.
+// Await is a name in a call's journal that is waited for: for so long, or until a time; zero and nil: until it comes.
 type Await struct {
 	Name   string
 	Within time.Duration
-	Until  time.Time
+	Until  *time.Time
 }
 
 // Came is what came under a name.
@@ -41,6 +41,11 @@ type Came struct {
 
 // ErrTimeout is the error of a [Child] that did not come in the time of [Child.Within] or [Child.Until].
 var ErrTimeout error = &Failure{Code: "timeout", Message: "What the call waited for did not come in its time."}
+
+// ErrCancelled is the error of whatever a durable handler begins after someone has asked for its call's end: new steps and waits return it, and the
+// context ends with it as its cause. What the journal has is still returned. A handler may clean up with steps, calls and waits under
+// context.WithoutCancel(ctx), for an hour after the request at most; what it returns then, ends the call: an error as cancelled.
+var ErrCancelled error = &Failure{Code: "cancelled", Message: "Someone asked to cancel the call."}
 
 // Start makes a call of a tool under a name: once, however often the handler runs. It is sent with the next step or wait. The tool must be
 // one of those in `calls` of the handler's own entry in the registry; an input is an object of at most 1 MiB. T is what the tool returns.
@@ -84,7 +89,7 @@ func (c *Child[T]) Within(t time.Duration) *Child[T] {
 
 // Until limits it to a time, by Postgres's clock: [Child.Wait] then returns [ErrTimeout].
 func (c *Child[T]) Until(t time.Time) *Child[T] {
-	c.until = t
+	c.until = &t
 	return c
 }
 

@@ -147,6 +147,7 @@ func TestAnswersAreRefusedWithAReason(t *testing.T) {
 		{"text", `null`, "PT422", "must be of the type string"},
 		{"enum", `"c"`, "PT422", `must be one of ["a", "b"]`},
 		{"whole", `1.5`, "PT422", "must be of the type integer"},
+		{"whole", `3.0`, "PT422", "must be of the type integer, and is 3.0"},
 		{"whole", `0`, "PT422", "is 0, and must be at least 1 at most 9"},
 		{"whole", `10`, "PT422", "at most 9"},
 		{"number", `"1"`, "PT422", "must be of the type number"},
@@ -161,6 +162,7 @@ func TestAnswersAreRefusedWithAReason(t *testing.T) {
 		{"approval", `{"approved": true, "reason": "` + strings.Repeat("x", 1001) + `"}`, "PT422", "/reason has 1001 characters"},
 		{"event", `"` + strings.Repeat("x", 65536) + `"`, "23514", "the answer takes 65538 bytes as JSON, and may take 65536"},
 		{"over", `"late"`, "PT410", "the time for this answer"},
+		{"event", strings.Repeat("[", 101) + strings.Repeat("]", 101), "PT422", "nested deeper than 100 levels"},
 	} {
 		_, err := request(t, db, "authenticated", "ada", answerSQL(c.session, c.answer))
 		if code(err) != c.code || !strings.Contains(err.Error(), c.says) {
@@ -168,7 +170,7 @@ func TestAnswersAreRefusedWithAReason(t *testing.T) {
 		}
 	}
 	for session, answer := range map[string]string{
-		"text": `"äöü"`, "enum": `"b"`, "whole": `3.0`, "number": `-1.5`, "yes": `false`, "form": `{"n": 1}`, "approval": `{"approved": false, "reason": "no"}`, "event": `{"any": [1]}`,
+		"text": `"äöü"`, "enum": `"b"`, "whole": `3`, "number": `-1.5`, "yes": `false`, "form": `{"n": 1}`, "approval": `{"approved": false, "reason": "no"}`, "event": `{"any": [1]}`,
 	} {
 		for range 2 { // the answer may have been lost
 			if _, err := request(t, db, "authenticated", "ada", answerSQL(session, answer)); err != nil {
@@ -179,7 +181,7 @@ func TestAnswersAreRefusedWithAReason(t *testing.T) {
 	for what, c := range map[string][3]string{
 		"another answer":           {"authenticated", "ada", answerSQL("enum", `"a"`)},
 		"the same by another":      {"service_role", "", answerSQL("enum", `"b"`)},
-		"one to a call that ended": {"authenticated", "ada", "select cancel_tool_call(id) from all_calls where session_id = 'over'; " + answerSQL("over", `"x"`)},
+		"one to a call that ended": {"authenticated", "ada", strings.Repeat("select cancel_tool_call(id) from all_calls where session_id = 'over'; ", 2) + answerSQL("over", `"x"`)},
 	} {
 		if _, err := request(t, db, c[0], c[1], c[2]); code(err) != "PT409" {
 			t.Errorf("%s: %v", what, err)
@@ -189,13 +191,39 @@ func TestAnswersAreRefusedWithAReason(t *testing.T) {
 	if _, err := request(t, db, "authenticated", "ada", answerSQL("text", `"äöü"`)); err != nil {
 		t.Errorf("the same answer after the end: %v", err)
 	}
-	for _, name := range []string{"", "a#b", "#answer", "a#0", strings.Repeat("x", 201)} {
+	for _, name := range []string{"", "a#b", "#answer", "a#0", strings.Repeat("x", 201), "other"} { // such a call takes one answer
 		if _, err := request(t, db, "authenticated", "ada", "select answer_tool_call(id, '1', '"+name+"') from all_calls where session_id = 'event'"); code(err) != "PT422" {
 			t.Errorf("the name %.20q: %v", name, err)
 		}
 	}
 	if n := number(t, db, "select count(*) from core_tool_events where event = 'answered'"); n != 8 {
 		t.Errorf("%v answers", n)
+	}
+}
+
+// Answers are in the journal for good, and a user's limits count them.
+func TestAUserSendsSoManyAnswersInAnHour(t *testing.T) {
+	t.Parallel()
+	for limit, sql := range map[string]string{"answers": "update gem.limits set max_calls_per_hour = 4", "bytes": "update gem.limits set max_bytes_per_hour = 8000"} {
+		t.Run(limit, func(t *testing.T) {
+			t.Parallel()
+			db := supabase(t)
+			insert(t, db, everyone+"; insert into core_tool_calls (tool_name, created_by, session_id) select 'a.b', 'ada', 's' || i from generate_series(1, 3) i; "+sql)
+			taken := 0
+			for i := range 9 {
+				_, err := request(t, db, "authenticated", "ada", fmt.Sprintf(`select answer_tool_call(id, (select to_jsonb(string_agg(md5(%d || 'x' || g), '')) from generate_series(1, 62) g), 'n%d') from all_calls where session_id = 's%d'`, i, i, i%3+1))
+				switch {
+				case err == nil:
+					taken++
+				case code(err) != "PT429":
+					t.Fatal(err)
+				}
+			}
+			if limit == "answers" && taken != 4 || taken == 0 || taken == 9 {
+				t.Errorf("%d were taken", taken)
+			}
+			insert(t, db, "select answer_tool_call(id, '1', 'more') from core_tool_calls limit 1") // the owner of the database has no limit
+		})
 	}
 }
 

@@ -106,7 +106,7 @@ func TestACallThatIsToEndNeitherPausesNorWaits(t *testing.T) {
 	insert(t, db, "select cancel_tool_call(id) from core_tool_calls where status = 'running' and tool_name <> 'a.b'")
 	insert(t, db, "select gem.retry(id, attempt, 'w', '{}', 9, '10 minutes') from core_tool_calls where tool_name = 'retried'")
 	insert(t, db, "select gem.hold_key(id, attempt, 'w', 'k') from core_tool_calls where tool_name = 'waiting'")
-	if got := fmt.Sprint(texts(t, db, "select tool_name || ' ' || cancel_requested from gem.claim('w', 9, true) order by 1")); got != "[retried true waiting true]" {
+	if got := fmt.Sprint(texts(t, db, "select tool_name || ' ' || (cancelled_for is not null) from gem.claim('w', 9, true) order by 1")); got != "[retried true waiting true]" {
 		t.Errorf("%s were claimed again", got)
 	}
 }

@@ -68,6 +68,9 @@ func parked(t *testing.T, children string) *pgxpool.Pool {
 	return db
 }
 
+// endParent ends the parent, which made progress, at once: it is asked for twice, while nobody runs it.
+const endParent = "select cancel_tool_call(id) from core_tool_calls where tool_name = 'parent'; select cancel_tool_call(id) from core_tool_calls where tool_name = 'parent'"
+
 const succeed = "select gem.finish(c.id, c.attempt, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls c where c.tool_name = "
 
 // The parent's end asks for that of a child whose own time has come.
@@ -75,12 +78,10 @@ func TestTimersOfOneFamilyComeAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	db := parked(t, "{a}")
 	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5}', null) from gem.claim('w', 1, true) c`)
-	insert(t, db, "select cancel_tool_call(id) from core_tool_calls where tool_name = 'parent'; select pg_sleep(0.02)")
-	for range 2 { // the second tells the parent
-		insert(t, db, "select gem.run_timers('w', 99)")
-	}
-	if n := number(t, db, "select count(*) from core_tool_calls where status <> 'failed' or error ->> 'error_code' <> 'cancelled' or wake_at <= now()"); n != 0 {
-		t.Errorf("%v of the two go on", n)
+	insert(t, db, endParent+"; select pg_sleep(0.02)")
+	insert(t, db, "select gem.run_timers('w', 99)")
+	if got := texts(t, db, "select tool_name || ' ' || status || ' ' || (cancel_requested_at is not null) from core_tool_calls order by 1"); strings.Join(got, ", ") != "a queued true, parent failed true" {
+		t.Errorf("%v", got)
 	}
 }
 
@@ -257,7 +258,7 @@ func TestFamiliesEndThoughTheClockWentBack(t *testing.T) {
 	if n := number(t, db, "select count(*) from core_tool_events where event = 'returned'"); n != 1 {
 		t.Error("the parent does not know of the cancelled child")
 	}
-	insert(t, db, "select cancel_tool_call(id) from core_tool_calls where tool_name = 'parent'; select gem.run_timers('w', 99)")
+	insert(t, db, endParent+"; select gem.run_timers('w', 99)")
 	if n := number(t, db, "select count(*) from core_tool_calls where tool_name = 'a' and cancel_requested_at is not null"); n != 1 {
 		t.Error("the child that runs was not asked to end")
 	}
@@ -272,5 +273,42 @@ func TestACallWaitsForWhatHasNotCome(t *testing.T) {
 	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'call', '{a,b,c}', 3, '{}', null) from gem.claim('w', 1, true) c`)
 	if got := texts(t, db, "select waits::text || need from core_tool_calls where tool_name = 'parent'"); got[0] != "{b,c}2" {
 		t.Errorf("it waits for %v", got)
+	}
+}
+
+// The first call of a level in a transaction that stays open keeps no timer and no child waiting.
+func TestACallIsWokenWhileItsLevelIsBeingAdded(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, "select gem.start_worker('w', 4, '', '', '1 hour', '{steps}'); insert into core_tool_calls (tool_name, created_by, priority) values ('nap', 'ada', -7), ('nap', 'grace', 0)")
+	insert(t, db, `select gem.wait(c.id, c.attempt, 'w', '[]', 'time', '{nap}', 1, '{"nap": 5}', null) from gem.claim('w', 9, true) c`)
+	insert(t, db, "insert into core_tool_calls (tool_name, created_by, priority, run_at) values ('later', 'ada', -7, now() + interval '1 hour')")
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	if _, err := tx.Exec(t.Context(), "insert into core_tool_calls (tool_name, created_by, priority) values ('x', 'ada', -7)"); err != nil {
+		t.Fatal(err)
+	}
+	insert(t, db, "select pg_sleep(0.02); set statement_timeout = '5s'; select gem.run_timers('w', 99); reset statement_timeout")
+	if got := texts(t, db, "select created_by || level from core_tool_calls where status = 'queued' and tool_name = 'nap' order by 1"); strings.Join(got, " ") != "ada-500 grace0" {
+		t.Errorf("%v", got)
+	}
+}
+
+// Progress counts attempts anew, and the time of an earlier pause is no reason to wait.
+func TestACallThatMadeProgressIsDueThoughTheClockWentBack(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}'); insert into core_tool_calls (tool_name) values ('a'), ('b')")
+	insert(t, db, "select gem.retry(c.id, c.attempt, 'w', '{}', 9, '1 ms') from gem.claim('w', 9, true) c; select pg_sleep(0.02)")
+	insert(t, db, "select gem.claim('w', 9, true)")
+	insert(t, db, "select gem.wait(id, 2, 'w', '[]', 'answer', '{#answer}', 1, '{}', null), answer_tool_call(id, '1') from core_tool_calls where tool_name = 'a'")
+	insert(t, db, `select gem.step(id, 2, 'w', 'step', '{"name": "x"}', 0, false), gem.release(id, 2, 'w') from core_tool_calls where tool_name = 'b'`)
+	insert(t, db, `create or replace function gem.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp() - interval ''1 hour'''`)
+	insert(t, db, "select gem.heartbeat('w', '1 hour', '{}', '{}', true)")
+	if got := texts(t, db, "select tool_name from gem.claim('w', 9, true)"); len(got) != 2 {
+		t.Errorf("%v were claimed", got)
 	}
 }

@@ -103,6 +103,7 @@ func (p *parser) tool(at string, entry map[string]any) *Tool {
 		},
 		Calls:         texts(entry["calls"]),
 		Timeout:       milliseconds(entry["timeout_ms"]),
+		Deadline:      cmp.Or(milliseconds(entry["deadline_ms"]), 30*24*time.Hour),
 		ReceiptFields: texts(entry["receipt_fields"]),
 		Retry: Retry{ // with the defaults that its documentation states
 			MaxAttempts: cmp.Or(whole(valueAt(entry, "/retry/max_attempts")), 3),

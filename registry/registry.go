@@ -44,6 +44,8 @@ type Tool struct {
 	Calls []string
 	// Timeout ends a run of the tool: 1 ms to 24 h.
 	Timeout time.Duration
+	// Deadline ends a call whose handler is durable, so long after its insert, whatever it waits for: 1 ms to 366 days, 30 days by default.
+	Deadline time.Duration
 	// ReceiptFields are the paths that a reader of a receipt looks at first, such as result.lead_id; there may be none.
 	ReceiptFields []string
 	Retry         Retry

@@ -87,6 +87,8 @@ func (f Flow) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, erro
 		switch {
 		case errors.As(err, &missing):
 			came = append(came, "not configured: "+missing.Reason)
+		case errors.Is(err, handlers.ErrCancelled):
+			return Done{}, err
 		case errors.As(err, &failure):
 			came = append(came, strings.TrimSpace(failure.Code+" "+failure.Message))
 		case err != nil && ctx.Err() != nil:

@@ -108,7 +108,7 @@ func (a *attempt) endOf(err, broken error) *end {
 			"whether it took effect is not known.", a.tool.Name), nil)
 	case errors.Is(broken, lanes.ErrNoConnection) && a.mayRunAgain(): // the handler had not begun, even if its time is over
 		return &end{how: retried, reason: lanes.ErrNoConnection}
-	case (isTransient(err) || isTransient(broken)) && a.mayRunAgain() && !errors.Is(a.cause, context.DeadlineExceeded):
+	case (isTransient(err) || isTransient(broken)) && a.mayRunAgain() && !errors.Is(a.cause, context.DeadlineExceeded) && !errors.Is(a.cause, errDeadline):
 		return &end{how: retried, reason: err}
 	}
 	return ended(a.failure(err))
@@ -152,6 +152,8 @@ func (a *attempt) failure(err error) receipts.Outcome {
 		return receipts.Unconfigured(notConfigured.Reason, notConfigured.RequiredEnv, notConfigured.NextSteps)
 	case errors.As(err, &panicking):
 		return receipts.Failure(receipts.Panic, fmt.Sprintf("%s panicked: %s", a.handler.Func, value.Shorten(panicking.Error(), 500)), nil)
+	case errors.Is(a.cause, errDeadline):
+		return a.pastDeadline()
 	case errors.Is(a.cause, context.DeadlineExceeded):
 		return receipts.Failure(receipts.Timeout, fmt.Sprintf("%s took longer than its %s.", a.tool.Name, a.tool.Timeout),
 			map[string]int64{"timeout_ms": a.tool.Timeout.Milliseconds()})

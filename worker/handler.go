@@ -65,7 +65,11 @@ func (a *attempt) runHandler(ctx context.Context) (json.RawMessage, error) {
 		left   bool // the output may be expensive to check
 	}
 	r := result{err: &panicked{"the handler ended its goroutine"}} // unless it returns, or panics
-	returned := a.within(ctx, func() {
+	life := ctx
+	if a.handler.Durable {
+		life = a.steps.life // it may clean up
+	}
+	returned := a.within(life, func() {
 		defer func() {
 			if v := recover(); v != nil {
 				text := printed(v)
@@ -81,16 +85,19 @@ func (a *attempt) runHandler(ctx context.Context) (json.RawMessage, error) {
 		r = next
 	})
 	a.cause = context.Cause(ctx)
+	if end := context.Cause(life); errors.Is(end, errStopping) || errors.Is(end, errNotHeld) {
+		a.cause = end
+	}
 	switch {
 	case !returned:
 		a.log.Error("the handler ignores that its context has ended: it is given up",
 			a.fields(zap.String("handler", a.handler.Func), zap.String("file", a.handler.File))...)
-		return nil, ctx.Err()
+		return nil, life.Err()
 	case r.err != nil:
 		return nil, r.err
 	}
 	if r.left {
-		return r.output, a.checkOutput(ctx, r.output)
+		return r.output, a.checkOutput(life, r.output)
 	}
 	return r.output, a.unfit(r.faults)
 }

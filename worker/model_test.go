@@ -125,6 +125,14 @@ func (m *model) cancel(c *modelCall) string {
 		}
 		return "requested"
 	case "queued", "waiting":
+		if c.Durable && !c.Cancel && (c.Status == "queued" || c.awaits != "") { // its handler may clean up
+			c.Cancel = true
+			c.Journal = append(c.Journal, "cancel_requested")
+			if c.Status == "waiting" {
+				m.wake(c)
+			}
+			return "requested"
+		}
 		c.Cancel, c.Key = true, ""
 		m.end(c, "failed", false)
 		return "cancelled"
@@ -529,7 +537,9 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 					m.tell(c)
 				}
 				for _, child := range m.children(c) {
-					m.cancel(child)
+					if !child.Cancel {
+						m.cancel(child)
+					}
 				}
 				c.due, c.untold = 0, false
 			}

@@ -91,10 +91,18 @@ func (a *attempt) decide(ctx context.Context) *end {
 	case a.Losses > 0 && a.Spent() >= most:
 		return failed(receipts.WorkerLost, fmt.Sprintf("The call lost its worker %d times, and has spent its %d attempts.", a.Losses, most),
 			map[string]int{"lost_attempts": a.Losses, "max_attempts": most})
-	case a.Cancelled:
+	case a.Cancelled && (a.Steps == 0 || !a.handler.Durable):
 		return a.cancelledBefore()
+	case a.handler.Durable && a.Age >= a.tool.Deadline:
+		return ended(a.pastDeadline())
 	}
 	return nil
+}
+
+// pastDeadline is the outcome of a call whose time is over, whatever it waited for.
+func (a *attempt) pastDeadline() receipts.Outcome {
+	return receipts.Failure(receipts.Timeout, fmt.Sprintf("%s was not done %s after the call was made. What its steps did stays, and is in its effects.",
+		a.tool.Name, a.tool.Deadline), map[string]int64{"deadline_ms": a.tool.Deadline.Milliseconds()})
 }
 
 // endedBefore ends an attempt whose context has ended before its handler began; it returns nil if that has not. Of a cancelled
@@ -107,7 +115,7 @@ func (a *attempt) endedBefore(ctx context.Context) *end {
 		return &end{how: notHeld}
 	case errors.Is(cause, errStopping):
 		return &end{how: released}
-	case a.Losses > 0 && a.handler == nil:
+	case a.Losses > 0 && a.handler == nil || a.Steps > 0: // its handler may clean up
 		a.Cancelled = true
 		return nil
 	}

@@ -17,7 +17,11 @@ type stepData struct {
 	Error   *receipts.Error         `json:"error,omitempty"`
 	Missing *handlers.NotConfigured `json:"not_configured,omitempty"` // in place of an error
 	Effects json.RawMessage         `json:"effects,omitempty"`        // of type [handlers.Effects]
+	Tool    string                  `json:"tool,omitempty"`           // of a call that was refused
 }
+
+// refusedCall is the kind of a call that could not be made.
+const refusedCall handlers.StepKind = "call"
 
 // describe sets what a step came to. err is plain.
 func (d *stepData) describe(result json.RawMessage, err error) {

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,9 +29,11 @@ const (
 // handler.
 type steps struct {
 	*attempt
-	ctx    context.Context // of the handler: it ends when the handler has made no progress for the tool's timeout
+	ctx    context.Context // of the handler: it ends with life, and when someone asks for the call's end
 	cancel context.CancelCauseFunc
-	timer  *time.Timer
+	life   context.Context // of the attempt: it ends when the handler has made no progress for the tool's timeout
+	end    context.CancelCauseFunc
+	timers []*time.Timer       // the first is that of the tool's timeout
 	turns  *semaphore.Weighted // a StepTx has all of it, so that the rows recorded meanwhile are its own; other steps share it
 
 	// One event is written at a time, since each says how many there were before it, and only until the handler is no longer waited
@@ -52,6 +55,7 @@ type steps struct {
 	tx           *lanes.Tx        // of the StepTx that runs
 	waits
 	progressed bool // in this attempt
+	cleaning   bool // someone asked for the call's end
 	stopped    bool // the handler is no longer waited for
 	left       *end // how the attempt ends, though the handler has not returned
 }
@@ -71,6 +75,8 @@ func newSteps(a *attempt) *steps {
 func (a *attempt) readSteps(ctx context.Context) *end {
 	a.steps = newSteps(a)
 	var events []store.Event
+	ctx, done := uncancelled(ctx)
+	defer done(nil)
 	err := a.persist(ctx, "read the journal", func(ctx context.Context) (err error) {
 		events, err = store.Steps(ctx, a.options.Calls, a.CallID)
 		return err
@@ -105,31 +111,74 @@ func (s *steps) read(e store.Event) error {
 	case store.StepBegan:
 		s.began[data.Name] = data
 	case store.StepEnded:
-		s.ended[data.Name] = data
+		if data.Kind == refusedCall {
+			s.takeRefused(data)
+		} else {
+			s.ended[data.Name] = data
+		}
 	default:
 		return s.readWait(e)
 	}
 	return nil
 }
 
-// start returns the context of the handler.
-func (s *steps) start(ctx context.Context) context.Context {
-	s.ctx, s.cancel = context.WithCancelCause(ctx)
+// cleanUpTime is what a handler has to clean up after someone asked for its call's end: see gem.wait.
+const cleanUpTime = time.Hour
+
+// start returns the context of the handler. claimed is that of the call.
+func (s *steps) start(claimed context.Context) context.Context {
+	s.life, s.end = uncancelled(claimed)
+	s.ctx, s.cancel = context.WithCancelCause(s.life)
 	s.open, s.close = context.WithCancel(context.Background())
-	s.timer = time.AfterFunc(s.tool.Timeout, func() { s.cancel(context.DeadlineExceeded) })
+	s.timers = []*time.Timer{
+		time.AfterFunc(s.tool.Timeout, func() { s.end(context.DeadlineExceeded) }),
+		time.AfterFunc(s.tool.Deadline-s.Age, func() { s.end(errDeadline) }),
+	}
+	context.AfterFunc(claimed, func() {
+		if errors.Is(context.Cause(claimed), errCancelled) {
+			s.cleanUp()
+		}
+	})
+	if s.Cancelled {
+		s.cleanUp()
+	}
 	return s.ctx
+}
+
+// cleanUp ends the handler's context, and leaves it some time to clean up.
+func (s *steps) cleanUp() {
+	s.cancel(errCancelled)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.cleaning && !s.stopped {
+		s.cleaning = true
+		s.timers = append(s.timers, time.AfterFunc(cleanUpTime-s.CancelledFor, func() { s.end(errCancelled) }))
+	}
+}
+
+// uncancelled returns a context that ends with another, but not since someone asked for the end of the call.
+func uncancelled(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() {
+		if cause := context.Cause(ctx); !errors.Is(cause, errCancelled) {
+			end(cause)
+		}
+	})
+	return life, end
 }
 
 // stop ends what the handler began and has not ended, and returns how the attempt ends if it ends in the middle of a step. Nothing
 // more is written for the steps of this attempt then.
 func (s *steps) stop() *end {
-	s.timer.Stop()
-	s.cancel(nil)
+	s.end(nil)
 	s.close()
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, timer := range s.timers {
+		timer.Stop()
+	}
 	s.stopped = true
 	rest := s.takePending()
 	if s.tx != nil {
@@ -154,7 +203,7 @@ func (s *steps) leave(e *end) {
 	wait := s.left != nil && s.left.how == retried && s.running > 0
 	s.mu.Unlock()
 	if !wait {
-		s.cancel(errLeft)
+		s.end(errLeft)
 	}
 	runtime.Goexit()
 }
@@ -188,7 +237,7 @@ func (s *steps) Step(ctx context.Context, kind handlers.StepKind, name string,
 	data := stepData{Name: name, Kind: kind}
 	if kind == handlers.AtMostOnce {
 		if s.hasBegun(name) {
-			return s.keep(data, nil, handlers.ErrUnknown)
+			return s.keep(ctx, data, nil, handlers.ErrUnknown)
 		}
 		if err := s.write(store.StepBegan, &stepData{Name: name}); err != nil {
 			return nil, err
@@ -202,7 +251,7 @@ func (s *steps) Step(ctx context.Context, kind handlers.StepKind, name string,
 	s.at("before", "work")
 	result, err := do(ctx, nil)
 	s.at("after", "work")
-	return s.keep(data, result, err)
+	return s.keep(ctx, data, result, err)
 }
 
 // find returns what the journal has of the step to which the run comes next under a name: the second of one name is name#2.
@@ -249,10 +298,8 @@ func (s *steps) hasBegun(name string) bool {
 func (s *steps) enter(ctx context.Context, turns int64) (exit func(name string), err error) {
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(s.ctx, cancel)()
-	if err := s.turns.Acquire(waiting, turns); err != nil && s.ctx.Err() == nil {
-		return nil, context.Cause(ctx)
-	} else if err != nil {
+	defer context.AfterFunc(s.life, cancel)()
+	if err := s.turns.Acquire(waiting, turns); err != nil {
 		turns = 0
 	}
 	release := func() { s.turns.Release(turns) }
@@ -260,7 +307,7 @@ func (s *steps) enter(ctx context.Context, turns int64) (exit func(name string),
 		release()
 		s.leave(end)
 	}
-	if err := context.Cause(s.ctx); err != nil {
+	if err := cmp.Or(context.Cause(s.life), context.Cause(ctx)); err != nil {
 		release()
 		return nil, err
 	}
@@ -279,7 +326,7 @@ func (s *steps) enter(ctx context.Context, turns int64) (exit func(name string),
 		last := s.running == 0 && s.left != nil
 		s.mu.Unlock()
 		if last {
-			s.cancel(errLeft)
+			s.end(errLeft)
 		}
 		release()
 	}, nil
@@ -295,7 +342,7 @@ func (s *steps) takePending() handlers.Effects {
 
 // ends returns how the attempt ends if it is to begin nothing new.
 func (s *steps) ends() *end {
-	cause := context.Cause(s.ctx)
+	cause := context.Cause(s.life)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -318,7 +365,7 @@ type inStep struct{}
 // within returns the context of a step: it ends with that of the handler, and says that a step runs.
 func (s *steps) within(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.WithValue(ctx, inStep{}, true))
-	stop := context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })
+	stop := context.AfterFunc(s.life, func() { cancel(context.Cause(s.life)) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
@@ -352,7 +399,7 @@ func (s *steps) runTx(ctx context.Context, data stepData, do func(context.Contex
 	if broken := s.rollback(tx); err != nil && isTransient(broken) {
 		err = handlers.Transient(err)
 	}
-	return s.keep(data, result, err)
+	return s.keep(ctx, data, result, err)
 }
 
 // rollback ends a transaction that did not commit, and forgets the rows that were recorded for it.
@@ -379,12 +426,16 @@ func (s *steps) fit(data stepData, result json.RawMessage, err error) error {
 
 // keep writes what a step came to into the journal, and returns it. An attempt that is to end, or to run again after a pause,
 // ends here.
-func (s *steps) keep(data stepData, result json.RawMessage, err error) (json.RawMessage, error) {
+func (s *steps) keep(ctx context.Context, data stepData, result json.RawMessage, err error) (json.RawMessage, error) {
 	err = s.fit(data, result, err)
 	if s.open.Err() != nil { // the handler was given up
 		s.leave(nil)
 	}
-	if cause := context.Cause(s.ctx); err != nil && cause != nil { // it could not go on to its end, and says nothing about the next attempt
+	cause := context.Cause(s.life)
+	if errors.Is(context.Cause(ctx), errCancelled) {
+		cause = errCancelled
+	}
+	if err != nil && cause != nil { // it could not go on to its end, and says nothing about the next attempt
 		if end := s.ends(); end != nil {
 			s.leave(end)
 		}
@@ -532,14 +583,14 @@ func (s *steps) progress(event string, data *stepData, size int) {
 	s.mu.Lock()
 	if event == store.StepBegan {
 		s.began[data.Name] = *data
-	} else {
+	} else if data.Kind != refusedCall {
 		s.ended[data.Name] = *data
 	}
 	s.events++
 	s.bytes += size
 	s.progressed = true
 	s.mu.Unlock()
-	s.timer.Reset(s.tool.Timeout)
+	s.timers[0].Reset(s.tool.Timeout)
 }
 
 // effects are those of all steps, and what was recorded outside of them.

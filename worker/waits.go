@@ -32,6 +32,7 @@ type child struct {
 type waits struct {
 	children map[string]child
 	unsent   []store.Start
+	refused  []stepData // calls that cannot be made, which the journal does not have yet
 	came     map[string]handlers.Came
 	until    map[string]string // when the time of a name is over, as the journal has it
 	seen     int               // the last event of the journal that was read
@@ -42,8 +43,8 @@ func newWaits() waits {
 	return waits{children: map[string]child{}, came: map[string]handlers.Came{}, until: map[string]string{}, large: map[string]string{}}
 }
 
-// refused is the place of what is not in the journal since it cannot be: before all that is.
-const refused = -1
+// first is the place of a call that was refused: before all others, since it is told at once.
+const first = -1
 
 // Start is that of [handlers.Journal].
 func (s *steps) Start(name, tool string, input func() (json.RawMessage, error)) (unique, id string, err error) {
@@ -54,30 +55,40 @@ func (s *steps) Start(name, tool string, input func() (json.RawMessage, error)) 
 	if found || err != nil {
 		return unique, made.ID, err
 	}
-	encoded, err := input()
-	if err != nil {
-		return "", "", err
-	}
-	if len(encoded) > maxChildInput {
-		return "", "", failWith(receipts.ValidationError, fmt.Sprintf("The input of %s takes %d bytes as JSON, and may take %d.", unique, len(encoded),
-			maxChildInput))
-	}
-	id7, err := uuid.NewV7()
-	if err != nil {
-		return "", "", err
-	}
-	start := store.Start{ID: id7.String(), Name: unique, Tool: tool, Input: encoded}
+	encoded, refusal := s.inputOf(tool, input)
+	made = child{ID: uuid.Must(uuid.NewV7()).String(), Tool: tool}
+	start := store.Start{ID: made.ID, Name: unique, Tool: tool, Input: encoded}
 	if s.span != nil {
 		start.Traceparent = s.span.traceparent()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.children[unique] = child{ID: start.ID, Tool: tool}
+	s.children[unique] = made
+	if refusal == nil && len(s.children) > maxChildren {
+		refusal = failWith(receipts.JournalFull, fmt.Sprintf("%s has made %d calls, and may make no more.", s.tool.Name, maxChildren))
+	}
+	if refusal != nil {
+		s.refuse(start, refusal)
+		return unique, "", nil
+	}
 	s.unsent = append(s.unsent, start)
-	return unique, start.ID, nil
+	return unique, made.ID, nil
 }
 
-// findChild returns the call to which the run comes next under a name, and whether there is one. Its error says why there can be none.
+// inputOf returns the input of a call that the handler makes, or the error for which it cannot.
+func (s *steps) inputOf(tool string, input func() (json.RawMessage, error)) (json.RawMessage, error) {
+	if err := s.mayCall(tool); err != nil {
+		return nil, err
+	}
+	encoded, err := input()
+	if err == nil && len(encoded) > maxChildInput {
+		err = failWith(receipts.ValidationError, fmt.Sprintf("The input takes %d bytes as JSON, and may take %d.", len(encoded), maxChildInput))
+	}
+	return encoded, err
+}
+
+// findChild returns the call to which the run comes next under a name, and whether there is one, or was to be one. Its error says that the
+// journal has something else.
 func (s *steps) findChild(name, tool string) (unique string, made child, found bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,13 +98,8 @@ func (s *steps) findChild(name, tool string) (unique string, made child, found b
 	case found && made.Tool != tool:
 		err = handlers.Fail("step_does_not_fit", fmt.Sprintf("The journal has a call of %s under the name %s, and the handler makes one of %s.",
 			made.Tool, unique, tool))
-	case found:
-	case s.isStep(unique):
+	case !found && s.isStep(unique):
 		err = handlers.Fail("step_does_not_fit", fmt.Sprintf("The journal has a step under the name %s, and the handler makes a call.", unique))
-	case len(s.children) >= maxChildren:
-		err = failWith(receipts.JournalFull, fmt.Sprintf("%s has made %d calls, and may make no more.", s.tool.Name, maxChildren))
-	default:
-		err = s.mayCall(tool)
 	}
 	if err != nil {
 		return "", child{}, false, err
@@ -179,13 +185,18 @@ func (s *steps) Wait(ctx context.Context, need int, of []handlers.Await) error {
 	}
 	wait.Effects = s.notKept()
 	verdict, err := s.wait(wait)
+	if verdict == store.WaitCancelled { // which is news, or the time to clean up is over
+		s.cleanUp()
+		if wait.CleanUp = context.Cause(ctx) == nil; wait.CleanUp {
+			verdict, err = s.wait(wait)
+		}
+	}
 	switch {
 	case err != nil:
 		return err
 	case verdict == store.WaitParked:
 		s.leave(&end{how: waiting})
 	case verdict == store.WaitCancelled:
-		s.claimedCall.cancel(errCancelled)
 		return errCancelled
 	}
 	if err := s.readWhatCame(); err != nil {
@@ -234,12 +245,13 @@ func (s *steps) leaveIf(err error) {
 	}
 }
 
-// unsentAmong reports whether some of the names are of calls that are not made: one that is refused came before all others, in every run.
+// unsentAmong reports whether some of the names are of calls that are not made, or not known to the journal to be refused.
 func (s *steps) unsentAmong(of []handlers.Await) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.unsent, func(start store.Start) bool {
-		return slices.ContainsFunc(of, func(one handlers.Await) bool { return one.Name == start.Name })
+	return slices.ContainsFunc(of, func(one handlers.Await) bool {
+		return slices.ContainsFunc(s.unsent, func(start store.Start) bool { return one.Name == start.Name }) ||
+			slices.ContainsFunc(s.refused, func(call stepData) bool { return one.Name == call.Name })
 	})
 }
 
@@ -247,14 +259,14 @@ func (s *steps) unsentAmong(of []handlers.Await) bool {
 func (s *steps) waitFor(need int, of []handlers.Await) store.Wait {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w := store.Wait{What: "time", Until: map[string]any{}}
+	w := store.Wait{What: "time", Until: map[string]any{}, CleanUp: s.cleaning, Deadline: s.tool.Deadline}
 	known := map[string]bool{}
 	for _, one := range of {
 		if known[one.Name] {
 			continue
 		}
 		known[one.Name] = true
-		if s.came[one.Name].Seq == refused {
+		if s.came[one.Name].Seq == first {
 			need--
 			continue
 		}
@@ -267,8 +279,8 @@ func (s *steps) waitFor(need int, of []handlers.Await) store.Wait {
 		w.For = append(w.For, one.Name)
 		if until, ok := s.until[one.Name]; ok {
 			w.Until[one.Name] = until
-		} else if !one.Until.IsZero() {
-			w.Until[one.Name] = one.Until
+		} else if one.Until != nil {
+			w.Until[one.Name] = *one.Until
 		} else if one.Within > 0 {
 			w.Until[one.Name] = store.In(one.Within)
 		}
@@ -285,8 +297,10 @@ func (s *steps) waitFor(need int, of []handlers.Await) store.Wait {
 	return w
 }
 
-// send makes the calls that the handler began and that are not made yet. One that Postgres refuses has come to its end with that.
+// send makes the calls that the handler began and that are not made yet, and writes down which of them were refused: the next run is told the
+// same, whatever the registry says by then.
 func (s *steps) send() {
+	defer s.writeRefused()
 	for {
 		s.mu.Lock()
 		n, size := 0, 0
@@ -302,11 +316,11 @@ func (s *steps) send() {
 		_, err := s.wait(store.Wait{Start: batch, What: "call"})
 		for i := 0; err != nil && n > 1 && i < n; i++ { // one by one, to know which of them it is
 			if _, one := s.wait(store.Wait{Start: batch[i : i+1], What: "call"}); one != nil {
-				s.refuse(batch[i], one)
+				s.refusedByPostgres(batch[i], one)
 			}
 		}
 		if err != nil && n == 1 {
-			s.refuse(batch[0], err)
+			s.refusedByPostgres(batch[0], err)
 		}
 		s.mu.Lock()
 		s.unsent = s.unsent[n:]
@@ -314,15 +328,46 @@ func (s *steps) send() {
 	}
 }
 
-// refuse takes note of a call that cannot be made, now or later.
-func (s *steps) refuse(start store.Start, err error) {
+// refusedByPostgres takes note of a call that Postgres does not take.
+func (s *steps) refusedByPostgres(start store.Start, err error) {
 	failure := failWith(receipts.ValidationError, fmt.Sprintf("Postgres refuses the call %s of %s: %s", start.Name, start.Tool, publicMessage(err)))
 	if store.IsTooDeep(err) {
 		failure = failWith(receipts.NotAllowed, fmt.Sprintf("%s may make no call: it is the child of a child, eight times over.", s.tool.Name))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.came[start.Name] = handlers.Came{Seq: refused, Err: failure}
+	s.refuse(start, failure)
+}
+
+// refuse takes note of a call that cannot be made. s.mu is locked.
+func (s *steps) refuse(start store.Start, err error) {
+	data := stepData{Name: start.Name, Kind: refusedCall, Tool: start.Tool}
+	data.describe(nil, plain(err))
+	s.takeRefused(data)
+	s.refused = append(s.refused, data)
+}
+
+// takeRefused takes a call that was refused into account. s.mu is locked.
+func (s *steps) takeRefused(data stepData) {
+	_, err := data.outcome(refusedCall)
+	s.children[data.Name] = child{Tool: data.Tool}
+	s.came[data.Name] = handlers.Came{Seq: first, Err: err}
+}
+
+func (s *steps) writeRefused() {
+	for {
+		s.mu.Lock()
+		if len(s.refused) == 0 {
+			s.mu.Unlock()
+			return
+		}
+		next := s.refused[0]
+		s.mu.Unlock()
+		_ = s.write(store.StepEnded, &next) // of texts alone, which Postgres takes
+		s.mu.Lock()
+		s.refused = s.refused[1:]
+		s.mu.Unlock()
+	}
 }
 
 // wait makes calls and waits, in one statement, and returns the error of what Postgres refuses.
@@ -348,7 +393,7 @@ func (s *steps) wait(w store.Wait) (verdict store.WaitVerdict, err error) {
 		s.events, s.progressed = count, true
 	}
 	s.mu.Unlock()
-	s.timer.Reset(s.tool.Timeout)
+	s.timers[0].Reset(s.tool.Timeout)
 	return verdict, nil
 }
 

@@ -272,7 +272,8 @@ func (w *Worker) recordRegistry(ctx context.Context) error {
 var (
 	errStopping  = errors.New("the worker is stopping")
 	errNotHeld   = errors.New("the attempt no longer has its call")
-	errCancelled = errors.New("someone asked to cancel the call")
+	errCancelled = handlers.ErrCancelled
+	errDeadline  = errors.New("the time of the call is over")
 )
 
 // stop hands over the calls that have not begun, lets the others end within the grace time, and then ends their contexts.

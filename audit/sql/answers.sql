@@ -7,14 +7,17 @@ group by call_id, data ->> 'name' having count(*) > 1
 
 union all
 
-select 'answer-by', r.call_id::text, format('its receipt has the answer %s by %s, and its journal %s by %s', left(r.said::text, 200), coalesce(r.by, 'nobody'),
-  coalesce(left(e.data ->> 'value', 200), 'none'), coalesce(e.data ->> 'by', 'nobody'))
+select 'answer-by', call_id::text, format('its receipt has the answer %s by %s, and its journal %s by %s', left(said::text, 200), coalesce(said_by, 'nobody'),
+  coalesce(left(given::text, 200), 'none'), coalesce(given_by, 'nobody'))
 from (
-  select call_id, result ->> 'by' as by, case tool_name when 'wait.answer' then result -> 'answer' when 'wait.event' then result -> 'event'
-    else jsonb_strip_nulls(jsonb_build_object('approved', result -> 'approved', 'reason', result -> 'reason')) end as said
-  from public.core_tool_receipts
-  where tool_name in ('wait.answer', 'wait.approval', 'wait.event') and status = 'succeeded'
-    and not (tool_name = 'wait.approval' and result @> '{"approved": false, "reason": "expired"}' and not result ? 'by')
-) r
-left join public.core_tool_events e on e.call_id = r.call_id and e.event = 'answered' and e.data ->> 'name' = '#answer'
-where (e.data ->> 'by' = r.by and e.data -> 'value' = r.said) is not true
+  select r.call_id, r.result ->> 'by' as said_by, e.data ->> 'by' as given_by,
+    case r.tool_name when 'wait.answer' then r.result -> 'answer' when 'wait.event' then r.result -> 'event'
+      else jsonb_build_object('approved', r.result -> 'approved', 'reason', coalesce(r.result ->> 'reason', '')) end as said,
+    case when r.tool_name <> 'wait.approval' or e.data is null then e.data -> 'value'
+      else jsonb_build_object('approved', e.data #> '{value,approved}', 'reason', coalesce(e.data #>> '{value,reason}', '')) end as given
+  from public.core_tool_receipts r
+  left join public.core_tool_events e on e.call_id = r.call_id and e.event = 'answered' and e.data ->> 'name' = '#answer'
+  where r.tool_name in ('wait.answer', 'wait.approval', 'wait.event') and r.status = 'succeeded'
+    and not (r.tool_name = 'wait.approval' and r.result @> '{"approved": false, "reason": "expired"}' and not r.result ? 'by')
+) answered
+where (said_by = given_by and said = given) is not true

@@ -103,7 +103,7 @@ with event as (
     count(*) filter (where event = 'lost' and seq > last_progress) as losses,
     count(*) filter (where event = 'lost' and seq > last_wait) as kills,
     count(*) filter (where progress) as steps,
-    substr(max(lpad(seq::text, 10, '0') || (data ->> 'run_at')) filter (where event in ('retried', 'released', 'lost', 'woken')), 11) as run_at,
+    substr(max(lpad(seq::text, 10, '0') || (data ->> 'run_at')) filter (where event in ('retried', 'released', 'lost', 'woken', 'cancel_requested')), 11) as run_at,
     count(*) filter (where event = 'cancel_requested') as cancels,
     min(at) filter (where event = 'cancel_requested') as cancelled_at
   from (
@@ -133,7 +133,8 @@ with event as (
   from aside a
   left join public.core_tool_events p on p.call_id = a.call_id and p.seq = a.after and p.attempt = a.attempt
     and case
-      when a.event = 'cancel_requested' then p.event = 'claimed' or p.event = 'imported' and p.data ->> 'status' = 'running'
+      when a.event = 'cancel_requested' then p.event in ('claimed', 'waiting', 'woken', 'retried', 'released', 'lost')
+        or p.event = 'imported' and p.data ->> 'status' = 'running'
       -- A child may end at any time before its parent does, and an answer may come before the first attempt.
       when a.event = 'answered' then a.state is null and p.event <> 'cancel_requested'
       when a.event = 'returned' then p.event in ('claimed', 'waiting', 'woken', 'retried', 'released', 'lost')

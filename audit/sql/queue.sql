@@ -46,7 +46,7 @@ select 'wake-due', p.id::text, format('the call ended at %s, and %s of its child
 from public.core_tool_calls p
 join public.core_tool_calls k on k.parent_call_id = p.id and k.parent_step is not null
 where p.status in ('succeeded', 'failed', 'not_configured') and p.updated_at < now() - interval '1 minute'
-  and (k.status in ('queued', 'waiting') or k.status = 'running' and k.cancel_requested_at is null)
+  and k.status in ('queued', 'running', 'waiting') and k.cancel_requested_at is null
 group by p.id, p.updated_at
 
 union all
@@ -69,7 +69,7 @@ union all
 select 'cancel-due', c.id::text,
   format('the call still runs on %s, and someone asked to cancel it at %s', c.claimed_by, c.cancel_requested_at)
 from public.core_tool_calls c
-where c.status = 'running' and c.cancel_requested_at < now() - interval '1 minute'
+where c.status = 'running' and c.cancel_requested_at < now() - case when c.steps > 0 then interval '61 minutes' else interval '1 minute' end -- it cleans up
 
 union all
 

@@ -29,7 +29,7 @@ type question struct {
 	Schema json.RawMessage `json:"schema"`
 	By     []string        `json:"by"`
 	Others bool            `json:"others"`
-	Until  time.Time       `json:"until"`
+	Until  *time.Time      `json:"until"`
 }
 
 type answered struct {
@@ -48,7 +48,7 @@ type awaited struct {
 	Text   string          `json:"text"`
 	Schema json.RawMessage `json:"schema"`
 	By     []string        `json:"by"`
-	Until  time.Time       `json:"until"`
+	Until  *time.Time      `json:"until"`
 }
 
 type came struct {
@@ -69,7 +69,7 @@ type approval struct {
 	Text   string          `json:"text"`
 	By     []string        `json:"by"`
 	Others bool            `json:"others"`
-	Until  time.Time       `json:"until"`
+	Until  *time.Time      `json:"until"`
 	Digest string          `json:"digest"`
 	CallID string          `json:"call_id"`
 	Rules  []struct {
@@ -89,13 +89,16 @@ type approval struct {
 func (Wait) Approval(ctx context.Context, call *handlers.Durable, in approval) (handlers.Decision, error) {
 	decision, by, at, err := receive[handlers.Decision](ctx, call, in.Until)
 	if errors.Is(err, handlers.ErrTimeout) {
-		return handlers.Decision{Reason: "expired", At: in.Until, Digest: in.Digest}, nil
+		return handlers.Decision{Reason: "expired", At: *in.Until, Digest: in.Digest}, nil
 	}
 	return handlers.Decision{Approved: decision.Approved, Reason: decision.Reason, By: by, At: at, Digest: in.Digest}, err
 }
 
-func receive[T any](ctx context.Context, call *handlers.Durable, until time.Time) (value T, by string, at time.Time, err error) {
-	answer := handlers.Receive[T](call, "answer").Until(until)
+func receive[T any](ctx context.Context, call *handlers.Durable, until *time.Time) (value T, by string, at time.Time, err error) {
+	answer := handlers.Receive[T](call, "answer")
+	if until != nil {
+		answer.Until(*until)
+	}
 	if value, err = answer.Wait(ctx); err == nil {
 		by, at = answer.By()
 	}

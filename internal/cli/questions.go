@@ -6,17 +6,23 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/gemworker/gem/client"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 )
 
-const mostQuestions = 1000
+const (
+	mostQuestions = 1000
+	mostShown     = 4000 // characters of the input of what is to be approved
+)
 
 func questionsCommand() *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	cmd := &cobra.Command{
 		Use:   "questions",
 		Short: "List what waits for an answer, and how to give it",
 		Long: `
@@ -33,6 +39,9 @@ Needs DATABASE_URL.`,
 			if err != nil {
 				return refusal(err)
 			}
+			if asJSON {
+				return printJSON(cmd.OutOrStdout(), append([]client.Question{}, questions...))
+			}
 			if len(questions) == 0 {
 				fmt.Fprintln(cmd.ErrOrStderr(), "No call waits for an answer that you may give.")
 			}
@@ -44,6 +53,8 @@ Needs DATABASE_URL.`,
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print all of them as a JSON list")
+	return cmd
 }
 
 // asked is a question with the command that answers it.
@@ -55,7 +66,11 @@ func asked(q client.Question) string {
 			Input json.RawMessage
 		}
 		_ = json.Unmarshal(q.Input, &call)
-		said = strings.TrimSpace(said) + fmt.Sprintf("\n  may it call %s with %s?", cut(printable(call.Tool), 200), cut(printable(string(call.Input)), 500))
+		shown := printable(string(call.Input))
+		if len(shown) > mostShown { // who asks chooses the order of the fields
+			shown = cut(shown, mostShown) + fmt.Sprintf(" (of %d bytes: see all of it with gem questions --json)", len(shown))
+		}
+		said = strings.TrimSpace(said) + fmt.Sprintf("\n  may it call %s with %s?", cut(printable(call.Tool), 200), shown)
 	}
 	if !q.Until.IsZero() {
 		said += "\n  until " + moment(q.Until)
@@ -95,12 +110,15 @@ func answerCommand() *cobra.Command {
 		Short: "Answer a call that waits for it",
 		Long: `
 VALUE is JSON, or a text: what is no JSON is taken as one, and so is everything
-where the question wants a text. The same answer may be given again. gem
-questions lists what waits, and gem approve and gem deny answer an approval.
-Needs DATABASE_URL.`,
+where the question wants a text. Put -- before one that begins with -. The same
+answer may be given again. gem questions lists what waits, and gem approve and
+gem deny answer an approval. Needs DATABASE_URL.`,
 		Example: "  gem answer " + exampleID + " 'On Tuesday'\n  gem answer " + exampleID + ` '{"price": 1200}'`,
 		Args:    takes("a call id and a value", 2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if !utf8.ValidString(args[1]) {
+				return usage("the value is not valid UTF-8")
+			}
 			return give(cmd, args[0], name, func(c *client.Call) any { return readAnswer(c, args[1]) })
 		},
 	}
@@ -181,6 +199,8 @@ func give(cmd *cobra.Command, arg, name string, answer func(*client.Call) any) e
 	return err
 }
 
+var roleForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$`)
+
 // mayNot says who may answer.
 func mayNot(ctx context.Context, db *pgxpool.Pool, c *client.Call) error {
 	var role string
@@ -191,7 +211,7 @@ func mayNot(ctx context.Context, db *pgxpool.Pool, c *client.Call) error {
 	_ = json.Unmarshal(c.Input, &by)
 	hint := ""
 	for _, who := range by.By {
-		if name, ok := strings.CutPrefix(who, "role:"); ok {
+		if name, ok := strings.CutPrefix(who, "role:"); ok && roleForm.MatchString(name) {
 			hint = fmt.Sprintf(". Who owns the database gives you the role with: gem roles add %s %s", role, name)
 		}
 	}

@@ -122,10 +122,10 @@ func brief(result json.RawMessage) string {
 	return strings.Join(parts, ", ")
 }
 
-// printable keeps a text of others from drawing lines of its own on a terminal.
+// printable keeps a text of others from drawing on a terminal, or turning its lines round.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+		if unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {
 			return ' '
 		}
 		return r

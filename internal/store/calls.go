@@ -15,23 +15,25 @@ import (
 // Call is a call that a worker has claimed.
 type Call struct {
 	Attempt
-	Tool        string
-	Input       json.RawMessage
-	ClientKey   string // the client's idempotency key; empty for none, like the three texts below
-	SessionID   string
-	CreatedBy   string
-	Traceparent string // the W3C trace context in which the frontend made the call
-	Level       int    // the priority, or lower if its caller crowded
-	RunAt       time.Time
-	Waited      time.Duration // how long the call had been due when it was claimed, by Postgres's clock
-	Retries     int           // attempts that ended with a transient error
-	Losses      int           // attempts whose worker died
-	Kills       int           // of those, the ones since it last waited
-	Cancelled   bool          // someone asked to cancel it
-	SignedIn    bool          // it was made with the token of a user
-	Steps       int           // events of steps and waits in its journal
-	Child       bool          // a handler made it
-	seq         int64
+	Tool         string
+	Input        json.RawMessage
+	ClientKey    string // the client's idempotency key; empty for none, like the three texts below
+	SessionID    string
+	CreatedBy    string
+	Traceparent  string // the W3C trace context in which the frontend made the call
+	Level        int    // the priority, or lower if its caller crowded
+	RunAt        time.Time
+	Waited       time.Duration // how long the call had been due when it was claimed, by Postgres's clock
+	Retries      int           // attempts that ended with a transient error
+	Losses       int           // attempts whose worker died
+	Kills        int           // of those, the ones since it last waited
+	Cancelled    bool          // someone asked to cancel it
+	CancelledFor time.Duration // since then, when it was claimed
+	Age          time.Duration // since its insert, when it was claimed
+	SignedIn     bool          // it was made with the token of a user
+	Steps        int           // events of steps and waits in its journal
+	Child        bool          // a handler made it
+	seq          int64
 }
 
 // Spent counts the attempts that are gone, of the tool's retry.max_attempts.
@@ -53,7 +55,7 @@ func Claim(ctx context.Context, db DB, workerID string, limit, background int, s
 	}
 	rows, err := db.Query(ctx, `
 		select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, traceparent, level, run_at, waited, retries,
-		       losses, kills, cancel_requested, signed_in, steps, child, seq
+		       losses, kills, cancelled_for, age, signed_in, steps, child, seq
 		from gem.claim($1, $2, $3, $4, $5)`, workerID, limit, suspect, string(cursor), background)
 	if err != nil {
 		return nil, err
@@ -61,9 +63,14 @@ func Claim(ctx context.Context, db DB, workerID string, limit, background int, s
 	// None is the worker's before the statement has ended without an error: the rows stream before that.
 	calls, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Call, err error) {
 		c.WorkerID = workerID
-		return c, row.Scan(&c.CallID, &c.Number, &c.Tool, &c.Input, (*zeronull.Text)(&c.ClientKey), (*zeronull.Text)(&c.SessionID),
+		var cancelled *time.Duration
+		err = row.Scan(&c.CallID, &c.Number, &c.Tool, &c.Input, (*zeronull.Text)(&c.ClientKey), (*zeronull.Text)(&c.SessionID),
 			(*zeronull.Text)(&c.CreatedBy), (*zeronull.Text)(&c.Traceparent), &c.Level, &c.RunAt, &c.Waited, &c.Retries, &c.Losses, &c.Kills,
-			&c.Cancelled, &c.SignedIn, &c.Steps, &c.Child, &c.seq)
+			&cancelled, &c.Age, &c.SignedIn, &c.Steps, &c.Child, &c.seq)
+		if cancelled != nil {
+			c.Cancelled, c.CancelledFor = true, *cancelled
+		}
+		return c, err
 	})
 	slices.SortFunc(calls, func(a, b Call) int {
 		return cmp.Or(b.Level-a.Level, a.RunAt.Compare(b.RunAt), cmp.Compare(a.seq, b.seq))

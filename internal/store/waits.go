@@ -19,12 +19,14 @@ type Start struct {
 
 // Wait is what a durable call waits for.
 type Wait struct {
-	Start   []Start
-	What    string   // what waits_for says: call, answer or time
-	For     []string // names
-	Need    int      // how many of them; 0: the calls are made, and nothing is waited for
-	Until   map[string]any
-	Effects json.RawMessage // of steps that were not kept
+	Start    []Start
+	What     string   // what waits_for says: call, answer or time
+	For      []string // names
+	Need     int      // how many of them; 0: the calls are made, and nothing is waited for
+	Until    map[string]any
+	Effects  json.RawMessage // of steps that were not kept
+	CleanUp  bool            // the call waits though someone asked for its end
+	Deadline time.Duration   // after the call's insert, when it is woken in any case
 }
 
 // WaitVerdict says what became of a wait.
@@ -47,8 +49,9 @@ func (w Wait) Do(ctx context.Context, db DB, a Attempt) (verdict WaitVerdict, st
 	if err != nil || w.Until == nil {
 		until = []byte("{}")
 	}
-	err = db.QueryRow(ctx, "select verdict, steps from gem.wait($1, $2, $3, $4, $5, $6, $7, $8, $9)", a.CallID, a.Number, a.WorkerID,
-		string(start), w.What, append([]string{}, w.For...), w.Need, string(until), zeronull.Text(w.Effects)).Scan(&verdict, &steps)
+	err = db.QueryRow(ctx, "select verdict, steps from gem.wait($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)", a.CallID, a.Number, a.WorkerID,
+		string(start), w.What, append([]string{}, w.For...), w.Need, string(until), zeronull.Text(w.Effects), w.CleanUp,
+		w.Deadline.Milliseconds()).Scan(&verdict, &steps)
 	return verdict, steps, err
 }
 

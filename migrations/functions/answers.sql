@@ -43,8 +43,8 @@ begin
   elsif p_tool is null or p_tool not in ('wait.answer', 'wait.approval', 'wait.event') then
     return coalesce(p_created_by = who, false) or gem.answers_for_all();
   elsif coalesce(p_input -> 'others', to_jsonb(approval)) <> 'false'
-    and exists (select from gem.ancestors(p_call, false) a where a.created_by = who) then
-    return false; -- it takes someone else than the one who asks
+    and exists (select from gem.ancestors(p_call, false) a where a.created_by = who or a.depth = 100) then
+    return false; -- it takes someone else than the one who asks, who cannot be seen beyond a hundred generations
   end if;
   return named ? ('user:' || who) or exists (select from gem.roles r where r.subject = who and named ? ('role:' || r.role))
     or not approval and (coalesce(named ? 'owner' and p_created_by = who, false) or gem.answers_for_all());
@@ -60,6 +60,15 @@ create or replace function gem.answer_schema(p_tool text, p_input jsonb) returns
     when 'wait.event' then p_input -> 'schema' end
 $$;
 
+-- The time until which a wait.* call takes an answer. An input that says something else is refused by its worker.
+create or replace function gem.until_of(p_input jsonb) returns timestamptz language plpgsql stable as $$
+begin
+  return p_input ->> 'until';
+exception when others then
+  return null;
+end
+$$;
+
 -- Says where a value does not fit a flat schema, or returns null: of text, numbers and truth values, or an object of such fields, and of no
 -- others. The input schema of wait.answer admits no more keywords than these.
 create or replace function gem.misfit(p_value jsonb, p_schema jsonb, p_path text default '') returns text language plpgsql immutable as $$
@@ -73,7 +82,7 @@ begin
   if p_schema is null then
     return null;
   end if;
-  if kind is distinct from replace(wanted, 'integer', 'number') or wanted = 'integer' and p_value::numeric % 1 <> 0 then
+  if kind is distinct from replace(wanted, 'integer', 'number') or wanted = 'integer' and scale(p_value::numeric) > 0 then
     return format('%s must be of the type %s, and is %s', place, wanted, left(p_value::text, 100));
   elsif p_schema ? 'enum' and not p_schema -> 'enum' @> jsonb_build_array(p_value) then
     return format('%s must be one of %s, and is %s', place, p_schema ->> 'enum', left(p_value::text, 100));
@@ -101,6 +110,25 @@ begin
 end
 $$;
 
+-- Refuses one more answer of a signed-in user who has sent as many, or as much, in an hour as the limits allow for calls.
+create or replace function gem.check_answers(p_who text) returns void language plpgsql as $$
+declare
+  now  timestamptz := gem.now();
+  most gem.limits;
+  past record;
+begin
+  select * into most from gem.limits;
+  perform pg_advisory_xact_lock(hashtextextended('gem.limits ' || p_who, 0)); -- one request of a user after another
+  select count(*) as answers, coalesce(sum(pg_column_size(e.data)), 0) as bytes into past from (
+    select e.data from public.core_tool_events e
+    where e.event = 'answered' and e.data ->> 'by' = p_who and e.at > now - interval '1 hour' and e.at <= now
+    order by e.at desc limit most.max_calls_per_hour) e;
+  if past.answers >= most.max_calls_per_hour or past.bytes >= most.max_bytes_per_hour then
+    raise exception using errcode = 'PT429', message = 'too many answers in an hour', hint = 'Go on later.';
+  end if;
+end
+$$;
+
 -- Puts an answer into the journal of a call that has not ended, before it is waited for or in time, and wakes a call that waited for it. Returns
 -- 'answered', also for the same answer of the same subject, at any time. Any other answer after that is refused. PostgREST answers with the
 -- HTTP status that an error's code names. The second answer for which a handler waits under a name has the name with #2 behind it, and so on.
@@ -108,23 +136,28 @@ create or replace function public.answer_tool_call(call_id uuid, answer jsonb, n
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
-  who   text  := gem.subject();
-  value jsonb := coalesce(answer, 'null');
-  call  record;
-  given jsonb;
-  now   timestamptz;
-  until timestamptz;
-  state text;
-  wrong text;
+  claims jsonb := gem.token_claims();
+  who    text  := gem.subject();
+  value  jsonb := coalesce(answer, 'null');
+  call   record;
+  given  jsonb;
+  now    timestamptz;
+  state  text;
+  wrong  text;
 begin
-  select c.id, c.tool_name, c.input, c.created_by, c.tool_name like 'wait.%' as asks into call from public.core_tool_calls c where c.id = call_id;
+  select c.id, c.tool_name, c.input, c.created_by, coalesce(c.tool_name in ('wait.answer', 'wait.approval', 'wait.event'), false) as asks into call from public.core_tool_calls c where c.id = call_id;
   if call.id is null or not gem.may_answer(call.id, call.tool_name, call.input, call.created_by) then
     raise exception using errcode = 'PT404', message = format('there is no call %s that you could answer', call_id);
   end if;
   if name is null or name !~ '^[^#]{1,200}(#[1-9][0-9]{0,4})?$' then
     raise exception using errcode = 'PT422', message = 'name must have 1 to 200 characters, and a # only before a number at its end';
+  elsif call.asks and name <> 'answer' then
+    raise exception using errcode = 'PT422', message = format('%s takes one answer, under the name answer', call.tool_name);
   end if;
   perform gem.check_size('the answer', value, 65536);
+  if jsonb_path_exists(value, 'lax $.**{100}') then
+    raise exception using errcode = 'PT422', message = 'the answer is nested deeper than 100 levels';
+  end if;
 
   select c.status into state from public.core_tool_calls c where c.id = call_id for no key update;
   now := gem.now(); -- after the wait for the row
@@ -138,14 +171,7 @@ begin
     raise exception using errcode = 'PT409', message = format('call %s has ended as %s, and takes no answer', call_id, coalesce(state, 'pruned'));
   end if;
 
-  if call.asks then
-    begin
-      until := call.input ->> 'until';
-    exception when others then
-      until := null; -- its worker refuses such an input
-    end;
-  end if;
-  if until <= now or exists (
+  if call.asks and gem.until_of(call.input) <= now or exists (
     select from public.core_tool_events e where e.call_id = call_id and e.event = 'timed_out' and e.data -> 'names' ? ('#' || name)) then
     raise exception using errcode = 'PT410', message = format('the time for this answer to call %s is over', call_id);
   elsif (select count(*) from public.core_tool_events e where e.call_id = call_id and e.event = 'answered') >= 100 then
@@ -155,13 +181,16 @@ begin
   if wrong is not null then
     raise exception using errcode = 'PT422', message = wrong;
   end if;
+  if claims is not null and claims ->> 'role' is distinct from 'service_role' then
+    perform gem.check_answers(who);
+  end if;
   perform gem.came(call_id, 'answered', '#' || name, jsonb_build_object('value', value, 'by', who), null);
   return 'answered';
 end
 $$;
 
 -- The wait.* calls that wait for an answer which the caller may give, in time. `by` are those who may answer. It reads those of the caller, and
--- whoever may answer for all reads all.
+-- for whoever may answer for all, all: a thousand at most of each kind.
 create or replace function gem.open_questions() returns table (id uuid, tool text, text text, schema jsonb, by text[], since timestamptz,
   until timestamptz, root uuid, input jsonb)
 language plpgsql stable security definer rows 10 set search_path = pg_catalog, pg_temp
@@ -175,17 +204,18 @@ declare
 begin
   return query
   select c.id, c.tool_name, c.input ->> 'text', gem.answer_schema(c.tool_name, c.input),
-    array(select jsonb_array_elements_text(gem.answerers(c.tool_name, c.input))), c.created_at, c.wake_at,
+    array(select jsonb_array_elements_text(gem.answerers(c.tool_name, c.input))), c.created_at, gem.until_of(c.input),
     (select a.id from gem.ancestors(c.id, false) a order by a.depth desc limit 1), case when c.tool_name = 'wait.approval' then c.input end
   from public.core_tool_calls c
   where c.id in (
     select o.id from public.core_tool_calls o
     where o.created_by = who and o.waits_for = 'answer' and o.status in ('queued', 'waiting', 'running') -- as its index has it
     union
-    select o.id from public.core_tool_calls o where o.waits_for = 'answer' and o.input -> 'by' ?| words
+    (select o.id from public.core_tool_calls o where o.waits_for = 'answer' and o.input -> 'by' ?| words limit 1000)
     union
-    select o.id from public.core_tool_calls o where o.status = 'waiting' and o.waits_for = 'answer' and (select gem.answers_for_all()))
-    and c.tool_name in ('wait.answer', 'wait.approval', 'wait.event') and coalesce(c.wake_at > at, true)
+    (select o.id from public.core_tool_calls o where o.status = 'waiting' and o.waits_for = 'answer' and (select gem.answers_for_all())
+     order by o.waits_for, o.created_at limit 1000))
+    and c.tool_name in ('wait.answer', 'wait.approval', 'wait.event') and coalesce(gem.until_of(c.input) > at, true)
     and gem.may_answer(c.id, c.tool_name, c.input, c.created_by);
 end
 $$;

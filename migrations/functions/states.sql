@@ -16,7 +16,8 @@
 --                   final: never changed again, and exactly one receipt stands beside it
 --
 --   Cancelling ends a queued or waiting call at once (failed). A running one stays running (cancel_requested) until its
---   worker, which hears of it at the next heartbeat at the latest, ends it with a receipt that says what was done.
+--   worker, which hears of it at the next heartbeat at the latest, ends it with a receipt that says what was done. A call that made
+--   progress is woken (cancel_requested), so that its handler can clean up; cancelled again while nobody runs it, it ends at once.
 --
 -- Each arrow is drawn by one function below, in the order of a call's life, or in waits.sql, and nothing else moves a call. It checks where the
 -- arrow starts, moves the row and writes the event, and the receipt where the call ends, all in one transaction.
@@ -115,8 +116,8 @@ $$;
 -- A call that lost two workers since it last waited is suspected of killing them. It is claimed only by a worker that runs no other such call
 -- (p_suspect), so that what died beside it twice does not die beside it a third time.
 --
--- While Postgres's clock has gone back and not caught up, a call is also due that was to run when it was inserted, and one whose
--- pause after a retry is over by the clock of before. What a frontend asked for at a later time waits for that.
+-- While Postgres's clock has gone back and not caught up, a call is also due that was to run when it was inserted, or when it came back by the
+-- clock of before, and one whose pause after a retry is over by that clock. What a frontend asked for at a later time waits for that.
 --
 -- Calls at a level of -500 or less are background: they come after all others, and p_background says how many of them
 -- the claim may take (null: any), so that a worker keeps slots for the others. What a caller asks for while it crowds is
@@ -124,8 +125,8 @@ $$;
 create or replace function gem.claim(p_worker text, p_limit integer, p_suspect boolean, p_cursors jsonb default '{}',
   p_background integer default null)
 returns table (id uuid, tool_name text, input text, attempt integer, idempotency_key text, session_id text, created_by text,
-  level integer, run_at timestamptz, seq bigint, retries integer, losses integer, kills integer, cancel_requested boolean,
-  traceparent text, waited interval, signed_in boolean, steps integer, child boolean)
+  level integer, run_at timestamptz, seq bigint, retries integer, losses integer, kills integer, cancelled_for interval,
+  traceparent text, waited interval, age interval, signed_in boolean, steps integer, child boolean)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off -- the order must come from the index
   set jit = off -- such a plan looks expensive, and Postgres would compile it for longer than it runs
@@ -159,7 +160,8 @@ begin
       from (
         select c.id, c.kills from public.core_tool_calls c
         where c.status = 'queued' and c.level = this and c.run_at >= from_run and c.run_at <= worker.due
-          and (c.run_at <= at or c.run_at = c.created_at or c.retries > 0 and c.updated_at > at and c.run_at <= at + worker.clock_back)
+          and (c.run_at <= at or c.run_at = c.created_at
+            or c.updated_at > at and (c.run_at <= c.updated_at or c.retries > 0 and c.run_at <= at + worker.clock_back))
           and (c.kills < 2 or p_suspect and coalesce(c.id = suspect, true)) and (c.needs is null or c.needs = any (worker.can))
           and (c.steps = 0 and c.parent_step is null or worker.knows_steps)
         order by c.level, c.run_at, c.seq
@@ -186,7 +188,7 @@ begin
     select c.id, c.events, at, 'claimed', c.attempt, p_worker from claimed c
   )
   select c.id, coalesce(c.tool_name, ''), coalesce(c.input, 'null')::text, c.attempt, c.idempotency_key, c.session_id, c.created_by,
-         c.level, c.run_at, c.seq, c.retries, c.losses, c.kills, c.cancel_requested_at is not null, c.traceparent, at - c.run_at, c.signed_in,
+         c.level, c.run_at, c.seq, c.retries, c.losses, c.kills, case when c.cancel_requested_at is not null then greatest(at - c.cancel_requested_at, '0') end, c.traceparent, at - c.run_at, at - c.created_at, c.signed_in,
          c.steps, c.parent_step is not null
   from claimed c;
 end
@@ -493,7 +495,7 @@ $$;
 ------------------------------------------------------------------------------------------------------------------------
 
 -- Asks for a call's end; in the schema public, for frontends to call. Returns `cancelled` when the call ended at once,
--- `requested` when it is running, or the status in which it had ended before. A caller with a token can cancel its own calls;
+-- `requested` when it is running or has made progress, or the status in which it had ended before. A caller with a token can cancel its own calls;
 -- service_role, and a session without a token, any. PT404 is PostgREST's way to answer with the HTTP status 404.
 create or replace function public.cancel_tool_call(id uuid) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -519,23 +521,29 @@ declare
   call    record;
   failure jsonb;
 begin
-  select c.id, c.status, c.attempt, c.losses, c.steps,
+  select c.id, c.status, c.attempt, c.losses, c.steps, c.waits_for,
     coalesce(c.tool_name, '') as tool_name, c.cancel_requested_at into call
   from public.core_tool_calls c where c.id = p_call;
-  if call.status = 'running' then
-    if call.cancel_requested_at is null then
-      with asked as (
-        update public.core_tool_calls c set cancel_requested_at = at, updated_at = at, events = c.events + 1
-        where c.id = call.id returning c.events
-      )
-      insert into public.core_tool_events (call_id, seq, at, event, attempt)
-      select call.id, events, at, 'cancel_requested', call.attempt from asked;
-      perform gem.notify('cancel'); -- its worker listens, or sees it at the next heartbeat
-    end if;
-    return 'requested';
-  end if;
   if gem.is_final(call.status) then
     return call.status;
+  elsif call.status = 'running' or call.steps > 0 and call.cancel_requested_at is null and call.waits_for is distinct from 'key' then
+    if call.cancel_requested_at is null then
+      with asked as (
+        update public.core_tool_calls c
+        set cancel_requested_at = at, updated_at = at, events = c.events + 1, run_at = least(c.run_at, at) -- no pause of a retry keeps it
+        where c.id = call.id returning c.events, c.run_at
+      )
+      insert into public.core_tool_events (call_id, seq, at, event, attempt, data)
+      select call.id, events, at, 'cancel_requested', call.attempt, jsonb_build_object('run_at', run_at) from asked;
+      if call.status = 'running' then
+        perform gem.notify('cancel'); -- its worker listens, or sees it at the next heartbeat
+      elsif call.status = 'waiting' then
+        perform gem.wake(call.id, null);
+      else
+        perform gem.wake_workers('again');
+      end if;
+    end if;
+    return 'requested';
   end if;
 
   failure := jsonb_build_object('error_code', 'cancelled',

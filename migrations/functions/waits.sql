@@ -19,12 +19,12 @@ $$;
 -- Makes the calls of p_start, [{id, name, tool, input, traceparent}], and waits until p_need of the names p_for have come. Returns
 --   here       they have, or p_need is 0
 --   parked     the call waits (running → waiting), and is no longer the attempt's
---   cancelled  someone asked for its end, and nothing was done
+--   cancelled  someone asked for its end, and nothing was done. With p_cleanup the call waits all the same, for an hour after that at most
 -- p_until has times for some of the names: {name: milliseconds from now, or the time itself}. p_for_what is what waits_for says.
--- p_effects are those of steps that were not kept. steps is the call's count of them by then. A call whose name is there is not made again. GM003: the
+-- p_deadline is how many milliseconds after its insert the call is woken in any case. p_effects are those of steps that were not kept. steps is the call's count of them by then. A call whose name is there is not made again. GM003: the
 -- call is a child of a child and so on, too deep to have children.
 create or replace function gem.wait(p_call uuid, p_attempt integer, p_worker text, p_start jsonb, p_for_what text, p_for text[], p_need integer,
-  p_until jsonb, p_effects jsonb, out verdict text, out steps integer)
+  p_until jsonb, p_effects jsonb, p_cleanup boolean default false, p_deadline bigint default null, out verdict text, out steps integer)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at        timestamptz;
@@ -35,7 +35,8 @@ declare
   missing   text[]; -- of p_for
   deadlines jsonb;
 begin
-  select c.id, c.events, c.steps, c.session_id, c.created_by, c.signed_in, c.priority, c.traceparent, c.cancel_requested_at into call
+  select c.id, c.events, c.steps, c.session_id, c.created_by, c.signed_in, c.priority, c.traceparent, c.created_at, c.cancel_requested_at,
+    c.cancel_requested_at + interval '1 hour' as cleaned_up into call
   from public.core_tool_calls c
   where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false) for no key update;
   if not found then
@@ -49,7 +50,7 @@ begin
     union
     select n from public.core_tool_events e, jsonb_array_elements_text(e.data -> 'names') n
     where e.call_id = p_call and e.event = 'timed_out' and n = any (p_for));
-  if call.cancel_requested_at is not null and cardinality(here) < p_need then
+  if cardinality(here) < p_need and (call.cleaned_up <= at or call.cancel_requested_at is not null and not p_cleanup) then
     verdict := 'cancelled';
     return;
   end if;
@@ -100,7 +101,8 @@ begin
   missing := array(select n from unnest(p_for) with ordinality f (n, place) where n <> all (here || late) order by place);
   update public.core_tool_calls c
   set status = 'waiting', waits_for = p_for_what, waits = missing, need = p_need - cardinality(here) - cardinality(late),
-      wake_at = (select min(d.value::timestamptz) from jsonb_each_text(deadlines) d where d.key <> all (late)),
+      wake_at = least(call.cleaned_up, call.created_at + (p_deadline || ' milliseconds')::interval,
+        (select min(d.value::timestamptz) from jsonb_each_text(deadlines) d where d.key <> all (late))),
       claimed_by = null, claimed_at = null, steps = c.steps + made + 1, retries = 0, losses = 0, kills = 0, updated_at = at, events = c.events + made + 1
   where c.id = p_call returning c.steps into steps;
   insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
@@ -118,12 +120,8 @@ declare
   at   timestamptz;
   call record;
 begin
-  begin
-    select c.status, c.attempt, c.events, c.need - 1 as need, c.status = 'waiting' and p_name = any (c.waits) as awaited into call
-    from public.core_tool_calls c where c.id = p_call for no key update;
-  exception when lock_not_available then
-    return false;
-  end;
+  select c.status, c.attempt, c.events, c.need - 1 as need, c.status = 'waiting' and p_name = any (c.waits) as awaited into call
+  from public.core_tool_calls c where c.id = p_call for no key update;
   if call.status is null or gem.is_final(call.status) then
     return true;
   end if;
@@ -139,6 +137,8 @@ begin
     perform gem.wake(p_call, p_worker);
   end if;
   return true;
+exception when lock_not_available then
+  return false;
 end
 $$;
 
@@ -155,21 +155,26 @@ begin
 end
 $$;
 
--- Puts a call that waits for something to come back into the queue, at its place: among background calls if its caller has come to crowd.
+-- Puts a call that waits for something to come back into the queue, at its place: among background calls if its caller has come to crowd. It
+-- waits for nobody: a level that is not there yet may be another transaction's, and -500 is there.
 create or replace function gem.wake(p_call uuid, p_worker text) returns void language plpgsql as $$
 declare
-  at   timestamptz := gem.now();
-  call record;
+  at    timestamptz := gem.now();
+  place integer;
+  call  record;
 begin
+  select case when c.created_by is null or c.priority <= -500 then c.priority else gem.level_of(c.created_by, c.priority) end into place
+  from public.core_tool_calls c where c.id = p_call;
+  if not exists (select from gem.levels l where l.level = place) then
+    place := -500;
+  end if;
   update public.core_tool_calls c
-  set status = 'queued', waits_for = null, waits = null, need = null, wake_at = null, updated_at = at, events = c.events + 1,
-      run_at = least(c.run_at, at), -- the clock may have gone back since a retry
-      level = case when c.created_by is null or c.priority <= -500 then c.priority else gem.level_of(c.created_by, c.priority) end
+  set status = 'queued', waits_for = null, waits = null, need = null, wake_at = null, updated_at = at, events = c.events + 1, level = place,
+      run_at = least(c.run_at, at) -- the clock may have gone back since a retry
   where c.id = p_call and c.status = 'waiting'
-  returning c.events, c.attempt, c.run_at, c.level into call;
+  returning c.events, c.attempt, c.run_at into call;
   insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
   values (p_call, call.events, at, 'woken', call.attempt, p_worker, jsonb_build_object('run_at', call.run_at));
-  insert into gem.levels select call.level where not exists (select from gem.levels l where l.level = call.level) on conflict do nothing;
   perform gem.wake_workers('again');
 end
 $$;
@@ -177,7 +182,7 @@ $$;
 -- Goes through calls whose time has come, up to p_limit and for about a second: those that wait go on; those that have ended tell their parents,
 -- and end their children. Returns how many there were. A call that cannot be dealt with is looked at again a minute later.
 create or replace function gem.run_timers(p_worker text, p_limit integer) returns integer
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '1s' as $$
 declare
   at    timestamptz := gem.now();
   ids   uuid[];
@@ -203,7 +208,7 @@ begin
         else
           perform gem.end_family(this, at, p_worker);
         end if;
-      exception when serialization_failure or deadlock_detected then
+      exception when serialization_failure or deadlock_detected or lock_not_available then
         update public.core_tool_calls c set wake_at = at + interval '1 second' where c.id = this;
       when others then
         raise warning 'gem: the timer of call % is passed over: %', this, sqlerrm;
@@ -262,7 +267,7 @@ begin
   for child in
     select k.id from public.core_tool_calls k
     where k.parent_call_id = p_call and k.parent_step is not null
-      and (k.status in ('queued', 'waiting') or k.status = 'running' and k.cancel_requested_at is null)
+      and k.status in ('queued', 'running', 'waiting') and k.cancel_requested_at is null
     limit 100 for no key update skip locked
   loop
     perform gem.cancel(child.id);
@@ -271,10 +276,10 @@ begin
   where c.id = p_call and (c.wake_at is not null or exists (
     select from public.core_tool_calls k
     where k.parent_call_id = p_call and k.parent_step is not null
-      and (k.status in ('queued', 'waiting') or k.status = 'running' and k.cancel_requested_at is null)));
+      and k.status in ('queued', 'running', 'waiting') and k.cancel_requested_at is null));
 end
 $$;
 
 select gem.grant_to('gem_worker', 'execute on function
-  gem.wait(uuid, integer, text, jsonb, text, text[], integer, jsonb, jsonb), gem.run_timers(text, integer)');
+  gem.wait(uuid, integer, text, jsonb, text, text[], integer, jsonb, jsonb, boolean, bigint), gem.run_timers(text, integer)');
 revoke all on all functions in schema gem from public;

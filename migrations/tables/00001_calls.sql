@@ -115,6 +115,7 @@ create table if not exists gem.roles (
 
 -- The levels that any call ever had: a claim goes through them in turn. Rows stay.
 create table if not exists gem.levels (level integer primary key);
+insert into gem.levels values (0), (-500) on conflict do nothing; -- what most calls have, and those of callers that crowd
 
 -- The limits of signed-in users, one row. service_role and SQL have the wider bounds of functions/guards.sql.
 create table if not exists gem.limits (

@@ -30,6 +30,8 @@ create index if not exists gem_receipts_replays on public.core_tool_receipts (re
 create index if not exists gem_receipts_not_succeeded on public.core_tool_receipts (created_at desc) where status <> 'succeeded';
 -- One entry a call, written when it is inserted: os.audit_log_search and gem prune begin with these.
 create index if not exists gem_events_first on public.core_tool_events (at) where seq = 1;
+-- What a user answered lately, which its limits count.
+create index if not exists gem_events_answered on public.core_tool_events ((data ->> 'by'), at) where event = 'answered';
 -- Who is alive, who died lately, and whose row may go: whatever asks is not kept by rows of workers that are long dead.
 create index if not exists gem_workers_alive on public.core_workers (alive_until);
 
