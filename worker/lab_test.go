@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"cmp"
 	"context"
 	"database/sql/driver"
 	"encoding/json"
@@ -309,6 +310,7 @@ type tool struct {
 	keyField string
 	onOther  string
 	timeout  time.Duration // ten minutes: none is to be hit unless a test says so
+	deadline time.Duration // thirty days
 	attempts int           // 3
 	calls    []string
 
@@ -345,7 +347,7 @@ func labRegistry(version string, tools ...tool) []byte {
 			"output_schema": object{"type": "object", "required": []string{"text"},
 				"properties": object{"text": text, "extra": object{"not": object{"const": 1}}}},
 			"idempotency": idempotency, "timeout_ms": tl.timeout.Milliseconds(), "permissions": append([]string{}, tl.permissions...),
-			"calls": append([]string{}, tl.calls...), "retry": object{"max_attempts": tl.attempts, "backoff_ms": 1},
+			"calls": append([]string{}, tl.calls...), "deadline_ms": cmp.Or(tl.deadline, 24*time.Hour*30).Milliseconds(), "retry": object{"max_attempts": tl.attempts, "backoff_ms": 1},
 		})
 	}
 	encoded, err := json.Marshal(object{"version": version, "tools": entries})

@@ -15,10 +15,12 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/audit"
+	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/worker"
 	"github.com/google/go-cmp/cmp"
 )
@@ -26,12 +28,20 @@ import (
 // Tree is a domain whose tree.run makes calls and waits for them. The text of its input says how, in words separated by semicolons:
 //
 //	start NAME TOOL [THEN]    wait NAME [MILLISECONDS]    all NAME...    first NAME...    sleep NAME MILLISECONDS    step NAME [once]
+//	hold: until its context ends                          undo NAME [later | forever]: if it was cancelled, waits first
 //	ask NAME [BY...]          hear NAME                   approve NAME TOOL [BY...]       approved NAME APPROVAL [INPUT]
 //	down N                    writes a row, makes a call of itself with one less, and waits for it
 type Tree struct{ *Lab }
 
 func (r Tree) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, error) {
 	var came []string
+	var cancelled error
+	note := func(text string, err error) {
+		if errors.Is(err, handlers.ErrCancelled) || err != nil && ctx.Err() != nil {
+			cancelled = err
+		}
+		came = append(came, said(text, err))
+	}
 	children := map[string]awaited{}
 	approvals := map[string]*handlers.Child[handlers.Decision]{}
 	for line := range strings.SplitSeq(in.Text, ";") {
@@ -74,7 +84,7 @@ func (r Tree) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, erro
 			if len(text) > 1000 {
 				text = fmt.Sprint(len(text))
 			}
-			came = append(came, said(text, err))
+			note(text, err)
 		case "all":
 			var of []handlers.Awaited
 			for _, n := range strings.Fields(line)[1:] {
@@ -89,10 +99,10 @@ func (r Tree) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, erro
 				of = append(of, children[n])
 			}
 			i, err := handlers.First(ctx, of...)
-			came = append(came, said("first "+words[1+i], err))
+			note("first "+words[1+i], err)
 		case "sleep":
 			ms, _ := strconv.Atoi(then)
-			came = append(came, said("slept", handlers.Sleep(ctx, d, name, time.Duration(ms)*time.Millisecond)))
+			note("slept", handlers.Sleep(ctx, d, name, time.Duration(ms)*time.Millisecond))
 		case "step":
 			text, err := handlers.Step(ctx, d, name, func(context.Context) (string, error) {
 				r.mu.Lock()
@@ -104,7 +114,26 @@ func (r Tree) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, erro
 				}
 				return name, nil
 			})
-			came = append(came, said(text, err))
+			note(text, err)
+		case "hold":
+			r.began <- "hold"
+			<-ctx.Done()
+		case "undo":
+			if cancelled == nil {
+				continue
+			}
+			ctx := context.WithoutCancel(ctx)
+			if then != "" {
+				_ = handlers.Sleep(ctx, d, "before "+name, map[string]time.Duration{"later": time.Millisecond, "forever": 24 * time.Hour}[then])
+			}
+			_, err := handlers.Step(ctx, d, "undo "+name, func(ctx context.Context) (string, error) {
+				r.mu.Lock()
+				r.sent = append(r.sent, "undo "+name)
+				r.mu.Unlock()
+				d.Sent("test", "undo "+name, d.ID)
+				return "", ctx.Err()
+			})
+			note("undone", err)
 		case "down":
 			if _, err := handlers.StepTx(ctx, d, "row", func(ctx context.Context, tx handlers.Tx) (int, error) {
 				_, err := tx.Exec(ctx, "insert into lab_rows (text) values ($1)", d.ID)
@@ -114,11 +143,11 @@ func (r Tree) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, erro
 			}
 			if n, _ := strconv.Atoi(name); n > 0 {
 				done, err := handlers.Start[Done](d, "below", "tree.run", Task{Text: fmt.Sprint("down ", n-1)}).Wait(ctx)
-				came = append(came, said(name+" "+done.Text, err))
+				note(name+" "+done.Text, err)
 			}
 		}
 	}
-	return Done{Text: strings.Join(came, ", ")}, nil
+	return Done{Text: strings.Join(came, ", ")}, cancelled
 }
 
 // awaited is something that a handler waits for.
@@ -473,6 +502,140 @@ func TestACallWaitsWithoutAWorker(t *testing.T) {
 		if !strings.Contains(string(r.Effects), `"recipient": "`+effect+`"`) {
 			t.Errorf("the effects lack %s: %s", effect, r.Effects)
 		}
+	}
+	sound(t, env)
+}
+
+// A handler is told of the request wherever it is, and may clean up.
+func TestACancelledHandlerCleansUp(t *testing.T) {
+	t.Parallel()
+	for name, script := range map[string]string{
+		"that waits for a call":    "step a; start x lab.send gate; wait x; undo a",
+		"that waits for an answer": "step a; ask x; wait x; undo a",
+		"that sleeps":              "step a; sleep x 3600000; undo a",
+		"that begins a step":       "step a; hold; step b; undo a",
+		"twice over":               "step a; sleep x 3600000; undo a; undo b",
+		"and waits":                "step a; sleep x 3600000; undo a later; undo b",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env, lab := startTree(t, nil)
+			env.StartWorker()
+			id := startTreeCall(env, script)
+			if strings.Contains(script, "hold") {
+				lab.awaitBegin(t)
+			} else {
+				env.Until("it to wait", func() bool { return slices.Contains(env.Journal(id), "waiting") })
+			}
+			came, err := client.Cancel(t.Context(), env.DB, id)
+			if err != nil || came != client.CancelRequested {
+				t.Fatal(came, err)
+			}
+			r := env.Await(id)
+			e := handlertest.ErrorOf(t, r)
+			undone := strings.Count(script, "undo")
+			if e.Code != receipts.Cancelled || strings.Count(string(r.Effects), `"recipient": "undo`) != undone {
+				t.Errorf("%+v, %s", e, r.Effects)
+			}
+			sent := slices.DeleteFunc(lab.sentSoFar(), func(what string) bool { return what == "x" }) // of the child
+			if len(sent) != 1+undone || sent[0] != "a" || sent[1] != "undo a" {
+				t.Errorf("it did %v", sent)
+			}
+			env.Until("all to end", func() bool {
+				return number(t, env, "select count(*) from core_tool_calls where status in ('queued', 'running', 'waiting') and cancel_requested_at is null") == 0
+			})
+			sound(t, env)
+		})
+	}
+}
+
+// Nobody runs it, or its handler takes too long to clean up.
+func TestACallThatIsCancelledAgainEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	env, _ := startTree(t, nil)
+	w := env.StartWorker()
+	id := startTreeCall(env, "step a; sleep x 3600000; undo a")
+	env.Until("it to wait", func() bool { return slices.Contains(env.Journal(id), "waiting") })
+	w.Stop()
+	for _, want := range []client.Cancellation{client.CancelRequested, client.Cancelled, "failed"} {
+		if came, err := client.Cancel(t.Context(), env.DB, id); err != nil || came != want {
+			t.Errorf("it came to %s, %v, want %s", came, err, want)
+		}
+	}
+	if e := handlertest.ErrorOf(t, env.Await(id)); e.Code != receipts.Cancelled {
+		t.Errorf("%+v", e)
+	}
+	sound(t, env)
+}
+
+// After an hour the handler has no more time to clean up, whatever it waits for.
+func TestCleaningUpTakesAnHourAtMost(t *testing.T) {
+	t.Parallel()
+	env, lab := startTree(t, nil)
+	env.StartWorker()
+	id := startTreeCall(env, "step a; sleep x 3600000; undo a forever; undo b")
+	env.Until("it to wait", func() bool { return slices.Contains(env.Journal(id), "waiting") })
+	if _, err := client.Cancel(t.Context(), env.DB, id); err != nil {
+		t.Fatal(err)
+	}
+	env.Until("it to wait again", func() bool {
+		return number(t, env, "select count(*) from core_tool_calls where id = $1 and status = 'waiting' and cancel_requested_at is not null", id) == 1
+	})
+	env.Pass(time.Hour)
+	if e := handlertest.ErrorOf(t, env.Await(id)); e.Code != receipts.Cancelled {
+		t.Errorf("%+v", e)
+	}
+	if sent := lab.sentSoFar(); !slices.Equal(sent, []string{"a"}) {
+		t.Errorf("it did %v", sent)
+	}
+	sound(t, env)
+}
+
+func TestACallEndsAtItsDeadline(t *testing.T) {
+	t.Parallel()
+	for name, script := range map[string]string{"that sleeps": "step a; sleep x 86400000", "that waits for an answer": "step a; hear x; wait x", "that runs": "step a; hold; step b"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env, lab := startTree(t, nil, tool{name: "tree.run", calls: []string{"lab.*"}, deadline: map[bool]time.Duration{true: 500 * time.Millisecond, false: time.Hour}[name == "that runs"]})
+			env.StartWorker()
+			id := startTreeCall(env, script)
+			if name == "that runs" {
+				lab.awaitBegin(t)
+			} else {
+				env.Until("it to wait", func() bool { return slices.Contains(env.Journal(id), "waiting") })
+				env.Pass(time.Hour)
+			}
+			if e := handlertest.ErrorOf(t, env.Await(id)); e.Code != receipts.Timeout || !strings.Contains(string(e.Details), "deadline_ms") {
+				t.Errorf("%+v", e)
+			}
+			sound(t, env)
+		})
+	}
+}
+
+// Whatever the registry says by then: the first run went on with the refusal.
+func TestARefusedCallStaysRefused(t *testing.T) {
+	t.Parallel()
+	env, lab := startTree(t, nil, tool{name: "tree.run"})
+	w := env.StartWorker()
+	id := startTreeCall(env, "start a lab.send; wait a; step b; hear c; wait c; first a; wait a")
+	env.Until("it to wait", func() bool { return slices.Contains(env.Journal(id), "waiting") })
+	w.Stop()
+	env.StartWorker(func(o *worker.Options) {
+		reg, err := registry.Parse(asking(labRegistry("1.0.1", tool{name: "tree.run", calls: []string{"lab.*"}}, tool{name: "lab.send"})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Registry = reg
+	})
+	if err := answerAs(t, env, "ada", id, "go", "c"); err != nil {
+		t.Fatal(err)
+	}
+	if got := textOf(t, env.Await(id)); got != "not_allowed, b, go by ada, first a, not_allowed" {
+		t.Errorf("got %q", got)
+	}
+	if sent := lab.sentSoFar(); !slices.Equal(sent, []string{"b"}) {
+		t.Errorf("it did %v", sent)
 	}
 	sound(t, env)
 }
