@@ -38,6 +38,8 @@ const (
 	ForCalls WaitsFor = "calls"
 	// ForAnswer is said of a waiting call: somebody has to answer it.
 	ForAnswer WaitsFor = "answer"
+	// ForCode is said of a waiting call: no program that took it could go on with it. Misfit says why.
+	ForCode WaitsFor = "code"
 )
 
 // Explanation says where a call stands, and why.
@@ -65,6 +67,9 @@ type Explanation struct {
 	KeyHolder *Call
 	// Children are the open calls of its handler, if the call waits for such: the first few.
 	Children []Call
+	// Misfit says why no program could go on with a call that waits for code: what does not fit under which name of its journal, which is empty
+	// where the tool or its handler is missing.
+	Misfit struct{ Name, Message string }
 	// Answers are the names for which the call waits, if it waits for answers: see [Answer].
 	Answers []string
 	// Receipt says how and why a call ended; nil before that.
@@ -104,6 +109,10 @@ func (e *Explanation) waiting(ctx context.Context, db DB) (err error) {
 	switch e.Call.WaitsFor {
 	case "time":
 		e.WaitsFor = ForTime
+	case "code":
+		e.WaitsFor = ForCode
+		return db.QueryRow(ctx, `select coalesce(data #>> '{code,name}', ''), coalesce(data #>> '{code,message}', '') from public.core_tool_events
+			where call_id = $1 and event = 'waiting' order by seq desc limit 1`, e.Call.ID).Scan(&e.Misfit.Name, &e.Misfit.Message)
 	case "answer":
 		e.WaitsFor = ForAnswer
 		return db.QueryRow(ctx, "select array(select ltrim(n, '#') from unnest(waits) n where n like '#%') from public.core_tool_calls where id = $1", e.Call.ID).

@@ -37,6 +37,10 @@ type Journal interface {
 	Digest(tool string, input json.RawMessage) (string, error)
 	// Wait returns when so many of the names have come. Where they have not, it does not return: it ends the goroutine.
 	Wait(ctx context.Context, need int, names []Await) error
+	// DoesNotFit ends the attempt, and does not return: the call waits for a program whose code fits what the journal has under a name.
+	DoesNotFit(name, why string)
+	// Version returns the version of the code that the journal has under a name: 0 where runs passed there without one.
+	Version(name string, current int) int
 	// Came returns what came under a name, and whether anything did.
 	Came(name string) (Came, bool)
 }
@@ -92,13 +96,19 @@ func step[T any](ctx context.Context, d *Durable, kind StepKind, name string, do
 		return result, err
 	}
 	if err := json.Unmarshal(encoded, &result); err != nil {
-		return result, &Failure{
-			Message: fmt.Sprintf("The journal has a result of the step %s that does not fit %T: %v", name, result, err),
-			Details: map[string]string{"reason": "step_does_not_fit"},
-		}
+		d.journal.DoesNotFit(name, fmt.Sprintf("The result of the step does not fit %T: %v", result, err))
 	}
 	return result, nil
 }
+
+// Version says which code the call runs where it differs from code that calls may have begun with: current where this run is the first to come
+// here, and then in every later one; 0 where an earlier run passed here when the code did not ask yet. It is for changes that the journal
+// would not fit:
+//
+//	if handlers.Version(call, "ask first", 1) >= 1 {
+//		…
+//	}
+func Version(d *Durable, name string, current int) int { return d.journal.Version(name, current) }
 
 // encode writes a value as JSON, without escaping what only HTML would need.
 func encode(value any) (json.RawMessage, error) {

@@ -124,11 +124,11 @@ func (c *Child[T]) result() (result T, err error) {
 	if err == nil {
 		err = json.Unmarshal(encoded, &result)
 	}
+	if err != nil && c.field == "value" { // nobody has checked it
+		return result, &Failure{Code: "answer_does_not_fit", Message: fmt.Sprintf("The answer does not fit %T: %v", result, err)}
+	}
 	if err != nil {
-		return result, &Failure{
-			Message: fmt.Sprintf("The result of the call %s does not fit %T: %v", c.name, result, err),
-			Details: map[string]string{"reason": "result_does_not_fit", "call_id": c.id},
-		}
+		c.call.journal.DoesNotFit(c.name, fmt.Sprintf("The result of the call %s does not fit %T: %v", c.id, result, err))
 	}
 	return result, nil
 }

@@ -10,6 +10,15 @@ import (
 type Effects struct {
 	handlers.Effects
 	Idempotency Idempotency `json:"idempotency"`
+	Durable     *Durable    `json:"durable,omitempty"` // of a durable handler that ran
+}
+
+// Durable is what a receipt's effects say about the journal of a durable handler.
+type Durable struct {
+	Steps int `json:"steps"` // that ended
+	Calls int `json:"calls"` // that it made, or could not make
+	// Unread are names in the journal to which the last run did not come, a hundred at most: code that is gone had made them.
+	Unread []string `json:"unread,omitempty"`
 }
 
 // Idempotency is what a receipt's effects say about the key of its call.

@@ -22,6 +22,7 @@ type end struct {
 	how     how
 	outcome receipts.Outcome // of a receipt
 	reason  error            // of a retry, and of a call that is left to recovery
+	misfit  store.Misfit     // of a call that waits for code
 	again   time.Time        // when a retried call may run again: set by write
 }
 
@@ -32,7 +33,8 @@ const (
 	receipted      how = "receipt"          // the call gets its receipt
 	retried        how = "retried"          // after a transient error it goes back into the queue, to run again later
 	released       how = "released"         // the worker stops: it goes back into the queue at once
-	waiting        how = "waiting"          // another call runs with its key
+	waiting        how = "waiting"          // another call runs with its key, or its handler waits
+	waitingForCode how = "waiting_for_code" // this program cannot go on with it: it waits for another
 	leftToOthers   how = "left_to_others"   // other workers know its tool: it is back in the queue, for them
 	notHeld        how = "not_held"         // the call is another attempt's, or has ended: nothing is written
 	leftToRecovery how = "left_to_recovery" // the end could not be written; the call stays running until this worker has stopped
@@ -73,6 +75,10 @@ func (a *attempt) write(e *end) *end {
 	case released:
 		err = a.persist(context.Background(), "hand the call over", func(ctx context.Context) error {
 			return store.Release(ctx, a.options.Calls, a.Attempt, a.notKept())
+		})
+	case waitingForCode:
+		err = a.persist(context.Background(), "put the call aside", func(ctx context.Context) error {
+			return store.WaitForCode(ctx, a.options.Calls, a.Attempt, e.misfit, a.notKept())
 		})
 	}
 	switch {
@@ -206,7 +212,7 @@ const maxKeyValue = 1 << 10
 func (a *attempt) final(outcome receipts.Outcome) store.Final {
 	var effects receipts.Effects
 	if a.steps != nil {
-		effects.Effects = a.steps.effects()
+		effects.Effects, effects.Durable = a.steps.effects(), a.steps.summary()
 	}
 	if a.call != nil && !a.handler.Durable {
 		own := a.call.Effects()
@@ -322,6 +328,8 @@ func (a *attempt) tell(e *end) {
 	switch e.how {
 	case waiting:
 		fields = append(fields, zap.String("key", a.key))
+	case waitingForCode:
+		fields = append(fields, zap.String("name", e.misfit.Name), zap.String("error", e.misfit.Message))
 	case retried:
 		reason := value.Shorten(publicMessage(e.reason), 500)
 		fields = append(fields, zap.Duration("again_in", time.Until(e.again)), zap.String("error", reason))

@@ -80,7 +80,14 @@ func (a *attempt) decide(ctx context.Context) *end {
 			return end
 		}
 	}
-	if a.handler, bound = a.options.Handlers.For(a.tool.Name); !bound {
+	a.handler, bound = a.options.Handlers.For(a.tool.Name)
+	switch without := !bound || !a.handler.Durable; {
+	case a.Steps > 0 && without && a.Cancelled:
+		return a.cancelledBefore()
+	case a.Steps > 0 && without:
+		return a.withoutCode(fmt.Sprintf("The program has no durable handler for %s.", a.tool.Name))
+	}
+	if !bound {
 		return ended(receipts.Unconfigured(fmt.Sprintf("The tool %s is registered, but this worker has no handler for it.", a.tool.Name), nil,
 			[]string{"Write the handler: see docs/tools.md.", "Deploy the worker with it, and make the call again."}))
 	}
@@ -134,6 +141,11 @@ func (a *attempt) cancelledBefore() *end {
 	return failed(receipts.Cancelled, message, nil)
 }
 
+// withoutCode leaves a call that made progress to a program that knows it.
+func (a *attempt) withoutCode(message string) *end {
+	return &end{how: waitingForCode, misfit: store.Misfit{Message: message}}
+}
+
 // leaveUnknown leaves a call of a tool that this registry lacks to a worker whose registry has it. If none has lived for some minutes,
 // nobody knows the tool.
 func (a *attempt) leaveUnknown(ctx context.Context) *end {
@@ -149,6 +161,10 @@ func (a *attempt) leaveUnknown(ctx context.Context) *end {
 		return &end{how: released}
 	case left:
 		return &end{how: leftToOthers}
+	case a.Steps > 0 && a.Cancelled:
+		return a.cancelledBefore()
+	case a.Steps > 0:
+		return a.withoutCode(fmt.Sprintf("The registry %s has no tool %q.", a.options.Registry.Version, value.Shorten(a.Tool, 200)))
 	}
 	registry := a.options.Registry
 	if a.Losses > 0 {

@@ -3,7 +3,6 @@ package worker
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/receipts"
@@ -20,8 +19,11 @@ type stepData struct {
 	Tool    string                  `json:"tool,omitempty"`           // of a call that was refused
 }
 
-// refusedCall is the kind of a call that could not be made.
-const refusedCall handlers.StepKind = "call"
+// The kinds of what the journal has in the form of a step, besides those of handlers.
+const (
+	refusedCall handlers.StepKind = "call"    // one that could not be made
+	codeVersion handlers.StepKind = "version" // that of the code
+)
 
 // describe sets what a step came to. err is plain.
 func (d *stepData) describe(result json.RawMessage, err error) {
@@ -51,14 +53,11 @@ func (d *stepData) describe(result json.RawMessage, err error) {
 }
 
 // outcome is what a step returns whose end is in the journal.
-func (d *stepData) outcome(kind handlers.StepKind) (json.RawMessage, error) {
+func (d *stepData) outcome() (json.RawMessage, error) {
 	switch {
-	case d.Kind != kind:
-		return nil, handlers.Fail("step_does_not_fit", fmt.Sprintf("The journal has a step %s of the kind %s, and the handler asks for one of the kind %s.",
-			d.Name, d.Kind, kind))
 	case d.Missing != nil:
 		return nil, d.Missing
-	case d.Error != nil && d.Error.Code == receipts.OutcomeUnknown && kind == handlers.AtMostOnce:
+	case d.Error != nil && d.Error.Code == receipts.OutcomeUnknown && d.Kind == handlers.AtMostOnce:
 		return nil, handlers.ErrUnknown
 	case d.Error != nil:
 		return nil, &handlers.Failure{Code: string(d.Error.Code), Message: d.Error.Message, Details: d.Error.Details}

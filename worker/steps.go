@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -47,6 +49,8 @@ type steps struct {
 	events       int
 	bytes        int
 	used         map[string]int   // how often this run came to a name
+	read         map[string]bool  // the names to which this run came
+	seqs         map[string]int   // the names to which earlier runs came, and where the journal has them
 	running      int              // steps
 	kept         handlers.Effects // of steps whose end is in the journal, and of earlier attempts
 	tried        handlers.Effects // of steps that were not kept: they are written with the end of the attempt
@@ -68,7 +72,7 @@ var errLeft = errors.New("the attempt has ended in the middle of a step")
 
 func newSteps(a *attempt) *steps {
 	return &steps{attempt: a, turns: semaphore.NewWeighted(allTurns), began: map[string]stepData{}, ended: map[string]stepData{},
-		used: map[string]int{}, events: a.Steps, waits: newWaits()}
+		used: map[string]int{}, read: map[string]bool{}, seqs: map[string]int{}, events: a.Steps, waits: newWaits()}
 }
 
 // readSteps reads the steps of the attempts before this one.
@@ -89,15 +93,15 @@ func (a *attempt) readSteps(ctx context.Context) *end {
 		return &end{how: released} // and whoever claims it next reads them
 	}
 	for _, e := range events {
-		if err := a.steps.read(e); err != nil {
-			return failed(receipts.ExecutionError, fmt.Sprintf("The journal has an event that cannot be read, %d: %v.", e.Seq, err), nil)
+		if err := a.steps.take(e); err != nil {
+			return &end{how: waitingForCode, misfit: store.Misfit{Seq: e.Seq, Message: fmt.Sprintf("An event of the journal cannot be read: %v", err)}}
 		}
 	}
 	return nil
 }
 
-// read takes an event of the journal into account.
-func (s *steps) read(e store.Event) error {
+// take takes an event of the journal into account.
+func (s *steps) take(e store.Event) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen = e.Seq
@@ -107,6 +111,10 @@ func (s *steps) read(e store.Event) error {
 		return err
 	}
 	s.kept.Add(data.effects())
+	switch e.Event {
+	case store.StepBegan, store.StepEnded, store.Called:
+		s.passed(data.Name, e.Seq)
+	}
 	switch e.Event {
 	case store.StepBegan:
 		s.began[data.Name] = data
@@ -219,7 +227,10 @@ func (s *steps) Step(ctx context.Context, kind handlers.StepKind, name string,
 	}
 	name, ended, found := s.find(name)
 	if found {
-		return ended.outcome(kind)
+		if ended.Kind != kind {
+			s.DoesNotFit(name, fmt.Sprintf("The journal has a step of the kind %s, and the handler asks for one of the kind %s.", ended.Kind, kind))
+		}
+		return ended.outcome()
 	}
 	turns := int64(1)
 	if kind == handlers.WithItsRows {
@@ -231,7 +242,7 @@ func (s *steps) Step(ctx context.Context, kind handlers.StepKind, name string,
 	}
 	defer exit(name)
 	if s.isChild(name) {
-		return nil, handlers.Fail("step_does_not_fit", fmt.Sprintf("The journal has a call under the name %s, and the handler asks for a step.", name))
+		s.DoesNotFit(name, "The journal has a call under this name, and the handler asks for a step.")
 	}
 	s.send()
 	data := stepData{Name: name, Kind: kind}
@@ -267,9 +278,67 @@ func (s *steps) find(name string) (unique string, data stepData, found bool) {
 func (s *steps) next(name string) string {
 	s.used[name]++
 	if n := s.used[name]; n > 1 {
-		return fmt.Sprintf("%s#%d", name, n)
+		name = fmt.Sprintf("%s#%d", name, n)
 	}
+	s.read[name] = true
 	return name
+}
+
+// DoesNotFit is that of [handlers.Journal].
+func (s *steps) DoesNotFit(name, why string) {
+	s.leave(&end{how: waitingForCode, misfit: store.Misfit{Name: name, Seq: s.seqOf(name), Message: why}})
+}
+
+// Version is that of [handlers.Journal].
+func (s *steps) Version(name string, current int) (version int) {
+	if err := checkName(name); err != nil {
+		panic(err)
+	}
+	name, data, found := s.find(name)
+	if found && data.Kind == codeVersion && json.Unmarshal(data.Result, &version) == nil {
+		return version
+	}
+	if found || s.isChild(name) {
+		s.DoesNotFit(name, "The journal has something else under this name, and the handler asks for a version.")
+	}
+	if len(s.unread()) > 0 { // an earlier run has gone on from here
+		return 0
+	}
+	exit, err := s.enter(context.Background(), 1)
+	if err != nil {
+		return current // nothing comes after it
+	}
+	defer exit(name)
+	s.send()
+	_ = s.write(store.StepEnded, &stepData{Name: name, Kind: codeVersion, Result: json.RawMessage(strconv.Itoa(current))})
+	return current
+}
+
+// unread are the names which the journal has, from earlier runs, and to which this run has not come.
+func (s *steps) unread() (names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name := range s.seqs {
+		if !s.read[name] {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// seqOf is where the journal first has a name; 0 if it does not.
+func (s *steps) seqOf(name string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seqs[name]
+}
+
+// passed takes note of a name of the journal to which an earlier run came. s.mu is locked.
+func (s *steps) passed(name string, seq int) {
+	if _, known := s.seqs[name]; !known {
+		s.seqs[name] = seq
+	}
 }
 
 // isStep reports whether the journal has a step of a name. s.mu is locked.
@@ -392,7 +461,7 @@ func (s *steps) runTx(ctx context.Context, data stepData, do func(context.Contex
 	if err == nil && tx.Open() {
 		if err = s.commit(tx, &data, result); err == nil {
 			ended = true
-			return data.outcome(data.Kind)
+			return data.outcome()
 		}
 	}
 	ended = true
@@ -461,7 +530,7 @@ func (s *steps) keep(ctx context.Context, data stepData, result json.RawMessage,
 	if refused != nil {
 		return nil, refused
 	}
-	return data.outcome(data.Kind)
+	return data.outcome()
 }
 
 // write writes an event of a step in a transaction of its own, and returns the error of data that Postgres refuses.
@@ -602,6 +671,20 @@ func (s *steps) effects() (all handlers.Effects) {
 	}
 	return all
 }
+
+// summary is what the receipt says of the journal.
+func (s *steps) summary() *receipts.Durable {
+	var unread []string
+	if s.call != nil { // it ran
+		unread = s.unread()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &receipts.Durable{Steps: len(s.ended), Calls: len(s.children), Unread: unread[:min(len(unread), maxUnread)]}
+}
+
+// maxUnread limits the names on a receipt.
+const maxUnread = 100
 
 // notKept are the effects that the journal lacks, and that no later run records again; nil if there are none.
 func (a *attempt) notKept() json.RawMessage {

@@ -52,8 +52,11 @@ func (s *steps) Start(name, tool string, input func() (json.RawMessage, error)) 
 		return "", "", err
 	}
 	unique, made, found, err := s.findChild(name, tool)
-	if found || err != nil {
-		return unique, made.ID, err
+	if err != nil {
+		s.DoesNotFit(unique, err.Error())
+	}
+	if found {
+		return unique, made.ID, nil
 	}
 	encoded, refusal := s.inputOf(tool, input)
 	made = child{ID: uuid.Must(uuid.NewV7()).String(), Tool: tool}
@@ -96,15 +99,11 @@ func (s *steps) findChild(name, tool string) (unique string, made child, found b
 	made, found = s.children[unique]
 	switch {
 	case found && made.Tool != tool:
-		err = handlers.Fail("step_does_not_fit", fmt.Sprintf("The journal has a call of %s under the name %s, and the handler makes one of %s.",
-			made.Tool, unique, tool))
+		err = fmt.Errorf("The journal has a call of %s under this name, and the handler makes one of %s.", made.Tool, tool) //nolint:staticcheck // a sentence
 	case !found && s.isStep(unique):
-		err = handlers.Fail("step_does_not_fit", fmt.Sprintf("The journal has a step under the name %s, and the handler makes a call.", unique))
+		err = errors.New("The journal has a step under this name, and the handler makes a call.") //nolint:staticcheck // a sentence
 	}
-	if err != nil {
-		return "", child{}, false, err
-	}
-	return unique, made, found, nil
+	return unique, made, found, err
 }
 
 // mayCall returns the error of a call that the handler may not make.
@@ -147,10 +146,12 @@ func (s *steps) Timer(name string) (unique string, err error) {
 		return "", err
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	unique = s.next(name)
-	if _, made := s.children[unique]; made || s.isStep(unique) {
-		return "", handlers.Fail("step_does_not_fit", fmt.Sprintf("The journal has something else under the name %s, where the handler sleeps.", unique))
+	_, made := s.children[unique]
+	misfit := made || s.isStep(unique)
+	s.mu.Unlock()
+	if misfit {
+		s.DoesNotFit(unique, "The journal has something else under this name, where the handler sleeps.")
 	}
 	return unique, nil
 }
@@ -349,7 +350,7 @@ func (s *steps) refuse(start store.Start, err error) {
 
 // takeRefused takes a call that was refused into account. s.mu is locked.
 func (s *steps) takeRefused(data stepData) {
-	_, err := data.outcome(refusedCall)
+	_, err := data.outcome()
 	s.children[data.Name] = child{Tool: data.Tool}
 	s.came[data.Name] = handlers.Came{Seq: first, Err: err}
 }
@@ -406,7 +407,7 @@ func (s *steps) readWhatCame() error {
 	})
 	s.leaveIf(err)
 	for _, e := range events {
-		if err := s.read(e); err != nil {
+		if err := s.take(e); err != nil {
 			return err
 		}
 	}
@@ -420,6 +421,7 @@ func (s *steps) readWait(e store.Event) error {
 		CallID string `json:"call_id"`
 		Tool   string
 		Names  []string
+		For    []string
 		Until  map[string]string
 	}
 	if err := json.Unmarshal(e.Data, &data); err != nil {
@@ -429,6 +431,9 @@ func (s *steps) readWait(e store.Event) error {
 	case store.Called:
 		s.children[data.Name] = child{ID: data.CallID, Tool: data.Tool}
 	case store.Parked:
+		for _, name := range data.For {
+			s.passed(name, e.Seq)
+		}
 		for name, at := range data.Until {
 			if _, known := s.until[name]; !known {
 				s.until[name] = at
@@ -436,6 +441,7 @@ func (s *steps) readWait(e store.Event) error {
 		}
 	case store.TimedOut:
 		for _, name := range data.Names {
+			s.passed(name, e.Seq)
 			s.comes(name, handlers.Came{Seq: e.Seq, Err: handlers.ErrTimeout})
 		}
 	case store.Answered:

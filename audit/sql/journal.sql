@@ -88,7 +88,7 @@ with event as (
     max(data ->> 'priority') filter (where seq = 1) as priority,
     -- An end of a call that nobody runs is a request to cancel too.
     max(at) filter (where last and event = 'failed' and before <> 'running') as ended_unrun_at,
-    max(case when data ? 'for' then 'call, answer or time' else 'key' end) filter (where last and event = 'waiting') as waits_for,
+    max(case when data ? 'for' then 'call, answer or time' when data ? 'code' then 'code' else 'key' end) filter (where last and event = 'waiting') as waits_for,
     max(data ->> 'key') filter (where last and event = 'waiting') as key,
     (max((data -> 'for')::text) filter (where last and event = 'waiting'))::jsonb as waits,
     max(data ->> 'receipt_id') filter (where last) as receipt,

@@ -32,7 +32,7 @@ with pair as (
         and coalesce(jsonb_typeof(effects -> 'messages_sent') = 'array', true)
         and coalesce(jsonb_typeof(effects -> 'files_written') = 'array', true)
         and coalesce(jsonb_typeof(effects -> 'external_calls') = 'array', true)
-        and coalesce(jsonb_typeof(effects -> 'idempotency') = 'object', true)) is not true then 'effects-form' end
+        and coalesce(jsonb_typeof(effects -> 'idempotency') = 'object', true) and coalesce(jsonb_typeof(effects -> 'durable') = 'object', true)) is not true then 'effects-form' end
   ) as names
   from pair
 )

@@ -238,10 +238,11 @@ func (e *Env) Question(callID string) (q client.Question) {
 	return q
 }
 
-// Answer answers a call as the owner of the database does, who may answer all but approvals: those take a row of gem.roles.
-func (e *Env) Answer(callID string, answer any) {
+// Answer answers a call as the owner of the database does, who may answer all but approvals: those take a row of gem.roles. name is that of a
+// handlers.Receive; a question has none.
+func (e *Env) Answer(callID string, answer any, name ...string) {
 	e.t.Helper()
-	if err := client.Answer(context.Background(), e.DB, callID, answer, ""); err != nil {
+	if err := client.Answer(context.Background(), e.DB, callID, answer, strings.Join(name, "")); err != nil {
 		e.t.Fatal(err)
 	}
 }

@@ -39,6 +39,12 @@ func explanation(e *client.Explanation) string {
 		return explainEnded(e)
 	case c.Status == "running":
 		return explainRunning(e)
+	case e.WaitsFor == client.ForCode:
+		said := "It waits, in no process, for a program that can go on with it: " + sentence(cut(printable(e.Misfit.Message), 500))
+		if e.Misfit.Name != "" {
+			said += fmt.Sprintf(" That is the name %q in its journal.", e.Misfit.Name)
+		}
+		return said + fmt.Sprintf(" It is tried again at %s, when a worker starts, and with gem resume %s.", moment(c.WakeAt), c.ID)
 	case e.WaitsFor == client.ForAnswer:
 		return explainQuestion(e)
 	case e.WaitsFor == client.ForCalls || c.Status == "waiting" && e.WaitsFor == client.ForTime:

@@ -110,6 +110,9 @@ type eventData struct {
 
 	Value json.RawMessage `json:"value"` // of an answer
 	By    string          `json:"by"`
+
+	Code struct{ Message string } `json:"code"` // why it waits for code
+	Kind string                   `json:"kind"` // of a step
 }
 
 func dataOf(e receipts.Event) (d eventData) {
@@ -154,6 +157,9 @@ func happened(e receipts.Event) string {
 	case "claimed":
 		return "the worker took it"
 	case "waiting":
+		if data.Code.Message != "" {
+			return "its program cannot go on with it: " + cut(printable(data.Code.Message), 200)
+		}
 		if len(data.For) > 0 {
 			return "its handler waits for " + cut(named(data.For), 200)
 		}
@@ -184,6 +190,9 @@ func happened(e receipts.Event) string {
 	case "began":
 		return "begins the step " + data.Name + ", which must not run twice"
 	case "step":
+		if data.Kind == "call" {
+			return "the call " + data.Name + " could not be made: " + cut(data.Error.Message, 200)
+		}
 		if data.Error.Message != "" {
 			return "the step " + data.Name + " failed: " + cut(data.Error.Message, 200)
 		}

@@ -57,7 +57,7 @@ const maxResults = 8 << 20
 // kept.
 func Steps(ctx context.Context, db DB, callID string) ([]Event, error) {
 	return events(ctx, db, callID, 0, `e.event in ('began', 'step', 'called', 'returned', 'answered', 'timed_out')
-		or e.event = 'waiting' and e.data ? 'for' or e.event in ('retried', 'released') and e.data ? 'effects'`)
+		or e.event = 'waiting' and e.data ? 'for' or e.event in ('retried', 'released', 'waiting') and e.data ? 'effects'`)
 }
 
 // Came returns what came into a call's journal after an event.

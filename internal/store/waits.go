@@ -63,3 +63,20 @@ func RunTimers(ctx context.Context, db DB, workerID string, limit int) (n int, e
 	err = db.QueryRow(ctx, "select gem.run_timers($1, $2)", workerID, limit).Scan(&n)
 	return n, err
 }
+
+// Misfit is why a program cannot go on with a call.
+type Misfit struct {
+	Name    string `json:"name,omitempty"` // in the journal
+	Seq     int    `json:"seq,omitempty"`  // of the event that has it
+	Message string `json:"message"`
+}
+
+// WaitForCode puts a call aside for a program that can go on with it.
+func WaitForCode(ctx context.Context, db DB, a Attempt, why Misfit, effects json.RawMessage) error {
+	encoded, err := json.Marshal(why)
+	if err != nil {
+		return err
+	}
+	_, err = db.Exec(ctx, "select gem.wait_for_code($1, $2, $3, $4, $5)", a.CallID, a.Number, a.WorkerID, string(encoded), zeronull.Text(effects))
+	return err
+}

@@ -261,7 +261,8 @@ begin
     end if;
   elsif new.claimed_by is null and new.claimed_at is null then
     if new.status = 'queued' and new.retries >= 0 and new.losses >= 0
-      or new.status = 'waiting' and (new.waits_for = 'key' and new.computed_key is not null or new.waits_for in ('call', 'answer', 'time') and new.need >= 1) then
+      or new.status = 'waiting' and (new.waits_for = 'key' and new.computed_key is not null or new.waits_for in ('call', 'answer', 'time') and new.need >= 1
+        or new.waits_for = 'code') then
       return new;
     end if;
   end if;

@@ -11,7 +11,7 @@
 --   queued          may be claimed once run_at has come; higher priority first, then the earlier run_at, then insert order
 --   running         claimed by a worker, whose handler may not have started; only (attempt, claimed_by) can move it on
 --   waiting         in no process until something comes, as waits_for says: `key`, the end of the call that has its computed_key; `call`,
---                   `answer` and `time`, what a durable handler waits for (see waits.sql)
+--                   `answer` and `time`, what a durable handler waits for, and `code`, a program that can go on with it (see waits.sql)
 --   succeeded, failed, not_configured
 --                   final: never changed again, and exactly one receipt stands beside it
 --

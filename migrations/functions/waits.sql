@@ -6,6 +6,7 @@
 --   returned   {name, call_id, status, receipt_id}    such a call has ended; its result is on its receipt
 --   answered   {name, value, by}                      someone answered: see answers.sql
 --   timed_out  {names}                                the time of these names has come first
+--   waiting    {code: {name, message}}                a program cannot read its journal, or lacks its tool: it waits for another
 --   woken                                             enough has come: it is back in the queue
 --
 -- gem.wait and gem.came lock the row of the call that waits before they look: whichever comes second sees what the first one wrote. A
@@ -109,6 +110,37 @@ begin
   values (p_call, call.events + made + 1, at, 'waiting', p_attempt, p_worker, jsonb_build_object('for', missing)
     || case when deadlines is null then '{}' else jsonb_build_object('until', deadlines) end
     || case when p_effects is null then '{}' else jsonb_build_object('effects', p_effects) end);
+end
+$$;
+
+-- Puts a call aside that the program of its worker cannot go on with; p_why says why. It is looked at again after 1, 2, 4 and so on up to 60
+-- minutes since its last progress, when a worker starts, and by gem.resume.
+create or replace function gem.wait_for_code(p_call uuid, p_attempt integer, p_worker text, p_why jsonb, p_effects jsonb) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  at    timestamptz;
+  tries bigint;
+begin
+  perform from public.core_tool_calls c
+  where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false) for no key update;
+  if not found then
+    perform gem.raise_not_held(p_call, p_attempt, p_worker);
+  end if;
+  at := gem.now();
+  select count(*) filter (where e.data ? 'code' and e.seq > p.last) into tries
+  from public.core_tool_events e, (
+    select coalesce(max(l.seq), 0) as last from public.core_tool_events l
+    where l.call_id = p_call and (l.event in ('began', 'step', 'called') or l.event = 'waiting' and l.data ? 'for')) p
+  where e.call_id = p_call and e.event = 'waiting';
+  with parked as (
+    update public.core_tool_calls c
+    set status = 'waiting', waits_for = 'code', wake_at = at + least(interval '1 minute' * 2 ^ least(tries, 6), interval '1 hour'),
+        claimed_by = null, claimed_at = null, updated_at = at, events = c.events + 1
+    where c.id = p_call returning c.events
+  )
+  insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+  select p_call, events, at, 'waiting', p_attempt, p_worker, jsonb_build_object('code', p_why)
+    || case when p_effects is null then '{}' else jsonb_build_object('effects', p_effects) end from parked;
 end
 $$;
 
@@ -281,5 +313,6 @@ end
 $$;
 
 select gem.grant_to('gem_worker', 'execute on function
-  gem.wait(uuid, integer, text, jsonb, text, text[], integer, jsonb, jsonb, boolean, bigint), gem.run_timers(text, integer)');
+  gem.wait(uuid, integer, text, jsonb, text, text[], integer, jsonb, jsonb, boolean, bigint),
+  gem.wait_for_code(uuid, integer, text, jsonb, jsonb), gem.run_timers(text, integer)');
 revoke all on all functions in schema gem from public;

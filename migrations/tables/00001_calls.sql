@@ -31,7 +31,7 @@ create table if not exists public.core_tool_calls (
   level               integer     not null default 0,   -- its priority; lower while its caller crowds: see guards.sql
   computed_key        text,                             -- the idempotency key that it holds, or waits for
   parent_step         text,                             -- the name under which the handler of its parent made it; null: a frontend did
-  waits_for           text,                             -- of a waiting call: key, call, answer, time; of an ended child: parent, until that knows
+  waits_for           text,                             -- of a waiting call: key, call, answer, time, code; of an ended child: parent, until that knows
   waits               text[],                           -- the names of which something is to come, where it waits for call, answer or time
   need                integer,                          -- how many of them are still to come
   wake_at             timestamptz,                      -- when a waiting call goes on, or an ended one tells its parent or ends its children

@@ -1,0 +1,195 @@
+package worker_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/handlers/wait"
+	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/worker"
+)
+
+// code is what coded.run does, in one version of a program.
+type code func(ctx context.Context, d *handlers.Durable) (string, error)
+
+type Coded struct{ code }
+
+func (c Coded) Run(ctx context.Context, d *handlers.Durable, _ Task) (Done, error) {
+	text, err := c.code(ctx, d)
+	return Done{Text: text}, err
+}
+
+// with is a worker of a program with other code; nil: without a handler.
+func with(t *testing.T, c code) func(*worker.Options) {
+	t.Helper()
+	domains := []any{wait.Domain()}
+	if c != nil {
+		domains = append(domains, Coded{c})
+	}
+	bound, err := handlers.Bind(domains...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(o *worker.Options) { o.Handlers = bound }
+}
+
+func step[T any](ctx context.Context, d *handlers.Durable, name string, value T) T {
+	got, _ := handlers.Step(ctx, d, name, func(context.Context) (T, error) { return value, nil })
+	return got
+}
+
+// first is the code with which the calls of these tests begin: a step, an answer, a step.
+func firstCode(ctx context.Context, d *handlers.Durable) (string, error) {
+	a := step(ctx, d, "a", "a")
+	x, err := handlers.Receive[string](d, "x").Wait(ctx)
+	return a + x + step(ctx, d, "b", "b"), err
+}
+
+func startCoded(t *testing.T) (env *handlertest.Env, id string) {
+	t.Helper()
+	env = handlertest.Start(t, handlertest.Options{Registry: labRegistry("1.0.0", tool{name: "coded.run", calls: []string{"lab.*"}}, tool{name: "lab.send"}),
+		Domains: []any{Coded{firstCode}}, NoWorker: true})
+	id = env.Insert(handlertest.Call{Tool: "coded.run", Input: task(Task{Text: "x"})})
+	w := env.StartWorker()
+	env.Until("it to wait", func() bool { return slices.Contains(env.Journal(id), "waiting") })
+	w.Stop()
+	return env, id
+}
+
+// It loses nothing, and goes on when the right program comes.
+func TestACallWhoseJournalDoesNotFitWaitsForCode(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		code code
+		says string
+	}{
+		"another kind": {func(ctx context.Context, d *handlers.Durable) (string, error) {
+			return handlers.StepOnce(ctx, d, "a", func(context.Context) (string, error) { return "once", nil })
+		}, "The journal has a step of the kind step, and the handler asks for one of the kind once."},
+		"another type": {func(ctx context.Context, d *handlers.Durable) (string, error) {
+			return fmt.Sprint(step(ctx, d, "a", 1)), nil
+		}, "The result of the step does not fit int"},
+		"a call in place of a step": {func(ctx context.Context, d *handlers.Durable) (string, error) {
+			handlers.Start[Done](d, "a", "lab.send", Task{})
+			return "", nil
+		}, "The journal has a step under this name, and the handler makes a call."},
+		"a time in place of a step": {func(ctx context.Context, d *handlers.Durable) (string, error) {
+			return "", handlers.Sleep(ctx, d, "a", time.Hour)
+		}, "The journal has something else under this name, where the handler sleeps."},
+		"no handler": {nil, "The program has no durable handler for coded.run."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env, id := startCoded(t)
+			env.Answer(id, "x", "x")
+			other := env.StartWorker(with(t, c.code))
+			var e *client.Explanation
+			env.Until("it to wait for code", func() bool {
+				var err error
+				if e, err = client.Explain(t.Context(), env.DB, id); err != nil {
+					t.Fatal(err)
+				}
+				return e.WaitsFor == client.ForCode
+			})
+			if !strings.HasPrefix(e.Misfit.Message, c.says) || (e.Misfit.Name == "a") != (c.code != nil) {
+				t.Errorf("%+v", e.Misfit)
+			}
+			sound(t, env)
+			attempt := e.Call.Attempt
+			env.Pass(time.Minute) // it looks again, and waits for longer
+			env.Until("it to wait again", func() bool {
+				call, err := client.Get(t.Context(), env.DB, id)
+				return err == nil && call.Attempt == attempt+1 && call.Status == "waiting"
+			})
+			if n := number(t, env, "select extract(epoch from wake_at - updated_at)::int from core_tool_calls where id = $1", id); n != 120 {
+				t.Errorf("it looks again after %d s", n)
+			}
+			other.Stop()
+			env.StartWorker() // at whose start it looks again
+			r := env.Await(id)
+			if got := textOf(t, r); got != "axb" {
+				t.Errorf("got %q", got)
+			}
+			sound(t, env)
+		})
+	}
+}
+
+func TestACallThatWaitsForCodeIsCancelled(t *testing.T) {
+	t.Parallel()
+	env, id := startCoded(t)
+	env.StartWorker(with(t, nil))
+	env.Answer(id, "x", "x")
+	env.Until("it to wait for code", func() bool {
+		call, err := client.Get(t.Context(), env.DB, id)
+		return err == nil && call.WaitsFor == "code"
+	})
+	if came, err := client.Cancel(t.Context(), env.DB, id); err != nil || came != client.CancelRequested {
+		t.Errorf("%s, %v", came, err)
+	}
+	if e := handlertest.ErrorOf(t, env.Await(id)); e.Code != receipts.Cancelled {
+		t.Errorf("%+v", e)
+	}
+	sound(t, env)
+}
+
+// New code asks for its version: calls that passed there before keep to the old way, in every run.
+func TestAVersionIsThatOfTheCodeWithWhichTheCallCameHere(t *testing.T) {
+	t.Parallel()
+	asks := func(ctx context.Context, d *handlers.Durable) (string, error) {
+		a := step(ctx, d, "a", "a")
+		v := handlers.Version(d, "v", 2)
+		x, err := handlers.Receive[string](d, "x").Wait(ctx)
+		y, err2 := handlers.Receive[string](d, "y").Wait(ctx)
+		return fmt.Sprint(a, v, x, y, handlers.Version(d, "w", 3), step(ctx, d, "b", "b")), firstOf(err, err2)
+	}
+	env, old := startCoded(t)
+	w := env.StartWorker(with(t, asks))
+	young := env.Insert(handlertest.Call{Tool: "coded.run", Input: task(Task{Text: "x"})})
+	env.Until("the new one to wait", func() bool { return slices.Contains(env.Journal(young), "waiting") })
+	for _, id := range []string{old, young} {
+		env.Answer(id, "x", "x")
+		env.Until("it to wait again", func() bool {
+			return number(t, env, "select count(*) from core_tool_calls where id = $1 and status = 'waiting' and waits = '{#y}'", id) == 1
+		})
+	}
+	w.Stop()
+	env.StartWorker(with(t, asks))
+	for id, want := range map[string]string{old: "a 0 xy 3 b", young: "a 2 xy 3 b"} {
+		env.Answer(id, "y", "y")
+		if got := textOf(t, env.Await(id)); strings.ReplaceAll(got, " ", "") != strings.ReplaceAll(want, " ", "") {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	sound(t, env)
+}
+
+func firstOf(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// The receipt says which names of the journal the code no longer has.
+func TestAReceiptListsTheNamesThatNobodyRead(t *testing.T) {
+	t.Parallel()
+	env, id := startCoded(t)
+	env.StartWorker(with(t, func(ctx context.Context, d *handlers.Durable) (string, error) { return step(ctx, d, "new", "new"), nil }))
+	env.Answer(id, "x", "x")
+	var effects receipts.Effects
+	if err := json.Unmarshal(env.Await(id).Effects, &effects); err != nil || effects.Durable == nil || !slices.Equal(effects.Durable.Unread, []string{"#x", "a"}) {
+		t.Errorf("%+v, %v", effects.Durable, err)
+	}
+	sound(t, env)
+}
