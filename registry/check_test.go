@@ -52,8 +52,8 @@ var refusals = []struct {
 
 	{"mistyped field", file(entry(fields{"timeout": `3`})), []string{"leads.create: timeout: unknown field: did you mean timeout_ms?"}, true},
 	{"field in another style", file(entry(fields{"inputSchema": `{}`})), []string{"leads.create: inputSchema: did you mean input_schema?"}, true},
-	{"field of another dialect", file(entry(fields{"parameters": `{}`})), []string{"leads.create: parameters: known fields are calls, description, frontends, idempotency, input_schema"}, true},
-	{"unknown field", file(entry(fields{"colour": `1`})), []string{"leads.create: colour: unknown field: remove it, or begin its name with x- to keep it as a note; known fields are calls, description,"}, true},
+	{"field of another dialect", file(entry(fields{"parameters": `{}`})), []string{"leads.create: parameters: known fields are calls, deadline_ms, description, frontends, idempotency, input_schema"}, true},
+	{"unknown field", file(entry(fields{"colour": `1`})), []string{"leads.create: colour: unknown field: remove it, or begin its name with x- to keep it as a note; known fields are calls, deadline_ms, description,"}, true},
 
 	{"input_schema of another type", file(entry(fields{"input_schema": `"object"`})), []string{"leads.create: input_schema: must be an object or a boolean and is a string"}, true},
 	{"input that is no object", file(entry(fields{"input_schema": `{"type": "string"}`})), []string{`leads.create: input_schema/type: write "type": "object"`}, true},

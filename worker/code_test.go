@@ -77,7 +77,7 @@ func TestACallWhoseJournalDoesNotFitWaitsForCode(t *testing.T) {
 		"another type": {func(ctx context.Context, d *handlers.Durable) (string, error) {
 			return fmt.Sprint(step(ctx, d, "a", 1)), nil
 		}, "The result of the step does not fit int"},
-		"a call in place of a step": {func(ctx context.Context, d *handlers.Durable) (string, error) {
+		"a call in place of a step": {func(_ context.Context, d *handlers.Durable) (string, error) {
 			handlers.Start[Done](d, "a", "lab.send", Task{})
 			return "", nil
 		}, "The journal has a step under this name, and the handler makes a call."},

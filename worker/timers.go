@@ -19,8 +19,11 @@ func (w *Worker) hasDurable() bool {
 	return slices.ContainsFunc(w.options.Handlers.All(), func(h *handlers.Handler) bool { return h.Durable })
 }
 
-// timers lets calls go on whose time has come, until ctx ends.
+// timers lets calls go on whose time has come, until ctx ends, and first those that may have waited for this program.
 func (w *Worker) timers(ctx context.Context) {
+	starting, cancel := context.WithTimeout(ctx, statementTimeout)
+	w.warn(ignoreEnd(ctx, store.TryCode(starting, w.options.Control)), "look for calls that wait for code")
+	cancel()
 	for ctx.Err() == nil {
 		running, cancel := context.WithTimeout(ctx, statementTimeout)
 		n, err := store.RunTimers(running, w.options.Control, w.id, timersAtAll)

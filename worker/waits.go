@@ -51,9 +51,9 @@ func (s *steps) Start(name, tool string, input func() (json.RawMessage, error)) 
 	if err := checkName(name); err != nil {
 		return "", "", err
 	}
-	unique, made, found, err := s.findChild(name, tool)
-	if err != nil {
-		s.DoesNotFit(unique, err.Error())
+	unique, made, found, misfit := s.findChild(name, tool)
+	if misfit != "" {
+		s.DoesNotFit(unique, misfit)
 	}
 	if found {
 		return unique, made.ID, nil
@@ -90,20 +90,20 @@ func (s *steps) inputOf(tool string, input func() (json.RawMessage, error)) (jso
 	return encoded, err
 }
 
-// findChild returns the call to which the run comes next under a name, and whether there is one, or was to be one. Its error says that the
-// journal has something else.
-func (s *steps) findChild(name, tool string) (unique string, made child, found bool, err error) {
+// findChild returns the call to which the run comes next under a name, and whether there is one, or was to be one. misfit says
+// that the journal has something else.
+func (s *steps) findChild(name, tool string) (unique string, made child, found bool, misfit string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	unique = s.next(name)
 	made, found = s.children[unique]
 	switch {
 	case found && made.Tool != tool:
-		err = fmt.Errorf("The journal has a call of %s under this name, and the handler makes one of %s.", made.Tool, tool) //nolint:staticcheck // a sentence
+		misfit = fmt.Sprintf("The journal has a call of %s under this name, and the handler makes one of %s.", made.Tool, tool)
 	case !found && s.isStep(unique):
-		err = errors.New("The journal has a step under this name, and the handler makes a call.") //nolint:staticcheck // a sentence
+		misfit = "The journal has a step under this name, and the handler makes a call."
 	}
-	return unique, made, found, err
+	return unique, made, found, misfit
 }
 
 // mayCall returns the error of a call that the handler may not make.

@@ -101,8 +101,9 @@ func explainQuestion(e *client.Explanation) string {
 		said = fmt.Sprintf("It waits, in no process, for a decision: gem approve %s, or gem deny", c.ID)
 	}
 	var asks struct {
-		Text string
-		By   []string
+		Text  string
+		By    []string
+		Until time.Time
 	}
 	if strings.HasPrefix(c.Tool, "wait.") && json.Unmarshal(c.Input, &asks) == nil {
 		if asks.Text != "" {
@@ -112,8 +113,8 @@ func explainQuestion(e *client.Explanation) string {
 			said += ". It takes " + cut(printable(strings.Join(asks.By, ", ")), 300)
 		}
 	}
-	if !c.WakeAt.IsZero() {
-		said += fmt.Sprintf(". It takes an answer until %s, for %s", moment(c.WakeAt), span(c.WakeAt.Sub(e.At)))
+	if !asks.Until.IsZero() {
+		said += ". It takes an answer until " + moment(asks.Until)
 	}
 	return said + "."
 }

@@ -80,3 +80,9 @@ func WaitForCode(ctx context.Context, db DB, a Attempt, why Misfit, effects json
 	_, err = db.Exec(ctx, "select gem.wait_for_code($1, $2, $3, $4, $5)", a.CallID, a.Number, a.WorkerID, string(encoded), zeronull.Text(effects))
 	return err
 }
+
+// TryCode lets calls that wait for code look again.
+func TryCode(ctx context.Context, db DB) error {
+	_, err := db.Exec(ctx, "select gem.try_code()")
+	return err
+}

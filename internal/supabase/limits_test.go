@@ -14,17 +14,19 @@ func TestACallerHasOnlySoManyOpenCalls(t *testing.T) {
 	d.Exec("update gem.limits set max_open_calls = 5")
 	rows := func(n int) string { return "[" + strings.Repeat("{tool_name: 'a.b'},", n) + "]" }
 	const one = `from('core_tool_calls').insert({tool_name: 'a.b'})`
+	hint := "Send less in one request."
 	refused := func(query string) {
 		t.Helper()
 		d.unchanged(query, func() {
 			a := d.must("ada", query, "429 PT429")
-			if a.Message != "too many open calls: you may have 5 that have not ended" || !strings.Contains(a.Hint, "cancel them") {
+			if a.Message != "too many open calls: you may have 5 that have not ended" || !strings.Contains(a.Hint, hint) {
 				t.Errorf("%s says %s (%s)", query, a.Message, a.Hint)
 			}
 		})
 	}
 
 	refused("from('core_tool_calls').insert(" + rows(6) + ")") // counted whole
+	hint = "cancel them"
 	d.must("ada", "from('core_tool_calls').insert("+rows(4)+")", "201")
 	refused("from('core_tool_calls').insert(" + rows(2) + ")")
 	d.must("ada", ids.Replace(`rpc('enqueue_tool_call', {tool_name: 'a.b', id: 'NEW_CALL'})`), "200")

@@ -114,7 +114,7 @@ end
 $$;
 
 -- Puts a call aside that the program of its worker cannot go on with; p_why says why. It is looked at again after 1, 2, 4 and so on up to 60
--- minutes since its last progress, when a worker starts, and by gem.resume.
+-- minutes since its last progress, when a worker starts (gem.try_code), and by gem.resume.
 create or replace function gem.wait_for_code(p_call uuid, p_attempt integer, p_worker text, p_why jsonb, p_effects jsonb) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -141,6 +141,16 @@ begin
   insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
   select p_call, events, at, 'waiting', p_attempt, p_worker, jsonb_build_object('code', p_why)
     || case when p_effects is null then '{}' else jsonb_build_object('effects', p_effects) end from parked;
+end
+$$;
+
+-- Lets calls that wait for code look again, a thousand at most: the program of a worker that has just started may be what they wait for.
+create or replace function gem.try_code() returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  at timestamptz := gem.now();
+begin
+  update public.core_tool_calls c set wake_at = at where c.id in (
+    select o.id from public.core_tool_calls o where o.status = 'waiting' and o.waits_for = 'code' limit 1000 for no key update skip locked);
 end
 $$;
 
@@ -314,5 +324,5 @@ $$;
 
 select gem.grant_to('gem_worker', 'execute on function
   gem.wait(uuid, integer, text, jsonb, text, text[], integer, jsonb, jsonb, boolean, bigint),
-  gem.wait_for_code(uuid, integer, text, jsonb, jsonb), gem.run_timers(text, integer)');
+  gem.wait_for_code(uuid, integer, text, jsonb, jsonb), gem.try_code(), gem.run_timers(text, integer)');
 revoke all on all functions in schema gem from public;

@@ -65,8 +65,6 @@ begin
     select last - at, last + p_dead_after where last > at + interval '1 second'
     order by clock_until desc limit 1) jump on true;
   perform gem.keep_tools();
-  update public.core_tool_calls c set wake_at = at where c.id in ( -- its program may be what they wait for
-    select o.id from public.core_tool_calls o where o.status = 'waiting' and o.waits_for = 'code' limit 1000 for no key update skip locked);
 end
 $$;
 
