@@ -114,7 +114,8 @@ type Cancellation string
 const (
 	// Cancelled means that the call was queued or waiting, and has ended with a receipt.
 	Cancelled Cancellation = "cancelled"
-	// CancelRequested means that the call is running; its worker ends it within a heartbeat. It may still succeed before that.
+	// CancelRequested means that the call runs, and its worker ends it within a heartbeat; or that it has made progress, and its handler may clean up
+	// first. It may still succeed before that.
 	CancelRequested Cancellation = "requested"
 )
 

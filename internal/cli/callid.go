@@ -76,8 +76,10 @@ func cancelCommand() *cobra.Command {
 		Long: `
 A call that is queued or waiting ends at once. A running one is ended by its
 worker, within a heartbeat at the latest, and its receipt says what it had done
-until then; a call that succeeds before its worker notices has succeeded. A
-call that had ended stays as it is. The exit code is 0 in all three cases.`,
+until then; a call that succeeds before its worker notices has succeeded. A call
+whose handler has made steps or calls is woken, so that the handler can clean
+up, for an hour at most; cancelled again while no worker runs it, it ends at
+once. A call that had ended stays as it is. The exit code is 0 in all cases.`,
 	}, func(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error {
 		answer, err := client.Cancel(ctx, db, id)
 		if err != nil {
@@ -88,7 +90,7 @@ call that had ended stays as it is. The exit code is 0 in all three cases.`,
 		case client.Cancelled:
 			said = "cancelled: the call has ended, and its receipt says what is known of it"
 		case client.CancelRequested:
-			said = "requested: the call is running, and its worker has been asked to end it"
+			said = "requested: the call runs, or is about to, and its worker has been asked to end it"
 		}
 		_, err = fmt.Fprintf(out, "%s: gem receipt %s\n", said, id)
 		return err

@@ -18,7 +18,7 @@ func TestCancelSaysWhatItCameTo(t *testing.T) {
 	for _, c := range []struct{ id, want string }{
 		{queued, "cancelled: the call has ended"},
 		{queued, "not cancelled: the call had already ended as failed: gem receipt " + queued},
-		{running, "requested: the call is running, and its worker has been asked to end it"},
+		{running, "requested: the call runs, or is about to, and its worker has been asked to end it"},
 		{running, "requested: "},
 		{ended, "not cancelled: the call had already ended as succeeded"},
 	} {
