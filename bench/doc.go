@@ -55,6 +55,8 @@
 //	fan-out                ends a second of 1,000 children of one call, from the first that is made to the parent's wake-up
 //	park-resume, -p99      ms from when a call waits for a child of no work to when it is claimed again, of 300 one after
 //	                       another: the median, and the 99th percentile
+//	answer, -p99           ms from an answer to the claim of the call whose handler asked for it, of 300 one after another:
+//	                       the question ends first
 //	replay                 ms of the attempt that goes through 1,000 steps again
 //	idle-statements        a second, of a gem worker that has nothing to do: transactions, of one statement each
 //	idle-cpu               of that worker, in percent of a core

@@ -11,7 +11,7 @@ import (
 type durable struct {
 	calls, steps int // of steps: so many calls side by side, with so many steps each
 	children     int // of one call, at once
-	parked       int // calls that wait for a child, one after another
+	parked       int // calls that wait for a child, and calls that ask, one after another
 	replayed     int // steps that a call has when it is resumed
 }
 
@@ -23,7 +23,16 @@ var ofJournal = []struct{ measure, unit, tool, sql string }{
 		select extract(epoch from (max(at) filter (where event = 'claimed')) - max(at) filter (where event = 'waiting')) * 1000 as took from event group by call_id) calls`},
 	{"park-resume-p99", "ms", "bench.parent", `select percentile_cont(0.99) within group (order by took) from (
 		select extract(epoch from (max(at) filter (where event = 'claimed')) - max(at) filter (where event = 'waiting')) * 1000 as took from event group by call_id) calls`},
+	{"answer", "ms", "bench.ask", answered("0.5")},
+	{"answer-p99", "ms", "bench.ask", answered("0.99")},
 	{"replay", "ms", "bench.replay", `select extract(epoch from (max(at) filter (where event = 'succeeded')) - max(at) filter (where event = 'claimed')) * 1000 from event`},
+}
+
+// answered is the time from an answer to the run of the handler that asked, in SQL.
+func answered(part string) string {
+	return `select percentile_cont(` + part + `) within group (order by took) from (
+		select extract(epoch from (select max(e.at) from event e where e.call_id = q.parent_call_id and e.event = 'claimed') - a.at) * 1000 as took
+		from core_tool_events a join core_tool_calls q on q.id = a.call_id where a.event = 'answered') calls`
 }
 
 // durableCalls runs them, and reads from their journals how long they took, by Postgres's clock.
@@ -46,7 +55,7 @@ func durableCalls(ctx context.Context, b *bench, c contestant) ([]figure, error)
 		tool           string
 		amount, before int // of each call; calls, one after another
 		together       int
-	}{{"bench.steps", d.steps, 1, d.calls}, {"bench.family", d.children, 1, 1}, {"bench.parent", 1, d.parked, 1}, {"bench.replay", d.replayed, 1, 1}} {
+	}{{"bench.steps", d.steps, 1, d.calls}, {"bench.family", d.children, 1, 1}, {"bench.parent", 1, d.parked, 1}, {"bench.ask", 1, d.parked, 1}, {"bench.replay", d.replayed, 1, 1}} {
 		for range part.before {
 			if _, err := s.db.Exec(ctx, `insert into core_tool_calls (tool_name, input) select $1, jsonb_build_object('customer', 'c', 'note', $2::text)
 				from generate_series(1, $3::int)`, part.tool, fmt.Sprint(part.amount), part.together); err != nil {
@@ -54,6 +63,9 @@ func durableCalls(ctx context.Context, b *bench, c contestant) ([]figure, error)
 			}
 			for open := 1; open > 0; {
 				if err := sleepUntil(ctx, time.Now().Add(5*time.Millisecond)); err != nil {
+					return nil, err
+				}
+				if _, err := s.db.Exec(ctx, `select answer_tool_call(id, '"yes"') from open_questions`); err != nil {
 					return nil, err
 				}
 				if err := s.db.QueryRow(ctx, "select count(*) from core_tool_calls where status in ('queued', 'running', 'waiting')").Scan(&open); err != nil {

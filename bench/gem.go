@@ -10,6 +10,7 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/builtin"
+	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/internal/pgserver"
 	"github.com/gemworker/gem/migrations"
@@ -116,7 +117,7 @@ func (gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	bound, err := handlers.Bind(Bench{w.Handled})
+	bound, err := handlers.Bind(Bench{w.Handled}, wait.Domain())
 	if err != nil {
 		return nil, err
 	}
@@ -237,10 +238,26 @@ func (b Bench) Parent(ctx context.Context, d *handlers.Durable, in payload) (res
 	return b.Family(ctx, d, in)
 }
 
+// Ask is bench.ask: it asks, and waits for the answer.
+func (b Bench) Ask(ctx context.Context, d *handlers.Durable, _ payload) (result, error) {
+	_, err := handlers.Ask[string](d, "question", handlers.Question{Text: "Well?"}).Wait(ctx)
+	return result{NoteID: "none", Status: "answered"}, err
+}
+
 // benchRegistry describes them with schemas as a tool has them.
-var benchRegistry = fmt.Sprintf(`{"version": "1.0.0", "tools": [%s, %s, %s, %s, %s, %s, %s]}`,
+var benchRegistry = fmt.Sprintf(`{"version": "1.0.0", "tools": [%s, %s, %s, %s, %s, %s, %s, %s, %s]}`,
 	benchTool("bench.write"), benchTool("bench.answer"), benchTool("bench.wait"), benchTool("bench.steps"), benchTool("bench.replay"),
-	benchTool("bench.family"), benchTool("bench.parent"))
+	benchTool("bench.family"), benchTool("bench.parent"), benchTool("bench.ask"), waitAnswer())
+
+// waitAnswer is the entry of the tool that asks.
+func waitAnswer() string {
+	asking, err := registry.Parse(wait.Registry)
+	if err != nil {
+		panic(err)
+	}
+	tool, _ := asking.Tool("wait.answer")
+	return string(tool.JSON())
+}
 
 func benchTool(name string) string {
 	return `{"name": "` + name + `", "description": "For measuring.", "permissions": ["write:db"], "calls": ["bench.answer"],
