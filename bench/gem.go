@@ -91,7 +91,7 @@ func (gemWorker) Claimer(ctx context.Context, db *pgxpool.Pool) (func(ctx contex
 	return func(ctx context.Context, n int) (int, error) {
 		var last time.Time
 		rows, err := db.Query(ctx, `
-			select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, level, run_at, seq, retries, losses, cancel_requested
+			select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, level, run_at, seq, retries, losses, cancelled_for
 			from gem.claim($1, $2, $3, $4)`, name, n, true, marks)
 		if err != nil {
 			return 0, err

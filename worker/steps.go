@@ -60,6 +60,7 @@ type steps struct {
 	waits
 	progressed bool // in this attempt
 	cleaning   bool // someone asked for the call's end
+	replaying  bool // nothing is to be written
 	stopped    bool // the handler is no longer waited for
 	left       *end // how the attempt ends, though the handler has not returned
 }
@@ -236,7 +237,7 @@ func (s *steps) Step(ctx context.Context, kind handlers.StepKind, name string,
 	if kind == handlers.WithItsRows {
 		turns = allTurns
 	}
-	exit, err := s.enter(ctx, turns)
+	exit, err := s.enter(ctx, turns, "the step "+name)
 	if err != nil {
 		return nil, err
 	}
@@ -304,7 +305,7 @@ func (s *steps) Version(name string, current int) (version int) {
 	if len(s.unread()) > 0 { // an earlier run has gone on from here
 		return 0
 	}
-	exit, err := s.enter(context.Background(), 1)
+	exit, err := s.enter(context.Background(), 1, "the version "+name)
 	if err != nil {
 		return current // nothing comes after it
 	}
@@ -364,7 +365,7 @@ func (s *steps) hasBegun(name string) bool {
 
 // enter waits until a step may run, alone if it takes all turns, and returns what is to be called when the step of a name has ended. An
 // attempt that is to begin nothing new ends here.
-func (s *steps) enter(ctx context.Context, turns int64) (exit func(name string), err error) {
+func (s *steps) enter(ctx context.Context, turns int64, what string) (exit func(name string), err error) {
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.life, cancel)()
@@ -379,6 +380,10 @@ func (s *steps) enter(ctx context.Context, turns int64) (exit func(name string),
 	if err := cmp.Or(context.Cause(s.life), context.Cause(ctx)); err != nil {
 		release()
 		return nil, err
+	}
+	if s.replaying {
+		release()
+		s.leave(&end{how: replayed, misfit: store.Misfit{Message: what}})
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

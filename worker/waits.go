@@ -173,7 +173,7 @@ func (s *steps) Wait(ctx context.Context, need int, of []handlers.Await) error {
 		s.readResults(of)
 		return nil
 	}
-	exit, err := s.enter(ctx, allTurns) // what is under way comes to its end first
+	exit, err := s.enter(ctx, allTurns, "the wait for "+namesOf(of)) // what is under way comes to its end first
 	if err != nil {
 		return err
 	}
@@ -205,6 +205,14 @@ func (s *steps) Wait(ctx context.Context, need int, of []handlers.Await) error {
 	}
 	s.readResults(of)
 	return nil
+}
+
+func namesOf(of []handlers.Await) string {
+	var names []string
+	for _, one := range of {
+		names = append(names, one.Name)
+	}
+	return strings.Join(names, ", ")
 }
 
 // readResults reads the results that the journal was read without.

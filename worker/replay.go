@@ -1,0 +1,95 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/store"
+	"github.com/gemworker/gem/receipts"
+)
+
+// Replay is a call whose handler is to run on the call's journal, with nothing written.
+type Replay struct {
+	ID, Tool             string
+	Input                json.RawMessage
+	SessionID, CreatedBy string
+	Attempt              int
+	Cancelled            bool              // someone asked for its end
+	Receipt              *receipts.Receipt // nil if it has not ended
+}
+
+// Replayed is what came of a replay: one of Misfit, Stopped and Outcome.
+type Replayed struct {
+	// Misfit says what in the journal does not fit the code, or why there is no code for it.
+	Misfit string
+	// Stopped is the first operation that the journal lacks. An open call stops so where it waits or would go on.
+	Stopped string
+	// Outcome is what the handler returned; Differs says that the receipt has another.
+	Outcome receipts.Outcome
+	Differs bool
+	// Unread are the names of the journal to which the run did not come.
+	Unread []string
+}
+
+// replayed is the end of a replay at the first operation that the journal lacks.
+const replayed how = "replayed"
+
+// Replay runs a durable handler on the journal of a call, as this program would go on with it, and writes nothing: an operation that the
+// journal lacks ends it. The worker need not have been started. The error says that the journal cannot be read.
+func (w *Worker) Replay(ctx context.Context, r Replay) (*Replayed, error) {
+	w = &Worker{id: w.id, options: w.options, log: w.log, handed: make(chan func())} // of which nothing is left
+	defer close(w.handed)
+	a := &attempt{Worker: w, started: time.Now(), claimedCall: &claimedCall{Call: store.Call{
+		Attempt: store.Attempt{CallID: r.ID, Number: r.Attempt, WorkerID: w.id}, Tool: r.Tool, Input: r.Input, SessionID: r.SessionID, CreatedBy: r.CreatedBy,
+		Cancelled: r.Cancelled, Steps: 1}}}
+	var known, bound bool
+	if a.tool, known = w.options.Registry.Tool(r.Tool); !known {
+		return &Replayed{Misfit: fmt.Sprintf("The registry %s has no tool %q.", w.options.Registry.Version, r.Tool)}, nil
+	}
+	if a.handler, bound = w.options.Handlers.For(r.Tool); !bound || !a.handler.Durable {
+		return &Replayed{Misfit: fmt.Sprintf("The program has no durable handler for %s.", r.Tool)}, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if end := a.readSteps(ctx); end != nil && end.how == waitingForCode {
+		return &Replayed{Misfit: end.misfit.Message}, nil
+	} else if end != nil {
+		return nil, errors.Join(ctx.Err(), fmt.Errorf("the journal of call %s cannot be read", r.ID))
+	}
+	a.steps.replaying = true
+	a.call = &handlers.Call{ID: r.ID, Tool: r.Tool, Attempt: r.Attempt, SessionID: r.SessionID, CreatedBy: r.CreatedBy, Input: r.Input}
+	output, err := a.runHandler(a.steps.start(ctx))
+	end := a.steps.stop()
+	result := &Replayed{Unread: a.steps.unread()}
+	switch {
+	case end != nil && end.how == waitingForCode:
+		result.Misfit = fmt.Sprintf("%s: %s", end.misfit.Name, end.misfit.Message)
+		return result, nil
+	case end != nil:
+		result.Stopped = end.misfit.Message
+		return result, nil
+	case err == nil:
+		result.Outcome = receipts.Success(output)
+	default:
+		if end := a.endOf(err, nil); end.how == receipted {
+			result.Outcome = end.outcome
+		} else {
+			result.Outcome = a.failure(err)
+		}
+	}
+	if r.Receipt != nil {
+		result.Differs = r.Receipt.Status != result.Outcome.Status || !sameJSON(r.Receipt.Result, result.Outcome.Result)
+	}
+	return result, nil
+}
+
+// sameJSON reports whether two texts are the same JSON, however it is written.
+func sameJSON(a, b json.RawMessage) bool {
+	var one, two any
+	return json.Unmarshal(a, &one) == nil && json.Unmarshal(b, &two) == nil && reflect.DeepEqual(one, two)
+}
