@@ -76,9 +76,11 @@ func TestAReplaySaysWhatTheJournalLacks(t *testing.T) {
 		code code
 		want func(*worker.Replayed) bool
 	}{
-		"a step more":    {func(ctx context.Context, d *handlers.Durable) (string, error) { return step(ctx, d, "new", "new"), nil }, func(r *worker.Replayed) bool { return r.Stopped == "the step new" }},
-		"a step less":    {func(ctx context.Context, d *handlers.Durable) (string, error) { return step(ctx, d, "a", "axb"), nil }, func(r *worker.Replayed) bool { return r.Differs && slices.Equal(r.Unread, []string{"#x", "b"}) }},
-		"another kind":   {func(ctx context.Context, d *handlers.Durable) (string, error) { return "", handlers.Sleep(ctx, d, "a", 1) }, func(r *worker.Replayed) bool { return r.Misfit != "" }},
+		"a step more": {func(ctx context.Context, d *handlers.Durable) (string, error) { return step(ctx, d, "new", "new"), nil }, func(r *worker.Replayed) bool { return r.Stopped == "the step new" }},
+		"a step less": {func(ctx context.Context, d *handlers.Durable) (string, error) { return step(ctx, d, "a", "axb"), nil }, func(r *worker.Replayed) bool { return r.Differs && slices.Equal(r.Unread, []string{"#x", "b"}) }},
+		"another kind": {func(ctx context.Context, d *handlers.Durable) (string, error) {
+			return "", handlers.Sleep(ctx, d, "a", 1)
+		}, func(r *worker.Replayed) bool { return r.Misfit != "" }},
 		"the same again": {firstCode, func(r *worker.Replayed) bool { return !r.Differs && r.Outcome.Status == "succeeded" }},
 		"no handler":     {nil, func(r *worker.Replayed) bool { return r.Misfit == "The program has no durable handler for coded.run." }},
 	} {
