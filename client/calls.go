@@ -82,6 +82,18 @@ func readCall(ctx context.Context, db DB, where, value string) (c *Call, now tim
 	return c, now, nil
 }
 
+// LastDurable returns the ids of the last calls of a tool whose durable handlers made progress, the newest first, up to a limit.
+func LastDurable(ctx context.Context, db DB, tool string, limit int) ([]string, error) {
+	rows, err := db.Query(ctx, "select id::text from public.core_tool_calls where tool_name = $1 and steps > 0 order by id desc limit $2", tool, limit)
+	if err == nil {
+		var ids []string
+		if ids, err = pgx.CollectRows(rows, pgx.RowTo[string]); err == nil {
+			return ids, nil
+		}
+	}
+	return nil, fmt.Errorf("read the calls of %s: %w", tool, err)
+}
+
 // Receipt returns the receipt of a call, or [ErrNoReceipt].
 func Receipt(ctx context.Context, db DB, id string) (*receipts.Receipt, error) {
 	r, err := store.Receipt(ctx, db, id)

@@ -128,3 +128,30 @@ func TestDevPrintsWhatIsAsked(t *testing.T) {
 	p.stdout.waitFor(t, "gem approve "+id)
 	gemWith(t, []string{"DATABASE_URL=" + url}, "approve", id).wantCode(t, exitDone)
 }
+
+func TestReplayRunsACallAgainAndWritesNothing(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	db := testdb.Pool(t, url)
+	startWorker(t, url)
+	env := []string{"DATABASE_URL=" + url}
+	open := askedIn(t, db, "wait.answer", `{"text": "?"}`)
+	got := gemWith(t, env, "replay", open)
+	got.wantCode(t, exitDone)
+	wants(t, got.stdout, open+"  fits, up to the wait for #answer")
+	ended := askedIn(t, db, "wait.answer", `{"text": "?"}`)
+	gemWith(t, env, "answer", ended, "yes").wantCode(t, exitDone)
+	for query[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", ended) == 0 {
+	}
+	events := query[int](t, db, "select count(*)::int from core_tool_events")
+	got = gemWith(t, env, "replay", "--tool", "wait.answer")
+	got.wantCode(t, exitDone)
+	wants(t, got.stdout, ended+"  the same: succeeded\n"+open+"  fits, up to")
+	if n := query[int](t, db, "select count(*)::int from core_tool_events"); n != events {
+		t.Errorf("%d events were written", n-events)
+	}
+	wants(t, gemWith(t, env, "replay").stderr, "name one call, or a tool")
+	wants(t, gemWith(t, env, "replay", "--tool", "os.list_tasks").stderr, "No call of os.list_tasks has made progress.")
+	execute(t, db, "insert into core_tool_calls (tool_name) values ('os.health_check')")
+	wants(t, gemWith(t, env, "replay", query[string](t, db, "select id::text from core_tool_calls where tool_name = 'os.health_check'")).stdout, "does not fit: The program has no durable handler for os.health_check.")
+}
