@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 		if deadline, err := time.ParseDuration(os.Getenv(playDeadline)); err == nil {
 			healthDeadline = deadline
 		}
-		Main(Program{Domains: builtin.Domains(), Registry: []byte(registry)})
+		Main(Program{Domains: append(builtin.Domains(), deltaDomain()), Registry: []byte(registry)})
 	}
 	registry, err := os.ReadFile("../../tools.registry.json")
 	if err != nil {
