@@ -82,6 +82,7 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	defer stopWatching()
 	beside.Go(func() { h.recovery.watch(watching, h.server) })
 	beside.Go(func() { h.tell(watching) })
+	beside.Go(func() { h.answer(watching) })
 
 	working, stopWorking := context.WithCancel(ctx)
 	var staff sync.WaitGroup
@@ -222,6 +223,7 @@ const (
 	planStream = iota
 	insertStream
 	troubleStream
+	answerStream
 	workerStream // and one for each slot
 )
 

@@ -54,7 +54,7 @@ var checks = []check{
 	{"an effect that may not happen twice happens at most once", twice, `
 		select call_id || ': ' || count(*) from lab_arrivals where tool = 'lab.send' group by call_id having count(*) > 1`},
 	{"an attempt has its effect at most once", twice, `
-		select call_id || ' attempt ' || attempt || ': ' || count(*) from lab_arrivals group by call_id, attempt having count(*) > 1`},
+		select call_id || ' attempt ' || attempt || ': ' || count(*) from lab_arrivals group by call_id, attempt, tool having count(*) > 1`},
 	{"a success outside is one: its attempt reached the server", other, `
 		select r.call_id || ' ' || r.tool_name from core_tool_receipts r
 		where r.tool_name in ('lab.send', 'lab.charge', 'lab.ping') and r.status = 'succeeded' and r.replay_of is null
@@ -62,6 +62,17 @@ var checks = []check{
 	{"what reached the server is an attempt that was made", other, `
 		select a.call_id || ' attempt ' || a.attempt from lab_arrivals a
 		where not exists (select from core_tool_events e where e.call_id = a.call_id and e.attempt = a.attempt and e.event = 'claimed')`},
+
+	{"a step that must not run twice has its effect at most once", twice, `
+		select call_id || ': ' || count(*) from lab_arrivals where tool = 'flow.once' group by call_id having count(*) > 1`},
+	{"the row of a step is there once", twice, `
+		select call_id || ': ' || count(*) from lab_steps group by call_id having count(*) > 1`},
+	{"a flow that succeeded has the effect of each step", lost, `
+		select r.call_id::text from core_tool_receipts r where r.tool_name = 'lab.flow' and r.status = 'succeeded'
+			and (not exists (select from lab_steps s where s.call_id = r.call_id)
+				or (select count(distinct a.tool) from lab_arrivals a where a.call_id = r.call_id and a.tool in ('flow.step', 'flow.once')) < 2)`},
+	{"a flow is answered, and by the right answer", other, `
+		select r.call_id::text from core_tool_receipts r where r.tool_name = 'wait.answer' and r.status = 'succeeded' and r.result ->> 'answer' <> 'yes'`},
 
 	{"a key succeeds once by running", twice, `
 		select p.tool || ' ' || p.key || ': ' || count(*) from lab_plan p
@@ -75,7 +86,7 @@ var checks = []check{
 		join core_tool_events e on e.call_id = a.call_id and e.attempt = a.attempt and e.event = 'claimed'
 		where e.at > r.created_at`},
 	{"the result of a call that ran is its attempt's own", other, `
-		select call_id || ': ' || result from core_tool_receipts where status = 'succeeded' and replay_of is null
+		select call_id || ': ' || result from core_tool_receipts where status = 'succeeded' and replay_of is null and tool_name like 'lab.%'
 			and (result ->> 'call_id', result ->> 'attempt') is distinct from (call_id::text, attempt::text)`},
 
 	{"a call ends as it was to end, or with a reason that its journal shows", other, `
@@ -88,7 +99,7 @@ var checks = []check{
 			when 'execution_error' then p.ending = 'fail' or p.ending = 'transient' and c.tool_name = 'lab.send'
 			when 'panic' then p.ending = 'panic'
 			when 'cancelled' then c.cancel_requested_at is not null and p.cancelled
-			when 'outcome_unknown' then c.tool_name = 'lab.send' or c.tool_name = 'lab.unknown' and c.losses > 0
+			when 'outcome_unknown' then c.tool_name in ('lab.send', 'lab.flow') or c.tool_name = 'lab.unknown' and c.losses > 0
 			when 'worker_lost' then c.losses + c.retries >= 20
 			when 'timeout' then true -- its connection was silent for that long
 			else false end is not true`},

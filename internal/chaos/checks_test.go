@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/gemworker/gem/handlers/handlertest"
@@ -32,13 +33,18 @@ func TestEachCheckFindsWhatBreaksIt(t *testing.T) {
 	for i := range all {
 		all[i].Task.Takes, all[i].Delay = 0, 0
 	}
-	h := harness{server: &server{pool: env.DB}}
+	h := harness{server: &server{pool: env.DB}, counts: map[string]int{}}
 	if err := h.insertBatch(t.Context(), all); err != nil {
 		t.Fatal(err)
 	}
+	answering, stop := context.WithCancel(t.Context())
+	var answerer sync.WaitGroup
+	answerer.Go(func() { h.answer(answering) })
 	for _, c := range all {
 		env.Await(c.ID)
 	}
+	stop()
+	answerer.Wait()
 	if err := record(t.Context(), env.DB, all, outside.arrived()); err != nil {
 		t.Fatal(err)
 	}
@@ -74,6 +80,11 @@ func TestEachCheckFindsWhatBreaksIt(t *testing.T) {
 			"delete from lab_arrivals where call_id = " + success + "'lab.send' limit 1)"},
 		{"what reached the server is an attempt that was made",
 			"update lab_arrivals set attempt = 77"},
+		{"a step that must not run twice has its effect at most once",
+			"insert into lab_arrivals select call_id, attempt + 1, tool from lab_arrivals where tool = 'flow.once' limit 1"},
+		{"the row of a step is there once", "insert into lab_steps select * from lab_steps limit 1"},
+		{"a flow that succeeded has the effect of each step", "delete from lab_steps where call_id = " + success + "'lab.flow' limit 1)"},
+		{"a flow is answered, and by the right answer", "update core_tool_receipts set result = result || '{\"answer\": \"no\"}' where tool_name = 'wait.answer' and status = 'succeeded'"},
 		{"a key succeeds once by running",
 			"drop index gem_receipts_one_success_per_key; update core_tool_receipts set replay_of = null"},
 		{"an attempt that began after its key's success has no effect",

@@ -4,9 +4,14 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // frontends is how many connections insert at once.
@@ -62,6 +67,56 @@ func (h *harness) insertBatch(ctx context.Context, batch []call) error {
 		from unnest($1::uuid[], $2::text[], $3::jsonb[], $4::text[], $5::int[], $6::float8[]) c (id, tool, input, key, priority, delay)
 		on conflict (id) do nothing`, ids, tools, inputs, keys, priorities, delays)
 	return err
+}
+
+// rightAnswer is what the questions of flows want.
+const rightAnswer = "yes"
+
+// answer answers the questions of flows until ctx ends: late, wrongly, twice, and otherwise.
+func (h *harness) answer(ctx context.Context) {
+	r := stream(h.Seed, answerStream)
+	for sleep(ctx, 50*time.Millisecond) {
+		rows, err := h.server.pool.Query(ctx, "select id::text from open_questions")
+		if err != nil {
+			continue // Postgres is away
+		}
+		open, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			continue
+		}
+		for _, id := range open {
+			say := func(answer string) (code string) {
+				_, err := h.server.pool.Exec(ctx, "select answer_tool_call($1, $2)", id, answer)
+				var pgErr *pgconn.PgError
+				if errors.As(err, &pgErr) {
+					code = pgErr.Code
+				} else if err != nil {
+					code = "?" // not known
+				}
+				return code
+			}
+			if r.IntN(3) == 0 {
+				continue // late
+			}
+			if code := say("7"); code == "" {
+				h.fault("question %s took a number", id)
+			}
+			if r.IntN(2) == 0 {
+				continue // and later
+			}
+			first := say(`"yes"`)
+			h.count("answer: " + first)
+			if first != "" {
+				continue // it may not have come
+			}
+			if again := say(`"yes"`); strings.HasPrefix(again, "PT") {
+				h.fault("question %s refused the same answer: %s", id, again)
+			}
+			if other := say(`"no"`); other == "" {
+				h.fault("question %s took another answer", id)
+			}
+		}
+	}
 }
 
 // cancel asks for a call's end.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/wait"
 )
 
 // The tools of a run, by what they show.
@@ -21,6 +22,7 @@ const (
 	send      = "lab.send"       // an effect outside, which may not happen twice
 	charge    = "lab.charge"     // an effect outside, once a key
 	ping      = "lab.ping"       // an effect outside that may happen twice
+	flow      = "lab.flow"       // steps of each kind, a call, and a question
 	unbuilt   = "lab.unbuilt"    // registered, and no handler
 	unknown   = "lab.unknown"    // not registered
 )
@@ -72,17 +74,60 @@ func (l Lab) WriteOnce(ctx context.Context, tx handlers.Tx, call *handlers.Call,
 
 // Send is lab.send.
 func (l Lab) Send(ctx context.Context, call *handlers.Call, in Task) (Done, error) {
-	return l.do(ctx, call, in, func() error { return l.post(ctx, call, "") })
+	return l.do(ctx, call, in, func() error { return l.post(ctx, call, call.Tool, "") })
 }
 
 // Charge is lab.charge.
 func (l Lab) Charge(ctx context.Context, call *handlers.Call, in Task) (Done, error) {
-	return l.do(ctx, call, in, func() error { return l.post(ctx, call, in.Key) })
+	return l.do(ctx, call, in, func() error { return l.post(ctx, call, call.Tool, in.Key) })
 }
 
 // Ping is lab.ping.
 func (l Lab) Ping(ctx context.Context, call *handlers.Call, in Task) (Done, error) {
 	return l.Send(ctx, call, in)
+}
+
+// What a flow tells the server outside: a step that may run again, and one that may not.
+const (
+	flowStep = "flow.step"
+	flowOnce = "flow.once"
+)
+
+// Flow is lab.flow.
+func (l Lab) Flow(ctx context.Context, d *handlers.Durable, in Task) (out Done, err error) {
+	half := time.Duration(in.Takes) * time.Millisecond / 2
+	_, err = handlers.Step(ctx, d, "step", func(ctx context.Context) (bool, error) { return sleep(ctx, half), l.post(ctx, d.Call, flowStep, "") })
+	if err != nil {
+		return out, err
+	}
+	_, err = handlers.StepTx(ctx, d, "row", func(ctx context.Context, tx handlers.Tx) (int, error) {
+		_, err := tx.Exec(ctx, "insert into lab_steps (call_id) values ($1)", d.ID)
+		return 1, err
+	})
+	if err != nil {
+		return out, err
+	}
+	child := handlers.Start[Done](d, "child", write, Task{Takes: in.Takes})
+	question := handlers.Ask[string](d, "question", handlers.Question{Text: "Well?"})
+	_, err = handlers.StepOnce(ctx, d, "once", func(ctx context.Context) (bool, error) { return sleep(ctx, half), l.post(ctx, d.Call, flowOnce, "") })
+	if err != nil {
+		return out, err
+	}
+	if err := handlers.All[handlers.Awaited](ctx, child, question); err != nil {
+		return out, err
+	}
+	if answer, err := question.Wait(ctx); err != nil || answer != rightAnswer {
+		return out, fmt.Errorf("the answer is %q: %w", answer, err)
+	}
+	switch {
+	case in.Then == thenFail:
+		return out, errors.New("it was to fail")
+	case in.Then == thenPanic:
+		panic("it was to panic")
+	case in.Then == thenTransient && d.Attempt < 3:
+		return out, handlers.Transient(errors.New("it was to try again"))
+	}
+	return Done{CallID: d.ID, Attempt: d.Attempt}, nil
 }
 
 func (l Lab) do(ctx context.Context, call *handlers.Call, in Task, effect func() error) (Done, error) {
@@ -108,8 +153,8 @@ func (l Lab) do(ctx context.Context, call *handlers.Call, in Task, effect func()
 }
 
 // post tells the server outside.
-func (l Lab) post(ctx context.Context, call *handlers.Call, key string) error {
-	body, err := json.Marshal(arrival{CallID: call.ID, Attempt: call.Attempt, Tool: call.Tool, Key: key})
+func (l Lab) post(ctx context.Context, call *handlers.Call, what, key string) error {
+	body, err := json.Marshal(arrival{CallID: call.ID, Attempt: call.Attempt, Tool: what, Key: key})
 	if err != nil {
 		return err
 	}
@@ -143,16 +188,22 @@ func labRegistry() []byte {
 			idempotency["on_other_input"] = "replay" // calls of one key have other inputs here
 		}
 		return object{
-			"name": name, "permissions": []string{}, "timeout_ms": 10_000, "idempotency": idempotency,
+			"calls": []string{write}, "name": name, "permissions": []string{}, "timeout_ms": 10_000, "idempotency": idempotency,
 			"input_schema": object{"type": "object", "required": required, "additionalProperties": false,
 				"properties": object{"takes_ms": object{"type": "integer"}, "then": text, "key": text}},
 			"output_schema": object{"type": "object", "required": []string{"call_id", "attempt"}},
 			"retry":         object{"max_attempts": 20, "backoff_ms": 10},
 		}
 	}
-	encoded, err := json.Marshal(object{"version": "1.0.0", "tools": []object{
-		entry(write, "none"), entry(writeOnce, "keyed"), entry(send, "none"), entry(charge, "keyed"), entry(ping, "safe-retry"), entry(unbuilt, "none"),
-	}})
+	var registry object
+	if err := json.Unmarshal(wait.Registry, &registry); err != nil {
+		panic(err)
+	}
+	for _, e := range []object{entry(write, "none"), entry(writeOnce, "keyed"), entry(send, "none"), entry(charge, "keyed"), entry(ping, "safe-retry"),
+		entry(flow, "none"), entry(unbuilt, "none")} {
+		registry["tools"] = append(registry["tools"].([]any), e)
+	}
+	encoded, err := json.Marshal(registry)
 	if err != nil {
 		panic(err)
 	}

@@ -6,6 +6,9 @@ create table lab_rows (
 );
 create index on lab_rows (call_id);
 
+-- The same, for a step of lab.flow.
+create table lab_steps (call_id uuid not null);
+
 -- What was asked for, and what reached the server outside; filled in at the end, for the checks.
 create table lab_plan (
   call_id   uuid    primary key,

@@ -67,7 +67,7 @@ type share struct {
 }
 
 var (
-	tools   = []share{{write, 30}, {writeOnce, 15}, {send, 22}, {charge, 15}, {ping, 15}, {unbuilt, 2}, {unknown, 1}}
+	tools   = []share{{write, 30}, {writeOnce, 15}, {send, 22}, {charge, 15}, {ping, 15}, {flow, 10}, {unbuilt, 2}, {unknown, 1}}
 	endings = []share{{"", 75}, {thenFail, 8}, {thenPanic, 4}, {thenTransient, 13}}
 )
 

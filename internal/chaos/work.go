@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/worker"
@@ -67,7 +68,7 @@ func runWorker(ctx context.Context) error {
 	}
 	// A request a connection: Go sends none twice by itself then, whatever happens to it.
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	bound, err := handlers.Bind(Lab{outside: j.Outside, client: client})
+	bound, err := handlers.Bind(Lab{outside: j.Outside, client: client}, wait.Domain())
 	if err != nil {
 		return err
 	}
