@@ -94,6 +94,35 @@ func LastDurable(ctx context.Context, db DB, tool string, limit int) ([]string, 
 	return nil, fmt.Errorf("read the calls of %s: %w", tool, err)
 }
 
+// Child is a call that a handler made, somewhere below another one.
+type Child struct {
+	ID, Tool, Status string
+	Name             string // under which its parent made it
+	Depth            int    // 1 for those of the call itself
+}
+
+// Children returns the calls that the handler of a call made, each followed by its own, up to a limit.
+func Children(ctx context.Context, db DB, id string, limit int) ([]Child, error) {
+	rows, err := db.Query(ctx, `
+		with recursive below (id, tool, status, name, depth, place) as (
+			select c.id, c.tool_name, c.status, c.parent_step, 1, array[c.seq] from public.core_tool_calls c where c.parent_call_id = $1 and c.parent_step is not null
+			union all
+			select c.id, c.tool_name, c.status, c.parent_step, b.depth + 1, b.place || c.seq from below b
+			join public.core_tool_calls c on c.parent_call_id = b.id and c.parent_step is not null where b.depth < 20
+		)
+		select id::text, tool, status, name, depth from below order by place limit $2`, id, limit)
+	if err == nil {
+		var all []Child
+		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Child, err error) {
+			return c, row.Scan(&c.ID, &c.Tool, &c.Status, &c.Name, &c.Depth)
+		})
+		if err == nil {
+			return all, nil
+		}
+	}
+	return nil, fmt.Errorf("read the calls below call %s: %w", id, err)
+}
+
 // Receipt returns the receipt of a call, or [ErrNoReceipt].
 func Receipt(ctx context.Context, db DB, id string) (*receipts.Receipt, error) {
 	r, err := store.Receipt(ctx, db, id)

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/worker"
@@ -14,17 +13,8 @@ import (
 // replay runs a call's handler on its journal.
 func replay(t *testing.T, env *handlertest.Env, id string, change ...func(*worker.Options)) *worker.Replayed {
 	t.Helper()
-	c, err := client.Get(t.Context(), env.DB, id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := worker.Replay{ID: c.ID, Tool: c.Tool, Input: c.Input, CreatedBy: c.CreatedBy, Attempt: c.Attempt, Cancelled: c.CancelRequested}
-	r.Receipt, _ = client.Receipt(t.Context(), env.DB, id)
 	events := number(t, env, "select count(*) from core_tool_events")
-	got, err := env.NewWorker(change...).Replay(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := env.Replay(id, change...)
 	if n := number(t, env, "select count(*) from core_tool_events"); n != events {
 		t.Errorf("a replay wrote %d events", n-events)
 	}

@@ -14,6 +14,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -245,6 +246,26 @@ func (e *Env) Answer(callID string, answer any, name ...string) {
 	if err := client.Answer(context.Background(), e.DB, callID, answer, strings.Join(name, "")); err != nil {
 		e.t.Fatal(err)
 	}
+}
+
+// Replay runs the durable handler of a call on its journal, as a new program would go on with it, and writes nothing. change may alter the options
+// of its worker.
+func (e *Env) Replay(callID string, change ...func(*worker.Options)) *worker.Replayed {
+	e.t.Helper()
+	ctx := context.Background()
+	c, err := client.Get(ctx, e.DB, callID)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	r := worker.Replay{ID: c.ID, Tool: c.Tool, Input: c.Input, SessionID: c.SessionID, CreatedBy: c.CreatedBy, Attempt: c.Attempt, Cancelled: c.CancelRequested}
+	if r.Receipt, err = client.Receipt(ctx, e.DB, callID); err != nil && !errors.Is(err, client.ErrNoReceipt) {
+		e.t.Fatal(err)
+	}
+	replayed, err := e.NewWorker(change...).Replay(ctx, r)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return replayed
 }
 
 // Pass lets time pass in the database, without waiting for it: what a call waits for until then comes.

@@ -348,6 +348,7 @@ func TestWhatAToolComesToIsObserved(t *testing.T) {
 	if n := query[int](t, d.db, "select count(*)::int from core_tool_events where call_id = $1 and event = 'woken'", id); n != 1 {
 		t.Errorf("it was woken %d times", n)
 	}
+	wants(t, gemWith(t, []string{"DATABASE_URL=" + d.url}, "trace", id).stdout, "Its handler made these calls:", "  act  failed  delta.act", "  act#2  succeeded  wait.answer")
 	refused := d.await(d.insert(`[{"refuses": true}]`, 0))
 	if e, _ := refused.Error(); e.Code != "model_refused" {
 		t.Errorf("%s", refused.Result)

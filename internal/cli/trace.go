@@ -62,12 +62,37 @@ func trace(ctx context.Context, db *pgxpool.Pool, id string, journal []receipts.
 		return err
 	}
 
+	if err := printChildren(ctx, db, id, out); err != nil {
+		return err
+	}
 	r, err := client.Receipt(ctx, db, id)
 	switch {
 	case errors.Is(err, client.ErrNoReceipt):
 		_, err = fmt.Fprintf(out, "\nno receipt yet: the call is %s\n", c.Status)
 	case err == nil:
 		_, err = fmt.Fprintf(out, "\nreceipt %s: %s\n", r.ID, cut(ending(r), 300))
+	}
+	return err
+}
+
+// mostChildren is how many calls below another are printed.
+const mostChildren = 200
+
+// printChildren prints the calls that the handler made, and those that theirs made, as a tree.
+func printChildren(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error {
+	children, err := client.Children(ctx, db, id, mostChildren+1)
+	if err != nil || len(children) == 0 {
+		return err
+	}
+	fmt.Fprintln(out, "\nIts handler made these calls:")
+	for i, c := range children {
+		if i == mostChildren {
+			_, err = fmt.Fprintln(out, "  and more")
+			break
+		}
+		if _, err = fmt.Fprintf(out, "%s%s  %s  %s  %s\n", strings.Repeat("  ", c.Depth), printable(c.Name), c.Status, cut(printable(c.Tool), 200), c.ID); err != nil {
+			break
+		}
 	}
 	return err
 }
