@@ -2,11 +2,19 @@ package worker_test
 
 import (
 	"context"
+	"math/rand/v2"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/worker"
 )
 
@@ -77,5 +85,99 @@ func TestAReplaySaysWhatTheJournalLacks(t *testing.T) {
 		if got := replay(t, env, id, with(t, c.code)); !c.want(got) {
 			t.Errorf("%s: %+v", name, got)
 		}
+	}
+}
+
+// randomScript is what a handler does: steps, calls, waits for some of them, times, answers that came before.
+func randomScript(r *rand.Rand) (script string, steps, answers []string) {
+	var lines, open []string
+	for i := range 4 + r.IntN(8) {
+		n := strconv.Itoa(i)
+		switch r.IntN(7) {
+		case 0, 1:
+			lines, steps = append(lines, "step s"+n+[]string{"", " once"}[r.IntN(2)]), append(steps, "s"+n)
+		case 2, 3:
+			lines, open = append(lines, "start c"+n+" lab.nothing"), append(open, "c"+n)
+		case 4:
+			lines = append(lines, "sleep t"+n+" "+strconv.Itoa(r.IntN(30)))
+		case 5:
+			lines, answers = append(lines, "hear h"+n, "wait h"+n), append(answers, "h"+n)
+		case 6:
+			if len(open) > 0 {
+				lines = append(lines, []string{"all ", "first "}[r.IntN(2)]+strings.Join(open, " "), "wait "+open[r.IntN(len(open))])
+			}
+		}
+	}
+	return strings.Join(append(lines, "down 1"), "; "), steps, answers
+}
+
+// Workers are taken for dead anywhere, and wake up later. In the end each handler was told the same in every run, a transaction took effect once, and
+// each step at least once.
+func TestWhateverRunsAndDiesItsJournalGivesItsReceipt(t *testing.T) {
+	t.Parallel()
+	seeds := uint64(4)
+	if os.Getenv("GEM_TEST_LONG") != "" {
+		seeds = 16
+	}
+	for seed := range seeds {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+			t.Parallel()
+			env, lab := startTree(t, nil, tool{name: "tree.run", calls: []string{"lab.*", "tree.run"}, attempts: 20})
+			r := rand.New(rand.NewPCG(seed, 0))
+			type flow struct {
+				id    string
+				steps []string
+			}
+			var flows []flow
+			for range 4 {
+				script, steps, answers := randomScript(r)
+				id := startTreeCall(env, script)
+				for _, name := range answers {
+					env.Answer(id, name, name)
+				}
+				flows = append(flows, flow{id, steps})
+			}
+			var mu sync.Mutex
+			deaths := 30
+			for range 3 {
+				var id atomic.Value
+				w := env.StartWorker(func(o *worker.Options) {
+					o.HeartbeatInterval, o.DeadAfter = 50*time.Millisecond, 2*time.Second
+					worker.SetHook(o, func(string) {
+						mu.Lock()
+						dies := deaths > 0 && r.IntN(6) == 0
+						if dies {
+							deaths--
+						}
+						mu.Unlock()
+						if me, known := id.Load().(string); dies && known {
+							_, _ = env.DB.Exec(context.Background(), "update core_workers set alive_until = clock_timestamp() - interval '1 ms' where worker_id = $1", me)
+							time.Sleep(150 * time.Millisecond)
+						}
+					})
+				})
+				id.Store(w.ID())
+			}
+			for _, f := range flows {
+				if receipt := env.Await(f.id); receipt.Status != receipts.Succeeded {
+					t.Fatalf("%s: %s", receipt.Status, receipt.Result)
+				}
+				if got := env.Replay(f.id); got.Differs || got.Misfit != "" || got.Stopped != "" || len(got.Unread) > 0 {
+					t.Errorf("a replay: %+v", got)
+				}
+				if n := rowsWith(t, env, f.id); n != 1 {
+					t.Errorf("%d rows", n)
+				}
+				for _, step := range f.steps {
+					if !slices.Contains(lab.sentSoFar(), step) {
+						t.Errorf("the step %s did not run", step)
+					}
+				}
+			}
+			env.Until("all to end", func() bool {
+				return number(t, env, "select count(*) from core_tool_calls where status in ('queued', 'running', 'waiting')") == 0
+			})
+			sound(t, env)
+		})
 	}
 }
