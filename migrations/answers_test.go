@@ -290,3 +290,40 @@ func TestOpenQuestionsAreFoundAmongMany(t *testing.T) {
 		}
 	}
 }
+
+// Whoever is told that it was answered sends it no more: an index is being made, or an operator has locked the journal.
+func TestAnAnswerThatCannotBeWrittenIsRefused(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	asked(t, db, map[string]string{"q": `wait.answer {}`})
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	if _, err := tx.Exec(t.Context(), "lock table core_tool_events in share mode"); err != nil {
+		t.Fatal(err)
+	}
+	const answer = `select answer_tool_call(id, '"x"') from core_tool_calls`
+	if _, err := db.Exec(t.Context(), answer); code(err) != "PT503" {
+		t.Errorf("%v", err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	insert(t, db, answer)
+	if n := number(t, db, "select count(*) from core_tool_events where event in ('answered', 'woken')"); n != 2 {
+		t.Errorf("%v events", n)
+	}
+}
+
+// What was withdrawn cannot be approved.
+func TestAQuestionWhoseEndSomeoneAskedForTakesNoAnswer(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	asked(t, db, map[string]string{"q": `wait.answer {}`})
+	insert(t, db, "select cancel_tool_call(id) from core_tool_calls")
+	if _, err := db.Exec(t.Context(), `select answer_tool_call(id, '"x"') from core_tool_calls`); code(err) != "PT409" {
+		t.Errorf("%v", err)
+	}
+}

@@ -41,7 +41,8 @@ const lock = 4716_0001
 
 const (
 	lockPatience    = time.Minute // for a file that gets no lock
-	lockTimeout     = "55P03"     // SQLSTATE
+	lockTimeout     = "55P03"     // SQLSTATE, as the two below
+	deadlock        = "40P01"
 	undefinedObject = "42704"
 )
 
@@ -99,7 +100,7 @@ func Apply(ctx context.Context, url string, sources ...Source) (Result, error) {
 			continue
 		case pgErr.Code == undefinedObject && try == 1:
 			// Another database of this server was migrated at the same time and created a role that this one could not see yet.
-		case pgErr.Code == lockTimeout && time.Since(began) < lockPatience:
+		case (pgErr.Code == lockTimeout || pgErr.Code == deadlock) && time.Since(began) < lockPatience:
 		case pgErr.Code == lockTimeout:
 			return done, fmt.Errorf("apply the migrations: %w: a transaction has been open for more than %s that used this table, "+
 				"such as that of a dump; pg_stat_activity shows it. Migrate again when it has ended", err, lockPatience)

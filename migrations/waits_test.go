@@ -312,3 +312,17 @@ func TestACallThatMadeProgressIsDueThoughTheClockWentBack(t *testing.T) {
 		t.Errorf("%v were claimed", got)
 	}
 }
+
+// Cleaning up has pauses, as all else has.
+func TestACallThatCleansUpPausesBetweenItsAttempts(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}'); insert into core_tool_calls (tool_name) values ('a')")
+	insert(t, db, `select gem.step(c.id, 1, 'w', 'step', '{"name": "x"}', 0, false), cancel_tool_call(c.id) from gem.claim('w', 9, true) c`)
+	for _, want := range []string{"1", "0"} { // at once, to begin with it
+		insert(t, db, "select gem.retry(id, attempt, 'w', '{}', 9, '1 hour') from core_tool_calls where status = 'running'")
+		if got := texts(t, db, "select count(*)::text from gem.claim('w', 9, true)"); got[0] != want {
+			t.Errorf("%v were claimed, want %s", got, want)
+		}
+	}
+}

@@ -123,6 +123,23 @@ func TestACallWhoseJournalDoesNotFitWaitsForCode(t *testing.T) {
 	}
 }
 
+// Nobody may ever come who knows it.
+func TestACallThatWaitsForCodeEndsAtItsDeadline(t *testing.T) {
+	t.Parallel()
+	env, id := startCoded(t)
+	env.StartWorker(with(t, nil))
+	env.Answer(id, "x", "x")
+	env.Until("it to wait for code", func() bool {
+		call, err := client.Get(t.Context(), env.DB, id)
+		return err == nil && call.WaitsFor == "code"
+	})
+	env.Pass(30 * 24 * time.Hour)
+	if e := handlertest.ErrorOf(t, env.Await(id)); e.Code != receipts.Timeout {
+		t.Errorf("%+v", e)
+	}
+	sound(t, env)
+}
+
 func TestACallThatWaitsForCodeIsCancelled(t *testing.T) {
 	t.Parallel()
 	env, id := startCoded(t)

@@ -78,7 +78,7 @@ func (a *attempt) write(e *end) *end {
 		})
 	case waitingForCode:
 		err = a.persist(context.Background(), "put the call aside", func(ctx context.Context) error {
-			return store.WaitForCode(ctx, a.options.Calls, a.Attempt, e.misfit, a.notKept())
+			return store.WaitForCode(ctx, a.options.Calls, a.Attempt, e.misfit, a.notKept(), a.deadline())
 		})
 	}
 	switch {

@@ -84,6 +84,8 @@ func (a *attempt) decide(ctx context.Context) *end {
 	switch without := !bound || !a.handler.Durable; {
 	case a.Steps > 0 && without && a.Cancelled:
 		return a.cancelledBefore()
+	case a.Steps > 0 && a.Age >= a.deadline():
+		return ended(a.pastDeadline())
 	case a.Steps > 0 && without:
 		return a.withoutCode(fmt.Sprintf("The program has no durable handler for %s.", a.tool.Name))
 	}
@@ -104,6 +106,14 @@ func (a *attempt) decide(ctx context.Context) *end {
 		return ended(a.pastDeadline())
 	}
 	return nil
+}
+
+// deadline is how long after its insert the call ends, if its handler is durable: as long as any may have, where its tool is not known.
+func (a *attempt) deadline() time.Duration {
+	if a.tool == nil {
+		return 366 * 24 * time.Hour
+	}
+	return a.tool.Deadline
 }
 
 // pastDeadline is the outcome of a call whose time is over, whatever it waited for.
@@ -163,7 +173,7 @@ func (a *attempt) leaveUnknown(ctx context.Context) *end {
 		return &end{how: leftToOthers}
 	case a.Steps > 0 && a.Cancelled:
 		return a.cancelledBefore()
-	case a.Steps > 0:
+	case a.Steps > 0 && a.Age < a.deadline():
 		return a.withoutCode(fmt.Sprintf("The registry %s has no tool %q.", a.options.Registry.Version, value.Shorten(a.Tool, 200)))
 	}
 	registry := a.options.Registry
@@ -291,9 +301,9 @@ func (a *attempt) mayRunAgain() bool {
 // mayHaveDone says on a receipt what an attempt that was cut short may have done.
 func (a *attempt) mayHaveDone() string {
 	switch {
-	case a.handler.Durable:
+	case a.Steps > 0 || a.handler != nil && a.handler.Durable:
 		return "What its steps did stays, and is in its effects; a step that was cut short may have done more."
-	case a.handler.Transactional:
+	case a.handler != nil && a.handler.Transactional:
 		return "Nothing of it stays: its rows went with its transaction."
 	case a.call == nil: // it ran on another worker
 		return "What it did is not known."

@@ -71,13 +71,14 @@ type Misfit struct {
 	Message string `json:"message"`
 }
 
-// WaitForCode puts a call aside for a program that can go on with it.
-func WaitForCode(ctx context.Context, db DB, a Attempt, why Misfit, effects json.RawMessage) error {
+// WaitForCode puts a call aside for a program that can go on with it. deadline counts from the call's insert.
+func WaitForCode(ctx context.Context, db DB, a Attempt, why Misfit, effects json.RawMessage, deadline time.Duration) error {
 	encoded, err := json.Marshal(why)
 	if err != nil {
 		return err
 	}
-	_, err = db.Exec(ctx, "select gem.wait_for_code($1, $2, $3, $4, $5)", a.CallID, a.Number, a.WorkerID, string(encoded), zeronull.Text(effects))
+	_, err = db.Exec(ctx, "select gem.wait_for_code($1, $2, $3, $4, $5, $6)", a.CallID, a.Number, a.WorkerID, string(encoded), zeronull.Text(effects),
+		deadline.Milliseconds())
 	return err
 }
 

@@ -144,6 +144,7 @@ declare
   now    timestamptz;
   state  text;
   wrong  text;
+  cancelled boolean;
 begin
   select c.id, c.tool_name, c.input, c.created_by, coalesce(c.tool_name in ('wait.answer', 'wait.approval', 'wait.event'), false) as asks into call from public.core_tool_calls c where c.id = call_id;
   if call.id is null or not gem.may_answer(call.id, call.tool_name, call.input, call.created_by) then
@@ -159,7 +160,7 @@ begin
     raise exception using errcode = 'PT422', message = 'the answer is nested deeper than 100 levels';
   end if;
 
-  select c.status into state from public.core_tool_calls c where c.id = call_id for no key update;
+  select c.status, c.cancel_requested_at is not null into state, cancelled from public.core_tool_calls c where c.id = call_id for no key update;
   now := gem.now(); -- after the wait for the row
   select e.data into given from public.core_tool_events e
   where e.call_id = call_id and e.event = 'answered' and e.data ->> 'name' = '#' || name;
@@ -171,6 +172,9 @@ begin
     raise exception using errcode = 'PT409', message = format('call %s has ended as %s, and takes no answer', call_id, coalesce(state, 'pruned'));
   end if;
 
+  if call.asks and cancelled then
+    raise exception using errcode = 'PT409', message = format('someone has asked for the end of call %s, and it takes no answer', call_id);
+  end if;
   if call.asks and gem.until_of(call.input) <= now or exists (
     select from public.core_tool_events e where e.call_id = call_id and e.event = 'timed_out' and e.data -> 'names' ? ('#' || name)) then
     raise exception using errcode = 'PT410', message = format('the time for this answer to call %s is over', call_id);
@@ -184,7 +188,9 @@ begin
   if claims is not null and claims ->> 'role' is distinct from 'service_role' then
     perform gem.check_answers(who);
   end if;
-  perform gem.came(call_id, 'answered', '#' || name, jsonb_build_object('value', value, 'by', who), null);
+  if not gem.came(call_id, 'answered', '#' || name, jsonb_build_object('value', value, 'by', who), null) then
+    raise exception using errcode = 'PT503', message = format('the answer to call %s could not be written', call_id), hint = 'Send it again.';
+  end if;
   return 'answered';
 end
 $$;

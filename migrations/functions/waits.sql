@@ -114,8 +114,8 @@ end
 $$;
 
 -- Puts a call aside that the program of its worker cannot go on with; p_why says why. It is looked at again after 1, 2, 4 and so on up to 60
--- minutes since its last progress, when a worker starts (gem.try_code), and by gem.resume.
-create or replace function gem.wait_for_code(p_call uuid, p_attempt integer, p_worker text, p_why jsonb, p_effects jsonb) returns void
+-- minutes since its last progress, when a worker starts (gem.try_code), by gem.resume, and p_deadline milliseconds after its insert.
+create or replace function gem.wait_for_code(p_call uuid, p_attempt integer, p_worker text, p_why jsonb, p_effects jsonb, p_deadline bigint) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at    timestamptz;
@@ -134,7 +134,8 @@ begin
   where e.call_id = p_call and e.event = 'waiting';
   with parked as (
     update public.core_tool_calls c
-    set status = 'waiting', waits_for = 'code', wake_at = at + least(interval '1 minute' * 2 ^ least(tries, 6), interval '1 hour'),
+    set status = 'waiting', waits_for = 'code', wake_at = least(at + least(interval '1 minute' * 2 ^ least(tries, 6), interval '1 hour'),
+          greatest(c.created_at + (p_deadline || ' milliseconds')::interval, at)),
         claimed_by = null, claimed_at = null, updated_at = at, events = c.events + 1
     where c.id = p_call returning c.events
   )
@@ -324,5 +325,5 @@ $$;
 
 select gem.grant_to('gem_worker', 'execute on function
   gem.wait(uuid, integer, text, jsonb, text, text[], integer, jsonb, jsonb, boolean, bigint),
-  gem.wait_for_code(uuid, integer, text, jsonb, jsonb), gem.try_code(), gem.run_timers(text, integer)');
+  gem.wait_for_code(uuid, integer, text, jsonb, jsonb, bigint), gem.try_code(), gem.run_timers(text, integer)');
 revoke all on all functions in schema gem from public;
