@@ -10,7 +10,7 @@
 -- service_role, and whoever has the rights of the owner of these functions, may answer for anyone, but for approvals. Any other call is
 -- answered by its created_by and by these two.
 
--- Who asks: the token's `sub`; service_role; or the session's user, where there is no token. Null for a token without a subject.
+-- Who calls: the token's `sub`; service_role; or the session's user, where there is no token. Null for a token without a subject.
 create or replace function gem.subject() returns text language sql stable as $$
   select case when gem.token_claims() is null then session_user::text
     when gem.token_claims() ->> 'role' = 'service_role' then 'service_role'
@@ -23,7 +23,7 @@ create or replace function gem.answers_for_all() returns boolean language sql st
     else coalesce(gem.token_claims() ->> 'role' = 'service_role', false) end
 $$;
 
--- The words of `by`, where a wait.* call has any.
+-- Those who may answer a wait.* call, in the words of `by`.
 create or replace function gem.answerers(p_tool text, p_input jsonb) returns jsonb language sql immutable as $$
   select case when jsonb_typeof(p_input -> 'by') = 'array' then p_input -> 'by'
     when p_tool = 'wait.answer' then '["owner"]'
@@ -31,6 +31,7 @@ create or replace function gem.answerers(p_tool text, p_input jsonb) returns jso
     else '[]' end
 $$;
 
+-- Reports whether the caller may answer a call.
 create or replace function gem.may_answer(p_call uuid, p_tool text, p_input jsonb, p_created_by text) returns boolean
 language plpgsql stable as $$
 declare
@@ -146,7 +147,8 @@ declare
   wrong  text;
   cancelled boolean;
 begin
-  select c.id, c.tool_name, c.input, c.created_by, coalesce(c.tool_name in ('wait.answer', 'wait.approval', 'wait.event'), false) as asks into call from public.core_tool_calls c where c.id = call_id;
+  select c.id, c.tool_name, c.input, c.created_by, coalesce(c.tool_name in ('wait.answer', 'wait.approval', 'wait.event'), false) as asks into call
+  from public.core_tool_calls c where c.id = call_id;
   if call.id is null or not gem.may_answer(call.id, call.tool_name, call.input, call.created_by) then
     raise exception using errcode = 'PT404', message = format('there is no call %s that you could answer', call_id);
   end if;
@@ -160,7 +162,8 @@ begin
     raise exception using errcode = 'PT422', message = 'the answer is nested deeper than 100 levels';
   end if;
 
-  select c.status, c.cancel_requested_at is not null into state, cancelled from public.core_tool_calls c where c.id = call_id for no key update;
+  select c.status, c.cancel_requested_at is not null into state, cancelled
+  from public.core_tool_calls c where c.id = call_id for no key update;
   now := gem.now(); -- after the wait for the row
   select e.data into given from public.core_tool_events e
   where e.call_id = call_id and e.event = 'answered' and e.data ->> 'name' = '#' || name;
