@@ -326,3 +326,15 @@ func TestACallThatCleansUpPausesBetweenItsAttempts(t *testing.T) {
 		}
 	}
 }
+
+// A call that has nothing to clean up ends at once, however many attempts it has had.
+func TestACancelledCallWithoutProgressDoesNotPause(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, "select gem.start_worker('w', 9, '', '', '1 hour', '{steps}'); insert into core_tool_calls (tool_name) values ('a')")
+	insert(t, db, "select gem.retry(c.id, 1, 'w', '{}', 9, '1 ms') from gem.claim('w', 9, true) c; select pg_sleep(0.02)")
+	insert(t, db, "select cancel_tool_call(c.id), gem.retry(c.id, 2, 'w', '{}', 9, '1 hour') from gem.claim('w', 9, true) c")
+	if got := texts(t, db, "select tool_name from gem.claim('w', 9, true)"); len(got) != 1 {
+		t.Errorf("%v were claimed", got)
+	}
+}

@@ -115,6 +115,7 @@ func TestAnAnswerOrACallWhicheverIsFirst(t *testing.T) {
 	env.StartWorker()
 	id := startTreeCall(env, "start a lab.send gate; hear b; first a b; all a b; first a b")
 	lab.awaitBegin(t)
+	env.Until("it to wait", func() bool { return slices.Contains(env.Journal(id), "waiting") })
 	if err := answerAs(t, env, "ada", id, "now", "b"); err != nil {
 		t.Fatal(err)
 	}

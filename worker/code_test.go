@@ -142,20 +142,27 @@ func TestACallThatWaitsForCodeEndsAtItsDeadline(t *testing.T) {
 
 func TestACallThatWaitsForCodeIsCancelled(t *testing.T) {
 	t.Parallel()
-	env, id := startCoded(t)
-	env.StartWorker(with(t, nil))
-	env.Answer(id, "x", "x")
-	env.Until("it to wait for code", func() bool {
-		call, err := client.Get(t.Context(), env.DB, id)
-		return err == nil && call.WaitsFor == "code"
-	})
-	if came, err := client.Cancel(t.Context(), env.DB, id); err != nil || came != client.CancelRequested {
-		t.Errorf("%s, %v", came, err)
+	for name, c := range map[string]code{"no handler": nil, "another kind": func(ctx context.Context, d *handlers.Durable) (string, error) {
+		return handlers.StepOnce(ctx, d, "a", func(context.Context) (string, error) { return "once", nil })
+	}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env, id := startCoded(t)
+			env.StartWorker(with(t, c))
+			env.Answer(id, "x", "x")
+			env.Until("it to wait for code", func() bool {
+				call, err := client.Get(t.Context(), env.DB, id)
+				return err == nil && call.WaitsFor == "code"
+			})
+			if came, err := client.Cancel(t.Context(), env.DB, id); err != nil || came != client.CancelRequested {
+				t.Errorf("%s, %v", came, err)
+			}
+			if e := handlertest.ErrorOf(t, env.Await(id)); e.Code != receipts.Cancelled {
+				t.Errorf("%+v", e)
+			}
+			sound(t, env)
+		})
 	}
-	if e := handlertest.ErrorOf(t, env.Await(id)); e.Code != receipts.Cancelled {
-		t.Errorf("%+v", e)
-	}
-	sound(t, env)
 }
 
 // New code asks for its version: calls that passed there before keep to the old way, in every run.

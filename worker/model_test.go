@@ -142,9 +142,19 @@ func (m *model) cancel(c *modelCall) string {
 
 // held says whether another call has a key.
 func (m *model) held(k string, by *modelCall) bool {
-	return slices.ContainsFunc(m.calls, func(o *modelCall) bool {
-		return o != by && o.Key == k && (o.Status == "running" || o.Status == "queued" || o.Status == "waiting" && o.awaits != "")
-	})
+	return slices.ContainsFunc(m.calls, func(o *modelCall) bool { return o != by && m.holdsKey(o, k) })
+}
+
+func (m *model) holdsKey(c *modelCall, k string) bool {
+	return c.Key == k && (c.Status == "running" || c.Status == "queued" || c.Status == "waiting" && c.awaits != "")
+}
+
+// above are the calls on whose behalf a call was made.
+func (m *model) above(c *modelCall) (all []*modelCall) {
+	for p := c.parent; p != nil; p = p.parent {
+		all = append(all, p)
+	}
+	return all
 }
 
 // putBack takes a call back into the queue. A durable one keeps its key.
@@ -345,6 +355,8 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 			case m.succeeded[k]:
 				want, c.hit = "hit", k
 				m.free(k, true)
+			case held && slices.ContainsFunc(m.above(c), func(p *modelCall) bool { return m.holdsKey(p, k) }):
+				want = "deadlock"
 			case held && c.Cancel:
 				want = "wait"
 				m.putBack(c, "released")

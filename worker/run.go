@@ -60,16 +60,19 @@ func (w *Worker) run(c *claimedCall) *end {
 // decide ends what can be decided without running anything: the call was cancelled or taken away, the worker stops, the tool is
 // unknown or closed, the input is wrong, nobody wrote a handler, or lost attempts forbid another.
 func (a *attempt) decide(ctx context.Context) *end {
+	var known, bound bool
+	a.tool, known = a.options.Registry.Tool(a.Tool)
 	if a.Steps > 0 {
-		if end := a.readSteps(ctx); end != nil {
+		if end := a.readSteps(ctx); end != nil && end.how == waitingForCode && a.Age >= a.deadline() {
+			return ended(a.pastDeadline())
+		} else if end != nil {
 			return end
 		}
 	}
 	if end := a.endedBefore(ctx); end != nil {
 		return end
 	}
-	var known, bound bool
-	if a.tool, known = a.options.Registry.Tool(a.Tool); !known {
+	if !known {
 		return a.leaveUnknown(ctx)
 	}
 	if a.SignedIn && !a.Child && !a.tool.Frontends {
@@ -119,7 +122,7 @@ func (a *attempt) deadline() time.Duration {
 // pastDeadline is the outcome of a call whose time is over, whatever it waited for.
 func (a *attempt) pastDeadline() receipts.Outcome {
 	return receipts.Failure(receipts.Timeout, fmt.Sprintf("%s was not done %s after the call was made. What its steps did stays, and is in its effects.",
-		a.tool.Name, a.tool.Deadline), map[string]int64{"deadline_ms": a.tool.Deadline.Milliseconds()})
+		a.Tool, a.deadline()), map[string]int64{"deadline_ms": a.deadline().Milliseconds()})
 }
 
 // endedBefore ends an attempt whose context has ended before its handler began; it returns nil if that has not. Of a cancelled

@@ -370,7 +370,7 @@ $$;
 
 -- Puts a call back after a transient error, to run again after a pause: p_backoff, doubled with each attempt that was
 -- spent, at most 15 minutes, with jitter: 50 to 100 % of it. Lost attempts count as spent too. A call whose end someone asked
--- for meanwhile comes back at once, to be ended or to clean up: the first time since its last progress. Returns when it may run again, or null, changing nothing, when
+-- for meanwhile comes back at once, to be ended, or to clean up, which has pauses then. Returns when it may run again, or null, changing nothing, when
 -- p_max_attempts are spent. p_effects are those of steps that were not kept.
 create or replace function gem.retry(p_call uuid, p_attempt integer, p_worker text, p_error jsonb, p_max_attempts integer, p_backoff interval,
   p_effects jsonb default null)
@@ -379,13 +379,14 @@ declare
   spent     integer;
   cancelled boolean;
 begin
-  select c.retries + c.losses, c.cancel_requested_at is not null into spent, cancelled from public.core_tool_calls c
+  select c.retries + c.losses, coalesce(c.steps = 0 or c.claimed_at <= c.cancel_requested_at, false) and c.cancel_requested_at is not null into spent, cancelled
+  from public.core_tool_calls c
   where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false) for no key update;
   if spent + 1 >= p_max_attempts then
     return null;
   end if;
   return gem.put_back(p_call, p_attempt, p_worker, 'retried',
-    case when cancelled and spent = 0 then '0' else least(p_backoff * 2 ^ spent, interval '15 minutes') * (0.5 + random() / 2) end,
+    case when cancelled then '0' else least(p_backoff * 2 ^ spent, interval '15 minutes') * (0.5 + random() / 2) end,
     jsonb_build_object('error', p_error) || case when p_effects is null then '{}' else jsonb_build_object('effects', p_effects) end);
 end
 $$;

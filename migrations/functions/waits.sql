@@ -134,8 +134,9 @@ begin
   where e.call_id = p_call and e.event = 'waiting';
   with parked as (
     update public.core_tool_calls c
-    set status = 'waiting', waits_for = 'code', wake_at = least(at + least(interval '1 minute' * 2 ^ least(tries, 6), interval '1 hour'),
-          greatest(c.created_at + (p_deadline || ' milliseconds')::interval, at)),
+    set status = 'waiting', waits_for = 'code', wake_at = case when c.cancel_requested_at is not null then at -- and its next claim ends it
+          else least(at + least(interval '1 minute' * 2 ^ least(tries, 6), interval '1 hour'),
+            greatest(c.created_at + (p_deadline || ' milliseconds')::interval, at)) end,
         claimed_by = null, claimed_at = null, updated_at = at, events = c.events + 1
     where c.id = p_call returning c.events
   )
