@@ -35,7 +35,7 @@ type steps struct {
 	cancel context.CancelCauseFunc
 	life   context.Context // of the attempt: it ends when the handler has made no progress for the tool's timeout
 	end    context.CancelCauseFunc
-	timers []*time.Timer       // the first is that of the tool's timeout
+	timer  *time.Timer         // of the tool's timeout
 	turns  *semaphore.Weighted // a StepTx has all of it, so that the rows recorded meanwhile are its own; other steps share it
 
 	// One event is written at a time, since each says how many there were before it, and only until the handler is no longer waited
@@ -58,11 +58,12 @@ type steps struct {
 	pending      handlers.Effects // of the step that is being kept
 	tx           *lanes.Tx        // of the StepTx that runs
 	waits
-	progressed bool // in this attempt
-	cleaning   bool // someone asked for the call's end
-	replaying  bool // nothing is to be written
-	stopped    bool // the handler is no longer waited for
-	left       *end // how the attempt ends, though the handler has not returned
+	progressed bool          // in this attempt
+	cleaning   bool          // someone asked for the call's end
+	limits     []*time.Timer // the deadline, and the end of cleaning up
+	replaying  bool          // nothing is to be written
+	stopped    bool          // the handler is no longer waited for
+	left       *end          // how the attempt ends, though the handler has not returned
 }
 
 // allTurns is more than a call has goroutines.
@@ -139,10 +140,8 @@ func (s *steps) start(claimed context.Context) context.Context {
 	s.life, s.end = uncancelled(claimed)
 	s.ctx, s.cancel = context.WithCancelCause(s.life)
 	s.open, s.close = context.WithCancel(context.Background())
-	s.timers = []*time.Timer{
-		time.AfterFunc(s.tool.Timeout, func() { s.end(context.DeadlineExceeded) }),
-		time.AfterFunc(s.tool.Deadline-s.Age, func() { s.end(errDeadline) }),
-	}
+	s.timer = time.AfterFunc(s.tool.Timeout, func() { s.end(context.DeadlineExceeded) })
+	s.limits = append(s.limits, time.AfterFunc(s.tool.Deadline-s.Age, func() { s.end(errDeadline) }))
 	context.AfterFunc(claimed, func() {
 		if errors.Is(context.Cause(claimed), errCancelled) {
 			s.cleanUp()
@@ -161,7 +160,7 @@ func (s *steps) cleanUp() {
 	defer s.mu.Unlock()
 	if !s.cleaning && !s.stopped {
 		s.cleaning = true
-		s.timers = append(s.timers, time.AfterFunc(cleanUpTime-s.CancelledFor, func() { s.end(errCancelled) }))
+		s.limits = append(s.limits, time.AfterFunc(cleanUpTime-s.CancelledFor, func() { s.end(errCancelled) }))
 	}
 }
 
@@ -189,14 +188,15 @@ func uncancelled(ctx context.Context) (context.Context, context.CancelCauseFunc)
 // stop ends what the handler began and has not ended, and returns how the attempt ends if it ends in the middle of a step. Nothing
 // more is written for the steps of this attempt then.
 func (s *steps) stop() *end {
+	s.timer.Stop()
 	s.end(nil)
 	s.close()
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, timer := range s.timers {
-		timer.Stop()
+	for _, limit := range s.limits {
+		limit.Stop()
 	}
 	s.stopped = true
 	rest := s.takePending()
@@ -674,7 +674,7 @@ func (s *steps) progress(event string, data *stepData, size int) {
 	s.bytes += size
 	s.progressed = true
 	s.mu.Unlock()
-	s.timers[0].Reset(s.tool.Timeout)
+	s.timer.Reset(s.tool.Timeout)
 }
 
 // effects are those of all steps, and what was recorded outside of them.

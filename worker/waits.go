@@ -402,7 +402,7 @@ func (s *steps) wait(w store.Wait) (verdict store.WaitVerdict, err error) {
 		s.events, s.progressed = count, true
 	}
 	s.mu.Unlock()
-	s.timers[0].Reset(s.tool.Timeout)
+	s.timer.Reset(s.tool.Timeout)
 	return verdict, nil
 }
 
