@@ -261,7 +261,8 @@ func (e *Env) Replay(callID string, change ...func(*worker.Options)) *worker.Rep
 	if r.Receipt, err = client.Receipt(ctx, e.DB, callID); err != nil && !errors.Is(err, client.ErrNoReceipt) {
 		e.t.Fatal(err)
 	}
-	replayed, err := e.NewWorker(change...).Replay(ctx, r)
+	direct := func(o *worker.Options) { o.Calls, o.Control = e.DB, e.DB } // it only reads, and takes no connection of a pooler
+	replayed, err := e.NewWorker(append(slices.Clone(change), direct)...).Replay(ctx, r)
 	if err != nil {
 		e.t.Fatal(err)
 	}
