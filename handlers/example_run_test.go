@@ -13,7 +13,7 @@ import (
 	"github.com/gemworker/gem/handlers/wait"
 )
 
-// What Quotes works with.
+// The model, the phone and the mail that Quotes works with.
 type (
 	model struct{}
 	phone struct{ rang []string }

@@ -15,7 +15,7 @@ type Child[T any] struct {
 	field  string // of the result, which has the T; empty: the result is the T
 	within time.Duration
 	until  *time.Time
-	err    error    // why it cannot be had
+	err    error    // why there is nothing to wait for
 	asked  *Request // of an approval
 	waited bool     // Wait has returned, in this run
 }
@@ -69,8 +69,8 @@ func start[T any](d *Durable, name, tool string, input func() (json.RawMessage, 
 }
 
 // Receive asks for an answer to this very call, under a name: what public.answer_tool_call, `gem answer` or client.Answer gives it. An answer
-// that came before is there. T is what the answer is: JSON of at most 64 KiB, which nobody has checked. See [Ask] for a question that says
-// what it wants.
+// that came before is there. The answer is JSON of at most 64 KiB, which nobody has checked, and is read as a T. [Ask] asks a question with
+// a schema instead.
 func Receive[T any](d *Durable, name string) *Child[T] {
 	c := &Child[T]{call: d, id: d.ID, field: "value"}
 	c.name, c.err = d.journal.Receive(name)

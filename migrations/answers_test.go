@@ -38,7 +38,7 @@ func code(err error) string {
 	return fmt.Sprint(err)
 }
 
-// Who may answer stands in the question, and nobody but the database decides it.
+// The question names those who may answer, and only the database decides.
 func TestQuestionsAreAnsweredByWhomTheyName(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
@@ -291,7 +291,7 @@ func TestOpenQuestionsAreFoundAmongMany(t *testing.T) {
 	}
 }
 
-// Whoever is told that it was answered sends it no more: an index is being made, or an operator has locked the journal.
+// A caller that is told `answered` does not send the answer again, so it must be written. An index in the making locks the journal like this.
 func TestAnAnswerThatCannotBeWrittenIsRefused(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))

@@ -85,12 +85,10 @@ func (a *attempt) decide(ctx context.Context) *end {
 	}
 	a.handler, bound = a.options.Handlers.For(a.tool.Name)
 	switch without := !bound || !a.handler.Durable; {
-	case a.Steps > 0 && without && a.Cancelled:
-		return a.cancelledBefore()
+	case a.Steps > 0 && without && (a.Cancelled || a.Age < a.deadline()):
+		return a.withoutCode(fmt.Sprintf("The program has no durable handler for %s.", a.tool.Name))
 	case a.Steps > 0 && a.Age >= a.deadline():
 		return ended(a.pastDeadline())
-	case a.Steps > 0 && without:
-		return a.withoutCode(fmt.Sprintf("The program has no durable handler for %s.", a.tool.Name))
 	}
 	if !bound {
 		return ended(receipts.Unconfigured(fmt.Sprintf("The tool %s is registered, but this worker has no handler for it.", a.tool.Name), nil,
@@ -154,7 +152,7 @@ func (a *attempt) cancelledBefore() *end {
 	return failed(receipts.Cancelled, message, nil)
 }
 
-// withoutCode leaves a call that made progress to a program that knows it.
+// withoutCode leaves a call that made progress to a program that knows it. One that was cancelled ends: see write.
 func (a *attempt) withoutCode(message string) *end {
 	return &end{how: waitingForCode, misfit: store.Misfit{Message: message}}
 }
@@ -174,9 +172,7 @@ func (a *attempt) leaveUnknown(ctx context.Context) *end {
 		return &end{how: released}
 	case left:
 		return &end{how: leftToOthers}
-	case a.Steps > 0 && a.Cancelled:
-		return a.cancelledBefore()
-	case a.Steps > 0 && a.Age < a.deadline():
+	case a.Steps > 0 && (a.Cancelled || a.Age < a.deadline()):
 		return a.withoutCode(fmt.Sprintf("The registry %s has no tool %q.", a.options.Registry.Version, value.Shorten(a.Tool, 200)))
 	}
 	registry := a.options.Registry

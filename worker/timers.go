@@ -2,10 +2,8 @@ package worker
 
 import (
 	"context"
-	"slices"
 	"time"
 
-	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/store"
 )
 
@@ -13,11 +11,6 @@ const (
 	timersEvery = time.Second
 	timersAtAll = 1000 // in one statement
 )
-
-// hasDurable reports whether the program has durable handlers. Only such a program looks after timers.
-func (w *Worker) hasDurable() bool {
-	return slices.ContainsFunc(w.options.Handlers.All(), func(h *handlers.Handler) bool { return h.Durable })
-}
 
 // timers lets calls go on whose time has come, until ctx ends, and first those that may have waited for this program.
 func (w *Worker) timers(ctx context.Context) {

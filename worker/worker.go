@@ -194,11 +194,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	beside.Go(func() { w.heartbeats(services) })
 	beside.Go(func() { w.countOutcomes(services) })
 	beside.Go(func() { w.watch(ctx) })
+	beside.Go(func() { w.timers(services) })
 	if w.options.ListenURL != "" {
 		beside.Go(func() { w.listen(services) })
-	}
-	if w.hasDurable() {
-		beside.Go(func() { w.timers(services) })
 	}
 	w.log.Info("worker started", zap.String("worker_id", w.id), zap.Int("concurrency", w.options.Concurrency),
 		zap.String("registry_version", w.options.Registry.Version), zap.Duration("poll_interval", w.options.PollInterval))

@@ -87,7 +87,7 @@ func (l Lab) Ping(ctx context.Context, call *handlers.Call, in Task) (Done, erro
 	return l.Send(ctx, call, in)
 }
 
-// What a flow tells the server outside: a step that may run again, and one that may not.
+// A flow tells the server outside of two steps: one that may run again, and one that may not.
 const (
 	flowStep = "flow.step"
 	flowOnce = "flow.once"

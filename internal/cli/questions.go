@@ -109,8 +109,8 @@ func answerCommand() *cobra.Command {
 		Use:   "answer CALL_ID VALUE",
 		Short: "Answer a call that waits for it",
 		Long: `
-VALUE is JSON, or a text: what is no JSON is taken as one, and so is everything
-where the question wants a text. Put -- before one that begins with -. The same
+VALUE is JSON or a text. It is taken as a text if it is not JSON, or if the
+question wants a text. Put -- before one that begins with -. The same
 answer may be given again. gem questions lists what waits, and gem approve and
 gem deny answer an approval. Needs DATABASE_URL.`,
 		Example: "  gem answer " + exampleID + " 'On Tuesday'\n  gem answer " + exampleID + ` '{"price": 1200}'`,

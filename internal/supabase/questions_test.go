@@ -12,7 +12,7 @@ import (
 
 const zeros = "0000000000000000000000000000000000000000000000000000000000000000"
 
-// What a frontend reads and answers, and what it is told when it may not.
+// A frontend reads questions and answers them, and is told why where it may not.
 func TestFrontendsAnswerQuestions(t *testing.T) {
 	t.Parallel()
 	p := supabase.Start(t, supabase.Options{})

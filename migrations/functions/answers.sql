@@ -23,6 +23,11 @@ create or replace function gem.answers_for_all() returns boolean language sql st
     else coalesce(gem.token_claims() ->> 'role' = 'service_role', false) end
 $$;
 
+-- Reports whether a tool does nothing but wait for an answer.
+create or replace function gem.asks(p_tool text) returns boolean language sql immutable as $$
+  select coalesce(p_tool in ('wait.answer', 'wait.approval', 'wait.event'), false)
+$$;
+
 -- Those who may answer a wait.* call, in the words of `by`.
 create or replace function gem.answerers(p_tool text, p_input jsonb) returns jsonb language sql immutable as $$
   select case when jsonb_typeof(p_input -> 'by') = 'array' then p_input -> 'by'
@@ -41,7 +46,7 @@ declare
 begin
   if who is null then
     return false;
-  elsif p_tool is null or p_tool not in ('wait.answer', 'wait.approval', 'wait.event') then
+  elsif not gem.asks(p_tool) then
     return coalesce(p_created_by = who, false) or gem.answers_for_all();
   elsif coalesce(p_input -> 'others', to_jsonb(approval)) <> 'false'
     and exists (select from gem.ancestors(p_call, false) a where a.created_by = who or a.depth = 100) then
@@ -147,7 +152,7 @@ declare
   wrong  text;
   cancelled boolean;
 begin
-  select c.id, c.tool_name, c.input, c.created_by, coalesce(c.tool_name in ('wait.answer', 'wait.approval', 'wait.event'), false) as asks into call
+  select c.id, c.tool_name, c.input, c.created_by, gem.asks(c.tool_name) as asks into call
   from public.core_tool_calls c where c.id = call_id;
   if call.id is null or not gem.may_answer(call.id, call.tool_name, call.input, call.created_by) then
     raise exception using errcode = 'PT404', message = format('there is no call %s that you could answer', call_id);
@@ -224,7 +229,7 @@ begin
     union
     (select o.id from public.core_tool_calls o where o.status = 'waiting' and o.waits_for = 'answer' and (select gem.answers_for_all())
      order by o.waits_for, o.created_at limit 1000))
-    and c.tool_name in ('wait.answer', 'wait.approval', 'wait.event') and coalesce(gem.until_of(c.input) > at, true)
+    and gem.asks(c.tool_name) and coalesce(gem.until_of(c.input) > at, true)
     and gem.may_answer(c.id, c.tool_name, c.input, c.created_by);
 end
 $$;
