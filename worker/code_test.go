@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -71,9 +72,7 @@ func TestACallWhoseJournalDoesNotFitWaitsForCode(t *testing.T) {
 		code code
 		says string
 	}{
-		"another kind": {func(ctx context.Context, d *handlers.Durable) (string, error) {
-			return handlers.StepOnce(ctx, d, "a", func(context.Context) (string, error) { return "once", nil })
-		}, "The journal has a step of the kind step, and the handler asks for one of the kind once."},
+		"another kind": {onceA, "The journal has a step of the kind step, and the handler asks for one of the kind once."},
 		"another type": {func(ctx context.Context, d *handlers.Durable) (string, error) {
 			return fmt.Sprint(step(ctx, d, "a", 1)), nil
 		}, "The result of the step does not fit int"},
@@ -140,29 +139,92 @@ func TestACallThatWaitsForCodeEndsAtItsDeadline(t *testing.T) {
 	sound(t, env)
 }
 
-func TestACallThatWaitsForCodeIsCancelled(t *testing.T) {
+// Its clean-up waits for code as the rest of it does, for an hour: the next deploy may bring it.
+func TestACancelledCallWaitsForCodeThatCleansUp(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]code{"no handler": nil, "another kind": func(ctx context.Context, d *handlers.Durable) (string, error) {
-		return handlers.StepOnce(ctx, d, "a", func(context.Context) (string, error) { return "once", nil })
-	}} {
+	cleanUp := func(ctx context.Context, d *handlers.Durable) (string, error) {
+		a := step(ctx, d, "a", "a")
+		_, err := handlers.Receive[string](d, "x").Wait(ctx)
+		if errors.Is(err, handlers.ErrCancelled) {
+			step(context.WithoutCancel(ctx), d, "undo", a)
+		}
+		return "", err
+	}
+	again := func(t *testing.T, env *handlertest.Env, id string) {
+		if came := cancelCall(t, env, id); came != string(client.Cancelled) {
+			t.Error(came)
+		}
+	}
+	for name, c := range map[string]struct {
+		code code // of the program that is there
+		then func(t *testing.T, env *handlertest.Env, id string)
+		says string
+		undo bool
+	}{
+		"no handler comes":      {nil, func(_ *testing.T, env *handlertest.Env, _ string) { env.Pass(time.Hour) }, "The program has no durable handler for coded.run.", false},
+		"no other kind comes":   {onceA, func(_ *testing.T, env *handlertest.Env, _ string) { env.Pass(time.Hour) }, "The journal has a step of the kind step, ", false},
+		"its program comes":     {nil, func(t *testing.T, env *handlertest.Env, _ string) { env.StartWorker(with(t, cleanUp)) }, "The call was cancelled while it ran.", true},
+		"it is cancelled again": {onceA, again, "The call was cancelled before it went on.", false},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			env, id := startCoded(t)
-			env.StartWorker(with(t, c))
-			env.Answer(id, "x", "x")
-			env.Until("it to wait for code", func() bool {
-				call, err := client.Get(t.Context(), env.DB, id)
-				return err == nil && call.WaitsFor == "code"
-			})
-			if came, err := client.Cancel(t.Context(), env.DB, id); err != nil || came != client.CancelRequested {
-				t.Errorf("%s, %v", came, err)
+			w := env.StartWorker(with(t, c.code))
+			if came := cancelCall(t, env, id); came != string(client.CancelRequested) {
+				t.Error(came)
 			}
-			if e := handlertest.ErrorOf(t, env.Await(id)); e.Code != receipts.Cancelled {
+			env.Until("it to wait for code", func() bool {
+				return number(t, env, "select count(*) from core_tool_calls where id = $1 and status = 'waiting' and waits_for = 'code'", id) == 1
+			})
+			sound(t, env)
+			if c.undo {
+				w.Stop()
+			}
+			c.then(t, env, id)
+			r := env.Await(id)
+			if e := handlertest.ErrorOf(t, r); e.Code != receipts.Cancelled || !strings.Contains(e.Message, c.says) {
 				t.Errorf("%+v", e)
+			}
+			if undone := number(t, env, "select count(*) from core_tool_events where call_id = $1 and data ->> 'name' = 'undo'", id) == 1; undone != c.undo {
+				t.Errorf("it cleaned up: %t", undone)
 			}
 			sound(t, env)
 		})
 	}
+}
+
+// onceA does not fit the journal of firstCode.
+func onceA(ctx context.Context, d *handlers.Durable) (string, error) {
+	return handlers.StepOnce(ctx, d, "a", func(context.Context) (string, error) { return "once", nil })
+}
+
+// A time that is further ahead than the deadline is long does not end it before it runs.
+func TestTheDeadlineOfAScheduledCallCountsFromItsTime(t *testing.T) {
+	t.Parallel()
+	env := handlertest.Start(t, handlertest.Options{Registry: labRegistry("1.0.0", tool{name: "coded.run"}),
+		Domains: []any{Coded{func(ctx context.Context, d *handlers.Durable) (string, error) {
+			x, err := handlers.Receive[string](d, "x").Wait(ctx)
+			return x, err
+		}}}})
+	var ids []string
+	for range 2 {
+		id := env.Insert(handlertest.Call{Tool: "coded.run", Input: task(Task{Text: "x"}), RunAt: time.Now().Add(40 * 24 * time.Hour)})
+		ids = append(ids, id)
+	}
+	env.Pass(40 * 24 * time.Hour)
+	for _, id := range ids {
+		env.Until("it to wait", func() bool { return slices.Contains(env.Journal(id), "waiting") })
+	}
+	env.Pass(29 * 24 * time.Hour)
+	env.Answer(ids[0], "x", "x")
+	if got := textOf(t, env.Await(ids[0])); got != "x" {
+		t.Errorf("got %q", got)
+	}
+	env.Pass(24 * time.Hour)
+	if e := handlertest.ErrorOf(t, env.Await(ids[1])); e.Code != receipts.Timeout || !strings.Contains(e.Message, "within 720h0m0s") {
+		t.Errorf("%+v", e)
+	}
+	sound(t, env)
 }
 
 // New code asks for its version: calls that passed there before keep to the old way, in every run.

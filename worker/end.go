@@ -49,8 +49,8 @@ func failed(code receipts.Code, message string, details any) *end {
 // write carries out an end, and logs it. Every attempt that has begun ends here, with two exceptions: gem.hold_key parks a call
 // whose key is taken, and gem.leave_to leaves one to workers that know its tool.
 func (a *attempt) write(e *end) *end {
-	if e.how == waitingForCode && a.isCancelled() { // nobody waits for that
-		e = a.cancelledBefore()
+	if e.how == waitingForCode {
+		e = a.mayWait(e)
 	}
 	a.at("before", string(e.how))
 	var err error

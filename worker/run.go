@@ -63,9 +63,7 @@ func (a *attempt) decide(ctx context.Context) *end {
 	var known, bound bool
 	a.tool, known = a.options.Registry.Tool(a.Tool)
 	if a.Steps > 0 {
-		if end := a.readSteps(ctx); end != nil && end.how == waitingForCode && a.Age >= a.deadline() {
-			return ended(a.pastDeadline())
-		} else if end != nil {
+		if end := a.readSteps(ctx); end != nil {
 			return end
 		}
 	}
@@ -84,13 +82,10 @@ func (a *attempt) decide(ctx context.Context) *end {
 		}
 	}
 	a.handler, bound = a.options.Handlers.For(a.tool.Name)
-	switch without := !bound || !a.handler.Durable; {
-	case a.Steps > 0 && without && (a.Cancelled || a.Age < a.deadline()):
-		return a.withoutCode(fmt.Sprintf("The program has no durable handler for %s.", a.tool.Name))
-	case a.Steps > 0 && a.Age >= a.deadline():
-		return ended(a.pastDeadline())
-	}
-	if !bound {
+	switch {
+	case a.Steps > 0 && (!bound || !a.handler.Durable):
+		return withoutCode(fmt.Sprintf("The program has no durable handler for %s.", a.tool.Name))
+	case !bound:
 		return ended(receipts.Unconfigured(fmt.Sprintf("The tool %s is registered, but this worker has no handler for it.", a.tool.Name), nil,
 			[]string{"Write the handler: see docs/tools.md.", "Deploy the worker with it, and make the call again."}))
 	}
@@ -109,7 +104,7 @@ func (a *attempt) decide(ctx context.Context) *end {
 	return nil
 }
 
-// deadline is how long after its insert the call ends, if its handler is durable: as long as any may have, where its tool is not known.
+// deadline is how long after it was to run the call ends, if its handler is durable: as long as any may have, where its tool is not known.
 func (a *attempt) deadline() time.Duration {
 	if a.tool == nil {
 		return 366 * 24 * time.Hour
@@ -119,7 +114,7 @@ func (a *attempt) deadline() time.Duration {
 
 // pastDeadline is the outcome of a call whose time is over, whatever it waited for.
 func (a *attempt) pastDeadline() receipts.Outcome {
-	return receipts.Failure(receipts.Timeout, fmt.Sprintf("%s was not done %s after the call was made. What its steps did stays, and is in its effects.",
+	return receipts.Failure(receipts.Timeout, fmt.Sprintf("%s was not done within %s. What its steps did stays, and is in its effects.",
 		a.Tool, a.deadline()), map[string]int64{"deadline_ms": a.deadline().Milliseconds()})
 }
 
@@ -152,15 +147,29 @@ func (a *attempt) cancelledBefore() *end {
 	return failed(receipts.Cancelled, message, nil)
 }
 
-// withoutCode leaves a call that made progress to a program that knows it. One that was cancelled ends: see write.
-func (a *attempt) withoutCode(message string) *end {
+// withoutCode leaves a call that made progress to a program that knows it.
+func withoutCode(message string) *end {
 	return &end{how: waitingForCode, misfit: store.Misfit{Message: message}}
+}
+
+// mayWait turns the end of a call that would wait for code beyond its time into its last one.
+func (a *attempt) mayWait(e *end) *end {
+	switch {
+	case a.CancelledFor >= cleanUpTime:
+		return failed(receipts.Cancelled, fmt.Sprintf("The call was cancelled, and no program could let its handler clean up within %s: %s %s", cleanUpTime,
+			e.misfit.Message, a.mayHaveDone()), e.misfit)
+	case a.Age >= a.deadline():
+		return ended(a.pastDeadline())
+	}
+	return e
 }
 
 // leaveUnknown leaves a call of a tool that this registry lacks to a worker whose registry has it. If none has lived for some minutes,
 // nobody knows the tool.
 func (a *attempt) leaveUnknown(ctx context.Context) *end {
 	var left bool
+	ctx, done := uncancelled(ctx)
+	defer done(nil)
 	err := a.persist(ctx, "look for a worker that knows the tool", func(ctx context.Context) (err error) {
 		left, err = store.LeaveTo(ctx, a.options.Calls, a.Attempt, knows(a.Tool))
 		return err
@@ -172,8 +181,8 @@ func (a *attempt) leaveUnknown(ctx context.Context) *end {
 		return &end{how: released}
 	case left:
 		return &end{how: leftToOthers}
-	case a.Steps > 0 && (a.Cancelled || a.Age < a.deadline()):
-		return a.withoutCode(fmt.Sprintf("The registry %s has no tool %q.", a.options.Registry.Version, value.Shorten(a.Tool, 200)))
+	case a.Steps > 0:
+		return withoutCode(fmt.Sprintf("The registry %s has no tool %q.", a.options.Registry.Version, value.Shorten(a.Tool, 200)))
 	}
 	registry := a.options.Registry
 	if a.Losses > 0 {

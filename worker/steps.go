@@ -164,16 +164,6 @@ func (s *steps) cleanUp() {
 	}
 }
 
-// isCancelled reports whether someone asked for the end of the call, as far as this worker has heard.
-func (a *attempt) isCancelled() bool {
-	if a.Cancelled || a.steps == nil {
-		return a.Cancelled
-	}
-	a.steps.mu.Lock()
-	defer a.steps.mu.Unlock()
-	return a.steps.cleaning
-}
-
 // uncancelled returns a context that ends with another, but not since someone asked for the end of the call.
 func uncancelled(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))

@@ -44,7 +44,11 @@ func explanation(e *client.Explanation) string {
 		if e.Misfit.Name != "" {
 			said += fmt.Sprintf(" That is the name %q in its journal.", e.Misfit.Name)
 		}
-		return said + fmt.Sprintf(" It is tried again at %s, when a worker starts, and with gem resume %s.", moment(c.WakeAt), c.ID)
+		said += fmt.Sprintf(" It is tried again at %s, when a worker starts, and with gem resume %s.", moment(c.WakeAt), c.ID)
+		if c.CancelRequested {
+			said += fmt.Sprintf(" It was cancelled, and its handler has an hour to clean up. To end it without that: gem cancel %s", c.ID)
+		}
+		return said
 	case e.WaitsFor == client.ForAnswer:
 		return explainQuestion(e)
 	case e.WaitsFor == client.ForCalls || c.Status == "waiting" && e.WaitsFor == client.ForTime:
@@ -273,6 +277,9 @@ func explainFailed(r *receipts.Receipt) string {
 	case receipts.ValidationError:
 		return fmt.Sprintf("Its input does not fit the schema of %s: %s. Correct it and make a new call.", tool, faults(e))
 	case receipts.Timeout:
+		if strings.Contains(string(e.Details), "deadline_ms") {
+			return message + " Make the call again, or raise the tool's deadline_ms in the registry if it needs more time."
+		}
 		return message + " Make the call again, or raise the tool's timeout_ms in the registry if it needs more time."
 	case receipts.Panic:
 		return message + fmt.Sprintf(" That is a fault in the handler's code: the worker's log has the stack, under call_id %s.", r.CallID)

@@ -26,7 +26,7 @@ type Wait struct {
 	Until    map[string]any
 	Effects  json.RawMessage // of steps that were not kept
 	CleanUp  bool            // the call waits though someone asked for its end
-	Deadline time.Duration   // after the call's insert, when it is woken in any case
+	Deadline time.Duration   // after the call was to run, when it is woken in any case
 }
 
 // WaitVerdict says what became of a wait.
@@ -71,7 +71,7 @@ type Misfit struct {
 	Message string `json:"message"`
 }
 
-// WaitForCode puts a call aside for a program that can go on with it. deadline counts from the call's insert.
+// WaitForCode puts a call aside for a program that can go on with it. deadline counts from when the call was to run.
 func WaitForCode(ctx context.Context, db DB, a Attempt, why Misfit, effects json.RawMessage, deadline time.Duration) error {
 	encoded, err := json.Marshal(why)
 	if err != nil {

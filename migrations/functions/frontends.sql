@@ -139,4 +139,10 @@ end
 $$;
 select gem.grant_to('service_role', 'insert (created_by) on public.core_tool_calls'); -- a server that acts for a user
 
-notify pgrst, 'reload schema'; -- PostgREST keeps a copy of the schema
+do $$
+begin
+  if pg_notification_queue_usage() < 0.5 then
+    notify pgrst, 'reload schema'; -- PostgREST keeps a copy of it
+  end if;
+end
+$$;

@@ -47,6 +47,12 @@ create or replace function gem.receipt_id(p_call uuid, p_at timestamptz) returns
     placing substring(sha256(uuid_send(p_call)) for 7) from 10 for 7), 'hex')::uuid
 $$;
 
+-- When a call was first to run: its insert, or the time that it was scheduled for.
+create or replace function gem.due(p_call uuid) returns timestamptz language sql stable as $$
+  select coalesce((select greatest(e.at, (e.data ->> 'run_at')::timestamptz) from public.core_tool_events e where e.call_id = p_call and e.seq = 1),
+    (select c.created_at from public.core_tool_calls c where c.id = p_call)) -- of an earlier GEM
+$$;
+
 create or replace function gem.is_final(p_status text) returns boolean language sql immutable as $$
   select p_status in ('succeeded', 'failed', 'not_configured')
 $$;
@@ -188,8 +194,8 @@ begin
     select c.id, c.events, at, 'claimed', c.attempt, p_worker from claimed c
   )
   select c.id, coalesce(c.tool_name, ''), coalesce(c.input, 'null')::text, c.attempt, c.idempotency_key, c.session_id, c.created_by,
-         c.level, c.run_at, c.seq, c.retries, c.losses, c.kills, case when c.cancel_requested_at is not null then greatest(at - c.cancel_requested_at, '0') end, c.traceparent, at - c.run_at, at - c.created_at, c.signed_in,
-         c.steps, c.parent_step is not null
+         c.level, c.run_at, c.seq, c.retries, c.losses, c.kills, case when c.cancel_requested_at is not null then greatest(at - c.cancel_requested_at, '0') end, c.traceparent, at - c.run_at, case when c.attempt > 1 then at - gem.due(c.id) else at - greatest(c.created_at, c.run_at) end,
+         c.signed_in, c.steps, c.parent_step is not null
   from claimed c;
 end
 $$;

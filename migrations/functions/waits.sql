@@ -22,8 +22,9 @@ $$;
 --   parked     the call waits (running → waiting), and is no longer the attempt's
 --   cancelled  someone asked for its end, and nothing was done. With p_cleanup the call waits all the same, for an hour after that at most
 -- p_until has times for some of the names: {name: milliseconds from now, or the time itself}. p_for_what is what waits_for says.
--- p_deadline is how many milliseconds after its insert the call is woken in any case. p_effects are those of steps that were not kept. steps is the call's count of them by then. A call whose name is there is not made again. GM003: the
--- call is a child of a child and so on, too deep to have children.
+-- p_deadline is how many milliseconds after it was to run (gem.due) the call is woken in any case. p_effects are those of steps that were not
+-- kept. steps is the call's count of them by then. A call whose name is there is not made again. GM003: the call is a child of a child and
+-- so on, too deep to have children.
 create or replace function gem.wait(p_call uuid, p_attempt integer, p_worker text, p_start jsonb, p_for_what text, p_for text[], p_need integer,
   p_until jsonb, p_effects jsonb, p_cleanup boolean default false, p_deadline bigint default null, out verdict text, out steps integer)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -36,7 +37,7 @@ declare
   missing   text[]; -- of p_for
   deadlines jsonb;
 begin
-  select c.id, c.events, c.steps, c.session_id, c.created_by, c.signed_in, c.priority, c.traceparent, c.created_at, c.cancel_requested_at,
+  select c.id, c.events, c.steps, c.session_id, c.created_by, c.signed_in, c.priority, c.traceparent, c.cancel_requested_at,
     c.cancel_requested_at + interval '1 hour' as cleaned_up into call
   from public.core_tool_calls c
   where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false) for no key update;
@@ -102,7 +103,7 @@ begin
   missing := array(select n from unnest(p_for) with ordinality f (n, place) where n <> all (here || late) order by place);
   update public.core_tool_calls c
   set status = 'waiting', waits_for = p_for_what, waits = missing, need = p_need - cardinality(here) - cardinality(late),
-      wake_at = least(call.cleaned_up, call.created_at + (p_deadline || ' milliseconds')::interval,
+      wake_at = least(call.cleaned_up, gem.due(p_call) + (p_deadline || ' milliseconds')::interval,
         (select min(d.value::timestamptz) from jsonb_each_text(deadlines) d where d.key <> all (late))),
       claimed_by = null, claimed_at = null, steps = c.steps + made + 1, retries = 0, losses = 0, kills = 0, updated_at = at, events = c.events + made + 1
   where c.id = p_call returning c.steps into steps;
@@ -114,7 +115,8 @@ end
 $$;
 
 -- Puts a call aside that the program of its worker cannot go on with; p_why says why. It is looked at again after 1, 2, 4 and so on up to 60
--- minutes since its last progress, when a worker starts (gem.try_code), by gem.resume, and p_deadline milliseconds after its insert.
+-- minutes since its last progress, when a worker starts (gem.try_code), and by gem.resume. Its worker ends it p_deadline milliseconds after
+-- it was to run (gem.due), or an hour after someone asked for its end.
 create or replace function gem.wait_for_code(p_call uuid, p_attempt integer, p_worker text, p_why jsonb, p_effects jsonb, p_deadline bigint) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -134,9 +136,8 @@ begin
   where e.call_id = p_call and e.event = 'waiting';
   with parked as (
     update public.core_tool_calls c
-    set status = 'waiting', waits_for = 'code', wake_at = case when c.cancel_requested_at is not null then at -- and its next claim ends it
-          else least(at + least(interval '1 minute' * 2 ^ least(tries, 6), interval '1 hour'),
-            greatest(c.created_at + (p_deadline || ' milliseconds')::interval, at)) end,
+    set status = 'waiting', waits_for = 'code', wake_at = least(at + least(interval '1 minute' * 2 ^ least(tries, 6), interval '1 hour'),
+          greatest(at, least(gem.due(c.id) + (p_deadline || ' milliseconds')::interval, c.cancel_requested_at + interval '1 hour'))),
         claimed_by = null, claimed_at = null, updated_at = at, events = c.events + 1
     where c.id = p_call returning c.events
   )
