@@ -54,10 +54,11 @@ func firstCode(ctx context.Context, d *handlers.Durable) (string, error) {
 	return a + x + step(ctx, d, "b", "b"), err
 }
 
-func startCoded(t *testing.T) (env *handlertest.Env, id string) {
+// startCoded begins a call with firstCode, or other code, up to where it waits.
+func startCoded(t *testing.T, other ...code) (env *handlertest.Env, id string) {
 	t.Helper()
 	env = handlertest.Start(t, handlertest.Options{Registry: labRegistry("1.0.0", tool{name: "coded.run", calls: []string{"lab.*"}}, tool{name: "lab.send"}),
-		Domains: []any{Coded{firstCode}}, NoWorker: true})
+		Domains: []any{Coded{append(other, firstCode)[0]}}, NoWorker: true})
 	id = env.Insert(handlertest.Call{Tool: "coded.run", Input: task(Task{Text: "x"})})
 	w := env.StartWorker()
 	env.Until("it to wait", func() bool { return slices.Contains(env.Journal(id), "waiting") })
@@ -119,6 +120,71 @@ func TestACallWhoseJournalDoesNotFitWaitsForCode(t *testing.T) {
 			}
 			sound(t, env)
 		})
+	}
+}
+
+// What the journal has under a name is no step, call or version of that name that the code asks for; a replay says so before a deploy.
+func TestANameStandsForOneKindOfThing(t *testing.T) {
+	t.Parallel()
+	env, id := startCoded(t, func(ctx context.Context, d *handlers.Durable) (string, error) {
+		handlers.Start[Done](d, "child", "lab.send", Task{})
+		return "", handlers.Sleep(ctx, d, "nap", time.Hour)
+	})
+	a := func(name string) code {
+		return func(ctx context.Context, d *handlers.Durable) (string, error) { return step(ctx, d, name, ""), nil }
+	}
+	version := func(name string) code {
+		return func(_ context.Context, d *handlers.Durable) (string, error) {
+			return fmt.Sprint(handlers.Version(d, name, 1)), nil
+		}
+	}
+	call := func(_ context.Context, d *handlers.Durable) (string, error) {
+		handlers.Start[Done](d, "nap", "lab.send", Task{})
+		return "", nil
+	}
+	for says, c := range map[string]code{
+		"child: The journal has a call under this name, and the handler asks for a step of the kind step.": a("child"),
+		"nap: The journal has a time under this name, and the handler asks for a step of the kind step.":   a("nap"),
+		"child: The journal has a call under this name, and the handler asks for a version.":               version("child"),
+		"nap: The journal has a time under this name, and the handler asks for a version.":                 version("nap"),
+		"nap: The journal has a time under this name, and the handler makes a call.":                       call,
+	} {
+		if got := replay(t, env, id, with(t, c)); got.Misfit != says {
+			t.Errorf("got %+v, want %s", got, says)
+		}
+	}
+	env.StartWorker(with(t, a("nap")))
+	env.Pass(time.Hour)
+	env.Until("it to wait for code", func() bool {
+		return number(t, env, "select count(*) from core_tool_calls where id = $1 and waits_for = 'code'", id) == 1
+	})
+	sound(t, env)
+}
+
+// A step that may have taken effect already does not run again because the code now says that it may.
+func TestAStepThatBeganAndMustNotRunTwiceStaysOne(t *testing.T) {
+	t.Parallel()
+	env, id := startCoded(t, func(ctx context.Context, d *handlers.Durable) (string, error) {
+		_, err := handlers.Receive[string](d, "x").Wait(ctx)
+		return "", err
+	})
+	env.Answer(id, "x", "x")
+	began := make(chan struct{})
+	env.StartWorker(with(t, func(ctx context.Context, d *handlers.Durable) (string, error) {
+		_, _ = handlers.Receive[string](d, "x").Wait(ctx)
+		return handlers.StepOnce(ctx, d, "a", func(ctx context.Context) (string, error) {
+			close(began)
+			<-ctx.Done()
+			return "", ctx.Err()
+		})
+	}))
+	<-began
+	got := replay(t, env, id, with(t, func(ctx context.Context, d *handlers.Durable) (string, error) {
+		_, _ = handlers.Receive[string](d, "x").Wait(ctx)
+		return step(ctx, d, "a", "again"), nil
+	}))
+	if want := "a: The journal has a step that began, and must not run twice, under this name, and the handler asks for a step of the kind step."; got.Misfit != want {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -228,7 +228,7 @@ func TestStepsAreKeptAndDoNotRunAgain(t *testing.T) {
 		"at most once is not tried again": {"once a transient; step b", "execution_error come back later; b in attempt 1", "a b", "a b", "", 0},
 		"results that cannot be kept": {"step a nan; step b nul; tx c nul; step d long; step e",
 			"output_invalid; output_invalid; output_invalid; output_invalid; e in attempt 1", "a b c d e", "a b c d e", "", 0},
-		"names":          {"step a; step a; step a once; step " + strings.Repeat("x", 201) + "; step b#2; step c invalid", "a in attempt 1; a in attempt 1; a in attempt 2; 1 to 200 characters; is none; is none", "a a a a", "a a#2 a#3", "", 0},
+		"names":          {"step a; step a; step a once; step " + strings.Repeat("x", 201) + "; step b#2; step c invalid", "a in attempt 1; a in attempt 1; a in attempt 2; 1 to 200 characters; cannot be one; cannot be one", "a a a a", "a a#2 a#3", "", 0},
 		"a step in step": {"step a nested; step b", "The step inner was begun inside of another step; b in attempt 1", "a b", "a b", "", 0},
 		"a broken transaction": {"tx a swallow; tx b deferred; tx c", "division by zero; violates foreign key constraint; c in attempt 1",
 			"a c", "a b c", "", 1},

@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"reflect"
 	"time"
@@ -12,16 +11,6 @@ import (
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 )
-
-// Replay is a call whose handler is to run on the call's journal, with nothing written.
-type Replay struct {
-	ID, Tool             string
-	Input                json.RawMessage
-	SessionID, CreatedBy string
-	Attempt              int
-	Cancelled            bool              // someone asked for its end
-	Receipt              *receipts.Receipt // nil if it has not ended
-}
 
 // Replayed is what came of a replay: one of Misfit, Stopped and Outcome.
 type Replayed struct {
@@ -39,9 +28,9 @@ type Replayed struct {
 // replayed is the end of a replay at the first operation that the journal lacks.
 const replayed how = "replayed"
 
-// Replay runs a durable handler on the journal of a call, as this program would go on with it, and writes nothing: an operation that the
-// journal lacks ends it. The worker need not have been started. The error says that the journal cannot be read.
-func (w *Worker) Replay(ctx context.Context, r Replay) (*Replayed, error) {
+// Replay runs a durable handler on what was recorded of a call, as this program would go on with it. It reads nothing else, and writes nothing: an
+// operation that the journal lacks ends it. The worker need not have been started.
+func (w *Worker) Replay(ctx context.Context, r *store.Recorded) *Replayed {
 	w = &Worker{id: w.id, options: w.options, log: w.log, handed: make(chan func())} // of which nothing is left
 	defer close(w.handed)
 	a := &attempt{Worker: w, started: time.Now(), claimedCall: &claimedCall{Call: store.Call{
@@ -49,17 +38,15 @@ func (w *Worker) Replay(ctx context.Context, r Replay) (*Replayed, error) {
 		Cancelled: r.Cancelled, Steps: 1}}}
 	var known, bound bool
 	if a.tool, known = w.options.Registry.Tool(r.Tool); !known {
-		return &Replayed{Misfit: fmt.Sprintf("The registry %s has no tool %q.", w.options.Registry.Version, r.Tool)}, nil
+		return &Replayed{Misfit: fmt.Sprintf("The registry %s has no tool %q.", w.options.Registry.Version, r.Tool)}
 	}
 	if a.handler, bound = w.options.Handlers.For(r.Tool); !bound || !a.handler.Durable {
-		return &Replayed{Misfit: fmt.Sprintf("The program has no durable handler for %s.", r.Tool)}, nil
+		return &Replayed{Misfit: fmt.Sprintf("The program has no durable handler for %s.", r.Tool)}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if end := a.readSteps(ctx); end != nil && end.how == waitingForCode {
-		return &Replayed{Misfit: end.misfit.Message}, nil
-	} else if end != nil {
-		return nil, errors.Join(ctx.Err(), fmt.Errorf("the journal of call %s cannot be read", r.ID))
+	if end := a.takeSteps(r.Events); end != nil {
+		return &Replayed{Misfit: end.misfit.Message}
 	}
 	a.steps.replaying = true
 	a.call = &handlers.Call{ID: r.ID, Tool: r.Tool, Attempt: r.Attempt, SessionID: r.SessionID, CreatedBy: r.CreatedBy, Input: r.Input}
@@ -69,10 +56,10 @@ func (w *Worker) Replay(ctx context.Context, r Replay) (*Replayed, error) {
 	switch {
 	case end != nil && end.how == waitingForCode:
 		result.Misfit = fmt.Sprintf("%s: %s", end.misfit.Name, end.misfit.Message)
-		return result, nil
+		return result
 	case end != nil:
 		result.Stopped = end.misfit.Message
-		return result, nil
+		return result
 	case err == nil:
 		result.Outcome = receipts.Success(output)
 	default:
@@ -85,7 +72,7 @@ func (w *Worker) Replay(ctx context.Context, r Replay) (*Replayed, error) {
 	if r.Receipt != nil {
 		result.Differs = r.Receipt.Status != result.Outcome.Status || !sameJSON(r.Receipt.Result, result.Outcome.Result)
 	}
-	return result, nil
+	return result
 }
 
 // sameJSON reports whether two texts are the same JSON, however it is written.

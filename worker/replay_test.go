@@ -2,8 +2,10 @@ package worker_test
 
 import (
 	"context"
+	"encoding/json"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/worker"
 )
@@ -86,6 +89,65 @@ func TestAReplaySaysWhatTheJournalLacks(t *testing.T) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
+}
+
+// A journal of the last release is replayed by the next one, without the database in which it came about.
+func TestAJournalIsKeptInAFileAndReplayed(t *testing.T) {
+	t.Parallel()
+	env, _ := startTree(t, nil)
+	env.StartWorker()
+	id := startTreeCall(env, "start a lab.send; step b; start c lab.send fail; all a c; wait a; sleep d 5; wait c")
+	env.Await(id)
+	recorded, err := store.Record(t.Context(), env.DB, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(recorded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "journal.json")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	other, lab := startTree(t, nil)
+	if got := other.ReplayFile(file); got.Differs || got.Misfit != "" || got.Stopped != "" || len(got.Unread) > 0 || got.Outcome.Status != recorded.Receipt.Status {
+		t.Errorf("%+v", got)
+	}
+	if len(lab.sentSoFar()) > 0 || number(t, other, "select count(*) from core_tool_calls") > 0 {
+		t.Error("something was done")
+	}
+}
+
+// Its step took effect, and its journal does not say so: it runs again elsewhere, and the worker that died is heard no more.
+func TestAKilledWorkerIsHeardNoMore(t *testing.T) {
+	t.Parallel()
+	env := handlertest.Start(t, handlertest.Options{Registry: labRegistry("1.0.0", tool{name: "coded.run"}), NoWorker: true, Domains: []any{Coded{firstCode}}})
+	var runs atomic.Int32
+	killed, runs1 := make(chan struct{}), make(chan struct{})
+	code := func(ctx context.Context, d *handlers.Durable) (string, error) {
+		return handlers.Step(ctx, d, "charge", func(context.Context) (string, error) {
+			n := runs.Add(1)
+			if n == 1 {
+				close(runs1)
+				<-killed
+			}
+			return strconv.Itoa(int(n)), nil
+		})
+	}
+	w := env.StartWorker(with(t, code))
+	id := env.Insert(handlertest.Call{Tool: "coded.run", Input: task(Task{Text: "x"})})
+	<-runs1
+	w.Kill()
+	close(killed)
+	env.StartWorker(with(t, code))
+	if got := textOf(t, env.Await(id)); got != "2" || runs.Load() != 2 {
+		t.Errorf("got %s after %d runs", got, runs.Load())
+	}
+	if got := env.Journal(id); !slices.Equal(got, []string{"queued", "claimed", "lost", "claimed", "step", "succeeded"}) {
+		t.Error(got)
+	}
+	sound(t, env)
 }
 
 // randomScript is what a handler does: steps, calls, waits for some of them, times, answers that came before.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -184,13 +185,17 @@ func (a *attempt) leaveUnknown(ctx context.Context) *end {
 	case a.Steps > 0:
 		return withoutCode(fmt.Sprintf("The registry %s has no tool %q.", a.options.Registry.Version, value.Shorten(a.Tool, 200)))
 	}
-	registry := a.options.Registry
+	known := a.options.Registry
+	hint := cmp.Or(known.DidYouMean(a.Tool), ".")
+	if slices.Contains(registry.Asking, a.Tool) {
+		hint = fmt.Sprintf(": `gem registry show %s` prints its entry, for the registry of the program.", a.Tool)
+	}
 	if a.Losses > 0 {
 		return failed(receipts.OutcomeUnknown, fmt.Sprintf("The worker that ran the call was lost, and no worker knows %s any more: whether it "+
 			"took effect is not known. Look for its effect.", value.Shorten(a.Tool, 200)), nil)
 	}
 	return failed(receipts.UnknownTool, fmt.Sprintf("The registry %s has no tool %q%s `gem registry list` shows those that it has.",
-		registry.Version, value.Shorten(a.Tool, 200), cmp.Or(registry.DidYouMean(a.Tool), ".")), nil)
+		known.Version, value.Shorten(a.Tool, 200), hint), nil)
 }
 
 // takeKey asks for the call's idempotency key, if it has one. The attempt ends if the key has succeeded before, or is held by

@@ -79,7 +79,6 @@ func newSteps(a *attempt) *steps {
 
 // readSteps reads the steps of the attempts before this one.
 func (a *attempt) readSteps(ctx context.Context) *end {
-	a.steps = newSteps(a)
 	var events []store.Event
 	ctx, done := uncancelled(ctx)
 	defer done(nil)
@@ -94,6 +93,12 @@ func (a *attempt) readSteps(ctx context.Context) *end {
 	default:
 		return &end{how: released} // and whoever claims it next reads them
 	}
+	return a.takeSteps(events)
+}
+
+// takeSteps takes the journal into account.
+func (a *attempt) takeSteps(events []store.Event) *end {
+	a.steps = newSteps(a)
 	for _, e := range events {
 		if err := a.steps.take(e); err != nil {
 			return &end{how: waitingForCode, misfit: store.Misfit{Seq: e.Seq, Message: fmt.Sprintf("An event of the journal cannot be read: %v", err)}}
@@ -233,6 +238,9 @@ func (s *steps) Step(ctx context.Context, kind handlers.StepKind, name string,
 		}
 		return ended.outcome()
 	}
+	if has := s.kindOf(name); has != "" && (has != startedStep || kind != handlers.AtMostOnce) {
+		s.DoesNotFit(name, fmt.Sprintf("The journal has a %s under this name, and the handler asks for a step of the kind %s.", has, kind))
+	}
 	turns := int64(1)
 	if kind == handlers.WithItsRows {
 		turns = allTurns
@@ -242,13 +250,10 @@ func (s *steps) Step(ctx context.Context, kind handlers.StepKind, name string,
 		return nil, err
 	}
 	defer exit(name)
-	if s.isChild(name) {
-		s.DoesNotFit(name, "The journal has a call under this name, and the handler asks for a step.")
-	}
 	s.send()
 	data := stepData{Name: name, Kind: kind}
 	if kind == handlers.AtMostOnce {
-		if s.hasBegun(name) {
+		if s.kindOf(name) == startedStep {
 			return s.keep(ctx, data, nil, handlers.ErrUnknown)
 		}
 		if err := s.write(store.StepBegan, &stepData{Name: name}); err != nil {
@@ -299,8 +304,12 @@ func (s *steps) Version(name string, current int) (version int) {
 	if found && data.Kind == codeVersion && json.Unmarshal(data.Result, &version) == nil {
 		return version
 	}
-	if found || s.isChild(name) {
-		s.DoesNotFit(name, "The journal has something else under this name, and the handler asks for a version.")
+	has := s.kindOf(name)
+	if found {
+		has = "step of the kind " + string(data.Kind)
+	}
+	if has != "" {
+		s.DoesNotFit(name, fmt.Sprintf("The journal has a %s under this name, and the handler asks for a version.", has))
 	}
 	if len(s.unread()) > 0 { // an earlier run has gone on from here
 		return 0
@@ -349,18 +358,23 @@ func (s *steps) isStep(name string) bool {
 	return began || ended
 }
 
-func (s *steps) isChild(name string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, made := s.children[name]
-	return made
-}
+// startedStep is what the journal has of a step that must not run twice and whose end it lacks.
+const startedStep = "step that began, and must not run twice,"
 
-func (s *steps) hasBegun(name string) bool {
+// kindOf says what the journal has under the name of something that has not ended; nothing: "".
+func (s *steps) kindOf(name string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, begun := s.began[name]
-	return begun
+	if _, begun := s.began[name]; begun {
+		return startedStep
+	}
+	if _, made := s.children[name]; made {
+		return "call"
+	}
+	if _, passed := s.seqs[name]; passed {
+		return "time"
+	}
+	return ""
 }
 
 // enter waits until a step may run, alone if it takes all turns, and returns what is to be called when the step of a name has ended. An
@@ -685,7 +699,13 @@ func (s *steps) summary() *receipts.Durable {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &receipts.Durable{Steps: len(s.ended), Calls: len(s.children), Unread: unread[:min(len(unread), maxUnread)]}
+	steps := 0
+	for _, ended := range s.ended {
+		if ended.Kind != codeVersion {
+			steps++
+		}
+	}
+	return &receipts.Durable{Steps: steps, Calls: len(s.children), Unread: unread[:min(len(unread), maxUnread)]}
 }
 
 // maxUnread limits the names on a receipt.

@@ -102,6 +102,8 @@ func (s *steps) findChild(name, tool string) (unique string, made child, found b
 		misfit = fmt.Sprintf("The journal has a call of %s under this name, and the handler makes one of %s.", made.Tool, tool)
 	case !found && s.isStep(unique):
 		misfit = "The journal has a step under this name, and the handler makes a call."
+	case !found && s.seqs[unique] > 0:
+		misfit = "The journal has a time under this name, and the handler makes a call."
 	}
 	return unique, made, found, misfit
 }
@@ -501,7 +503,7 @@ func failWith(code receipts.Code, message string) error {
 // checkName returns the error of a name that cannot be one in a journal.
 func checkName(name string) error {
 	if name == "" || len([]rune(name)) > maxStepName || strings.ToValidUTF8(name, "") != name || strings.ContainsAny(name, "#\x00") {
-		return handlers.Fail("step_name", fmt.Sprintf("A name has 1 to %d characters without #, and %.100q is none.", maxStepName, name))
+		return handlers.Fail("step_name", fmt.Sprintf("A name has 1 to %d characters, and no # among them: %.100q cannot be one.", maxStepName, name))
 	}
 	return nil
 }

@@ -14,9 +14,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +27,7 @@ import (
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/receipts"
@@ -101,10 +102,14 @@ func Start(t testing.TB, o Options) *Env {
 	return e
 }
 
-// Running is a worker that was started. Stop stops it in order and waits for its end.
+// Running is a worker that was started.
 type Running struct {
 	*worker.Worker
+	// Stop stops it in order and waits for its end.
 	Stop func()
+	// Kill is its death, as far as the database can see: its calls are lost at once, and whatever it still does is refused. To kill it at a step, let
+	// the test's own code of the step say that it runs, and wait.
+	Kill func()
 }
 
 // StartWorker starts one more worker on the database. change may alter its options.
@@ -121,7 +126,21 @@ func (e *Env) StartWorker(change ...func(*worker.Options)) *Running {
 		}
 	})
 	e.t.Cleanup(stop)
-	return &Running{Worker: w, Stop: stop}
+	kill := func() {
+		e.t.Helper()
+		cancel() // it claims nothing more
+		err := pgx.BeginFunc(context.Background(), e.DB, func(tx pgx.Tx) error {
+			_, err := tx.Exec(context.Background(), "update core_workers set alive_until = gem.now() where worker_id = $1", w.ID())
+			if err == nil {
+				_, err = tx.Exec(context.Background(), "select gem.recover($1, null)", "handlertest")
+			}
+			return err
+		})
+		if err != nil {
+			e.t.Fatal(err)
+		}
+	}
+	return &Running{Worker: w, Stop: stop, Kill: kill}
 }
 
 // NewWorker makes a worker on the database without starting it. change may alter its options.
@@ -252,21 +271,30 @@ func (e *Env) Answer(callID string, answer any, name ...string) {
 // of its worker.
 func (e *Env) Replay(callID string, change ...func(*worker.Options)) *worker.Replayed {
 	e.t.Helper()
-	ctx := context.Background()
-	c, err := client.Get(ctx, e.DB, callID)
+	recorded, err := store.Record(context.Background(), e.DB, callID)
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	r := worker.Replay{ID: c.ID, Tool: c.Tool, Input: c.Input, SessionID: c.SessionID, CreatedBy: c.CreatedBy, Attempt: c.Attempt, Cancelled: c.CancelRequested}
-	if r.Receipt, err = client.Receipt(ctx, e.DB, callID); err != nil && !errors.Is(err, client.ErrNoReceipt) {
-		e.t.Fatal(err)
+	return e.replay(recorded, change)
+}
+
+// ReplayFile does the same with a journal that gem replay --save has written, such as one of the last release.
+func (e *Env) ReplayFile(path string, change ...func(*worker.Options)) *worker.Replayed {
+	e.t.Helper()
+	var recorded store.Recorded
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, &recorded)
 	}
-	direct := func(o *worker.Options) { o.Calls, o.Control = e.DB, e.DB } // it only reads, and takes no connection of a pooler
-	replayed, err := e.NewWorker(append(slices.Clone(change), direct)...).Replay(ctx, r)
 	if err != nil {
-		e.t.Fatal(err)
+		e.t.Fatalf("%s: %v", path, err)
 	}
-	return replayed
+	return e.replay(&recorded, change)
+}
+
+func (e *Env) replay(recorded *store.Recorded, change []func(*worker.Options)) *worker.Replayed {
+	direct := func(o *worker.Options) { o.Calls, o.Control = e.DB, e.DB } // of which it uses none, and takes none of a pooler
+	return e.NewWorker(append(slices.Clone(change), direct)...).Replay(context.Background(), recorded)
 }
 
 // Pass lets time pass in the database, without waiting for it: what a call waits for until then comes.

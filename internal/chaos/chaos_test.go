@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 //	CHAOS_CALLS     how many calls; 20000 in a long run
 //	CHAOS_WORKERS   how many workers; 3
 //	CHAOS_SEED      what happens, in which order; the time
-//	CHAOS_LOGS      a folder for the logs of the workers
+//	CHAOS_LOGS      a folder for the logs of the workers, which is made
 func TestNothingIsLostAndNothingHappensTwiceWhateverDies(t *testing.T) {
 	o := Options{Seed: uint64(time.Now().UnixMilli() % 1_000_000), Logs: os.Getenv("CHAOS_LOGS"), Pace: 900 * time.Millisecond, Longest: 7 * time.Second}
 	if os.Getenv("GEM_TEST_LONG") != "" {
@@ -45,6 +45,11 @@ func TestNothingIsLostAndNothingHappensTwiceWhateverDies(t *testing.T) {
 	number(t, "CHAOS_WORKERS", &o.Workers)
 	number(t, "CHAOS_SEED", &o.Seed)
 
+	if o.Logs != "" {
+		if err := os.MkdirAll(o.Logs, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 	fmt.Println("chaos with seed", o.Seed)
 	r, err := Run(t.Context(), o)
 	if err != nil {

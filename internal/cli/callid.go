@@ -74,12 +74,13 @@ func cancelCommand() *cobra.Command {
 		Use:   "cancel",
 		Short: "End a call that has not run, or ask the worker that runs it to end it",
 		Long: `
-A call that is queued or waiting ends at once. A running one is ended by its
-worker, within a heartbeat at the latest, and its receipt says what it had done
-until then; a call that succeeds before its worker notices has succeeded. A call
-whose handler has made steps or calls is woken, so that the handler can clean
-up, for an hour at most; cancelled again while no worker runs it, it ends at
-once. A call that had ended stays as it is. The exit code is 0 in all cases.`,
+A call that is queued or waits for a key ends at once. A running one is ended by
+its worker, within a heartbeat at the latest, and its receipt says what it had
+done until then; a call that succeeds before its worker notices has succeeded. A
+call whose handler has made steps or calls runs once more, so that the handler
+can clean up, for an hour at most; cancelled again while no worker runs it, it
+ends at once. A call that had ended stays as it is. The exit code is 0 in all
+cases.`,
 	}, func(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error {
 		answer, err := client.Cancel(ctx, db, id)
 		if err != nil {
@@ -90,7 +91,7 @@ once. A call that had ended stays as it is. The exit code is 0 in all cases.`,
 		case client.Cancelled:
 			said = "cancelled: the call has ended, and its receipt says what is known of it"
 		case client.CancelRequested:
-			said = "requested: the call runs, or is about to, and its worker has been asked to end it"
+			said = "requested: a worker ends the call; if it has steps or calls, its handler may clean up first"
 		}
 		_, err = fmt.Fprintf(out, "%s: gem receipt %s\n", said, id)
 		return err

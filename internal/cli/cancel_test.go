@@ -18,7 +18,7 @@ func TestCancelSaysWhatItCameTo(t *testing.T) {
 	for _, c := range []struct{ id, want string }{
 		{queued, "cancelled: the call has ended"},
 		{queued, "not cancelled: the call had already ended as failed: gem receipt " + queued},
-		{running, "requested: the call runs, or is about to, and its worker has been asked to end it"},
+		{running, "requested: a worker ends the call; if it has steps or calls, its handler may clean up first"},
 		{running, "requested: "},
 		{ended, "not cancelled: the call had already ended as succeeded"},
 	} {

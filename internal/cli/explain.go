@@ -85,11 +85,11 @@ func explainParked(e *client.Explanation) string {
 	if len(open) > 0 {
 		said += "; open are " + strings.Join(open, ", ")
 	}
-	if slices.ContainsFunc(e.Children, func(c client.Call) bool { return strings.HasPrefix(c.Tool, "wait.") }) {
-		said += ". What is asked, and how it is answered: gem questions"
+	if i := slices.IndexFunc(e.Children, func(c client.Call) bool { return isQuestion(c.Tool) }); i >= 0 {
+		said += ". What is asked, and who may answer: gem explain " + e.Children[i].ID
 	}
 	if at != "" {
-		at = strings.Replace(at, "It goes on at", "If they take too long, it goes on at", 1)
+		at = strings.Replace(at, "It goes on at", "If they take too long, it is woken at", 1)
 	}
 	return said + "." + at
 }
@@ -109,7 +109,7 @@ func explainQuestion(e *client.Explanation) string {
 		By    []string
 		Until time.Time
 	}
-	if strings.HasPrefix(c.Tool, "wait.") && json.Unmarshal(c.Input, &asks) == nil {
+	if isQuestion(c.Tool) && json.Unmarshal(c.Input, &asks) == nil {
 		if asks.Text != "" {
 			said += fmt.Sprintf(". It asks %q", cut(printable(asks.Text), 300))
 		}
@@ -139,7 +139,7 @@ func cameBack(e *receipts.Event) string {
 		}
 		return fmt.Sprintf("The worker of attempt %d stopped and handed it over.", e.Attempt)
 	case "woken":
-		return "What it waited for has come."
+		return "It was woken."
 	}
 	return ""
 }
@@ -243,7 +243,9 @@ func explainEnded(e *client.Explanation) string {
 	if key.KeyIgnored {
 		ignored = " Its idempotency_key counted for nothing, since the tool's mode is " + key.Mode + "."
 	}
-	if r.DurationMS > 0 {
+	if effects.Durable != nil {
+		took = " " + span(r.CreatedAt.Sub(e.Call.CreatedAt)) + " after it was made"
+	} else if r.DurationMS > 0 {
 		took = " in " + span(milliseconds(r.DurationMS))
 	}
 	return fmt.Sprintf("It succeeded%s, in attempt %d on %s.%s The result: %s", took, r.Attempt, r.WorkerID, ignored, cut(upshot(r), 300))

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 )
@@ -98,7 +101,18 @@ func exampleOf(schema json.RawMessage) string {
 	case s.Type == "boolean":
 		return "true"
 	case s.Type == "object":
-		return "'{…}'"
+		fields := make([]string, 0, len(s.Properties))
+		for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
+			value := exampleOf(s.Properties[name])
+			if inner, quoted := strings.CutPrefix(value, "'"); quoted {
+				if value = strings.TrimSuffix(inner, "'"); value == "…" {
+					value = `"…"`
+				}
+			}
+			key, _ := json.Marshal(printable(name))
+			fields = append(fields, strings.ReplaceAll(string(key), "'", `'\''`)+": "+value)
+		}
+		return "'{" + strings.Join(fields, ", ") + "}'"
 	}
 	return "1"
 }
@@ -122,7 +136,7 @@ gem deny answer an approval. Needs DATABASE_URL.`,
 			return give(cmd, args[0], name, func(c *client.Call) any { return readAnswer(c, args[1]) })
 		},
 	}
-	cmd.Flags().StringVar(&name, "name", "", "the name under which the handler waits; answer, if it is left out")
+	cmd.Flags().StringVar(&name, "name", "", "the name that the handler receives, for a call that is no question")
 	return cmd
 }
 
@@ -134,7 +148,7 @@ func readAnswer(c *client.Call, arg string) any {
 	}
 	var text string
 	isText := json.Unmarshal([]byte(arg), &text) == nil
-	if !json.Valid([]byte(arg)) || strings.HasPrefix(c.Tool, "wait.") && question.Schema.Type == "string" && !isText {
+	if !json.Valid([]byte(arg)) || isQuestion(c.Tool) && question.Schema.Type == "string" && !isText {
 		return arg
 	}
 	return json.RawMessage(arg)
@@ -188,6 +202,9 @@ func give(cmd *cobra.Command, arg, name string, answer func(*client.Call) any) e
 	if err != nil {
 		return refusal(err)
 	}
+	if name == "" && !isQuestion(c.Tool) {
+		return asksNothing(ctx, db, c)
+	}
 	err = client.Answer(ctx, db, id, answer(c), name)
 	if errors.Is(err, client.ErrMayNotAnswer) {
 		return mayNot(ctx, db, c)
@@ -195,8 +212,36 @@ func give(cmd *cobra.Command, arg, name string, answer func(*client.Call) any) e
 	if err != nil {
 		return refusal(err)
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "answered: gem receipt %s\n", id)
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "answered; what became of it: gem receipt %s\n", id)
 	return err
+}
+
+// isQuestion reports whether the calls of a tool take one answer, under no name of their own.
+func isQuestion(tool string) bool { return slices.Contains(registry.Asking, tool) }
+
+// asksNothing says what of a call's that is no question may be answered.
+func asksNothing(ctx context.Context, db *pgxpool.Pool, c *client.Call) error {
+	var open []string
+	questions, err := client.OpenQuestions(ctx, db, mostQuestions)
+	if err != nil {
+		return refusal(err)
+	}
+	for _, q := range questions {
+		if q.Root == c.ID {
+			open = append(open, "It waits for the answer to this one:\n"+asked(q))
+		}
+	}
+	e, err := client.Explain(ctx, db, c.ID)
+	if err != nil {
+		return refusal(err)
+	}
+	for _, name := range e.Answers {
+		open = append(open, fmt.Sprintf("It waits for an answer under a name: add --name '%s'", printable(name)))
+	}
+	if len(open) == 0 {
+		open = append(open, "What you may answer: gem questions")
+	}
+	return fmt.Errorf("call %s, of %s, is no question. %s", c.ID, cut(printable(c.Tool), 200), strings.Join(open, "\n"))
 }
 
 var roleForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$`)
@@ -212,10 +257,10 @@ func mayNot(ctx context.Context, db *pgxpool.Pool, c *client.Call) error {
 	hint := ""
 	for _, who := range by.By {
 		if name, ok := strings.CutPrefix(who, "role:"); ok && roleForm.MatchString(name) {
-			hint = fmt.Sprintf(". Who owns the database gives you the role with: gem roles add %s %s", role, name)
+			hint = fmt.Sprintf(". The owner of the database gives you the role with: gem roles add %s %s", role, name)
 		}
 	}
-	return fmt.Errorf("you are %s, and it takes %s, and not the one who asks if `others` says so%s", role, cut(printable(strings.Join(by.By, ", ")), 300), hint)
+	return fmt.Errorf("you are %s, and only %s may answer it; with `others`, not whoever asks%s", role, cut(printable(strings.Join(by.By, ", ")), 300), hint)
 }
 
 func resumeCommand() *cobra.Command {

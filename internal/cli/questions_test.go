@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -32,17 +34,17 @@ func TestQuestionsAreAnsweredOnTheCommandLine(t *testing.T) {
 	none.wantCode(t, exitDone)
 	wants(t, none.stderr, "No call waits for an answer that you may give.")
 
-	for _, c := range []struct{ tool, input, value, receipt string }{
-		{"wait.answer", `{"text": "Which color?\u001b[2J"}`, "blue", `"answer": "blue"`},
-		{"wait.answer", `{"text": "A number, as a text?"}`, "42", `"answer": "42"`},
-		{"wait.answer", `{"text": "A text in quotes?"}`, `"42"`, `"answer": "42"`},
-		{"wait.answer", `{"text": "How many?", "schema": {"type": "integer"}}`, "42", `"answer": 42`},
-		{"wait.answer", `{"text": "Which?", "schema": {"type": "object", "properties": {"n": {"type": "integer"}}}}`, `{"n": 7}`, `"n": 7`},
-		{"wait.event", `{}`, "paid", `"event": "paid"`},
+	for _, c := range []struct{ tool, input, value, receipt, example string }{
+		{"wait.answer", `{"text": "Which color?\u001b[2J"}`, "blue", `"answer": "blue"`, "'…'"},
+		{"wait.answer", `{"text": "A number, as a text?"}`, "42", `"answer": "42"`, "'…'"},
+		{"wait.answer", `{"text": "A text in quotes?"}`, `"42"`, `"answer": "42"`, "'…'"},
+		{"wait.answer", `{"text": "How many?", "schema": {"type": "integer"}}`, "42", `"answer": 42`, "1"},
+		{"wait.answer", `{"text": "Which?", "schema": {"type": "object", "properties": {"n": {"type": "integer"}, "who": {"type": "string"}}}}`, `{"n": 7}`, `"n": 7`, `'{"n": 1, "who": "…"}'`},
+		{"wait.event", `{}`, "paid", `"event": "paid"`, "'…'"},
 	} {
 		id := askedIn(t, db, c.tool, c.input)
 		open := gemWith(t, env, "questions")
-		wants(t, open.stdout, "gem answer "+id)
+		wants(t, open.stdout, "gem answer "+id+" "+c.example)
 		if strings.Contains(open.stdout, "\x1b") {
 			t.Error("the text of a question reaches the terminal as it is")
 		}
@@ -50,7 +52,7 @@ func TestQuestionsAreAnsweredOnTheCommandLine(t *testing.T) {
 		for range 2 {
 			got := gemWith(t, env, "answer", id, c.value)
 			got.wantCode(t, exitDone)
-			wants(t, got.stdout, "answered: gem receipt "+id)
+			wants(t, got.stdout, "answered; what became of it: gem receipt "+id)
 		}
 		for query[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", id) == 0 {
 		}
@@ -59,13 +61,13 @@ func TestQuestionsAreAnsweredOnTheCommandLine(t *testing.T) {
 	}
 
 	id := askedIn(t, db, "wait.answer", `{"text": "How many?", "schema": {"type": "integer", "minimum": 1}}`)
-	for value, want := range map[string]string{"many": "must be of the type integer", "0": "must be at least 1"} {
+	for value, want := range map[string]string{"many": "must be of type integer", "0": "must be at least 1"} {
 		got := gemWith(t, env, "answer", id, value)
 		got.wantCode(t, exitFailed)
 		wants(t, got.stderr, want)
 	}
 	gemWith(t, env, "answer", id, "1").wantCode(t, exitDone)
-	wants(t, gemWith(t, env, "answer", id, "2").stderr, "nother answer to call "+id+" stands")
+	wants(t, gemWith(t, env, "answer", id, "2").stderr, "call "+id+" already has another answer, by ")
 	wants(t, gemWith(t, env, "answer", exampleID, "2").stderr, "there is no call "+exampleID)
 }
 
@@ -80,7 +82,7 @@ func TestApprovalsTakeARole(t *testing.T) {
 	id := askedIn(t, db, "wait.approval", approval)
 	denied := gemWith(t, env, "approve", id)
 	denied.wantCode(t, exitFailed)
-	wants(t, denied.stderr, "you are "+me+", and it takes role:boss", "gem roles add "+me+" boss")
+	wants(t, denied.stderr, "you are "+me+", and only role:boss may answer it", "gem roles add "+me+" boss")
 	wants(t, gemWith(t, env, "explain", id).stdout, "gem approve "+id, `It asks "Tell the customer."`, "It takes role:boss", "until 2200-01-01")
 
 	wants(t, gemWith(t, env, "roles", "add", me, "boss").stdout, me+" has the role boss")
@@ -144,14 +146,21 @@ func TestReplayRunsACallAgainAndWritesNothing(t *testing.T) {
 	for query[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", ended) == 0 {
 	}
 	events := query[int](t, db, "select count(*)::int from core_tool_events")
-	got = gemWith(t, env, "replay", "--tool", "wait.answer")
+	folder := t.TempDir()
+	got = gemWith(t, env, "replay", "--tool", "wait.answer", "--save", folder)
 	got.wantCode(t, exitDone)
+	for _, id := range []string{open, ended} {
+		if text, err := os.ReadFile(filepath.Join(folder, id+".json")); err != nil || !strings.Contains(string(text), `"tool": "wait.answer"`) {
+			t.Errorf("%s, %v", text, err)
+		}
+	}
 	wants(t, got.stdout, ended+"  the same: succeeded\n"+open+"  fits, up to")
 	if n := query[int](t, db, "select count(*)::int from core_tool_events"); n != events {
 		t.Errorf("%d events were written", n-events)
 	}
 	wants(t, gemWith(t, env, "replay").stderr, "name one call, or a tool")
-	wants(t, gemWith(t, env, "replay", "--tool", "os.list_tasks").stderr, "No call of os.list_tasks has made progress.")
+	wants(t, gemWith(t, env, "replay", "--tool", "os.list_taks").stderr, "did you mean os.list_tasks?")
+	wants(t, gemWith(t, env, "replay", "--tool", "os.list_tasks").stderr, "No call of os.list_tasks has a step, or has waited.")
 	execute(t, db, "insert into core_tool_calls (tool_name) values ('os.health_check')")
 	wants(t, gemWith(t, env, "replay", query[string](t, db, "select id::text from core_tool_calls where tool_name = 'os.health_check'")).stdout, "does not fit: The program has no durable handler for os.health_check.")
 }

@@ -2,10 +2,13 @@ package cli
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/worker"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -14,8 +17,8 @@ import (
 
 func replayCommand(p *Program) *cobra.Command {
 	var (
-		tool string
-		last int
+		tool, folder string
+		last         int
 	)
 	cmd := &cobra.Command{
 		Use:   "replay [CALL_ID]",
@@ -27,7 +30,8 @@ and no call is made: the first operation that a journal lacks ends its replay.
 An open call stops so where it waits. Do it before a deploy. The handlers are
 set up as for gem worker, so DATABASE_URL and their configuration are needed.
 The exit code is 1 if a journal does not fit, or a call that has ended would
-end otherwise.`,
+end otherwise. Where the code begins something new, such as another step, the
+replay ends, and says nothing of the rest.`,
 		Example: "  gem replay " + exampleID + "\n  gem replay --tool quotes.send --last 100",
 		Args:    takes("one call id, or --tool", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -54,12 +58,14 @@ end otherwise.`,
 					return err
 				}
 				ids = []string{id}
+			} else if _, known := s.registry.Tool(tool); !known {
+				return usage("the registry %s has no tool %q%s", s.registry.Version, tool, s.registry.DidYouMean(tool))
 			} else if ids, err = client.LastDurable(cmd.Context(), s.pools[0], tool, last); err != nil {
 				return refusal(err)
 			}
 			bad := 0
 			for _, id := range ids {
-				said, fits, err := replayOf(cmd.Context(), s.pools[0], w, id)
+				said, fits, err := replayOf(cmd.Context(), s.pools[0], w, id, folder)
 				if err != nil {
 					return refusal(err)
 				}
@@ -71,7 +77,7 @@ end otherwise.`,
 				}
 			}
 			if len(ids) == 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "No call of %s has made progress.\n", tool)
+				fmt.Fprintf(cmd.ErrOrStderr(), "No call of %s has a step, or has waited.\n", tool)
 			}
 			if bad > 0 {
 				fmt.Fprintf(cmd.ErrOrStderr(), "%s of %d would not go on as before.\n", count(bad, "call"), len(ids))
@@ -81,42 +87,54 @@ end otherwise.`,
 		},
 	}
 	cmd.Flags().StringVar(&tool, "tool", "", "replay the calls of this tool")
+	cmd.Flags().StringVar(&folder, "save", "", "also write each journal, with its inputs and results, into a file of this `folder`: see docs/durable.md")
 	cmd.Flags().IntVar(&last, "last", 20, "with --tool: how many, the newest first")
 	return cmd
 }
 
-// replayOf says what came of a replay, and whether the code fits.
-func replayOf(ctx context.Context, db *pgxpool.Pool, w *worker.Worker, id string) (said string, fits bool, err error) {
-	c, err := client.Get(ctx, db, id)
+// replayOf says what came of a replay, and whether the code fits. folder is where the journal is kept; empty: nowhere.
+func replayOf(ctx context.Context, db *pgxpool.Pool, w *worker.Worker, id, folder string) (said string, fits bool, err error) {
+	recorded, err := store.Record(ctx, db, id)
+	if err == nil && folder != "" {
+		err = save(recorded, folder)
+	}
 	if err != nil {
 		return "", false, err
 	}
-	replay := worker.Replay{ID: c.ID, Tool: c.Tool, Input: c.Input, SessionID: c.SessionID, CreatedBy: c.CreatedBy, Attempt: c.Attempt, Cancelled: c.CancelRequested}
-	replay.Receipt, err = client.Receipt(ctx, db, id)
-	if err != nil && !errors.Is(err, client.ErrNoReceipt) {
-		return "", false, err
+	r := w.Replay(ctx, recorded)
+	was, ended := "", recorded.Receipt != nil
+	if ended {
+		was = string(recorded.Receipt.Status)
 	}
-	r, err := w.Replay(ctx, replay)
-	if err != nil {
-		return "", false, err
-	}
-	ended := replay.Receipt != nil
 	switch {
 	case r.Misfit != "":
 		said = "does not fit: " + r.Misfit
-	case r.Stopped != "" && ended:
-		said = "differs: it ended as " + c.Status + ", and would go on with " + r.Stopped
+	case r.Stopped != "" && (ended || len(r.Unread) > 0):
+		said, fits = "fits, up to "+r.Stopped+", which is new", true
 	case r.Stopped != "":
 		said, fits = "fits, up to "+r.Stopped, true
 	case r.Differs:
-		said = fmt.Sprintf("differs: it ended as %s, and would end as %s: %s", c.Status, r.Outcome.Status, cut(string(r.Outcome.Result), 300))
+		said = fmt.Sprintf("differs: it ended as %s, and would end as %s: %s", was, r.Outcome.Status, cut(string(r.Outcome.Result), 300))
 	case ended:
-		said, fits = "the same: "+c.Status, true
+		said, fits = "the same: "+was, true
 	default:
 		said, fits = fmt.Sprintf("fits, and would end as %s", r.Outcome.Status), true
 	}
-	if len(r.Unread) > 0 {
+	switch {
+	case len(r.Unread) == 0:
+	case r.Stopped != "":
+		said += fmt.Sprintf("; its journal goes on with %s", cut(named(r.Unread), 300))
+	default:
 		said += fmt.Sprintf("; it no longer comes to %s", cut(named(r.Unread), 300))
 	}
 	return said, fits, nil
+}
+
+// save writes what was recorded of a call into a file that only its owner may read.
+func save(r *store.Recorded, folder string) error {
+	encoded, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(folder, r.ID+".json"), append(encoded, '\n'), 0o600)
 }

@@ -44,6 +44,9 @@ func bestSample(r *registry.Registry) *sample {
 	}
 	var first *sample
 	for _, t := range r.Tools() {
+		if isQuestion(t.Name) { // it would wait for an answer
+			continue
+		}
 		c, known := sampleOf(t)
 		if known {
 			return c

@@ -136,8 +136,8 @@ type eventData struct {
 	Value json.RawMessage `json:"value"` // of an answer
 	By    string          `json:"by"`
 
-	Code struct{ Message string } `json:"code"` // why it waits for code
-	Kind string                   `json:"kind"` // of a step
+	Code struct{ Name, Message string } `json:"code"` // why it waits for code
+	Kind string                         `json:"kind"` // of a step
 }
 
 func dataOf(e receipts.Event) (d eventData) {
@@ -183,14 +183,18 @@ func happened(e receipts.Event) string {
 		return "the worker took it"
 	case "waiting":
 		if data.Code.Message != "" {
-			return "its program cannot go on with it: " + cut(printable(data.Code.Message), 200)
+			said := "its program cannot go on with it: " + cut(printable(data.Code.Message), 200)
+			if data.Code.Name != "" {
+				said += " The name is " + cut(printable(data.Code.Name), 200) + "."
+			}
+			return said
 		}
 		if len(data.For) > 0 {
 			return "its handler waits for " + cut(named(data.For), 200)
 		}
 		return "another call runs with the same key, so it waits for that call: " + data.HeldBy
 	case "woken":
-		return "what it waited for has come: back in the queue"
+		return "back in the queue"
 	case "called":
 		return fmt.Sprintf("its handler makes a call of %s under the name %s: %s", cut(data.Tool, 200), data.Name, data.CallID)
 	case "returned":
@@ -198,7 +202,7 @@ func happened(e receipts.Event) string {
 	case "answered":
 		return fmt.Sprintf("%s answered%s: %s", printable(data.By), under(data.Name), cut(printable(string(data.Value)), 200))
 	case "timed_out":
-		return "the time is over of " + cut(named(data.Names), 200)
+		return "timed out: " + cut(named(data.Names), 200)
 	case "retried":
 		said := "a transient error, so again in " + span(data.RunAt.Sub(e.At))
 		if data.Error.Message != "" {

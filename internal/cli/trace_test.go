@@ -46,7 +46,7 @@ func TestTraceTellsTheWholeStory(t *testing.T) {
 		"queued inserted, priority -1",
 		"claimed 1 w-1 the worker took it",
 		"waiting 1 w-1 another call runs with the same key, so it waits for that call: " + holder,
-		"woken 1 w-1 what it waited for has come: back in the queue",
+		"woken 1 w-1 back in the queue",
 		"claimed 2 w-2",
 		"released 2 w-2 the worker stops and hands it over",
 		"claimed 3 w-3",

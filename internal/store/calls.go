@@ -29,7 +29,7 @@ type Call struct {
 	Kills        int           // of those, the ones since it last waited
 	Cancelled    bool          // someone asked to cancel it
 	CancelledFor time.Duration // since then, when it was claimed
-	Age          time.Duration // since its insert, when it was claimed
+	Age          time.Duration // since it was to run, when it was claimed
 	SignedIn     bool          // it was made with the token of a user
 	Steps        int           // events of steps and waits in its journal
 	Child        bool          // a handler made it

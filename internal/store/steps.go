@@ -42,12 +42,12 @@ func HasStep(ctx context.Context, db DB, a Attempt, name string) (there bool, er
 
 // Event is an event of a call's journal.
 type Event struct {
-	Seq    int
-	Event  string
-	Data   json.RawMessage
-	Status string          // of a child that returned
-	Result json.RawMessage // of its receipt; nil where Large
-	Large  bool            // the results of the events before it take so much that this one is left out
+	Seq    int             `json:"seq"`
+	Event  string          `json:"event"`
+	Data   json.RawMessage `json:"data"`
+	Status string          `json:"status,omitempty"` // of a child that returned
+	Result json.RawMessage `json:"result,omitempty"` // of its receipt; nil where Large
+	Large  bool            `json:"-"`                // the results of the events before it take so much that this one is left out
 }
 
 // maxResults limits what is read at once of the results of children, in bytes as Postgres stores them.

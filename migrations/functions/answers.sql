@@ -89,7 +89,7 @@ begin
     return null;
   end if;
   if kind is distinct from replace(wanted, 'integer', 'number') or wanted = 'integer' and scale(p_value::numeric) > 0 then
-    return format('%s must be of the type %s, and is %s', place, wanted, left(p_value::text, 100));
+    return format('%s must be of type %s, and is %s', place, wanted, left(p_value::text, 100));
   elsif p_schema ? 'enum' and not p_schema -> 'enum' @> jsonb_build_array(p_value) then
     return format('%s must be one of %s, and is %s', place, p_schema ->> 'enum', left(p_value::text, 100));
   elsif kind = 'string' and (length(p_value #>> '{}') < (p_schema ->> 'minLength')::numeric or length(p_value #>> '{}') > (p_schema ->> 'maxLength')::numeric) then
@@ -175,7 +175,7 @@ begin
   if given -> 'value' = value and given ->> 'by' = who then
     return 'answered';
   elsif given is not null then
-    raise exception using errcode = 'PT409', message = format('another answer to call %s stands, by %s', call_id, given ->> 'by');
+    raise exception using errcode = 'PT409', message = format('call %s already has another answer, by %s', call_id, given ->> 'by');
   elsif coalesce(gem.is_final(state), true) then
     raise exception using errcode = 'PT409', message = format('call %s has ended as %s, and takes no answer', call_id, coalesce(state, 'pruned'));
   end if;
