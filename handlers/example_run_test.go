@@ -35,8 +35,15 @@ func (c Comms) SendEmail(_ context.Context, call *handlers.Call, in Mail) (MailS
 	return MailSent{}, nil
 }
 
-// quotesRegistry has the example's tools, and those that ask.
-func quotesRegistry(t *testing.T) []byte {
+// Suppliers is what Offers works with.
+type Suppliers struct{}
+
+func (Suppliers) Price(_ context.Context, _ *handlers.Call, in Item) (Price, error) {
+	return Price{len(in.Item)}, nil
+}
+
+// exampleRegistry has the tools of the examples, and those that ask.
+func exampleRegistry(t *testing.T) []byte {
 	t.Helper()
 	type object = map[string]any
 	var registry object
@@ -52,7 +59,8 @@ func quotesRegistry(t *testing.T) []byte {
 			"permissions": []string{}, "idempotency": object{"mode": "none"}, "timeout_ms": 60000, "receipt_fields": []string{}, "calls": calls}
 	}
 	registry["tools"] = append(registry["tools"].([]any), entry("quotes.send", []string{"comms.send_email"}, "to", "request"),
-		entry("comms.send_email", []string{}, "to", "subject", "body"))
+		entry("comms.send_email", []string{}, "to", "subject", "body"), entry("offers.make", []string{"suppliers.*"}, "item"),
+		entry("offers.compare", []string{}, "item"), entry("suppliers.price", []string{}, "item"))
 	encoded, err := json.Marshal(registry)
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +83,7 @@ func TestTheExampleRuns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ring, sent := &phone{}, &[]string{}
-			env := handlertest.Start(t, handlertest.Options{Registry: quotesRegistry(t), Domains: []any{Quotes{model{}, ring}, Comms{sent}}, NoWorker: true})
+			env := handlertest.Start(t, handlertest.Options{Registry: exampleRegistry(t), Domains: []any{Quotes{model{}, ring}, Comms{sent}}, NoWorker: true})
 			if _, err := env.DB.Exec(t.Context(), "create table quotes (id bigint generated always as identity, text text, call_id uuid); insert into gem.roles values (session_user, 'sales')"); err != nil {
 				t.Fatal(err)
 			}
@@ -99,6 +107,32 @@ func TestTheExampleRuns(t *testing.T) {
 			r := env.Await(id)
 			if !strings.Contains(string(r.Result), c.want) || len(ring.rang) != c.rang || len(*sent) != map[bool]int{true: 1}[c.approved] {
 				t.Errorf("%s; it rang %v, and sent %v", r.Result, ring.rang, *sent)
+			}
+		})
+	}
+}
+
+// The other examples of docs/durable.md: calls at the same time, an answer to the call itself, and code that has changed.
+func TestTheOtherExamplesRun(t *testing.T) {
+	t.Parallel()
+	const later = 15 * 24 * time.Hour
+	for name, c := range map[string]struct {
+		tool string
+		meet func(env *handlertest.Env, id string)
+		want string
+	}{
+		"paid":         {"offers.make", func(env *handlertest.Env, id string) { env.Answer(id, Payment{2400}, "paid") }, `"cents": 2400`},
+		"declined":     {"offers.make", func(env *handlertest.Env, id string) { env.Answer(env.Question(id).ID, "too dear") }, `"cents": 0`},
+		"nobody pays":  {"offers.make", func(env *handlertest.Env, id string) { env.Question(id); env.Pass(later) }, `"error_code": "timeout"`},
+		"the new code": {"offers.compare", func(*handlertest.Env, string) {}, `"prices": [1, 2]`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := handlertest.Start(t, handlertest.Options{Registry: exampleRegistry(t), Domains: []any{Offers{}, Suppliers{}}})
+			id := env.Insert(handlertest.Call{Tool: c.tool, Input: `{"item": "a roof"}`})
+			c.meet(env, id)
+			if r := env.Await(id); !strings.Contains(string(r.Result), c.want) {
+				t.Errorf("%s, want %s", r.Result, c.want)
 			}
 		})
 	}

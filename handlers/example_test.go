@@ -70,6 +70,53 @@ func (q Quotes) Send(ctx context.Context, call *handlers.Durable, in SendQuote) 
 	return sent, err
 }
 
+type (
+	Offers struct{}
+	Item   struct {
+		Item string `json:"item"`
+	}
+	Price struct {
+		Cents int `json:"cents"`
+	}
+	Payment struct {
+		Cents int `json:"cents"`
+	}
+	Offer struct {
+		Payment Payment `json:"payment"`
+		Prices  []int   `json:"prices"`
+	}
+)
+
+// Make asks for two prices at the same time, and waits until the offer is paid, is declined, or has been open for two weeks.
+func (Offers) Make(ctx context.Context, call *handlers.Durable, _ Item) (offer Offer, err error) {
+	roof := handlers.Start[Price](call, "roof", "suppliers.price", Item{"roof"}) // calls a tool
+	door := handlers.Start[Price](call, "door", "suppliers.price", Item{"door"})
+	if err := handlers.All(ctx, roof, door); err != nil { // now roof.Wait and door.Wait return at once
+		return offer, err
+	}
+	paid := handlers.Receive[Payment](call, "paid").Within(14 * 24 * time.Hour)
+	declined := handlers.Ask[string](call, "declined", handlers.Question{Text: "If you decline, say why."})
+	if first, err := handlers.First(ctx, paid, declined); err != nil || first == 1 {
+		return offer, err
+	}
+	offer.Payment, err = paid.Wait(ctx) // handlers.ErrTimeout after two weeks
+	return offer, err
+}
+
+// Compare asks for many prices. Calls that began when it asked for one go on with that.
+func (Offers) Compare(ctx context.Context, call *handlers.Durable, _ Item) (offer Offer, err error) {
+	manyPrices := func(context.Context) ([]int, error) { return []int{1, 2}, nil }
+	onePrice := func(context.Context) ([]int, error) { return []int{1}, nil }
+	var prices []int
+	if handlers.Version(call, "many prices", 1) >= 1 {
+		prices, err = handlers.Step(ctx, call, "prices", manyPrices)
+	} else { // the call passed here before the change
+		prices, err = handlers.Step(ctx, call, "price", onePrice)
+	}
+	offer.Prices = prices
+	return offer, err
+}
+
 // A durable handler is a method as any other.
 func ExampleStep() {
 	bound, err := handlers.Bind(Quotes{})
