@@ -24,7 +24,7 @@ type Call struct {
 	SessionID, CreatedBy, IdempotencyKey string
 	// Key is the computed key that the call holds, or waits for: see receipts.Key. It is empty for none.
 	Key string
-	// WaitsFor says what a waiting call waits for: key, call or time. Otherwise it is empty. WakeAt is when it goes on in any case; zero if
+	// WaitsFor says what a waiting call waits for: key, call, answer, time or code. Otherwise it is empty. WakeAt is when it goes on in any case; zero if
 	// it does not.
 	WaitsFor string
 	WakeAt   time.Time

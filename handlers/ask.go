@@ -27,7 +27,7 @@ type Question struct {
 	Until time.Time `json:"until,omitzero"`
 }
 
-// Ask asks a person, under a name, and returns the answer as a T: text, a number, a truth value, or a struct of these, whose fields are
+// Ask asks a person, under a name, and returns the answer as a T: text, a number, a boolean, or a struct of these, whose fields are
 // required unless they are pointers or have omitempty. It is the [Start] of wait.answer, a tool that the registry must list: the question is a call,
 // which frontends see in the view open_questions.
 func Ask[T any](d *Durable, name string, q Question) *Child[T] {
@@ -140,7 +140,7 @@ func flatSchema(t reflect.Type) (json.RawMessage, error) {
 		return encode(simple)
 	}
 	if t.Kind() != reflect.Struct {
-		return nil, fmt.Errorf("%s is no text, number, truth value or struct of these", t)
+		return nil, fmt.Errorf("%s is no text, number, boolean or struct of these", t)
 	}
 	properties, required := map[string]any{}, []string{}
 	for field := range t.Fields() {
@@ -159,7 +159,7 @@ func flatSchema(t reflect.Type) (json.RawMessage, error) {
 		}
 		simple := simpleSchema(of)
 		if simple == nil || field.Anonymous {
-			return nil, fmt.Errorf("its field %s is no text, number or truth value", field.Name)
+			return nil, fmt.Errorf("its field %s is no text, number or boolean", field.Name)
 		}
 		properties[name] = simple
 		if !optional {
@@ -169,7 +169,7 @@ func flatSchema(t reflect.Type) (json.RawMessage, error) {
 	return encode(map[string]any{"type": "object", "properties": properties, "required": required})
 }
 
-// simpleSchema is that of a type which encoding/json reads from a text, a number or a truth value; nil for another.
+// simpleSchema is that of a type which encoding/json reads from a text, a number or a boolean; nil for another.
 func simpleSchema(t reflect.Type) map[string]any {
 	pointer := reflect.PointerTo(t)
 	if pointer.Implements(reflect.TypeFor[json.Unmarshaler]()) || pointer.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {

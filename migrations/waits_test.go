@@ -3,6 +3,7 @@ package migrations_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -13,11 +14,15 @@ import (
 // What moves calls does not see those that wait for calls and times, however many there are.
 func TestCallsThatWaitAreInNobodysWay(t *testing.T) {
 	t.Parallel()
-	const waiting = `set session_replication_role = replica;
+	calls := 20_000
+	if os.Getenv("GEM_TEST_LONG") != "" {
+		calls = 1_000_000
+	}
+	waiting := fmt.Sprintf(`set session_replication_role = replica;
 		insert into core_tool_calls (id, tool_name, status, attempt, events, steps, run_at, created_at, updated_at, waits_for, waits, need, wake_at, computed_key)
-			select gen_random_uuid(), 'a.b', 'waiting', 1, 3, 1, now(), now(), now() - interval '1 hour', case when i % 2 = 0 then 'call' else 'time' end,
-				'{x}', 1, case when i % 2 = 1 then now() + interval '1 day' end, 'k' || i from generate_series(1, 20000) i;
-		set session_replication_role = origin`
+			select gen_random_uuid(), 'a.b', 'waiting', 1, 3, 1, now(), now(), now() - interval '1 hour', case when i %% 2 = 0 then 'call' else 'time' end,
+				'{x}', 1, case when i %% 2 = 1 then now() + interval '1 day' end, 'k' || i from generate_series(1, %d) i;
+		set session_replication_role = origin`, calls)
 	statements := map[string]string{
 		"a claim":           "select count(*)::text from gem.claim('w', 10, true) where $1 <> ''",
 		"a heartbeat":       "select count(*)::text from gem.heartbeat('w', '1 hour', array[$1::text::uuid], '{1}', false)",
@@ -50,7 +55,7 @@ func TestCallsThatWaitAreInNobodysWay(t *testing.T) {
 				for range 7 {
 					read = reads(t, conn.Conn(), sql)
 				}
-				if read > 150 {
+				if read > 600 { // a full heartbeat looks at the first of the queue, and at what earlier runs left dead
 					t.Errorf("%s read %d rows and index entries", what, read)
 				}
 			}

@@ -120,6 +120,10 @@ func TestTheQueueIsCountedByState(t *testing.T) {
 	insert(t, db, `
 		insert into core_tool_calls (tool_name, priority) select 'a.b', i % 3 from generate_series(1, 7) i;
 		insert into core_tool_calls (tool_name, run_at) values ('a.b', now() + interval '1 hour'), ('a.c', now() + interval '2 hours');
+		set session_replication_role = replica;
+		insert into core_tool_calls (id, tool_name, status, waits_for, need, run_at, created_at, updated_at)
+			select gen_random_uuid(), 'a.c', 'waiting', kind, 1, now(), now(), now() from unnest(array['call', 'answer', 'answer', 'time', 'code']) kind;
+		set session_replication_role = origin;
 		select gem.start_worker('w', 5, '1', '1', '1 hour');
 		select gem.claim('w', 2, true)`)
 	insert(t, db, `
@@ -128,15 +132,18 @@ func TestTheQueueIsCountedByState(t *testing.T) {
 		update core_tool_calls set status = 'waiting', waits_for = 'key', computed_key = 'k' where id = (select id from core_tool_calls where status = 'queued' and run_at < now() limit 1);
 		set session_replication_role = origin`)
 	for what, want := range map[string]float64{
-		"select count(*) from gem.queue":                                                 2,
-		"select ready from gem.queue where tool_name = 'a.b'":                            4,
-		"select scheduled from gem.queue where tool_name = 'a.b'":                        1,
-		"select waiting from gem.queue where tool_name = 'a.b'":                          1,
-		"select running from gem.queue where tool_name = 'a.b'":                          2,
-		"select count(*) from gem.queue where at_least":                                  0,
-		"select round(extract(epoch from oldest_ready) / 3600) from gem.queue limit 1":   5,
-		"select ceil(extract(epoch from next_scheduled) / 3600) from gem.queue offset 1": 2,
-		"select holds from gem.workers where worker_id = 'w' and state = 'alive'":        2,
+		"select count(*) from gem.queue":                                                                                            2,
+		"select ready from gem.queue where tool_name = 'a.b'":                                                                       4,
+		"select scheduled from gem.queue where tool_name = 'a.b'":                                                                   1,
+		"select waiting from gem.queue where tool_name = 'a.b'":                                                                     1,
+		"select running from gem.queue where tool_name = 'a.b'":                                                                     2,
+		"select waiting from gem.queue where tool_name = 'a.c'":                                                                     5,
+		`select count(*) from gem.queue where tool_name = 'a.c' and waiting_for = '{"call": 1, "answer": 2, "time": 1, "code": 1}'`: 1,
+		`select count(*) from gem.queue where tool_name = 'a.b' and waiting_for = '{"key": 1}'`:                                     1,
+		"select count(*) from gem.queue where at_least":                                                                             0,
+		"select round(extract(epoch from oldest_ready) / 3600) from gem.queue limit 1":                                              5,
+		"select ceil(extract(epoch from next_scheduled) / 3600) from gem.queue offset 1":                                            2,
+		"select holds from gem.workers where worker_id = 'w' and state = 'alive'":                                                   2,
 	} {
 		if got := number(t, db, what); got != want {
 			t.Errorf("%s: %v, want %v", what, got, want)

@@ -1,16 +1,23 @@
 package worker_test
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
+	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/store"
+	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/worker"
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 )
 
 func startTreeCall(env *handlertest.Env, script string) string {
@@ -248,4 +255,76 @@ func TestEachAnswerReachesItsOwnQuestion(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 	}
+}
+
+// Answers, cancellations and the time of a question at the same moment, on two workers: one of them stands, and whoever was told that it did was told
+// the truth.
+func TestAnAnswerAtTheMomentOfAnotherEnd(t *testing.T) {
+	t.Parallel()
+	calls := 150
+	if os.Getenv("GEM_TEST_LONG") != "" {
+		calls = 10_000
+	}
+	env, _ := startTree(t, nil)
+	env.StartWorker()
+	env.StartWorker()
+	rows, err := env.DB.Query(t.Context(), `insert into core_tool_calls (tool_name, input)
+		select 'wait.answer', jsonb_build_object('text', '?', 'until', to_char((now() + interval '1 hour') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))
+		from generate_series(1, $1) returning id::text`, calls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	env.Until("all to wait", func() bool { return number(t, env, "select count(*) from core_tool_calls where status = 'waiting'") == calls })
+
+	var told sync.Map // the answer that was taken, by call
+	var all sync.WaitGroup
+	for part := range 8 {
+		all.Go(func() {
+			for i := part / 4; i < len(ids); i += 2 { // four at each call
+				switch id := ids[i]; part % 4 {
+				case 0, 1:
+					answer := fmt.Sprint("from ", part)
+					if err := client.Answer(context.Background(), env.DB, id, answer, ""); err == nil {
+						if _, twice := told.Swap(id, answer); twice {
+							t.Errorf("two answers to %s were taken", id)
+						}
+					}
+				case 2:
+					if i%3 == 0 {
+						_, _ = client.Cancel(context.Background(), env.DB, id)
+					}
+				case 3:
+					if i == len(ids)/2&^1 {
+						env.Pass(time.Hour)
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+	env.Until("all to end", func() bool {
+		return number(t, env, "select count(*) from core_tool_calls where status in ('queued', 'running', 'waiting')") == 0
+	})
+	for _, id := range ids {
+		r := env.Await(id)
+		answer, taken := told.Load(id)
+		var result struct{ Answer string }
+		_ = json.Unmarshal(r.Result, &result)
+		if r.Status == receipts.Succeeded && (!taken || result.Answer != answer) {
+			t.Errorf("%s succeeded with %q, and the answer that was taken is %v", id, result.Answer, answer)
+		}
+		if code := errorCode(r); taken && r.Status != receipts.Succeeded && code != receipts.Cancelled {
+			t.Errorf("the answer to %s was taken, and it ended as %s", id, code)
+		}
+	}
+	sound(t, env)
+}
+
+func errorCode(r *receipts.Receipt) receipts.Code {
+	e, _ := r.Error()
+	return e.Code
 }

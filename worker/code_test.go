@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/worker"
 )
 
@@ -155,9 +157,7 @@ func TestANameStandsForOneKindOfThing(t *testing.T) {
 	}
 	env.StartWorker(with(t, a("nap")))
 	env.Pass(time.Hour)
-	env.Until("it to wait for code", func() bool {
-		return number(t, env, "select count(*) from core_tool_calls where id = $1 and waits_for = 'code'", id) == 1
-	})
+	env.UntilItWaits(id, "code")
 	sound(t, env)
 }
 
@@ -188,16 +188,63 @@ func TestAStepThatBeganAndMustNotRunTwiceStaysOne(t *testing.T) {
 	}
 }
 
+// A deploy that is rolled back, or that lacks a tool, with many calls open: none ends, and all go on with the program that knows them.
+func TestManyCallsWaitForTheirProgramToComeBack(t *testing.T) {
+	t.Parallel()
+	calls := 60
+	if os.Getenv("GEM_TEST_LONG") != "" {
+		calls = 1000
+	}
+	for name, other := range map[string]func(t *testing.T) func(*worker.Options){
+		"without the handler": func(t *testing.T) func(*worker.Options) { t.Helper(); return with(t, nil) },
+		"without the tool": func(t *testing.T) func(*worker.Options) {
+			t.Helper()
+			reg, err := registry.Parse(labRegistry("2.0.0", tool{name: "lab.send"}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return func(o *worker.Options) { with(t, nil)(o); o.Registry = reg }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := handlertest.Start(t, handlertest.Options{Registry: labRegistry("1.0.0", tool{name: "coded.run"}), Domains: []any{Coded{firstCode}}, NoWorker: true})
+			in := func(state string) func() bool {
+				return func() bool { return number(t, env, "select count(*) from core_tool_calls where "+state) == calls }
+			}
+			if _, err := env.DB.Exec(t.Context(), "insert into core_tool_calls (tool_name, input) select 'coded.run', $1 from generate_series(1, $2)", task(Task{Text: "x"}), calls); err != nil {
+				t.Fatal(err)
+			}
+			w := env.StartWorker()
+			env.Until("all to wait", in("status = 'waiting' and waits_for = 'answer'"))
+			w.Stop()
+			if _, err := env.DB.Exec(t.Context(), "update core_workers set alive_until = alive_until - interval '6 minutes'"); err != nil { // it is long gone
+				t.Fatal(err)
+			}
+			w = env.StartWorker(other(t))
+			if _, err := env.DB.Exec(t.Context(), `select answer_tool_call(id, '"x"', 'x') from core_tool_calls`); err != nil {
+				t.Fatal(err)
+			}
+			env.Until("all to wait for code", in("status = 'waiting' and waits_for = 'code'"))
+			sound(t, env)
+			w.Stop()
+			env.StartWorker()
+			env.Until("all to end", in("status = 'succeeded'"))
+			if n := number(t, env, "select count(*) from core_tool_events where event = 'step'"); n != 2*calls {
+				t.Errorf("%d steps were made", n)
+			}
+			sound(t, env)
+		})
+	}
+}
+
 // Nobody may ever come who knows it.
 func TestACallThatWaitsForCodeEndsAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	env, id := startCoded(t)
 	env.StartWorker(with(t, nil))
 	env.Answer(id, "x", "x")
-	env.Until("it to wait for code", func() bool {
-		call, err := client.Get(t.Context(), env.DB, id)
-		return err == nil && call.WaitsFor == "code"
-	})
+	env.UntilItWaits(id, "code")
 	env.Pass(30 * 24 * time.Hour)
 	if e := handlertest.ErrorOf(t, env.Await(id)); e.Code != receipts.Timeout {
 		t.Errorf("%+v", e)
@@ -229,7 +276,7 @@ func TestACancelledCallWaitsForCodeThatCleansUp(t *testing.T) {
 	}{
 		"no handler comes":      {nil, func(_ *testing.T, env *handlertest.Env, _ string) { env.Pass(time.Hour) }, "The program has no durable handler for coded.run.", false},
 		"no other kind comes":   {onceA, func(_ *testing.T, env *handlertest.Env, _ string) { env.Pass(time.Hour) }, "The journal has a step of the kind step, ", false},
-		"its program comes":     {nil, func(t *testing.T, env *handlertest.Env, _ string) { env.StartWorker(with(t, cleanUp)) }, "The call was cancelled while it ran.", true},
+		"its program comes":     {nil, func(t *testing.T, env *handlertest.Env, _ string) { env.StartWorker(with(t, cleanUp)) }, "The call was cancelled. What its steps did stays", true},
 		"it is cancelled again": {onceA, again, "The call was cancelled before it went on.", false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -239,9 +286,7 @@ func TestACancelledCallWaitsForCodeThatCleansUp(t *testing.T) {
 			if came := cancelCall(t, env, id); came != string(client.CancelRequested) {
 				t.Error(came)
 			}
-			env.Until("it to wait for code", func() bool {
-				return number(t, env, "select count(*) from core_tool_calls where id = $1 and status = 'waiting' and waits_for = 'code'", id) == 1
-			})
+			env.UntilItWaits(id, "code")
 			sound(t, env)
 			if c.undo {
 				w.Stop()

@@ -109,7 +109,11 @@ func (a *attempt) endOf(err, broken error) *end {
 	case store.IsNotHeld(err) || errors.Is(a.cause, errNotHeld):
 		return &end{how: notHeld}
 	case errors.Is(a.cause, errCancelled):
-		return failed(receipts.Cancelled, "The call was cancelled while it ran. "+a.mayHaveDone(), nil)
+		while := " while it ran"
+		if a.handler != nil && a.handler.Durable { // it may have been waiting
+			while = ""
+		}
+		return failed(receipts.Cancelled, "The call was cancelled"+while+". "+a.mayHaveDone(), nil)
 	case errors.Is(a.cause, errStopping) && a.mayRunAgain():
 		return &end{how: released}
 	case errors.Is(a.cause, errStopping):

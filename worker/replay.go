@@ -25,6 +25,9 @@ type Replayed struct {
 	Unread []string
 }
 
+// Same reports whether the handler came to what the receipt says.
+func (r *Replayed) Same() bool { return r.Misfit == "" && r.Stopped == "" && !r.Differs }
+
 // replayed is the end of a replay at the first operation that the journal lacks.
 const replayed how = "replayed"
 

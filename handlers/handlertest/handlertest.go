@@ -320,6 +320,15 @@ func (e *Env) Until(what string, holds func() bool) {
 	}
 }
 
+// UntilItWaits waits until a call waits, in no process, for something: key, call, answer, time or code.
+func (e *Env) UntilItWaits(callID, something string) {
+	e.t.Helper()
+	e.Until("call "+callID+" to wait for "+something, func() bool {
+		c, err := client.Get(context.Background(), e.DB, callID)
+		return err == nil && c.Status == "waiting" && c.WaitsFor == something
+	})
+}
+
 // Journal returns the names of a call's events, in order.
 func (e *Env) Journal(callID string) []string {
 	e.t.Helper()

@@ -75,7 +75,7 @@ exception when others then
 end
 $$;
 
--- Says where a value does not fit a flat schema, or returns null: of text, numbers and truth values, or an object of such fields, and of no
+-- Says where a value does not fit a flat schema, or returns null: of text, numbers and booleans, or an object of such fields, and of no
 -- others. The input schema of wait.answer admits no more keywords than these.
 create or replace function gem.misfit(p_value jsonb, p_schema jsonb, p_path text default '') returns text language plpgsql immutable as $$
 declare

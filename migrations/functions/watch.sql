@@ -68,10 +68,10 @@ end
 $$;
 
 -- What waits, or runs, by tool. Of each state it counts 10,000 calls at a level, and 25,000 in all, in the order in which
--- they are to run; at_least says that there may be more, of whatever tool. The settings keep Postgres from reading the whole
--- table for that.
+-- they are to run; of those that wait, 10,000 for each thing that waits_for names. at_least says that there may be more, of whatever tool. The
+-- settings keep Postgres from reading the whole table for that.
 create or replace function gem.queue_by_tool() returns table (tool_name text, ready bigint, scheduled bigint, waiting bigint, running bigint,
-  oldest_ready interval, next_scheduled interval, at_least boolean)
+  oldest_ready interval, next_scheduled interval, at_least boolean, waiting_for jsonb)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
 as $$
@@ -82,31 +82,36 @@ declare
 begin
   return query
   with open as materialized (
-    (select 'ready' as state, l.level, c.tool_name, c.run_at from gem.levels l, lateral (
+    (select 'ready' as state, l.level, c.tool_name, c.run_at, null as waits_for from gem.levels l, lateral (
        select q.tool_name, q.run_at from public.core_tool_calls q
        where q.status = 'queued' and q.level = l.level and q.run_at <= at order by q.level, q.run_at, q.seq limit each) c
      limit most)
     union all
-    (select 'scheduled', l.level, c.tool_name, c.run_at from gem.levels l, lateral (
+    (select 'scheduled', l.level, c.tool_name, c.run_at, null from gem.levels l, lateral (
        select q.tool_name, q.run_at from public.core_tool_calls q
        where q.status = 'queued' and q.level = l.level and q.run_at > at order by q.level, q.run_at, q.seq limit each) c
      limit most)
     union all
-    (select 'waiting', 0, q.tool_name, q.run_at from public.core_tool_calls q
+    (select 'waiting', 0, q.tool_name, q.run_at, 'key' from public.core_tool_calls q
       where q.status = 'waiting' and q.waits_for = 'key' order by q.computed_key limit each)
     union all
-    (select 'waiting', 0, q.tool_name, q.run_at from public.core_tool_calls q
-      where q.status = 'waiting' and q.waits_for <> 'key' order by q.waits_for limit each)
+    (select 'waiting', 0, q.tool_name, q.run_at, kind from unnest(array['call', 'answer', 'time', 'code']) kind, lateral (
+       select w.tool_name, w.run_at from public.core_tool_calls w
+       where w.status = 'waiting' and w.waits_for <> 'key' and w.waits_for = kind order by w.waits_for, w.created_at limit each) q)
     union all
-    (select 'running', 0, q.tool_name, q.run_at from public.core_tool_calls q where q.status = 'running' order by q.claimed_by limit each)
+    (select 'running', 0, q.tool_name, q.run_at, null from public.core_tool_calls q where q.status = 'running' order by q.claimed_by limit each)
   ), depth as (
-    select o.state, o.level, count(*) as calls from open o group by 1, 2
+    select o.state, o.level, o.waits_for, count(*) as calls from open o group by 1, 2, 3
+  ), waits as (
+    select w.tool_name, jsonb_object_agg(w.waits_for, w.calls) as counts
+    from (select o.tool_name, o.waits_for, count(*) as calls from open o where o.state = 'waiting' group by 1, 2) w group by 1
   )
   select coalesce(o.tool_name, ''), count(*) filter (where o.state = 'ready'), count(*) filter (where o.state = 'scheduled'),
     count(*) filter (where o.state = 'waiting'), count(*) filter (where o.state = 'running'),
     at - min(o.run_at) filter (where o.state = 'ready'), min(o.run_at) filter (where o.state = 'scheduled') - at,
-    exists (select from depth d where d.calls >= each) or exists (select from depth d group by d.state having sum(d.calls) >= most)
-  from open o group by 1;
+    exists (select from depth d where d.calls >= each) or exists (select from depth d where d.waits_for is null group by d.state having sum(d.calls) >= most),
+    (select w.counts from waits w where w.tool_name is not distinct from o.tool_name)
+  from open o group by o.tool_name;
 end
 $$;
 
