@@ -243,6 +243,7 @@ func families(t *testing.T, env *handlertest.Env) {
 	p.effects = `{"messages_sent": [{"type": "sms"}]}`
 	p.wait("parked", `{"nap": 3600000}`, 2, "left", "nap")
 	p.do("select cancel_tool_call($1)")
+	p.do("select cancel_tool_call($1)") // and its handler does not clean up
 	p.timers()
 }
 

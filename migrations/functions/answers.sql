@@ -116,8 +116,9 @@ begin
 end
 $$;
 
--- Refuses one more answer of a signed-in user who has sent as many, or as much, in an hour as the limits allow for calls.
-create or replace function gem.check_answers(p_who text) returns void language plpgsql as $$
+-- Counts an answer of so many bytes of a signed-in user, or refuses it if the user has sent as many, or as much, in an hour as the limits allow
+-- for calls.
+create or replace function gem.count_answer(p_who text, p_bytes integer) returns void language plpgsql as $$
 declare
   now  timestamptz := gem.now();
   most gem.limits;
@@ -125,13 +126,15 @@ declare
 begin
   select * into most from gem.limits;
   perform pg_advisory_xact_lock(hashtextextended('gem.limits ' || p_who, 0)); -- one request of a user after another
-  select count(*) as answers, coalesce(sum(pg_column_size(e.data)), 0) as bytes into past from (
-    select e.data from public.core_tool_events e
-    where e.event = 'answered' and e.data ->> 'by' = p_who and e.at > now - interval '1 hour' and e.at <= now
-    order by e.at desc limit most.max_calls_per_hour) e;
+  select count(*) as answers, coalesce(sum(a.bytes), 0) as bytes into past from (
+    select g.bytes from gem.answers g where g.subject = p_who and g.at > now - interval '1 hour' and g.at <= now
+    order by g.at desc limit most.max_calls_per_hour) a;
   if past.answers >= most.max_calls_per_hour or past.bytes >= most.max_bytes_per_hour then
     raise exception using errcode = 'PT429', message = 'too many answers in an hour', hint = 'Go on later.';
   end if;
+  insert into gem.answers values (p_who, now, p_bytes);
+  delete from gem.answers where ctid = any (array(
+    select g.ctid from gem.answers g where g.at < now - interval '1 hour' order by g.at limit 10 for update skip locked));
 end
 $$;
 
@@ -194,7 +197,7 @@ begin
     raise exception using errcode = 'PT422', message = wrong;
   end if;
   if claims is not null and claims ->> 'role' is distinct from 'service_role' then
-    perform gem.check_answers(who);
+    perform gem.count_answer(who, pg_column_size(value));
   end if;
   if not gem.came(call_id, 'answered', '#' || name, jsonb_build_object('value', value, 'by', who), null) then
     raise exception using errcode = 'PT503', message = format('the answer to call %s could not be written', call_id), hint = 'Send it again.';
@@ -228,7 +231,7 @@ begin
     (select o.id from public.core_tool_calls o where o.waits_for = 'answer' and o.input -> 'by' ?| words limit 1000)
     union
     (select o.id from public.core_tool_calls o where o.status = 'waiting' and o.waits_for = 'answer' and (select gem.answers_for_all())
-     order by o.waits_for, o.created_at limit 1000))
+     order by o.computed_key, o.level desc, o.seq limit 1000))
     and gem.asks(c.tool_name) and coalesce(gem.until_of(c.input) > at, true)
     and gem.may_answer(c.id, c.tool_name, c.input, c.created_by);
 end

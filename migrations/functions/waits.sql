@@ -70,7 +70,7 @@ begin
       select s.id::uuid, s.tool, s.input, call.session_id, p_call, s.name, call.created_by, call.signed_in, call.priority,
         coalesce(s.traceparent, call.traceparent), at
       from started s order by s.ordinality
-      on conflict (parent_call_id, parent_step) where parent_step is not null do nothing -- an earlier try made it
+      on conflict (parent_call_id, parent_step) where parent_call_id is not null do nothing -- an earlier try made it
       returning id, parent_step, tool_name
     ), journal as (
       insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)

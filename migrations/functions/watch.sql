@@ -97,7 +97,7 @@ begin
     union all
     (select 'waiting', 0, q.tool_name, q.run_at, kind from unnest(array['call', 'answer', 'time', 'code']) kind, lateral (
        select w.tool_name, w.run_at from public.core_tool_calls w
-       where w.status = 'waiting' and w.waits_for <> 'key' and w.waits_for = kind order by w.waits_for, w.created_at limit each) q)
+       where w.status = 'waiting' and w.waits_for = kind order by w.computed_key limit each) q)
     union all
     (select 'running', 0, q.tool_name, q.run_at, null from public.core_tool_calls q where q.status = 'running' order by q.claimed_by limit each)
   ), depth as (

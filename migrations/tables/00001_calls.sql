@@ -113,6 +113,13 @@ create table if not exists gem.roles (
   primary key (subject, role)
 );
 
+-- The answers of signed-in users in the last hour, which their limits count. Those of before leave with the next ones.
+create table if not exists gem.answers (
+  subject text        not null,
+  at      timestamptz not null,
+  bytes   integer     not null
+);
+
 -- The levels that any call ever had: a claim goes through them in turn. Rows stay.
 create table if not exists gem.levels (level integer primary key);
 insert into gem.levels values (0), (-500) on conflict do nothing; -- what most calls have, and those of callers that crowd
