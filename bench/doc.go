@@ -51,7 +51,8 @@
 //	inserts-nowake         with a gem.wake_workers that does nothing
 //	inserts-noworker       as it is, with no worker
 //	watch-…                ms to read a whole view of the schema gem, with 1,000,000 calls that ended and 1,100,000 that wait
-//	steps                  durable steps a second: 100 calls side by side, with 200 each
+//	steps                  durable steps a second: 100 calls side by side, with 200 each. For River a job is a step, which inserts
+//	                       the next one in the transaction of its completion
 //	fan-out                ends a second of 1,000 children of one call, from the first that is made to the parent's wake-up
 //	park-resume, -p99      ms from when a call waits for a child of no work to when it is claimed again, of 300 one after
 //	                       another: the median, and the 99th percentile

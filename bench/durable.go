@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 )
 
 // durable is how much of each the durable calls do.
@@ -84,4 +87,44 @@ func durableCalls(ctx context.Context, b *bench, c contestant) ([]figure, error)
 		figures = append(figures, figure{measure: m.measure, unit: m.unit, value: value})
 	}
 	return figures, nil
+}
+
+// chainsOfJobs are River's steps: a job for each, which inserts the next one in the transaction of its completion.
+func chainsOfJobs(ctx context.Context, b *bench, c contestant) ([]figure, error) {
+	s, err := b.lab.stage(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	defer s.drop()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	d := b.sizes.durable
+	client, err := river.NewClient(riverpgxv5.New(s.db), &river.Config{})
+	if err != nil {
+		return nil, err
+	}
+	jobs := make([]river.InsertManyParams, d.calls)
+	for i := range jobs {
+		jobs[i].Args = riverArgs{newPayload(i, false), d.steps - 1}
+	}
+	if _, err := client.InsertManyFast(ctx, jobs); err != nil {
+		return nil, err
+	}
+	var handled atomic.Int64
+	stop, err := c.Start(ctx, work{URL: s.url, Conns: 20, Slots: 100, Handled: &handled, Fail: fail})
+	if err != nil {
+		return nil, fmt.Errorf("start: %w", err)
+	}
+	defer stop()
+	for ended := 0; ended < d.calls*d.steps; {
+		if err := sleepUntil(ctx, time.Now().Add(50*time.Millisecond)); err != nil {
+			return nil, err
+		}
+		if err := s.db.QueryRow(ctx, "select count(*) from river_receipts").Scan(&ended); err != nil {
+			return nil, err
+		}
+	}
+	var value float64
+	err = s.db.QueryRow(ctx, "select (count(*) / extract(epoch from max(created_at) - min(created_at)))::float8 from river_receipts").Scan(&value)
+	return []figure{{measure: "steps", unit: "steps/s", value: value}}, err
 }

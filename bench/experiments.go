@@ -117,6 +117,11 @@ var experiments = []experiment{
 		run:         durableCalls,
 	},
 	{
+		measures:    []string{"steps"},
+		contestants: []contestant{riverReceipt},
+		run:         chainsOfJobs,
+	},
+	{
 		measures:    []string{"idle-statements", "idle-cpu"},
 		contestants: []contestant{gem},
 		run:         idleWorker,

@@ -42,8 +42,11 @@ func (r riverQueue) Migrate(ctx context.Context, db *pgxpool.Pool) error {
 	return err
 }
 
-// riverArgs is a job's input.
-type riverArgs struct{ payload }
+// riverArgs is a job's input. So many jobs follow it, one after another, as steps do.
+type riverArgs struct {
+	payload
+	Then int `json:"then,omitempty"`
+}
 
 func (riverArgs) Kind() string { return "bench" }
 
@@ -56,7 +59,7 @@ func (r riverQueue) Backlog(ctx context.Context, db *pgxpool.Pool, n int, withRo
 	for from := 0; from < n; from += step {
 		jobs := make([]river.InsertManyParams, min(step, n-from))
 		for i := range jobs {
-			jobs[i].Args = riverArgs{newPayload(from+i, withRow)}
+			jobs[i].Args = riverArgs{payload: newPayload(from+i, withRow)}
 		}
 		if _, err := client.InsertManyFast(ctx, jobs); err != nil {
 			return err
@@ -71,7 +74,7 @@ func (r riverQueue) Inserter(db *pgxpool.Pool, withRow bool) (inserter, error) {
 		return nil, err
 	}
 	return func(ctx context.Context) (string, error) {
-		job, err := client.Insert(ctx, riverArgs{newPayload(0, withRow)}, nil)
+		job, err := client.Insert(ctx, riverArgs{payload: newPayload(0, withRow)}, nil)
 		if err != nil {
 			return "", err
 		}
@@ -174,6 +177,15 @@ func (w *riverWorker) Work(ctx context.Context, job *river.Job[riverArgs]) error
 	if _, err := tx.Exec(ctx, `insert into river_receipts (job_id, tool_name, status, result, effects) values ($1, $2, 'succeeded', $3, $4)`,
 		job.ID, tool(job.Args.WithRow), jsonOf(out), floorEffects); err != nil {
 		return err
+	}
+	if job.Args.Then > 0 {
+		client, err := river.ClientFromContextSafely[pgx.Tx](ctx)
+		if err != nil {
+			return err
+		}
+		if _, err := client.InsertTx(ctx, tx, riverArgs{job.Args.payload, job.Args.Then - 1}, nil); err != nil {
+			return err
+		}
 	}
 	if _, err := river.JobCompleteTx[*riverpgxv5.Driver, pgx.Tx](ctx, tx, job); err != nil {
 		return err
