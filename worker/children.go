@@ -1,0 +1,190 @@
+package worker
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/value"
+	"github.com/gemworker/gem/internal/store"
+	"github.com/gemworker/gem/receipts"
+	"github.com/google/uuid"
+)
+
+// The limits of a call's children.
+const (
+	maxChildren   = 4000
+	maxChildInput = 1 << 20 // bytes of JSON
+	maxStartBytes = 4 << 20 // of inputs in one statement
+)
+
+// child is a call that the handler made, or is about to make.
+type child struct {
+	ID, Tool string
+}
+
+// first is the place of a call that was refused: before all others, since it is told at once.
+const first = -1
+
+// Start is that of [handlers.Journal].
+func (s *steps) Start(name, tool string, input func() (json.RawMessage, error)) (unique, id string, err error) {
+	if err := checkName(name); err != nil {
+		return "", "", err
+	}
+	unique, made, found, misfit := s.findChild(name, tool)
+	if misfit != "" {
+		s.DoesNotFit(unique, misfit)
+	}
+	if found {
+		return unique, made.ID, nil
+	}
+	encoded, refusal := s.inputOf(tool, input)
+	made = child{ID: uuid.Must(uuid.NewV7()).String(), Tool: tool}
+	start := store.Start{ID: made.ID, Name: unique, Tool: tool, Input: encoded}
+	if s.span != nil {
+		start.Traceparent = s.span.traceparent()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.children[unique] = made
+	if refusal == nil && len(s.children) > maxChildren {
+		refusal = failWith(receipts.JournalFull, fmt.Sprintf("%s has made %d calls, and may make no more.", s.tool.Name, maxChildren))
+	}
+	if refusal != nil {
+		s.refuse(start, refusal)
+		return unique, "", nil
+	}
+	s.unsent = append(s.unsent, start)
+	return unique, made.ID, nil
+}
+
+// inputOf returns the input of a call that the handler makes, or the error for which it cannot.
+func (s *steps) inputOf(tool string, input func() (json.RawMessage, error)) (json.RawMessage, error) {
+	if err := s.mayCall(tool); err != nil {
+		return nil, err
+	}
+	encoded, err := input()
+	if err == nil && len(encoded) > maxChildInput {
+		err = failWith(receipts.ValidationError, fmt.Sprintf("The input takes %d bytes as JSON, and may take %d.", len(encoded), maxChildInput))
+	}
+	return encoded, err
+}
+
+// findChild returns the call to which the run comes next under a name, and whether there is one, or was to be one. misfit says
+// that the journal has something else.
+func (s *steps) findChild(name, tool string) (unique string, made child, found bool, misfit string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	unique = s.next(name)
+	made, found = s.children[unique]
+	switch {
+	case found && made.Tool != tool:
+		misfit = fmt.Sprintf("The journal has a call of %s under this name, and the handler makes one of %s.", made.Tool, tool)
+	case !found && s.isStep(unique):
+		misfit = "The journal has a step under this name, and the handler makes a call."
+	case !found && s.seqs[unique] > 0:
+		misfit = "The journal has a time under this name, and the handler makes a call."
+	}
+	return unique, made, found, misfit
+}
+
+// mayCall returns the error of a call that the handler may not make.
+func (s *steps) mayCall(tool string) error {
+	if s.tool.MayCall(tool) {
+		return nil
+	}
+	return failWith(receipts.NotAllowed, fmt.Sprintf("%s may not call %s: the registry does not list it in the `calls` of its entry.", s.tool.Name, tool))
+}
+
+// Digest is that of [handlers.Journal].
+func (s *steps) Digest(tool string, input json.RawMessage) (string, error) {
+	entry, known := s.options.Registry.Tool(tool)
+	if !known {
+		return "", failWith(receipts.UnknownTool, fmt.Sprintf("The registry %s has no tool %q.", s.options.Registry.Version, value.Shorten(tool, 200)))
+	}
+	if err := s.mayCall(tool); err != nil {
+		return "", err
+	}
+	digest, err := entry.Digest(input)
+	if err != nil {
+		return "", failWith(receipts.ValidationError, fmt.Sprintf("The input of %s cannot be approved: %v", tool, err))
+	}
+	return digest, nil
+}
+
+// send makes the calls that the handler began and that are not made yet, and writes down which of them were refused: the next run is told the
+// same, whatever the registry says by then.
+func (s *steps) send() {
+	defer s.writeRefused()
+	for {
+		s.mu.Lock()
+		n, size := 0, 0
+		for n < len(s.unsent) && (n == 0 || size+len(s.unsent[n].Input) <= maxStartBytes) {
+			size += len(s.unsent[n].Input)
+			n++
+		}
+		batch := s.unsent[:n:n]
+		s.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		_, err := s.wait(store.Wait{Start: batch, What: "call"})
+		for i := 0; err != nil && n > 1 && i < n; i++ { // one by one, to know which of them it is
+			if _, one := s.wait(store.Wait{Start: batch[i : i+1], What: "call"}); one != nil {
+				s.refusedByPostgres(batch[i], one)
+			}
+		}
+		if err != nil && n == 1 {
+			s.refusedByPostgres(batch[0], err)
+		}
+		s.mu.Lock()
+		s.unsent = s.unsent[n:]
+		s.mu.Unlock()
+	}
+}
+
+// refusedByPostgres takes note of a call that Postgres does not take.
+func (s *steps) refusedByPostgres(start store.Start, err error) {
+	failure := failWith(receipts.ValidationError, fmt.Sprintf("Postgres refuses the call %s of %s: %s", start.Name, start.Tool, publicMessage(err)))
+	if store.IsTooDeep(err) {
+		failure = failWith(receipts.NotAllowed, fmt.Sprintf("%s may make no call: it is the child of a child, eight times over.", s.tool.Name))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refuse(start, failure)
+}
+
+// refuse takes note of a call that cannot be made. s.mu is locked.
+func (s *steps) refuse(start store.Start, err error) {
+	data := stepData{Name: start.Name, Kind: refusedCall, Tool: start.Tool}
+	data.describe(nil, plain(err))
+	s.takeRefused(data)
+	s.refused = append(s.refused, data)
+}
+
+// takeRefused takes a call that was refused into account. s.mu is locked.
+func (s *steps) takeRefused(data stepData) {
+	_, err := data.outcome()
+	s.children[data.Name] = child{Tool: data.Tool}
+	s.came[data.Name] = handlers.Came{Seq: first, Err: err}
+}
+
+func (s *steps) writeRefused() {
+	for {
+		s.mu.Lock()
+		if len(s.refused) == 0 {
+			s.mu.Unlock()
+			return
+		}
+		next := s.refused[0]
+		s.mu.Unlock()
+		_ = s.write(store.StepEnded, &next) // of texts alone, which Postgres takes
+		s.mu.Lock()
+		s.refused = s.refused[1:]
+		s.mu.Unlock()
+	}
+}
+
+func failWith(code receipts.Code, message string) error {
+	return &handlers.Failure{Code: string(code), Message: message}
+}
