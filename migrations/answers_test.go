@@ -223,6 +223,10 @@ func TestAUserSendsSoManyAnswersInAnHour(t *testing.T) {
 				t.Errorf("%d were taken", taken)
 			}
 			insert(t, db, "select answer_tool_call(id, '1', 'more') from core_tool_calls limit 1") // the owner of the database has no limit
+			insert(t, db, "update gem.answers set at = at - interval '61 minutes'; select gem.recover('w', null)")
+			if n := number(t, db, "select count(*) from gem.answers"); n != 0 {
+				t.Errorf("%v answers of more than an hour ago are still counted", n)
+			}
 		})
 	}
 }
@@ -288,6 +292,37 @@ func TestOpenQuestionsAreFoundAmongMany(t *testing.T) {
 		if n, err := request(t, db, "authenticated", sub, "select from open_questions"); err != nil || n != want {
 			t.Errorf("%s sees %d, %v", sub, n, err)
 		}
+	}
+}
+
+// Whoever may answer for all sees what is asked, whatever else waits for answers: handlers with and without a key, and what others are to approve.
+func TestTheOwnerFindsQuestionsBesideWhatElseWaitsForAnswers(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, "alter table core_tool_calls set (autovacuum_enabled = off)")
+	insert(t, db, `set session_replication_role = replica;
+		insert into core_tool_calls (id, tool_name, input, status, attempt, events, steps, run_at, created_at, updated_at, waits_for, waits, need, computed_key, level)
+			select gen_random_uuid(), case when i % 3 = 0 then 'wait.approval' else 'agent.chat' end, '{"by": ["user:nobody"]}', 'waiting', 1, 3, 1, now(), now(), now(),
+				'answer', '{#answer}', 1, case when i % 3 = 1 then 'k' || i end, i % 2 from generate_series(1, 6000) i;
+		set session_replication_role = origin`)
+	asked(t, db, map[string]string{"q": `wait.answer {}`, "e": `wait.event {}`})
+	if n := number(t, db, "select count(*) from open_questions where tool in ('wait.answer', 'wait.event')"); n != 2 {
+		t.Errorf("the owner sees %v questions", n)
+	}
+	if n := number(t, db, "select count(*) from open_questions"); n != 2 {
+		t.Errorf("the owner sees %v", n)
+	}
+	conn, err := db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	read := 0
+	for range 7 {
+		read = readsOf(t, conn.Conn(), "core_tool_calls", "select count(*)::text from open_questions where $1 <> 'x'", "select 'y'")
+	}
+	if read > 150 {
+		t.Errorf("%d rows and index entries were read", read)
 	}
 }
 

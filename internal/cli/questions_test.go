@@ -3,6 +3,7 @@ package cli
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -147,11 +148,17 @@ func TestReplayRunsACallAgainAndWritesNothing(t *testing.T) {
 	}
 	events := query[int](t, db, "select count(*)::int from core_tool_events")
 	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, open+".json"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	got = gemWith(t, env, "replay", "--tool", "wait.answer", "--save", folder)
 	got.wantCode(t, exitDone)
 	for _, id := range []string{open, ended} {
 		if text, err := os.ReadFile(filepath.Join(folder, id+".json")); err != nil || !strings.Contains(string(text), `"tool": "wait.answer"`) {
 			t.Errorf("%s, %v", text, err)
+		}
+		if about, err := os.Stat(filepath.Join(folder, id+".json")); err != nil || runtime.GOOS != "windows" && about.Mode().Perm() != 0o600 {
+			t.Errorf("%v, %v", about.Mode(), err)
 		}
 	}
 	wants(t, got.stdout, ended+"  the same: succeeded\n"+open+"  fits, up to")

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -136,5 +137,16 @@ func save(r *store.Recorded, folder string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(folder, r.ID+".json"), append(encoded, '\n'), 0o600)
+	file, err := os.CreateTemp(folder, "."+r.ID) // which only its owner may read, whatever was there
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(append(encoded, '\n'))
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(file.Name(), filepath.Join(folder, r.ID+".json"))
+	}
+	if err != nil {
+		_ = os.Remove(file.Name())
+	}
+	return err
 }

@@ -133,8 +133,16 @@ begin
     raise exception using errcode = 'PT429', message = 'too many answers in an hour', hint = 'Go on later.';
   end if;
   insert into gem.answers values (p_who, now, p_bytes);
+end
+$$;
+
+-- Removes what no longer counts, a thousand at most.
+create or replace function gem.forget_answers() returns void language plpgsql as $$
+declare
+  before timestamptz := gem.now() - interval '1 hour';
+begin
   delete from gem.answers where ctid = any (array(
-    select g.ctid from gem.answers g where g.at < now - interval '1 hour' order by g.at limit 10 for update skip locked));
+    select g.ctid from gem.answers g where g.at < before order by g.at limit 1000 for update skip locked));
 end
 $$;
 
@@ -206,8 +214,8 @@ begin
 end
 $$;
 
--- The wait.* calls that wait for an answer which the caller may give, in time. `by` are those who may answer. It reads those of the caller, and
--- for whoever may answer for all, all: a thousand at most of each kind.
+-- The wait.* calls that wait for an answer which the caller may give, in time. `by` are those who may answer. It reads those of the caller, those that
+-- name the caller, and for whoever may answer for all, the first of wait.answer and of wait.event: a thousand at most of each kind.
 create or replace function gem.open_questions() returns table (id uuid, tool text, text text, schema jsonb, by text[], since timestamptz,
   until timestamptz, root uuid, input jsonb)
 language plpgsql stable security definer rows 10 set search_path = pg_catalog, pg_temp
@@ -228,10 +236,13 @@ begin
     select o.id from public.core_tool_calls o
     where o.created_by = who and o.waits_for = 'answer' and o.status in ('queued', 'waiting', 'running') -- as its index has it
     union
-    (select o.id from public.core_tool_calls o where o.waits_for = 'answer' and o.input -> 'by' ?| words limit 1000)
-    union
-    (select o.id from public.core_tool_calls o where o.status = 'waiting' and o.waits_for = 'answer' and (select gem.answers_for_all())
-     order by o.computed_key, o.level desc, o.seq limit 1000))
+    (select o.id from public.core_tool_calls o where o.waits_for = 'answer' and o.input -> 'by' ?| words and gem.asks(o.tool_name) limit 1000)
+    union -- an approval is for those alone whom it names
+    select q.id from unnest(array['wait.answer', 'wait.event']) asking, lateral (
+      select o.id from public.core_tool_calls o
+      where o.status = 'waiting' and o.waits_for = 'answer' and o.computed_key is null and o.tool_name = asking
+      order by o.level desc, o.seq limit 1000) q
+    where (select gem.answers_for_all()))
     and gem.asks(c.tool_name) and coalesce(gem.until_of(c.input) > at, true)
     and gem.may_answer(c.id, c.tool_name, c.input, c.created_by);
 end

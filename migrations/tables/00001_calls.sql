@@ -113,7 +113,7 @@ create table if not exists gem.roles (
   primary key (subject, role)
 );
 
--- The answers of signed-in users in the last hour, which their limits count. Those of before leave with the next ones.
+-- The answers of signed-in users in the last hour, which their limits count. Those of before leave with a heartbeat.
 create table if not exists gem.answers (
   subject text        not null,
   at      timestamptz not null,

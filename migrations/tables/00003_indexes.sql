@@ -14,7 +14,8 @@ create unique index if not exists gem_calls_one_child_per_step on public.core_to
 -- The claim's index is its ORDER BY inside its WHERE; anything else walks the backlog.
 create index if not exists gem_calls_ready on public.core_tool_calls (level, run_at, seq) where status = 'queued';
 create index if not exists gem_calls_running on public.core_tool_calls (claimed_by) where status = 'running';
-create index if not exists gem_calls_waiting on public.core_tool_calls (waits_for, computed_key, level desc, seq) where status = 'waiting';
+-- Those that wait for a key, which is a tool's, and the questions of each tool that asks, which have none.
+create index if not exists gem_calls_waiting on public.core_tool_calls (waits_for, computed_key, tool_name, level desc, seq) where status = 'waiting';
 -- The questions that a user or a role may answer.
 create index if not exists gem_calls_answerers on public.core_tool_calls using gin ((input -> 'by')) where waits_for = 'answer';
 create index if not exists gem_calls_timers on public.core_tool_calls (wake_at) where wake_at is not null;
