@@ -55,6 +55,17 @@ const (
 	AtMostOnce  StepKind = "once" // [StepOnce]
 )
 
+// Func is the name of the function that makes such a step.
+func (k StepKind) Func() string {
+	switch k {
+	case WithItsRows:
+		return "StepTx"
+	case AtMostOnce:
+		return "StepOnce"
+	}
+	return "Step"
+}
+
 // ErrUnknown is the error of a [StepOnce] that had begun when its worker was lost: whether it took effect is not known. The
 // handler may look, or ask a person. Returned by a handler, it ends the call as failed with the code outcome_unknown.
 var ErrUnknown error = &Failure{

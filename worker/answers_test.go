@@ -278,7 +278,9 @@ func TestAnAnswerAtTheMomentOfAnotherEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env.Until("all to wait", func() bool { return number(t, env, "select count(*) from core_tool_calls where status = 'waiting'") == calls })
+	env.Until("all to wait", func() bool {
+		return number(t, env, "select count(*) from core_tool_calls where status = 'waiting'") == calls
+	})
 
 	var told sync.Map // the answer that was taken, by call
 	var all sync.WaitGroup

@@ -75,7 +75,7 @@ func TestACallWhoseJournalDoesNotFitWaitsForCode(t *testing.T) {
 		code code
 		says string
 	}{
-		"another kind": {onceA, "The journal has a step of the kind step, and the handler asks for one of the kind once."},
+		"another kind": {onceA, "The journal has a Step under this name, and the handler asks for a StepOnce."},
 		"another type": {func(ctx context.Context, d *handlers.Durable) (string, error) {
 			return fmt.Sprint(step(ctx, d, "a", 1)), nil
 		}, "The result of the step does not fit int"},
@@ -145,11 +145,11 @@ func TestANameStandsForOneKindOfThing(t *testing.T) {
 		return "", nil
 	}
 	for says, c := range map[string]code{
-		"child: The journal has a call under this name, and the handler asks for a step of the kind step.": a("child"),
-		"nap: The journal has a time under this name, and the handler asks for a step of the kind step.":   a("nap"),
-		"child: The journal has a call under this name, and the handler asks for a version.":               version("child"),
-		"nap: The journal has a time under this name, and the handler asks for a version.":                 version("nap"),
-		"nap: The journal has a time under this name, and the handler makes a call.":                       call,
+		"child: The journal has a call under this name, and the handler asks for a Step.":    a("child"),
+		"nap: The journal has a time under this name, and the handler asks for a Step.":      a("nap"),
+		"child: The journal has a call under this name, and the handler asks for a Version.": version("child"),
+		"nap: The journal has a time under this name, and the handler asks for a Version.":   version("nap"),
+		"nap: The journal has a time under this name, and the handler makes a call.":         call,
 	} {
 		if got := replay(t, env, id, with(t, c)); got.Misfit != says {
 			t.Errorf("got %+v, want %s", got, says)
@@ -183,7 +183,7 @@ func TestAStepThatBeganAndMustNotRunTwiceStaysOne(t *testing.T) {
 		_, _ = handlers.Receive[string](d, "x").Wait(ctx)
 		return step(ctx, d, "a", "again"), nil
 	}))
-	if want := "a: The journal has a step that began, and must not run twice, under this name, and the handler asks for a step of the kind step."; got.Misfit != want {
+	if want := "a: The journal has the beginning of a StepOnce under this name, and the handler asks for a Step."; got.Misfit != want {
 		t.Errorf("%+v", got)
 	}
 }
@@ -275,7 +275,7 @@ func TestACancelledCallWaitsForCodeThatCleansUp(t *testing.T) {
 		undo bool
 	}{
 		"no handler comes":      {nil, func(_ *testing.T, env *handlertest.Env, _ string) { env.Pass(time.Hour) }, "The program has no durable handler for coded.run.", false},
-		"no other kind comes":   {onceA, func(_ *testing.T, env *handlertest.Env, _ string) { env.Pass(time.Hour) }, "The journal has a step of the kind step, ", false},
+		"no other kind comes":   {onceA, func(_ *testing.T, env *handlertest.Env, _ string) { env.Pass(time.Hour) }, "The journal has a Step under this name, ", false},
 		"its program comes":     {nil, func(t *testing.T, env *handlertest.Env, _ string) { env.StartWorker(with(t, cleanUp)) }, "The call was cancelled. What its steps did stays", true},
 		"it is cancelled again": {onceA, again, "The call was cancelled before it went on.", false},
 	} {

@@ -336,7 +336,9 @@ func (a *attempt) tell(e *end) {
 	case waiting:
 		fields = append(fields, zap.String("key", a.key))
 	case waitingForCode:
-		fields = append(fields, zap.String("name", e.misfit.Name), zap.String("error", e.misfit.Message))
+		a.log.Warn("the program cannot go on with the call, which waits for one that can", append(fields, zap.String("name", e.misfit.Name),
+			zap.String("error", e.misfit.Message))...)
+		return
 	case retried:
 		reason := value.Shorten(publicMessage(e.reason), 500)
 		fields = append(fields, zap.Duration("again_in", time.Until(e.again)), zap.String("error", reason))

@@ -237,7 +237,7 @@ func (s *steps) isStep(name string) bool {
 }
 
 // startedStep is what the journal has of a step that must not run twice and whose end it lacks.
-const startedStep = "step that began, and must not run twice,"
+const startedStep = "the beginning of a StepOnce"
 
 // kindOf says what the journal has under the name of something that has not ended; nothing: "".
 func (s *steps) kindOf(name string) string {
@@ -247,10 +247,10 @@ func (s *steps) kindOf(name string) string {
 		return startedStep
 	}
 	if _, made := s.children[name]; made {
-		return "call"
+		return "a call"
 	}
 	if _, passed := s.seqs[name]; passed {
-		return "time"
+		return "a time"
 	}
 	return ""
 }
@@ -290,10 +290,10 @@ func (s *steps) Version(name string, current int) (version int) {
 	}
 	has := s.kindOf(name)
 	if found {
-		has = "step of the kind " + string(data.Kind)
+		has = data.kind()
 	}
 	if has != "" {
-		s.DoesNotFit(name, fmt.Sprintf("The journal has a %s under this name, and the handler asks for a version.", has))
+		s.DoesNotFit(name, fmt.Sprintf("The journal has %s under this name, and the handler asks for a Version.", has))
 	}
 	if len(s.unread()) > 0 { // an earlier run has gone on from here
 		return 0

@@ -52,6 +52,14 @@ func (d *stepData) describe(result json.RawMessage, err error) {
 	d.Error = &told
 }
 
+// kind is what the journal has of it, in words.
+func (d *stepData) kind() string {
+	if d.Kind == codeVersion {
+		return "a Version"
+	}
+	return "a " + d.Kind.Func()
+}
+
 // outcome is what a step returns whose end is in the journal.
 func (d *stepData) outcome() (json.RawMessage, error) {
 	switch {

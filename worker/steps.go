@@ -24,12 +24,12 @@ func (s *steps) Step(ctx context.Context, kind handlers.StepKind, name string,
 	name, ended, found := s.find(name)
 	if found {
 		if ended.Kind != kind {
-			s.DoesNotFit(name, fmt.Sprintf("The journal has a step of the kind %s, and the handler asks for one of the kind %s.", ended.Kind, kind))
+			s.DoesNotFit(name, fmt.Sprintf("The journal has %s under this name, and the handler asks for a %s.", ended.kind(), kind.Func()))
 		}
 		return ended.outcome()
 	}
 	if has := s.kindOf(name); has != "" && (has != startedStep || kind != handlers.AtMostOnce) {
-		s.DoesNotFit(name, fmt.Sprintf("The journal has a %s under this name, and the handler asks for a step of the kind %s.", has, kind))
+		s.DoesNotFit(name, fmt.Sprintf("The journal has %s under this name, and the handler asks for a %s.", has, kind.Func()))
 	}
 	turns := int64(1)
 	if kind == handlers.WithItsRows {

@@ -205,6 +205,12 @@ func give(cmd *cobra.Command, arg, name string, answer func(*client.Call) any) e
 	if name == "" && !isQuestion(c.Tool) {
 		return asksNothing(ctx, db, c)
 	}
+	_, decision := answer(c).(map[string]any)
+	if approval := c.Tool == "wait.approval"; approval && !decision {
+		return fmt.Errorf("call %[1]s asks for an approval: gem approve %[1]s, or gem deny", id)
+	} else if decision && !approval {
+		return fmt.Errorf("call %[1]s is no approval: gem answer %[1]s VALUE", id)
+	}
 	err = client.Answer(ctx, db, id, answer(c), name)
 	if errors.Is(err, client.ErrMayNotAnswer) {
 		return mayNot(ctx, db, c)

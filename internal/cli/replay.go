@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/store"
@@ -109,9 +110,9 @@ func replayOf(ctx context.Context, db *pgxpool.Pool, w *worker.Worker, id, folde
 	}
 	switch {
 	case r.Misfit != "":
-		said = "does not fit: " + r.Misfit
+		said = "does not fit: " + strings.TrimSuffix(r.Misfit, ".") + ". Put that back, or use another name, or ask for the Version"
 	case r.Stopped != "" && (ended || len(r.Unread) > 0):
-		said, fits = "fits, up to "+r.Stopped+", which is new", true
+		said, fits = "comes to "+r.Stopped+", which is new, and is not replayed beyond that", true
 	case r.Stopped != "":
 		said, fits = "fits, up to "+r.Stopped, true
 	case r.Differs:
@@ -124,8 +125,8 @@ func replayOf(ctx context.Context, db *pgxpool.Pool, w *worker.Worker, id, folde
 	switch {
 	case len(r.Unread) == 0:
 	case r.Stopped != "":
-		said += fmt.Sprintf("; its journal goes on with %s", cut(named(r.Unread), 300))
-	default:
+		said += fmt.Sprintf(": its journal goes on with %s", cut(named(r.Unread), 300))
+	case r.Misfit == "":
 		said += fmt.Sprintf("; it no longer comes to %s", cut(named(r.Unread), 300))
 	}
 	return said, fits, nil
@@ -135,6 +136,9 @@ func replayOf(ctx context.Context, db *pgxpool.Pool, w *worker.Worker, id, folde
 func save(r *store.Recorded, folder string) error {
 	encoded, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return err
 	}
 	file, err := os.CreateTemp(folder, "."+r.ID) // which only its owner may read, whatever was there

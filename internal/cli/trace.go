@@ -222,6 +222,9 @@ func happened(e receipts.Event) string {
 		if data.Kind == "call" {
 			return "the call " + data.Name + " could not be made: " + cut(data.Error.Message, 200)
 		}
+		if data.Kind == "version" {
+			return "the version of " + data.Name + " was asked for"
+		}
 		if data.Error.Message != "" {
 			return "the step " + data.Name + " failed: " + cut(data.Error.Message, 200)
 		}
