@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/gemworker/gem/internal/schema"
 )
 
 // Compare returns a line for each tool that was added, removed or changed, sorted by name, such as "leads.create was changed
@@ -33,7 +35,7 @@ func differing(a, b map[string]any) []string {
 	return slices.DeleteFunc(keysOf(a, b), func(key string) bool {
 		v, ok := a[key]
 		w, also := b[key]
-		return ok && also && bytes.Equal(canonical(v), canonical(w))
+		return ok && also && bytes.Equal(schema.Canonical(v), schema.Canonical(w))
 	})
 }
 

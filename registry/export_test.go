@@ -2,24 +2,8 @@ package registry
 
 import "encoding/json"
 
-// Steps counts the steps of checking an output, and says how many are allowed. Beyond that it stops.
-func (t *Tool) Steps(raw json.RawMessage) (steps, most int) {
-	d := decoder{}
-	doc := d.decode(raw)
-	if len(d.faults) > 0 {
-		return 0, maxTime
-	}
-	m := meter{prices: t.output.prices}
-	m.apply(t.output.compiled, doc, spot{})
-	return m.time, maxTime
-}
+// Steps counts the steps of checking an output, and says how many are allowed.
+func (t *Tool) Steps(raw json.RawMessage) (steps, most int) { return t.output.Steps(raw) }
 
-// Library reports whether the JSON Schema library would decide uniqueItems of the tool's outputs, pair by pair.
-func (t *Tool) LibraryComparesItems() bool {
-	for s := range t.output.prices {
-		if s.UniqueItems {
-			return true
-		}
-	}
-	return false
-}
+// LibraryComparesItems reports whether the JSON Schema library would decide uniqueItems of the tool's outputs, pair by pair.
+func (t *Tool) LibraryComparesItems() bool { return t.output.LibraryComparesItems() }

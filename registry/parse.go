@@ -1,68 +1,71 @@
 package registry
 
 import (
-	"bytes"
 	"cmp"
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/gemworker/gem/internal/schema"
 )
 
 // Parse reads a registry file, checks all of it and compiles its schemas. Its error is an [*InvalidError] with every
 // defect.
 func Parse(data []byte) (*Registry, error) {
-	d := decoder{noun: "the registry", registry: true}
-	doc := d.decode(bytes.TrimPrefix(data, []byte("\ufeff")))
-	p := &parser{}
-	for _, f := range d.faults {
-		p.add(f.Path, f.Message)
-	}
-	var tools []*Tool
-	if !d.stopped {
-		p.shape(doc)
-		tools = p.tools(doc)
-	}
+	doc, problems := form().Read(data)
+	p := &parser{problems}
+	tools := p.tools(doc)
 	if len(p.problems) > 0 {
 		return nil, &InvalidError{p.defects(doc)}
 	}
 	top := doc.(map[string]any)
 	delete(top, "$schema")
-	r := &Registry{Version: as[string](top["version"]), doc: top, json: canonical(top), tools: tools, byName: map[string]*Tool{}}
+	r := &Registry{Version: schema.As[string](top["version"]), doc: top, json: schema.Canonical(top), tools: tools, byName: map[string]*Tool{}}
 	for _, t := range tools {
 		r.byName[t.Name] = t
 	}
 	return r, nil
 }
 
-// parser makes the tools of one registry file, and checks what its shape does not tell.
-type parser struct{ problems []problem }
+//go:embed registry.schema.json
+var formText []byte
 
-func (p *parser) add(pointer, text string) { p.problems = append(p.problems, problem{pointer, text}) }
+// form is registry.schema.json without the grammar of the tools' schemas, each of which is checked by its own draft.
+var form = sync.OnceValue(func() *schema.Form { return schema.NewForm("the registry", formText, "input", "schema") })
+
+// parser makes the tools of one registry file, and checks what its shape does not tell.
+type parser struct{ problems []schema.Problem }
+
+func (p *parser) add(pointer, text string) {
+	p.problems = append(p.problems, schema.Problem{Pointer: pointer, Text: text})
+}
 
 var printable = regexp.MustCompile(`^\PC{1,200}$`)
 
 // defects orders the problems by their place, and names the tool and the field of each. Only the first of one place is kept.
 func (p *parser) defects(doc any) (all []Defect) {
-	slices.SortStableFunc(p.problems, func(a, b problem) int { return comparePointers(a.pointer, b.pointer) })
-	for _, found := range slices.CompactFunc(p.problems, func(a, b problem) bool { return a.pointer == b.pointer }) {
-		d := Defect{Problem: cut(found.text, 500)}
-		steps := tokens(found.pointer)
+	slices.SortStableFunc(p.problems, func(a, b schema.Problem) int { return schema.ComparePointers(a.Pointer, b.Pointer) })
+	for _, found := range slices.CompactFunc(p.problems, func(a, b schema.Problem) bool { return a.Pointer == b.Pointer }) {
+		d := Defect{Problem: schema.Cut(found.Text, 500)}
+		steps := schema.Tokens(found.Pointer)
 		if len(steps) > 1 && steps[0] == "tools" {
 			d.Tool = "tools[" + steps[1] + "]"
-			if name := as[string](valueAt(doc, "/tools/"+steps[1]+"/name")); printable.MatchString(name) {
+			if name := schema.As[string](schema.ValueAt(doc, "/tools/"+steps[1]+"/name")); printable.MatchString(name) {
 				d.Tool = name
 			}
 			steps = steps[2:]
 		}
-		d.Field = fieldName(steps)
+		d.Field = schema.FieldName(steps)
 		if strings.Contains(d.Field, "_schema.") {
 			d.Field = strings.Join(steps, "/")
 		}
-		d.Field = cut(d.Field, 200)
+		d.Field = schema.Cut(d.Field, 200)
 		all = append(all, d)
 	}
 	return all
@@ -71,7 +74,7 @@ func (p *parser) defects(doc any) (all []Defect) {
 func (p *parser) tools(doc any) []*Tool {
 	var tools []*Tool
 	first := map[string]int{}
-	for i, v := range as[[]any](valueAt(doc, "/tools")) {
+	for i, v := range schema.As[[]any](schema.ValueAt(doc, "/tools")) {
 		entry, ok := v.(map[string]any)
 		if !ok {
 			continue
@@ -91,23 +94,23 @@ func (p *parser) tools(doc any) []*Tool {
 // tool reads one entry. A value of the wrong type is left out: its shape is reported.
 func (p *parser) tool(at string, entry map[string]any) *Tool {
 	t := &Tool{
-		Name:         as[string](entry["name"]),
-		Description:  as[string](entry["description"]),
-		InputSchema:  canonical(entry["input_schema"]),
-		OutputSchema: canonical(entry["output_schema"]),
-		Permissions:  texts(entry["permissions"]),
+		Name:         schema.As[string](entry["name"]),
+		Description:  schema.As[string](entry["description"]),
+		InputSchema:  schema.Canonical(entry["input_schema"]),
+		OutputSchema: schema.Canonical(entry["output_schema"]),
+		Permissions:  schema.Texts(entry["permissions"]),
 		Idempotency: Idempotency{
-			Mode:         Mode(as[string](valueAt(entry, "/idempotency/mode"))),
-			KeyField:     as[string](valueAt(entry, "/idempotency/key_field")),
-			OnOtherInput: OnOtherInput(as[string](valueAt(entry, "/idempotency/on_other_input"))),
+			Mode:         Mode(schema.As[string](schema.ValueAt(entry, "/idempotency/mode"))),
+			KeyField:     schema.As[string](schema.ValueAt(entry, "/idempotency/key_field")),
+			OnOtherInput: OnOtherInput(schema.As[string](schema.ValueAt(entry, "/idempotency/on_other_input"))),
 		},
-		Calls:         texts(entry["calls"]),
+		Calls:         schema.Texts(entry["calls"]),
 		Timeout:       milliseconds(entry["timeout_ms"]),
 		Deadline:      cmp.Or(milliseconds(entry["deadline_ms"]), 30*24*time.Hour),
-		ReceiptFields: texts(entry["receipt_fields"]),
+		ReceiptFields: schema.Texts(entry["receipt_fields"]),
 		Retry: Retry{ // with the defaults that its documentation states
-			MaxAttempts: cmp.Or(whole(valueAt(entry, "/retry/max_attempts")), 3),
-			Backoff:     cmp.Or(milliseconds(valueAt(entry, "/retry/backoff_ms")), 500*time.Millisecond),
+			MaxAttempts: cmp.Or(whole(schema.ValueAt(entry, "/retry/max_attempts")), 3),
+			Backoff:     cmp.Or(milliseconds(schema.ValueAt(entry, "/retry/backoff_ms")), 500*time.Millisecond),
 		},
 		entry: entry,
 	}
@@ -120,40 +123,40 @@ func (p *parser) tool(at string, entry map[string]any) *Tool {
 		*onOther = map[Mode]OnOtherInput{SafeRetry: Refuse, Keyed: Replay}[t.Idempotency.Mode]
 	}
 	t.input = p.schema(entry["input_schema"], at+"/input_schema", "the input")
-	t.input.object = true
+	t.input.Object = true
 	t.output = p.schema(entry["output_schema"], at+"/output_schema", "the output")
 	p.input(entry["input_schema"], at, t.Idempotency)
 	return t
 }
 
 func whole(v any) int {
-	i, _ := strconv.Atoi(string(as[json.Number](v)))
+	i, _ := strconv.Atoi(string(schema.As[json.Number](v)))
 	return i
 }
 
 func milliseconds(v any) time.Duration { return time.Duration(whole(v)) * time.Millisecond }
 
-func (p *parser) schema(doc any, at, noun string) *schema {
-	s := &schema{noun: noun, doc: doc}
-	for _, found := range s.compile() {
-		p.add(at+found.pointer, found.text)
+func (p *parser) schema(doc any, at, noun string) *schema.Schema {
+	s, problems := schema.New(noun, doc)
+	for _, found := range problems {
+		p.add(at+found.Pointer, found.Text)
 	}
 	return s
 }
 
 // input refuses an input_schema that no object can match, and a key field that a valid input could lack.
-func (p *parser) input(schema any, at string, idempotency Idempotency) {
+func (p *parser) input(doc any, at string, idempotency Idempotency) {
 	described, required := false, false
-	for _, part := range conjuncts(nil, schema, schema) {
-		if t, ok := part["type"]; ok && t != "object" && !slices.Contains(as[[]any](t), any("object")) {
-			p.add(at+"/input_schema/type", "is "+show(t)+`, and an input is always an object: write "type": "object"`)
+	for _, part := range conjuncts(nil, doc, doc) {
+		if t, ok := part["type"]; ok && t != "object" && !slices.Contains(schema.As[[]any](t), any("object")) {
+			p.add(at+"/input_schema/type", "is "+schema.Show(t)+`, and an input is always an object: write "type": "object"`)
 		}
-		_, ok := lookup(part, joinPointer("/properties", idempotency.KeyField))
+		_, ok := schema.Lookup(part, schema.JoinPointer("/properties", idempotency.KeyField))
 		described = described || ok
-		required = required || slices.Contains(as[[]any](part["required"]), any(idempotency.KeyField))
+		required = required || slices.Contains(schema.As[[]any](part["required"]), any(idempotency.KeyField))
 	}
 	if idempotency.Mode == Keyed && idempotency.KeyField != "" && (!described || !required) {
-		p.add(at+"/idempotency/key_field", show(idempotency.KeyField)+" is not a required property of input_schema, and a call without it would "+
+		p.add(at+"/idempotency/key_field", schema.Show(idempotency.KeyField)+" is not a required property of input_schema, and a call without it would "+
 			`have no key: describe it under "properties", and add it to "required"`)
 	}
 }
@@ -161,17 +164,17 @@ func (p *parser) input(schema any, at string, idempotency Idempotency) {
 // conjuncts appends the schemas that every document must match as a whole: the schema itself, and those that it includes by
 // $ref and allOf.
 func conjuncts(all []map[string]any, root, v any) []map[string]any {
-	schema, ok := v.(map[string]any)
+	part, ok := v.(map[string]any)
 	// A schema in a circle of references is refused elsewhere; here it must only end.
 	if !ok || len(all) >= 100 {
 		return all
 	}
-	all = append(all, schema)
-	if ref := as[string](schema["$ref"]); strings.HasPrefix(ref, "#/") {
-		all = conjuncts(all, root, valueAt(root, libraryPointer(ref[1:])))
+	all = append(all, part)
+	if ref := schema.As[string](part["$ref"]); strings.HasPrefix(ref, "#/") {
+		all = conjuncts(all, root, schema.ValueAt(root, schema.PlainPointer(ref[1:])))
 	}
-	for _, part := range as[[]any](schema["allOf"]) {
-		all = conjuncts(all, root, part)
+	for _, other := range schema.As[[]any](part["allOf"]) {
+		all = conjuncts(all, root, other)
 	}
 	return all
 }

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gemworker/gem/internal/schema"
 )
 
 // Registry is a valid registry file.
@@ -50,12 +52,12 @@ type Tool struct {
 	ReceiptFields []string
 	Retry         Retry
 
-	input, output *schema
+	input, output *schema.Schema
 	entry         map[string]any // as it stands in the file
 }
 
 // JSON returns the tool's entry in canonical form.
-func (t *Tool) JSON() []byte { return canonical(t.entry) }
+func (t *Tool) JSON() []byte { return schema.Canonical(t.entry) }
 
 // ClosedBecause says why signed-in users may not call the tool, as in "needs the permission send:sms". It is empty for a tool
 // that they may call.

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/schema"
 	"github.com/gemworker/gem/registry"
 )
 
@@ -71,7 +72,7 @@ func fit(r *registry.Registry, bound *handlers.Handlers) (without string, err er
 					near = append(near, methodName)
 				}
 			}
-			if hint := registry.DidYouMean(method, near); hint != "" {
+			if hint := schema.DidYouMean(method, near); hint != "" {
 				alone[i] += " (" + strings.TrimPrefix(hint, ": ") + ")"
 			}
 		}
@@ -132,13 +133,13 @@ func (c *comparison) fields(at string, o object, goType reflect.Type, level int)
 			c.compare(join(at, name), o.properties[name], fields[name], level+1)
 		} else if !o.patterns && (o.closed || !c.output) {
 			c.faults = append(c.faults, fmt.Sprintf("the schema has no property %s, which %s names%s", join(at, name), goType,
-				cmp.Or(registry.DidYouMean(name, names), ": add it to the schema, or remove the field")))
+				cmp.Or(schema.DidYouMean(name, names), ": add it to the schema, or remove the field")))
 		}
 	}
 	for _, name := range o.required {
 		if _, ok := fields[name]; !ok {
 			c.faults = append(c.faults, fmt.Sprintf("the schema requires %s, and %s has no field for it%s", join(at, name), goType,
-				cmp.Or(registry.DidYouMean(name, slices.Sorted(maps.Keys(fields))), fmt.Sprintf(": add one with the tag `json:%q`", name))))
+				cmp.Or(schema.DidYouMean(name, slices.Sorted(maps.Keys(fields))), fmt.Sprintf(": add one with the tag `json:%q`", name))))
 		}
 	}
 }

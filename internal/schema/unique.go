@@ -1,4 +1,4 @@
-package registry
+package schema
 
 import (
 	"bytes"
@@ -32,7 +32,7 @@ func (unique) Compile(_ jsonschema.CompilerContext, schema map[string]any) (json
 // Validate is called for every value that a subschema with uniqueItems is applied to.
 func (unique) Validate(ctx jsonschema.ValidationContext, v any) error {
 	seen := map[[sha256.Size]byte]bool{}
-	for _, item := range as[[]any](v) {
+	for _, item := range As[[]any](v) {
 		h := sha256.New()
 		writeTo(h, item)
 		sum := [sha256.Size]byte(h.Sum(nil))

@@ -1,4 +1,4 @@
-package registry
+package schema
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ import (
 // Limits of a document. Outside them the JSON Schema library would panic or need minutes or all memory.
 const (
 	maxDocumentBytes = 1 << 20  // of an input or an output
-	maxRegistryBytes = 16 << 20 // of a registry file
+	maxFileBytes     = 16 << 20 // of a file
 	maxDepth         = 200      // levels of objects and lists
 	maxDigits        = 400      // of a number, and its largest exponent; a float64 ends at 308
 
@@ -27,8 +27,8 @@ const (
 // does not end the reading, so that all such values are reported.
 type decoder struct {
 	noun string // what faults call the document
-	// registry: the document is a registry file, in which a duplicate key is a fault, and whose numbers become canonical.
-	registry bool
+	// file: the document is one of the program's own files, in which a duplicate key is a fault, and whose numbers become canonical.
+	file bool
 
 	data    []byte // whose syntax encoding/json has checked
 	pos     int
@@ -40,12 +40,12 @@ type decoder struct {
 }
 
 // decode returns the value of the document. Of an input or an output it must only be used when there are no faults; of two
-// equal keys the last counts, as in jsonb. A registry file can be checked further unless the decoder stopped: numbers that
+// equal keys the last counts, as in jsonb. A file can be checked further unless the decoder stopped: numbers that
 // were refused are 1.
 func (d *decoder) decode(data []byte) any {
 	limit := maxDocumentBytes
-	if d.registry {
-		limit = maxRegistryBytes
+	if d.file {
+		limit = maxFileBytes
 	}
 	switch {
 	case len(data) > limit:
@@ -94,7 +94,7 @@ func (d *decoder) count(depth int) {
 	if depth > maxDepth {
 		d.stop("depth", "%s is nested more than %d levels deep", d.noun, maxDepth)
 	}
-	if d.work > maxWork && !d.registry {
+	if d.work > maxWork && !d.file {
 		d.stop("size", "%s has too many values under too long keys to be checked: send less, or split it into several calls", d.noun)
 	}
 }
@@ -145,8 +145,8 @@ func (d *decoder) object(depth int) any {
 	object := make(map[string]any)
 	for d.pos++; d.next('}'); {
 		key := d.text("a key of ")
-		if _, twice := object[key]; twice && d.registry {
-			d.faults = append(d.faults, newFault(joinPointer(string(d.path), key), "duplicate",
+		if _, twice := object[key]; twice && d.file {
+			d.faults = append(d.faults, newFault(JoinPointer(string(d.path), key), "duplicate",
 				"the key appears twice in one object, and one of its values would be lost: remove or rename one"))
 		}
 		object[key] = d.under(key, depth)
@@ -180,7 +180,7 @@ func (d *decoder) number(n json.Number) any {
 		return json.Number("1")
 	}
 	d.work += 4 * (digits + max(exponent, -exponent))
-	if d.registry {
+	if d.file {
 		return canonicalNumber(n)
 	}
 	return n

@@ -1,4 +1,4 @@
-package registry
+package schema
 
 import (
 	"bytes"
@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// canonical writes a value of a registry file in the one form that all ways of formatting it share: keys sorted, no white
+// Canonical writes a value of a file in the one form that all ways of formatting it share: keys sorted, no white
 // space, each string written in one way. The decoder has done the same for its numbers.
-func canonical(v any) []byte {
+func Canonical(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)

@@ -1,4 +1,4 @@
-package registry
+package schema
 
 import (
 	"cmp"
@@ -20,7 +20,7 @@ type finding struct {
 }
 
 func (f finding) compare(g finding) int {
-	return cmp.Or(comparePointers(f.path, g.path), cmp.Compare(f.keyword, g.keyword), cmp.Compare(f.at, g.at),
+	return cmp.Or(ComparePointers(f.path, g.path), cmp.Compare(f.keyword, g.keyword), cmp.Compare(f.at, g.at),
 		cmp.Compare(f.route, g.route))
 }
 
@@ -38,25 +38,25 @@ func eachLeaf(err *jsonschema.ValidationError, visit func(*jsonschema.Validation
 }
 
 // findings visits what an error of the library says: one finding a property, where it speaks of several.
-func (s *schema) findings(doc any, e *jsonschema.ValidationError, visit func(finding)) {
+func (s *Schema) findings(doc any, e *jsonschema.ValidationError, visit func(finding)) {
 	_, at, _ := strings.Cut(e.AbsoluteKeywordLocation, "#")
 	steps := route(e.KeywordLocation)
 	f := finding{
-		path:    libraryPointer(e.InstanceLocation),
+		path:    PlainPointer(e.InstanceLocation),
 		keyword: steps[len(steps)-1].keyword,
-		at:      libraryPointer(at),
+		at:      PlainPointer(at),
 		route:   e.KeywordLocation,
 		never:   e.Message == "not allowed",
 	}
 	var names []string
 	switch f.keyword {
 	case "minContains":
-		if valueAt(s.doc, f.at) == nil {
+		if ValueAt(s.doc, f.at) == nil {
 			f.keyword = "contains"
 		}
 	case "required":
-		names = slices.DeleteFunc(texts(valueAt(s.doc, f.at)), func(name string) bool {
-			_, ok := lookup(doc, joinPointer(f.path, name))
+		names = slices.DeleteFunc(Texts(ValueAt(s.doc, f.at)), func(name string) bool {
+			_, ok := Lookup(doc, JoinPointer(f.path, name))
 			return ok
 		})
 	case "additionalProperties":
@@ -64,7 +64,7 @@ func (s *schema) findings(doc any, e *jsonschema.ValidationError, visit func(fin
 			names = s.additional(doc, f)
 		}
 	case "dependencies", "dependentRequired":
-		if name, ok := valueAt(s.doc, f.at).(string); ok {
+		if name, ok := ValueAt(s.doc, f.at).(string); ok {
 			names = []string{name}
 		}
 	}
@@ -73,19 +73,19 @@ func (s *schema) findings(doc any, e *jsonschema.ValidationError, visit func(fin
 	}
 	around := f.path
 	for _, name := range names {
-		f.path = joinPointer(around, name)
+		f.path = JoinPointer(around, name)
 		visit(f)
 	}
 }
 
 // beside returns the object that the schema states under another keyword of the same subschema.
-func (s *schema) beside(at, keyword string) map[string]any {
+func (s *Schema) beside(at, keyword string) map[string]any {
 	around, _ := splitPointer(at)
-	return as[map[string]any](valueAt(s.doc, around+"/"+keyword))
+	return As[map[string]any](ValueAt(s.doc, around+"/"+keyword))
 }
 
 // additional names the properties that neither properties nor patternProperties of the schema know.
-func (s *schema) additional(doc any, f finding) []string {
+func (s *Schema) additional(doc any, f finding) []string {
 	known := s.beside(f.at, "properties")
 	var patterns []*regexp.Regexp
 	for pattern := range s.beside(f.at, "patternProperties") {
@@ -93,7 +93,7 @@ func (s *schema) additional(doc any, f finding) []string {
 			patterns = append(patterns, p)
 		}
 	}
-	object := as[map[string]any](valueAt(doc, f.path))
+	object := As[map[string]any](ValueAt(doc, f.path))
 	return slices.DeleteFunc(slices.Collect(maps.Keys(object)), func(name string) bool {
 		_, ok := known[name]
 		return ok || slices.ContainsFunc(patterns, func(p *regexp.Regexp) bool { return p.MatchString(name) })
@@ -109,7 +109,7 @@ var named = []string{"properties", "patternProperties", "dependentSchemas", "dep
 // route splits the library's keyword location, such as /properties/tags/items/anyOf/1/type. No keyword is a number.
 func route(location string) []step {
 	all := []step{{keyword: "schema"}}
-	for parts := tokens(location); len(parts) > 0; {
+	for parts := Tokens(location); len(parts) > 0; {
 		s := step{keyword: parts[0]}
 		parts = parts[1:]
 		if len(parts) > 0 && slices.Contains(named, s.keyword) {

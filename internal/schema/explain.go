@@ -1,4 +1,4 @@
-package registry
+package schema
 
 import (
 	"cmp"
@@ -13,7 +13,7 @@ import (
 )
 
 // message puts a finding into a sentence. It may quote the schema, which its author wrote, and not the document.
-func (s *schema) message(doc any, f finding) string {
+func (s *Schema) message(doc any, f finding) string {
 	subject := s.subject(f.path)
 	suffix := ""
 	for _, step := range route(f.route) {
@@ -26,7 +26,7 @@ func (s *schema) message(doc any, f finding) string {
 			}
 		}
 	}
-	return cut(subject+" "+s.verdict(doc, f), maxMessage-len(suffix)) + suffix
+	return Cut(subject+" "+s.verdict(doc, f), maxMessage-len(suffix)) + suffix
 }
 
 // verdicts are sentences without their subject, by keyword. VALUE is the keyword's value in the schema, SIZE the
@@ -55,37 +55,37 @@ var verdicts = map[string]string{
 }
 
 // verdict is the sentence without its subject.
-func (s *schema) verdict(doc any, f finding) string {
-	want, got := valueAt(s.doc, f.at), valueAt(doc, f.path)
+func (s *Schema) verdict(doc any, f finding) string {
+	want, got := ValueAt(s.doc, f.at), ValueAt(doc, f.path)
 	around, _ := splitPointer(f.at)
 	switch f.keyword {
 	case "additionalProperties", "unevaluatedProperties":
 		_, name := splitPointer(f.path)
 		return "is an unknown property" + cmp.Or(DidYouMean(name, slices.Sorted(maps.Keys(s.beside(f.at, "properties")))), ": leave it out")
 	case "type":
-		return "must be " + words(want, " or ", func(v any) string { return kindNames[as[string](v)] }) + " and is " + kindOf(got)
+		return "must be " + words(want, " or ", func(v any) string { return kindNames[As[string](v)] }) + " and is " + kindOf(got)
 	case "enum":
-		return "must be one of " + words(want, ", ", show) + DidYouMean(as[string](got), texts(want))
+		return "must be one of " + words(want, ", ", Show) + DidYouMean(As[string](got), Texts(want))
 	case "format":
-		return "is not a valid " + show(want) + examples[show(want)]
+		return "is not a valid " + Show(want) + examples[Show(want)]
 	case "dependencies", "dependentRequired":
 		_, other := splitPointer(around)
-		return "is required when " + show(other) + " is present"
+		return "is required when " + Show(other) + " is present"
 	case "exclusiveMinimum", "exclusiveMaximum":
 		if want == true { // draft 4: a flag beside the limit
-			want = valueAt(s.doc, around+"/"+strings.ToLower(strings.TrimPrefix(f.keyword, "exclusive")))
+			want = ValueAt(s.doc, around+"/"+strings.ToLower(strings.TrimPrefix(f.keyword, "exclusive")))
 		}
 	}
 	if f.never {
 		return "is not allowed here: leave it out"
 	}
 	text := cmp.Or(verdicts[f.keyword], "does not match "+f.keyword+" VALUE")
-	return strings.NewReplacer("SIZE", strconv.Itoa(length(got)), "VALUE", show(want)).Replace(text)
+	return strings.NewReplacer("SIZE", strconv.Itoa(length(got)), "VALUE", Show(want)).Replace(text)
 }
 
 // subject names the value at a pointer as people write it: context_ref.type, links[2], or the input itself.
-func (s *schema) subject(path string) string {
-	name := fieldName(tokens(path))
+func (s *Schema) subject(path string) string {
+	name := FieldName(Tokens(path))
 	if name == "" || name[0] == '[' {
 		name = s.noun + name
 	}
@@ -96,17 +96,17 @@ func (s *schema) subject(path string) string {
 	return name
 }
 
-// fieldName joins the tokens of a pointer: indexes in brackets, keys with dots between them.
-func fieldName(tokens []string) string {
+// FieldName joins the tokens of a pointer: indexes in brackets, keys with dots between them.
+func FieldName(tokens []string) string {
 	var b strings.Builder
 	for i, token := range tokens {
 		switch {
 		case index(token) >= 0:
 			b.WriteString("[" + token + "]")
 		case i > 0:
-			b.WriteString("." + show(token))
+			b.WriteString("." + Show(token))
 		default:
-			b.WriteString(show(token))
+			b.WriteString(Show(token))
 		}
 	}
 	return b.String()
@@ -148,21 +148,21 @@ func words(v any, between string, write func(any) string) string {
 
 var plainWord = regexp.MustCompile(`^[\p{L}_$][\p{L}\p{N}_$-]*$`)
 
-// show writes a value of the schema or the name of a property. A string stands as it is when it reads as a word.
-func show(v any) string {
+// Show writes a value of the schema or the name of a property. A string stands as it is when it reads as a word.
+func Show(v any) string {
 	if s, ok := v.(string); ok {
-		if s = cut(s, 150); plainWord.MatchString(s) {
+		if s = Cut(s, 150); plainWord.MatchString(s) {
 			return s
 		}
 		v = s
 	}
-	return cut(string(canonical(v)), 200)
+	return Cut(string(Canonical(v)), 200)
 }
 
-// texts returns the strings of a list.
-func texts(v any) []string {
+// Texts returns the strings of a list.
+func Texts(v any) []string {
 	var all []string
-	for _, item := range as[[]any](v) {
+	for _, item := range As[[]any](v) {
 		if text, ok := item.(string); ok {
 			all = append(all, text)
 		}

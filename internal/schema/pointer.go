@@ -1,4 +1,4 @@
-package registry
+package schema
 
 import (
 	"cmp"
@@ -15,7 +15,8 @@ var (
 	pointerUnescape = strings.NewReplacer("~1", "/", "~0", "~")
 )
 
-func joinPointer(pointer, key string) string { return pointer + "/" + pointerEscape.Replace(key) }
+// JoinPointer is the pointer to what a value has under a key.
+func JoinPointer(pointer, key string) string { return pointer + "/" + pointerEscape.Replace(key) }
 
 // splitPointer returns the pointer to the value around, and the last key or index.
 func splitPointer(pointer string) (around, last string) {
@@ -23,8 +24,8 @@ func splitPointer(pointer string) (around, last string) {
 	return pointer[:i], pointerUnescape.Replace(strings.TrimPrefix(pointer[i:], "/"))
 }
 
-// tokens splits a pointer into its unescaped keys and indexes.
-func tokens(pointer string) []string {
+// Tokens splits a pointer into its unescaped keys and indexes.
+func Tokens(pointer string) []string {
 	parts := strings.Split(pointer, "/")[1:]
 	for i, p := range parts {
 		parts[i] = pointerUnescape.Replace(p)
@@ -32,8 +33,8 @@ func tokens(pointer string) []string {
 	return parts
 }
 
-// libraryPointer undoes the URL escaping that the library applies to its pointers.
-func libraryPointer(s string) string {
+// PlainPointer undoes the URL escaping that the library applies to its pointers.
+func PlainPointer(s string) string {
 	if plain, err := url.PathUnescape(s); err == nil {
 		return plain
 	}
@@ -50,9 +51,9 @@ func index(token string) int {
 	return -1
 }
 
-// lookup returns the value that a pointer names.
-func lookup(v any, pointer string) (any, bool) {
-	for _, token := range tokens(pointer) {
+// Lookup returns the value that a pointer names.
+func Lookup(v any, pointer string) (any, bool) {
+	for _, token := range Tokens(pointer) {
 		var ok bool
 		switch around := v.(type) {
 		case map[string]any:
@@ -69,21 +70,21 @@ func lookup(v any, pointer string) (any, bool) {
 	return v, true
 }
 
-// valueAt is the value that a pointer names, or nil.
-func valueAt(doc any, pointer string) any {
-	v, _ := lookup(doc, pointer)
+// ValueAt is the value that a pointer names, or nil.
+func ValueAt(doc any, pointer string) any {
+	v, _ := Lookup(doc, pointer)
 	return v
 }
 
-// comparePointers orders pointers by level: indexes by number, before keys by letter.
-func comparePointers(a, b string) int {
-	return slices.CompareFunc(tokens(a), tokens(b), func(a, b string) int {
+// ComparePointers orders pointers by level: indexes by number, before keys by letter.
+func ComparePointers(a, b string) int {
+	return slices.CompareFunc(Tokens(a), Tokens(b), func(a, b string) int {
 		return cmp.Or(cmp.Compare(uint(index(a)), uint(index(b))), strings.Compare(a, b))
 	})
 }
 
-// as returns v if it is a T, and otherwise the zero value.
-func as[T any](v any) T {
+// As returns v if it is a T, and otherwise the zero value.
+func As[T any](v any) T {
 	t, _ := v.(T)
 	return t
 }

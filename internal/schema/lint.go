@@ -1,4 +1,4 @@
-package registry
+package schema
 
 import (
 	"cmp"
@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// problem is what is wrong at one place of a schema, or of a registry file.
-type problem struct{ pointer, text string }
+// Problem is what is wrong at one place of a schema, or of a file: a JSON pointer, and what is wrong there.
+type Problem struct{ Pointer, Text string }
 
 // linter walks a schema and all schemas inside it.
 type linter struct {
 	draft     int
-	problems  []problem
+	problems  []Problem
 	walked    map[string]bool // pointers of the schemas that were visited
 	root      any
 	resources map[string]string // pointers of what a URL names
@@ -26,15 +26,15 @@ type linter struct {
 
 // lint returns what is wrong with a schema beyond the values of its keywords, which the library checks, and whether it has
 // references whose target is only known during a validation.
-func lint(schema any) (_ []problem, dynamic bool) {
+func lint(schema any) (_ []Problem, dynamic bool) {
 	l := &linter{draft: newest, root: schema, resources: map[string]string{schemaURL: ""}}
 	l.anchors, l.walked = map[string]bool{}, map[string]bool{}
-	if name, ok := as[map[string]any](schema)["$schema"].(string); ok {
+	if name, ok := As[map[string]any](schema)["$schema"].(string); ok {
 		_, bare, _ := strings.Cut(name, "://")
 		if l.draft, ok = drafts[strings.TrimRight(bare, "/#")]; !ok {
 			l.add("/$schema", "%s is not a supported draft of JSON Schema: remove $schema for draft 2020-12, or write one of "+
 				"https://json-schema.org/draft/2020-12/schema, https://json-schema.org/draft/2019-09/schema and "+
-				"http://json-schema.org/draft-07/schema# (also 06 and 04)", show(name))
+				"http://json-schema.org/draft-07/schema# (also 06 and 04)", Show(name))
 			return l.problems, false
 		}
 	}
@@ -47,7 +47,7 @@ func lint(schema any) (_ []problem, dynamic bool) {
 }
 
 func (l *linter) add(pointer, format string, args ...any) {
-	l.problems = append(l.problems, problem{pointer, fmt.Sprintf(format, args...)})
+	l.problems = append(l.problems, Problem{pointer, fmt.Sprintf(format, args...)})
 }
 
 // walk visits the schemas in the value of a keyword. A value of the wrong form is left to the library.
@@ -66,7 +66,7 @@ func (l *linter) walk(value any, place place, at, base string) {
 			return
 		}
 		for _, name := range slices.Sorted(maps.Keys(v)) {
-			l.walk(v[name], itself, joinPointer(at, name), base)
+			l.walk(v[name], itself, JoinPointer(at, name), base)
 		}
 	}
 }
@@ -78,7 +78,7 @@ func (l *linter) schema(schema map[string]any, at, base string) {
 	l.walked[at] = true
 	base = l.identify(schema, at, base)
 	for _, name := range slices.Sorted(maps.Keys(schema)) {
-		value, here := schema[name], joinPointer(at, name)
+		value, here := schema[name], JoinPointer(at, name)
 		if !l.known(schema, name, here) {
 			continue
 		}
@@ -88,10 +88,10 @@ func (l *linter) schema(schema map[string]any, at, base string) {
 				l.refs = append(l.refs, reference{here, base, target})
 			}
 		case "pattern":
-			l.pattern(as[string](value), here)
+			l.pattern(As[string](value), here)
 		case "patternProperties":
-			for pattern := range as[map[string]any](value) {
-				l.pattern(pattern, joinPointer(here, pattern))
+			for pattern := range As[map[string]any](value) {
+				l.pattern(pattern, JoinPointer(here, pattern))
 			}
 		case "enum":
 			if list, ok := value.([]any); ok && len(list) == 0 {
@@ -113,7 +113,7 @@ func (l *linter) known(schema map[string]any, name, at string) bool {
 		if since := keywords[name].since; since > l.draft {
 			hint = ": name " + draftNames[since] + " in $schema, or remove $schema"
 		}
-		l.add(at, "%s is not a JSON Schema keyword in %s and would check nothing%s", show(name), draftNames[l.draft], hint)
+		l.add(at, "%s is not a JSON Schema keyword in %s and would check nothing%s", Show(name), draftNames[l.draft], hint)
 		return false
 	}
 	if _, ref := schema["$ref"]; ref && l.draft < 2019 && name != "$ref" && !slices.Contains(notes, name) {

@@ -1,4 +1,4 @@
-package registry
+package schema
 
 import (
 	"net/url"
@@ -13,9 +13,9 @@ type reference struct{ pointer, base, target string }
 // identify records the names that references can use for a schema, and returns the URL that its own are relative to.
 func (l *linter) identify(schema map[string]any, at, base string) string {
 	_, ref := schema["$ref"]
-	id := as[string](schema["$id"])
+	id := As[string](schema["$id"])
 	if l.draft == 4 {
-		id = as[string](schema["id"])
+		id = As[string](schema["id"])
 	}
 	if id != "" && (!ref || l.draft >= 2019) {
 		location, fragment, _ := strings.Cut(id, "#")
@@ -25,23 +25,23 @@ func (l *linter) identify(schema map[string]any, at, base string) string {
 		}
 		l.anchors[base+"#"+fragment] = true
 	}
-	l.anchors[base+"#"+as[string](schema["$anchor"])] = true
-	l.anchors[base+"#"+as[string](schema["$dynamicAnchor"])] = true
+	l.anchors[base+"#"+As[string](schema["$anchor"])] = true
+	l.anchors[base+"#"+As[string](schema["$dynamicAnchor"])] = true
 	return base
 }
 
 // follow checks that a reference stays inside its schema and leads to something there, and walks its target.
 func (l *linter) follow(ref reference) {
 	location, fragment, _ := strings.Cut(resolveURL(ref.base, ref.target), "#")
-	fragment = libraryPointer(fragment)
+	fragment = PlainPointer(fragment)
 	at, inside := l.resources[location]
-	target, found := lookup(l.root, at+fragment)
+	target, found := Lookup(l.root, at+fragment)
 	byPointer := len(fragment) > 1 && fragment[0] == '/'
 	switch {
 	case !inside:
-		l.add(ref.pointer, "%s leads out of this schema: copy its target under $defs and refer to #/$defs/NAME", show(ref.target))
+		l.add(ref.pointer, "%s leads out of this schema: copy its target under $defs and refer to #/$defs/NAME", Show(ref.target))
 	case byPointer && !found, !byPointer && !l.anchors[location+"#"+strings.TrimPrefix(fragment, "/")]:
-		l.add(ref.pointer, "%s leads to nothing in this schema: add its target, or correct the reference", show(ref.target))
+		l.add(ref.pointer, "%s leads to nothing in this schema: add its target, or correct the reference", Show(ref.target))
 	case byPointer:
 		switch target.(type) {
 		case map[string]any, bool:

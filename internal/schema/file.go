@@ -1,0 +1,82 @@
+package schema
+
+import (
+	"bytes"
+	"cmp"
+	_ "embed"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v5"
+)
+
+// Form says what a file of the program's own must look like: a JSON Schema whose descriptions say what each field is.
+type Form struct{ schema *Schema }
+
+// NewForm makes one of a schema that is known to be right. anySchema names those of its $defs that stand for schemas which are checked by themselves.
+func NewForm(noun string, text []byte, anySchema ...string) *Form {
+	doc := (&decoder{file: true}).decode(text)
+	for _, name := range anySchema {
+		ValueAt(doc, "/$defs").(map[string]any)[name] = map[string]any{"type": []any{"object", "boolean"}}
+	}
+	s := &Schema{noun: noun, doc: doc}
+	if err := s.build(); err != nil {
+		panic(err)
+	}
+	return &Form{s}
+}
+
+// Read reads a file. It returns its document, nil if that cannot be read, and every problem.
+func (f *Form) Read(data []byte) (doc any, problems []Problem) {
+	d := decoder{noun: f.schema.noun, file: true}
+	doc = d.decode(bytes.TrimPrefix(data, []byte("\ufeff")))
+	for _, fault := range d.faults {
+		problems = append(problems, Problem{fault.Path, fault.Message})
+	}
+	if d.stopped {
+		return nil, problems
+	}
+	var invalid *jsonschema.ValidationError
+	if errors.As(f.schema.compiled.Validate(doc), &invalid) {
+		eachLeaf(invalid, func(leaf *jsonschema.ValidationError) {
+			f.schema.findings(doc, leaf, func(found finding) {
+				problems = append(problems, Problem{found.path, f.schema.advice(doc, found)})
+			})
+		})
+	}
+	return doc, problems
+}
+
+// Decode reads a JSON text as strictly as a file, in which a key may stand once. noun is what the error calls it.
+func Decode(noun string, data []byte) (any, error) {
+	d := &decoder{noun: noun, file: true}
+	value := d.decode(data)
+	if len(d.faults) > 0 {
+		return nil, errors.New(d.faults[0].Message)
+	}
+	return value, nil
+}
+
+// advice says what is wrong with a field of the file, followed by the field's description in registry.schema.json.
+func (s *Schema) advice(doc any, f finding) string {
+	_, name := splitPointer(f.path)
+	about, _ := splitPointer(f.at)
+	text := s.verdict(doc, f)
+	switch f.keyword {
+	case "additionalProperties":
+		known := slices.Sorted(maps.Keys(s.beside(f.at, "properties")))
+		text = "unknown field" + cmp.Or(DidYouMean(name, known),
+			": remove it, or begin its name with x- to keep it as a note; known fields are "+strings.Join(known, ", "))
+	case "required":
+		about = JoinPointer(about+"/properties", name)
+		text = "is missing"
+	case "pattern", "minimum", "maximum":
+		text += "; it is " + Cut(Show(ValueAt(doc, f.path)), 40)
+	}
+	if description, ok := ValueAt(s.doc, about+"/description").(string); ok {
+		text = strings.Replace(text+". ", "?. ", "? ", 1) + description
+	}
+	return text
+}

@@ -1,0 +1,23 @@
+package schema
+
+// Steps counts the steps of checking a document, and says how many are allowed, for tests. Beyond that it stops.
+func (s *Schema) Steps(raw []byte) (steps, most int) {
+	d := decoder{}
+	doc := d.decode(raw)
+	if len(d.faults) > 0 {
+		return 0, maxTime
+	}
+	m := meter{prices: s.prices}
+	m.apply(s.compiled, doc, spot{})
+	return m.time, maxTime
+}
+
+// LibraryComparesItems reports, for tests, whether the JSON Schema library would decide uniqueItems of the schema, pair by pair.
+func (s *Schema) LibraryComparesItems() bool {
+	for part := range s.prices {
+		if part.UniqueItems {
+			return true
+		}
+	}
+	return false
+}
