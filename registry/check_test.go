@@ -52,6 +52,7 @@ var refusals = []struct {
 
 	{"mistyped field", file(entry(fields{"timeout": `3`})), []string{"leads.create: timeout: unknown field: did you mean timeout_ms?"}, true},
 	{"field in another style", file(entry(fields{"inputSchema": `{}`})), []string{"leads.create: inputSchema: did you mean input_schema?"}, true},
+	{"a question with a key", file(entry(fields{"name": `"wait.answer"`, "idempotency": `{"mode": "safe-retry"}`})), []string{"wait.answer: idempotency.mode: must be \"none\" for a tool that asks"}, false},
 	{"field of another dialect", file(entry(fields{"parameters": `{}`})), []string{"leads.create: parameters: known fields are calls, deadline_ms, description, frontends, idempotency, input_schema"}, true},
 	{"unknown field", file(entry(fields{"colour": `1`})), []string{"leads.create: colour: unknown field: remove it, or begin its name with x- to keep it as a note; known fields are calls, deadline_ms, description,"}, true},
 

@@ -119,6 +119,9 @@ func (p *parser) tool(at string, entry map[string]any) *Tool {
 	} else {
 		t.Frontends = !slices.ContainsFunc(t.Permissions, func(permission string) bool { return !ofDatabase(permission) })
 	}
+	if slices.Contains(Asking, t.Name) && t.Idempotency.Mode != None && t.Idempotency.Mode != "" {
+		p.add(at+"/idempotency/mode", `must be "none" for a tool that asks: each question is asked, and the handler that asks has a name for it`)
+	}
 	if onOther := &t.Idempotency.OnOtherInput; *onOther == "" {
 		*onOther = map[Mode]OnOtherInput{SafeRetry: Refuse, Keyed: Replay}[t.Idempotency.Mode]
 	}

@@ -136,13 +136,13 @@ begin
 end
 $$;
 
--- Removes what no longer counts, a thousand at most.
+-- Removes what no longer counts, ten thousand at most.
 create or replace function gem.forget_answers() returns void language plpgsql as $$
 declare
   before timestamptz := gem.now() - interval '1 hour';
 begin
   delete from gem.answers where ctid = any (array(
-    select g.ctid from gem.answers g where g.at < before order by g.at limit 1000 for update skip locked));
+    select g.ctid from gem.answers g where g.at < before order by g.at limit 10000 for update skip locked));
 end
 $$;
 
