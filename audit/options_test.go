@@ -45,7 +45,7 @@ func TestALiveDatabaseHasNoFault(t *testing.T) {
 			}
 		})
 	}
-	for range 15 {
+	for range 6 {
 		report, err := audit.Database(t.Context(), env.DB, audit.Options{})
 		if err != nil {
 			t.Fatal(err)

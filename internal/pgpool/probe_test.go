@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,9 @@ func TestAPoolersModeIsRecognised(t *testing.T) {
 		pgbouncer.Session: pgpool.Unknown, pgbouncer.Transaction: pgpool.TransactionPooler,
 	} {
 		for _, size := range []int{1, 2, 3, 20} {
+			if mode == pgbouncer.Session && size == 1 && os.Getenv("GEM_TEST_LONG") == "" {
+				continue // each question waits for its ten seconds
+			}
 			for _, longestIdleFirst := range []string{"0", "1"} {
 				t.Run(fmt.Sprintf("%s, pool of %d, server_round_robin %s", mode, size, longestIdleFirst), func(t *testing.T) {
 					t.Parallel()
