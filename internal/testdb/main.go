@@ -1,6 +1,7 @@
 package testdb
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -12,6 +13,7 @@ import (
 // started. It does not return. A package without it works too: its server stops when the test binary has ended, but what
 // is left of goroutines goes unnoticed, and on a server of TEST_DATABASE_URL the template stays.
 func Main(m *testing.M) {
+	runMany()
 	code := m.Run()
 	if err := stopServer(); err != nil {
 		fmt.Fprintln(os.Stderr, "testdb: stop the server:", err)
@@ -25,4 +27,14 @@ func Main(m *testing.M) {
 		}
 	}
 	os.Exit(code)
+}
+
+// runMany lets eight tests run at once, unless a flag says how many: they wait for Postgres and for workers more than they compute.
+func runMany() {
+	flag.Parse()
+	said := false
+	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
+	if !said {
+		_ = flag.Set("test.parallel", "8")
+	}
 }
