@@ -596,7 +596,7 @@ func TestACallEndsAtItsDeadline(t *testing.T) {
 	for name, script := range map[string]string{"that sleeps": "step a; sleep x 86400000", "that waits for an answer": "step a; hear x; wait x", "that runs": "step a; hold; step b"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			env, lab := startTree(t, nil, tool{name: "tree.run", calls: []string{"lab.*"}, deadline: map[bool]time.Duration{true: 500 * time.Millisecond, false: time.Hour}[name == "that runs"]})
+			env, lab := startTree(t, nil, tool{name: "tree.run", calls: []string{"lab.*"}, deadline: map[bool]time.Duration{true: 4 * time.Second, false: time.Hour}[name == "that runs"]})
 			env.StartWorker()
 			id := startTreeCall(env, script)
 			if name == "that runs" {

@@ -29,12 +29,12 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// runMany lets eight tests run at once, unless a flag says how many: they wait for Postgres and for workers more than they compute.
+// runMany lets four tests run at once, unless a flag says how many: they wait for Postgres and for workers more than they compute.
 func runMany() {
 	flag.Parse()
 	said := false
 	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
 	if !said {
-		_ = flag.Set("test.parallel", "8")
+		_ = flag.Set("test.parallel", "4")
 	}
 }
