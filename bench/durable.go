@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 )
@@ -38,29 +39,35 @@ func answered(part string) string {
 		from core_tool_events a join core_tool_calls q on q.id = a.call_id where a.event = 'answered') calls`
 }
 
+// whileWorking starts a contestant on a database of its own, and measures while it works.
+func whileWorking(measure func(ctx context.Context, db *pgxpool.Pool, d durable) ([]figure, error)) func(context.Context, *bench, contestant) ([]figure, error) {
+	return func(ctx context.Context, b *bench, c contestant) ([]figure, error) {
+		s, err := b.lab.stage(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		defer s.drop()
+		ctx, fail := context.WithCancelCause(ctx)
+		defer fail(nil)
+		var handled atomic.Int64
+		stop, err := c.Start(ctx, work{URL: s.url, Conns: 20, Slots: 100, Handled: &handled, Fail: fail})
+		if err != nil {
+			return nil, fmt.Errorf("start: %w", err)
+		}
+		defer stop()
+		return measure(ctx, s.db, b.sizes.durable)
+	}
+}
+
 // durableCalls runs them, and reads from their journals how long they took, by Postgres's clock.
-func durableCalls(ctx context.Context, b *bench, c contestant) ([]figure, error) {
-	s, err := b.lab.stage(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	defer s.drop()
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-	var handled atomic.Int64
-	stop, err := c.Start(ctx, work{URL: s.url, Conns: 20, Slots: 100, Handled: &handled, Fail: fail})
-	if err != nil {
-		return nil, fmt.Errorf("start: %w", err)
-	}
-	defer stop()
-	d := b.sizes.durable
+func durableCalls(ctx context.Context, db *pgxpool.Pool, d durable) ([]figure, error) {
 	for _, part := range []struct {
 		tool           string
 		amount, before int // of each call; calls, one after another
 		together       int
 	}{{"bench.steps", d.steps, 1, d.calls}, {"bench.family", d.children, 1, 1}, {"bench.parent", 1, d.parked, 1}, {"bench.ask", 1, d.parked, 1}, {"bench.replay", d.replayed, 1, 1}} {
 		for range part.before {
-			if _, err := s.db.Exec(ctx, `insert into core_tool_calls (tool_name, input) select $1, jsonb_build_object('customer', 'c', 'note', $2::text)
+			if _, err := db.Exec(ctx, `insert into core_tool_calls (tool_name, input) select $1, jsonb_build_object('customer', 'c', 'note', $2::text)
 				from generate_series(1, $3::int)`, part.tool, fmt.Sprint(part.amount), part.together); err != nil {
 				return nil, err
 			}
@@ -68,10 +75,10 @@ func durableCalls(ctx context.Context, b *bench, c contestant) ([]figure, error)
 				if err := sleepUntil(ctx, time.Now().Add(5*time.Millisecond)); err != nil {
 					return nil, err
 				}
-				if _, err := s.db.Exec(ctx, `select answer_tool_call(id, '"yes"') from open_questions`); err != nil {
+				if _, err := db.Exec(ctx, `select answer_tool_call(id, '"yes"') from open_questions`); err != nil {
 					return nil, err
 				}
-				if err := s.db.QueryRow(ctx, "select count(*) from core_tool_calls where status in ('queued', 'running', 'waiting')").Scan(&open); err != nil {
+				if err := db.QueryRow(ctx, "select count(*) from core_tool_calls where status in ('queued', 'running', 'waiting')").Scan(&open); err != nil {
 					return nil, err
 				}
 			}
@@ -80,7 +87,7 @@ func durableCalls(ctx context.Context, b *bench, c contestant) ([]figure, error)
 	var figures []figure
 	for _, m := range ofJournal {
 		var value float64
-		if err := s.db.QueryRow(ctx, `with event as (
+		if err := db.QueryRow(ctx, `with event as (
 			select e.* from core_tool_events e join core_tool_calls c on c.id = e.call_id where c.tool_name = $1 and c.status = 'succeeded') select (`+m.sql+`)::float8`, m.tool).Scan(&value); err != nil {
 			return nil, fmt.Errorf("%s: %w", m.measure, err)
 		}
@@ -90,16 +97,8 @@ func durableCalls(ctx context.Context, b *bench, c contestant) ([]figure, error)
 }
 
 // chainsOfJobs are River's steps: a job for each, which inserts the next one in the transaction of its completion.
-func chainsOfJobs(ctx context.Context, b *bench, c contestant) ([]figure, error) {
-	s, err := b.lab.stage(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	defer s.drop()
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-	d := b.sizes.durable
-	client, err := river.NewClient(riverpgxv5.New(s.db), &river.Config{})
+func chainsOfJobs(ctx context.Context, db *pgxpool.Pool, d durable) ([]figure, error) {
+	client, err := river.NewClient(riverpgxv5.New(db), &river.Config{})
 	if err != nil {
 		return nil, err
 	}
@@ -110,21 +109,15 @@ func chainsOfJobs(ctx context.Context, b *bench, c contestant) ([]figure, error)
 	if _, err := client.InsertManyFast(ctx, jobs); err != nil {
 		return nil, err
 	}
-	var handled atomic.Int64
-	stop, err := c.Start(ctx, work{URL: s.url, Conns: 20, Slots: 100, Handled: &handled, Fail: fail})
-	if err != nil {
-		return nil, fmt.Errorf("start: %w", err)
-	}
-	defer stop()
 	for ended := 0; ended < d.calls*d.steps; {
 		if err := sleepUntil(ctx, time.Now().Add(50*time.Millisecond)); err != nil {
 			return nil, err
 		}
-		if err := s.db.QueryRow(ctx, "select count(*) from river_receipts").Scan(&ended); err != nil {
+		if err := db.QueryRow(ctx, "select count(*) from river_receipts").Scan(&ended); err != nil {
 			return nil, err
 		}
 	}
 	var value float64
-	err = s.db.QueryRow(ctx, "select (count(*) / extract(epoch from max(created_at) - min(created_at)))::float8 from river_receipts").Scan(&value)
+	err = db.QueryRow(ctx, "select (count(*) / extract(epoch from max(created_at) - min(created_at)))::float8 from river_receipts").Scan(&value)
 	return []figure{{measure: "steps", unit: "steps/s", value: value}}, err
 }

@@ -114,12 +114,12 @@ var experiments = []experiment{
 	{
 		measures:    []string{"steps", "fan-out", "park-resume", "park-resume-p99", "answer", "answer-p99", "replay"},
 		contestants: []contestant{gem},
-		run:         durableCalls,
+		run:         whileWorking(durableCalls),
 	},
 	{
 		measures:    []string{"steps"},
 		contestants: []contestant{riverReceipt},
-		run:         chainsOfJobs,
+		run:         whileWorking(chainsOfJobs),
 	},
 	{
 		measures:    []string{"idle-statements", "idle-cpu"},

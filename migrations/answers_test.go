@@ -295,7 +295,7 @@ func TestOpenQuestionsAreFoundAmongMany(t *testing.T) {
 	}
 }
 
-// Whoever may answer for all sees what is asked, whatever else waits for answers: handlers with and without a key, and what others are to approve.
+// The owner sees the questions, however many handlers wait for answers and however many approvals wait for others.
 func TestTheOwnerFindsQuestionsBesideWhatElseWaitsForAnswers(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))

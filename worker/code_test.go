@@ -125,7 +125,7 @@ func TestACallWhoseJournalDoesNotFitWaitsForCode(t *testing.T) {
 	}
 }
 
-// What the journal has under a name is no step, call or version of that name that the code asks for; a replay says so before a deploy.
+// A name stands for one step, call, time or version. Code that asks for another kind waits, and a replay says so before a deploy.
 func TestANameStandsForOneKindOfThing(t *testing.T) {
 	t.Parallel()
 	env, id := startCoded(t, func(ctx context.Context, d *handlers.Durable) (string, error) {

@@ -23,7 +23,7 @@ const (
 	maxStepBytes  = 64 << 20 // of JSON, of all of them
 )
 
-// steps are those of a durable call: what its journal has of them, and what this attempt adds. It is the [handlers.Journal] of the
+// steps holds the steps of a durable call: those in its journal, and those that this attempt adds. It is the [handlers.Journal] of the
 // handler.
 type steps struct {
 	*attempt
@@ -34,8 +34,8 @@ type steps struct {
 	timer  *time.Timer         // of the tool's timeout
 	turns  *semaphore.Weighted // a StepTx has all of it, so that the rows recorded meanwhile are its own; other steps share it
 
-	// One event is written at a time, since each says how many there were before it, and only until the handler is no longer waited
-	// for: stop ends open, and waits for the write under way.
+	// One event is written at a time, since each says how many there were before it, and only while the attempt waits for the handler:
+	// stop ends open, and waits for the write under way.
 	writing sync.Mutex
 	open    context.Context
 	close   context.CancelFunc
@@ -58,7 +58,7 @@ type steps struct {
 	cleaning   bool          // someone asked for the call's end
 	limits     []*time.Timer // the deadline, and the end of cleaning up
 	replaying  bool          // nothing is to be written
-	stopped    bool          // the handler is no longer waited for
+	stopped    bool          // the attempt no longer waits for the handler
 	left       *end          // how the attempt ends, though the handler has not returned
 }
 
@@ -185,7 +185,7 @@ func (s *steps) takePending() handlers.Effects {
 	return effects
 }
 
-// effects are those of all steps, and what was recorded outside of them.
+// effects returns the effects of all steps, and those recorded outside of them.
 func (s *steps) effects() (all handlers.Effects) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -44,8 +44,8 @@ func explanation(e *client.Explanation) string {
 		if e.Misfit.Name != "" {
 			said += fmt.Sprintf(" That is the name %q in its journal.", e.Misfit.Name)
 		}
-		said += fmt.Sprintf(" Start workers of a program that fits: docs/durable.md says how code may change. It is tried again at %s, when a worker starts, and with gem resume %s.",
-			moment(c.WakeAt), c.ID)
+		said += fmt.Sprintf(" Start workers of a program that fits: docs/durable.md says how code may change. It is tried again at %s, "+
+			"when a worker starts, and with gem resume %s.", moment(c.WakeAt), c.ID)
 		if c.CancelRequested {
 			said += fmt.Sprintf(" It was cancelled, and its handler has an hour to clean up. To end it without that: gem cancel %s", c.ID)
 		}

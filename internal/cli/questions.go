@@ -205,13 +205,14 @@ func give(cmd *cobra.Command, arg, name string, answer func(*client.Call) any) e
 	if name == "" && !isQuestion(c.Tool) {
 		return asksNothing(ctx, db, c)
 	}
-	_, decision := answer(c).(map[string]any)
+	value := answer(c)
+	_, decision := value.(map[string]any)
 	if approval := c.Tool == "wait.approval"; approval && !decision {
 		return fmt.Errorf("call %[1]s asks for an approval: gem approve %[1]s, or gem deny", id)
 	} else if decision && !approval {
 		return fmt.Errorf("call %[1]s is no approval: gem answer %[1]s VALUE", id)
 	}
-	err = client.Answer(ctx, db, id, answer(c), name)
+	err = client.Answer(ctx, db, id, value, name)
 	if errors.Is(err, client.ErrMayNotAnswer) {
 		return mayNot(ctx, db, c)
 	}
@@ -225,7 +226,7 @@ func give(cmd *cobra.Command, arg, name string, answer func(*client.Call) any) e
 // isQuestion reports whether the calls of a tool take one answer, under no name of their own.
 func isQuestion(tool string) bool { return slices.Contains(registry.Asking, tool) }
 
-// asksNothing says what of a call's that is no question may be answered.
+// asksNothing returns the error for a call that does not ask. It names the questions and answers that the call waits for.
 func asksNothing(ctx context.Context, db *pgxpool.Pool, c *client.Call) error {
 	var open []string
 	questions, err := client.OpenQuestions(ctx, db, mostQuestions)

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Problem is what is wrong at one place of a schema, or of a file: a JSON pointer, and what is wrong there.
+// Problem names a place of a schema or a file, as a JSON pointer, and says what is wrong there.
 type Problem struct{ Pointer, Text string }
 
 // linter walks a schema and all schemas inside it.
