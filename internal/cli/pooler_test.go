@@ -23,8 +23,17 @@ import (
 func TestWorkerSaysWhatItIsConnectedThrough(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	session := pgbouncer.Start(t, url, pgbouncer.Options{Mode: pgbouncer.Session}).URL(url)
-	transaction := pgbouncer.Start(t, url, pgbouncer.Options{Mode: pgbouncer.Transaction, PoolSize: 2}).URL(url)
+	// Each worker has poolers of its own: what one asks for keeps no other waiting.
+	const session, transaction = "through a session pooler", "through a transaction pooler"
+	route := func(t *testing.T, to string) string {
+		t.Helper()
+		for pooler, options := range map[string]pgbouncer.Options{session: {Mode: pgbouncer.Session}, transaction: {Mode: pgbouncer.Transaction, PoolSize: 2}} {
+			if strings.Contains(to, pooler) {
+				to = strings.ReplaceAll(to, pooler, pgbouncer.Start(t, url, options).URL(url))
+			}
+		}
+		return to
+	}
 	const (
 		cached, described   = `"statements":"kept prepared, sent without waiting for those before"`, `"statements":"described only, sent one transaction at a time"`
 		byDatabase          = `"new_calls":"by notification through DATABASE_URL","migrations":"through DATABASE_URL"`
@@ -55,7 +64,11 @@ func TestWorkerSaysWhatItIsConnectedThrough(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := startWorker(t, c.database, append(c.env, "LOG_LEVEL=debug")...)
+			env := []string{"LOG_LEVEL=debug"}
+			for _, v := range c.env {
+				env = append(env, route(t, v))
+			}
+			p := startWorker(t, route(t, c.database), env...)
 			wants(t, p.stderr.String(), c.wants...)
 			if strings.Contains(strings.Join(c.wants, ""), "by notification") {
 				p.stderr.waitFor(t, "notifications arrive")
