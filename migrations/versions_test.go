@@ -109,7 +109,7 @@ func TestAnUpgradedDatabaseIsLikeAFreshOne(t *testing.T) {
 		"functions of a lower number": printed(t) + `;
 			update gem.migrations set version = 0 where source = 'functions';
 			create or replace function gem.finish(p_call uuid, p_attempt integer, p_worker text, p_status text, p_result jsonb, p_effects jsonb,
-				p_registry_version text, p_replay_of uuid default null) returns uuid language sql as 'select null::uuid'`,
+				p_registry_version text, p_replay_of uuid default null, p_steps integer default 0) returns uuid language sql as 'select null::uuid'`,
 		"tables, and no functions yet": strings.Split(printed(t), "\n-- functions/functions")[0],
 	} {
 		t.Run(name, func(t *testing.T) {

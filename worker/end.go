@@ -96,7 +96,9 @@ func (a *attempt) write(e *end) *end {
 		e = &end{how: leftToRecovery, reason: err}
 	}
 	if e.how == notHeld {
-		e = a.ownReceipt()
+		if e = a.ownReceipt(); e.how == notHeld {
+			a.sweepSoon() // the call is this worker's all the same if a failover has set the database back
+		}
 	}
 	a.tell(e)
 	return e
@@ -218,7 +220,9 @@ const maxKeyValue = 1 << 10
 // final is the receipt of an outcome, with the effects that the handler has recorded.
 func (a *attempt) final(outcome receipts.Outcome) store.Final {
 	var effects receipts.Effects
+	var steps int
 	if a.steps != nil {
+		steps = a.steps.before()
 		effects.Effects, effects.Durable = a.steps.effects(), a.steps.summary()
 	}
 	if a.call != nil && !a.handler.Durable {
@@ -243,7 +247,7 @@ func (a *attempt) final(outcome receipts.Outcome) store.Final {
 		encoded = []byte("{}")
 	}
 	return store.Final{Attempt: a.Attempt, Outcome: outcome, Effects: receipts.CleanJSON(encoded),
-		RegistryVersion: a.options.Registry.Version}
+		RegistryVersion: a.options.Registry.Version, Steps: steps}
 }
 
 // writeReceipt writes a receipt in a transaction of its own, and returns the end that it tells of. It goes on until it is written,

@@ -35,6 +35,7 @@ func (w *Worker) listen(ctx context.Context) {
 		began := time.Now()
 		err := w.listenOnce(ctx)
 		w.listening.Store(false)
+		w.sweepSoon() // the server may be another one now, which lacks the last ends of calls
 		signal(w.wake)
 		if ctx.Err() != nil {
 			return

@@ -241,7 +241,9 @@ func (w *Worker) slot() {
 func (w *Worker) forget(c *claimedCall) {
 	c.cancel(nil)
 	w.mu.Lock()
-	delete(w.running, c.Attempt)
+	if w.running[c.Attempt] == c { // a failover may have set the database back, and this worker has claimed the call again
+		delete(w.running, c.Attempt)
+	}
 	w.rate.ended++
 	if c.Suspect() {
 		w.suspects--

@@ -169,6 +169,7 @@ func (s *steps) wait(w store.Wait) (verdict store.WaitVerdict, err error) {
 		s.leave(nil)
 	}
 	var count int
+	w.Steps = s.before()
 	s.at("before", "wait")
 	err = s.persist(s.open, "wait", func(ctx context.Context) (err error) {
 		verdict, count, err = w.Do(ctx, s.options.Calls, s.Attempt)

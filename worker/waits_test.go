@@ -28,6 +28,7 @@ import (
 // Tree is a domain whose tree.run makes calls and waits for them. The text of its input says how, in words separated by semicolons:
 //
 //	start NAME TOOL [THEN]    wait NAME [MILLISECONDS]    all NAME...    first NAME...    sleep NAME MILLISECONDS    step NAME [once]
+//	gate NAME: says that it is there, and waits to be told to go on
 //	hold: until its context ends                          undo NAME [later | forever]: if it was cancelled, waits first
 //	ask NAME [BY...]          hear NAME                   approve NAME TOOL [BY...]       approved NAME APPROVAL [INPUT]
 //	down N                    writes a row, makes a call of itself with one less, and waits for it
@@ -115,6 +116,9 @@ func (r Tree) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, erro
 				return name, nil
 			})
 			note(text, err)
+		case "gate":
+			r.began <- name
+			<-r.gate(name)
 		case "hold":
 			r.began <- "hold"
 			<-ctx.Done()

@@ -84,16 +84,17 @@ type Final struct {
 	receipts.Outcome
 	Effects         json.RawMessage
 	RegistryVersion string
+	Steps           int // that the attempt knows of: if the database has fewer, the attempt no longer holds the call
 }
 
 // FinishSQL ends a call: its status, its receipt and its last event in one statement, which returns the receipt's id. Where
 // the handler has a transaction, it is that transaction's last statement.
-const FinishSQL = "select gem.finish($1, $2, $3, $4, $5, $6, $7, $8)::text"
+const FinishSQL = "select gem.finish($1, $2, $3, $4, $5, $6, $7, $8, $9)::text"
 
 // Statement writes the receipt. JSON goes as text: through a pooler Postgres must not have to guess.
 func (f Final) Statement() Statement {
 	return Statement{FinishSQL, []any{f.CallID, f.Number, f.WorkerID, string(f.Status), string(f.Result), string(f.Effects),
-		f.RegistryVersion, zeronull.Text(f.ReplayOf)}}
+		f.RegistryVersion, zeronull.Text(f.ReplayOf), f.Steps}}
 }
 
 // Retry puts a call back after the transient error that reason describes, and returns when it may run again. It returns the zero

@@ -26,6 +26,7 @@ type Wait struct {
 	Until    map[string]any
 	Effects  json.RawMessage // of steps that were not kept
 	CleanUp  bool            // the call waits though someone asked for its end
+	Steps    int             // that the attempt knows of: if the database has fewer, the attempt no longer holds the call
 	Deadline time.Duration   // after the call was to run, when it is woken in any case
 }
 
@@ -49,9 +50,9 @@ func (w Wait) Do(ctx context.Context, db DB, a Attempt) (verdict WaitVerdict, st
 	if err != nil || w.Until == nil {
 		until = []byte("{}")
 	}
-	err = db.QueryRow(ctx, "select verdict, steps from gem.wait($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)", a.CallID, a.Number, a.WorkerID,
+	err = db.QueryRow(ctx, "select verdict, steps from gem.wait($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)", a.CallID, a.Number, a.WorkerID,
 		string(start), w.What, append([]string{}, w.For...), w.Need, string(until), zeronull.Text(w.Effects), w.CleanUp,
-		w.Deadline.Milliseconds()).Scan(&verdict, &steps)
+		w.Deadline.Milliseconds(), w.Steps).Scan(&verdict, &steps)
 	return verdict, steps, err
 }
 

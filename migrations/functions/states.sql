@@ -322,12 +322,13 @@ $$;
 ------------------------------------------------------------------------------------------------------------------------
 
 -- Ends a call: its status, its last event and its receipt, in one statement. A handler's transaction runs it last, before
--- its commit. Returns the receipt's id.
+-- its commit. Returns the receipt's id. p_steps is how many steps the attempt knows of: a database that has fewer was set back by a
+-- failover, and the call is to begin again with those.
 --
 -- The call is found by its id alone, here and below; coalesce hides the other conditions from the planner. With statistics
 -- from a quiet hour it would take the index over running calls, which holds an entry for every call since the last vacuum.
 create or replace function gem.finish(p_call uuid, p_attempt integer, p_worker text, p_status text, p_result jsonb, p_effects jsonb,
-  p_registry_version text, p_replay_of uuid default null)
+  p_registry_version text, p_replay_of uuid default null, p_steps integer default 0)
 returns uuid language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at        timestamptz := gem.now();
@@ -343,7 +344,7 @@ begin
     update public.core_tool_calls c
     set status = p_status, error = p_result -> 'error', computed_key = coalesce(c.computed_key, freed_key), updated_at = at,
         events = c.events + 1, wake_at = case when c.steps > 0 and gem.has_open_children(c.id) then at - interval '100 years' end
-    where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false)
+    where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running' and c.steps >= p_steps, false)
     returning c.id, c.tool_name, c.claimed_at, c.events, c.computed_key, c.parent_call_id, c.parent_step
   ), journal as (
     insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
@@ -580,6 +581,6 @@ $$;
 
 select gem.grant_to('gem_worker', 'execute on function gem.claim(text, integer, boolean, jsonb, integer),
   gem.hold_key(uuid, integer, text, text), gem.input_differs(uuid, uuid, text, boolean),
-  gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid), gem.retry(uuid, integer, text, jsonb, integer, interval, jsonb),
+  gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer), gem.retry(uuid, integer, text, jsonb, integer, interval, jsonb),
   gem.release(uuid, integer, text, jsonb), gem.leave_to(uuid, integer, text, text)');
 revoke all on all functions in schema gem from public;

@@ -23,10 +23,10 @@ $$;
 --   cancelled  someone asked for its end, and nothing was done. With p_cleanup the call waits all the same, for an hour after that at most
 -- p_until has times for some of the names: {name: milliseconds from now, or the time itself}. p_for_what is what waits_for says.
 -- p_deadline is how many milliseconds after it was to run (gem.due) the call is woken in any case. p_effects are those of steps that were not
--- kept. steps is the call's count of them by then. A call whose name is there is not made again. GM003: the call is a child of a child and
+-- kept. p_steps is how many steps the attempt knows of (see gem.finish), and steps the call's count of them by then. A call whose name is there is not made again. GM003: the call is a child of a child and
 -- so on, too deep to have children.
 create or replace function gem.wait(p_call uuid, p_attempt integer, p_worker text, p_start jsonb, p_for_what text, p_for text[], p_need integer,
-  p_until jsonb, p_effects jsonb, p_cleanup boolean default false, p_deadline bigint default null, out verdict text, out steps integer)
+  p_until jsonb, p_effects jsonb, p_cleanup boolean default false, p_deadline bigint default null, p_steps integer default 0, out verdict text, out steps integer)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at        timestamptz;
@@ -40,7 +40,8 @@ begin
   select c.id, c.events, c.steps, c.session_id, c.created_by, c.signed_in, c.priority, c.traceparent, c.cancel_requested_at,
     c.cancel_requested_at + interval '1 hour' as cleaned_up into call
   from public.core_tool_calls c
-  where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false) for no key update;
+  where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running' and c.steps >= p_steps, false)
+  for no key update;
   if not found then
     perform gem.raise_not_held(p_call, p_attempt, p_worker);
   end if;
@@ -326,6 +327,6 @@ end
 $$;
 
 select gem.grant_to('gem_worker', 'execute on function
-  gem.wait(uuid, integer, text, jsonb, text, text[], integer, jsonb, jsonb, boolean, bigint),
+  gem.wait(uuid, integer, text, jsonb, text, text[], integer, jsonb, jsonb, boolean, bigint, integer),
   gem.wait_for_code(uuid, integer, text, jsonb, jsonb, bigint), gem.try_code(), gem.run_timers(text, integer)');
 revoke all on all functions in schema gem from public;
