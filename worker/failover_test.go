@@ -25,7 +25,9 @@ func TestAnAttemptThatKnowsMoreThanTheDatabaseBeginsAgain(t *testing.T) {
 			events := number(t, env, "select events from core_tool_calls")
 			lab.tell(t, "before", Order{})
 			lab.awaitBegin(t)
-			env.Until("its child to end", func() bool { return number(t, env, "select count(*) from core_tool_calls where status <> 'succeeded'") == 1 })
+			env.Until("its child to end", func() bool {
+				return number(t, env, "select count(*) from core_tool_calls where status <> 'succeeded'") == 1
+			})
 
 			setBack(t, env, id, events)
 			close(lab.gate("after"))

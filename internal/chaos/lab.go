@@ -184,11 +184,15 @@ func labRegistry() []byte {
 			idempotency["key_field"] = "key"
 			required = append(required, "key")
 		}
+		timeout := 10_000
+		if name == send || name == charge || name == ping { // they use no connection that can go silent, and may be held outside
+			timeout = 60_000
+		}
 		if mode == "safe-retry" {
 			idempotency["on_other_input"] = "replay" // calls of one key have other inputs here
 		}
 		return object{
-			"calls": []string{write}, "name": name, "permissions": []string{}, "timeout_ms": 10_000, "idempotency": idempotency,
+			"calls": []string{write}, "name": name, "permissions": []string{}, "timeout_ms": timeout, "idempotency": idempotency,
 			"input_schema": object{"type": "object", "required": required, "additionalProperties": false,
 				"properties": object{"takes_ms": object{"type": "integer"}, "then": text, "key": text}},
 			"output_schema": object{"type": "object", "required": []string{"call_id", "attempt"}},

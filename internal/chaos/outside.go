@@ -21,6 +21,7 @@ type outside struct {
 
 	mu       sync.Mutex
 	arrivals []arrival
+	gates    map[string]chan struct{} // by tool: what arrives waits there for its answer until the gate opens
 }
 
 // arrival is one request that has reached the server.
@@ -36,7 +37,7 @@ func startOutside(ctx context.Context) (*outside, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &outside{url: "http://" + l.Addr().String(), ended: make(chan error, 1)}
+	o := &outside{url: "http://" + l.Addr().String(), ended: make(chan error, 1), gates: map[string]chan struct{}{}}
 	o.server = &http.Server{Handler: o, ReadHeaderTimeout: time.Minute}
 	go func() { o.ended <- o.server.Serve(l) }()
 	return o, nil
@@ -49,8 +50,35 @@ func (o *outside) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	o.arrivals = append(o.arrivals, a)
+	gate := o.gates[a.Tool]
+	o.mu.Unlock()
+	if gate == nil {
+		return
+	}
+	select {
+	case <-gate:
+	case <-r.Context().Done(): // nobody waits for the answer
+	}
+}
+
+// hold lets what arrives from now on wait for its answer.
+func (o *outside) hold(tools ...string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, tool := range tools {
+		o.gates[tool] = make(chan struct{})
+	}
+}
+
+// release answers what waits, and what comes.
+func (o *outside) release(tools ...string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, tool := range tools {
+		close(o.gates[tool])
+		delete(o.gates, tool)
+	}
 }
 
 // arrived returns what has reached the server.

@@ -132,6 +132,53 @@ func (s *server) quit() error {
 	return syscall.Kill(pid, syscall.SIGQUIT)
 }
 
+// save takes a copy of the data while the server runs. What commits meanwhile may be in it.
+func (s *server) save(ctx context.Context) error {
+	var label string
+	err := s.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+		if _, err := conn.Exec(ctx, "select pg_backup_start('saved', fast => true)"); err != nil {
+			return err
+		}
+		// Files that vanish meanwhile are no fault: the log has what becomes of them.
+		_ = s.inFolder("cp -a data saved")
+		return conn.QueryRow(ctx, "select labelfile from pg_backup_stop(wait_for_archive => false)").Scan(&label)
+	})
+	if err == nil {
+		err = s.inFolder(`rm -rf saved/pg_wal && cp -a data/pg_wal saved/ && printf %s "$1" >saved/backup_label`, label)
+	}
+	if err != nil {
+		return fmt.Errorf("copy the data: %w", err)
+	}
+	return nil
+}
+
+// goBack ends the server as a crash does, and starts it on the saved copy: what has been committed since then is gone.
+func (s *server) goBack(ctx context.Context) error {
+	if err := s.quit(); err != nil {
+		return err
+	}
+	if err := s.stop(); err != nil {
+		return err
+	}
+	if err := s.inFolder("rm -rf data && mv saved data"); err != nil {
+		return fmt.Errorf("go back to the copy of the data: %w", err)
+	}
+	return s.start(ctx)
+}
+
+// inFolder runs a shell command in the folder of the data, as the user to whom it belongs.
+func (s *server) inFolder(command string, args ...string) error {
+	cmd, err := pgserver.Command("/bin/sh", append([]string{"-c", command, "sh"}, args...)...)
+	if err != nil {
+		return err
+	}
+	cmd.Dir = s.options.DataDir
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, said)
+	}
+	return nil
+}
+
 func (s *server) stop() error {
 	s.mu.Lock()
 	running := s.running
