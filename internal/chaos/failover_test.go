@@ -3,6 +3,7 @@
 package chaos
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -138,7 +139,7 @@ func (a *asking) reached(want map[string]int) {
 	for of, got := range times {
 		var session, tool string
 		err := a.h.server.pool.QueryRow(a.t.Context(), "select session_id, tool_name from core_tool_calls where id = $1", of.CallID).Scan(&session, &tool)
-		if err != nil && err != pgx.ErrNoRows {
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			a.t.Fatal(err)
 		}
 		if kind := fmt.Sprintf("%s %s %s", session, tool, of.Tool); got != want[kind] {
