@@ -86,6 +86,7 @@ create table if not exists public.core_workers (
   clock_back       interval,                            -- so far Postgres's clock jumped back, while it has not caught up
   clock_until      timestamptz,                         -- when it will have
   can              text[]      not null default '{}',   -- the capabilities that it stated: see needs of a call
+  rules_version    text,                                -- null: it runs without rules
   gem_version      text        not null,
   registry_version text        not null
 );
@@ -96,6 +97,29 @@ create table if not exists public.core_registry_versions (
   sha256      text        not null check (sha256 ~ '^[0-9a-f]{64}$'),
   registry    jsonb       not null,
   recorded_at timestamptz not null
+);
+
+-- Every file of rules that a worker ran with. Rows stay.
+create table if not exists public.core_rules_versions (
+  version     text        primary key check (version <> ''),
+  sha256      text        not null check (sha256 ~ '^[0-9a-f]{64}$'),
+  rules       jsonb       not null,
+  longest     interval    not null,  -- the longest time that one of its rules looks back in gem.rule_runs
+  recorded_at timestamptz not null
+);
+
+-- What limits count: the calls that rules let through, a row for each counter of a call, numbered 1, 2, 3 without gaps. Rows leave
+-- when they are older than twice what any recorded rules look back, but for the last of each counter.
+create table if not exists gem.rule_runs (
+  counter       text        not null,  -- the rule's name, a slash, and what is counted together
+  n             bigint      not null,
+  at            timestamptz not null,  -- never falls from one n to the next; ahead of its time for a call that has a turn
+  call_id       uuid        not null,
+  amount        numeric,               -- of a sum: what the call adds
+  total         numeric,               -- of a sum: of all rows so far
+  rules_version text        not null,
+  primary key (counter, n),
+  unique (counter, call_id)
 );
 
 -- The registry in force: the tools of the registries of living workers, else those of the one recorded last. Of two that differ,
@@ -134,7 +158,8 @@ create table if not exists gem.limits (
   max_bytes_per_hour bigint  not null default 67108864 check (max_bytes_per_hour > 0),               -- of inputs, as they are stored
   max_run_ahead   interval not null default '366 days' check (max_run_ahead between '0' and '1000 years'),
   min_priority    integer  not null default -10        check (min_priority <= 0), -- each priority that was ever used costs
-  max_priority    integer  not null default 0          check (max_priority >= 0)  -- every claim some microseconds
+  max_priority    integer  not null default 0          check (max_priority >= 0), -- every claim some microseconds
+  rules_required  boolean  not null default false      -- a worker without rules claims nothing: gem rules require
 );
 insert into gem.limits default values on conflict do nothing;
 
