@@ -3,6 +3,7 @@
 --       insert ──queued──▶ queued ──claimed──▶ running ──succeeded | failed | not_configured──▶ final
 --                            ▲                    │
 --                            ├──retried───────────┤  a transient error: again, after a pause (run_at)
+--                            ├──delayed───────────┤  a rule gave it a turn, until which it is queued
 --                            ├──released──────────┤  the worker stops, or does not know the tool, and hands the call over
 --                            ├──lost──────────────┤  the worker died: another one puts the call back
 --                            │                    │
@@ -132,7 +133,7 @@ create or replace function gem.claim(p_worker text, p_limit integer, p_suspect b
   p_background integer default null)
 returns table (id uuid, tool_name text, input text, attempt integer, idempotency_key text, session_id text, created_by text,
   level integer, run_at timestamptz, seq bigint, retries integer, losses integer, kills integer, cancelled_for interval,
-  traceparent text, waited interval, age interval, signed_in boolean, steps integer, child boolean)
+  traceparent text, waited interval, age interval, signed_in boolean, steps integer, child boolean, of_rules boolean)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off -- the order must come from the index
   set jit = off -- such a plan looks expensive, and Postgres would compile it for longer than it runs
@@ -195,7 +196,7 @@ begin
   )
   select c.id, coalesce(c.tool_name, ''), coalesce(c.input, 'null')::text, c.attempt, c.idempotency_key, c.session_id, c.created_by,
          c.level, c.run_at, c.seq, c.retries, c.losses, c.kills, case when c.cancel_requested_at is not null then greatest(at - c.cancel_requested_at, '0') end, c.traceparent, at - c.run_at, case when c.attempt > 1 then at - gem.due(c.id) else at - greatest(c.created_at, c.run_at) end,
-         c.signed_in, c.steps, c.parent_step is not null
+         c.signed_in, c.steps, c.parent_step is not null, coalesce(c.parent_step like '##%', false)
   from claimed c;
 end
 $$;
@@ -422,10 +423,10 @@ begin
 end
 $$;
 
--- Puts a running call back into the queue: at its place, or after a pause. Returns when it may run again. A run_at that lies ahead is from
+-- Puts a running call back into the queue: at its place, after a pause, or until its turn (see rules.sql). Returns when it may run again. A run_at that lies ahead is from
 -- before the clock went back; so it is where others put a call back.
 create or replace function gem.put_back(p_call uuid, p_attempt integer, p_worker text, p_event text,
-  p_pause interval default null, p_data jsonb default null, p_needs text default null)
+  p_pause interval default null, p_data jsonb default null, p_needs text default null, p_turn timestamptz default null)
 returns timestamptz language plpgsql as $$
 declare
   at        timestamptz := gem.now();
@@ -439,7 +440,7 @@ begin
   end if;
   with freed as (
     update public.core_tool_calls c
-    set status = 'queued', run_at = coalesce(again, least(c.run_at, at)), retries = c.retries + (again is not null)::integer,
+    set status = 'queued', run_at = coalesce(again, p_turn, least(c.run_at, at)), retries = c.retries + (again is not null)::integer,
         computed_key = case when c.steps > 0 then c.computed_key end, claimed_by = null, claimed_at = null, updated_at = at,
         events = c.events + 1, needs = coalesce(p_needs, c.needs)
     where c.id = p_call
@@ -565,7 +566,7 @@ begin
     update public.core_tool_calls c
     set status = 'failed', error = failure, computed_key = null, waits = null, need = null,
         waits_for = case when c.parent_step is not null then 'parent' end, -- a frontend's transaction locks no other call
-        wake_at = case when c.parent_step is not null or c.steps > 0 and gem.has_open_children(c.id) then at - interval '100 years' end,
+        wake_at = case when c.parent_step is not null or gem.has_open_children(c.id) then at - interval '100 years' end,
         cancel_requested_at = coalesce(c.cancel_requested_at, at), updated_at = at, events = c.events + 1
     where c.id = call.id returning c.events
   ), journal as (

@@ -1,0 +1,418 @@
+-- Rules: what the worker's file of rules asks of the calls before one, and of people. The worker knows the rules, and which of them are for a
+-- call; it sends what is left to ask as checks (rules.Check in Go), and gem.gate answers all of them in one statement, after it has taken the
+-- call's key. It knows six kinds, and no configuration:
+--
+--   call       met: the call itself met a rule that asks
+--   count      met if the counter let `max` calls through within a time
+--   sum        met if what they added, and the call adds, comes to more than `max`
+--   failures   met if the last calls of the counter failed, until a time after the last of them
+--   requires   met if no call of the session had succeeded with one of these tools when this call was made
+--   after      met if a call of the session had ended so when this call was made
+--
+-- A counter is what the rows of gem.rule_runs with that text say. A call that is let through gets a row in each of its counters; one that is
+-- stopped, or waits for people, gets none. Whoever asks a counter holds its advisory lock until the transaction ends, and takes those of several
+-- in order, after the call's row and its key. The `at` of a counter's rows never falls, whatever the clock does.
+--
+--   delayed    {rules, run_at}                  the call has a turn (running → queued)
+--   called     {name, call_id, tool}            people are asked: name is ## and the digest of what they are asked
+--   waiting    {for: [name], rules, expires_at} the call waits for them (running → waiting), and has made no progress by that
+--   ruled      {version, verdicts, approvals}   what a durable call was told before its first step
+
+-- The first row of a counter, from p_first to p_last, that lies after a time, or whose total is p_total or more. `at` and `total` never fall.
+create or replace function gem.first_run(p_counter text, p_first bigint, p_last bigint, p_after timestamptz, p_total numeric) returns bigint
+language plpgsql stable as $$
+declare
+  low  bigint := p_first;
+  high bigint := p_last + 1;
+  mid  bigint;
+  past boolean;
+begin
+  while low < high loop
+    mid := (low + high) / 2;
+    select coalesce(r.at > p_after, false) or coalesce(r.total >= p_total, false) into past
+    from gem.rule_runs r where r.counter = p_counter and r.n = mid;
+    if past then
+      high := mid;
+    else
+      low := mid + 1;
+    end if;
+  end loop;
+  return low;
+end
+$$;
+
+-- The last of a session's calls that ended, from one time to another, with one of these tools in one of these ways: statuses, and the
+-- error codes of failures.
+create or replace function gem.ended_in_session(p_session text, p_created_by text, p_tools text[], p_ended text[], p_from timestamptz,
+  p_upto timestamptz, out id uuid, out tool text, out ended text, out ended_at timestamptz)
+language plpgsql stable
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off -- by the index of sessions, whatever the statistics say
+  set jit = off
+as $$
+declare
+  one   record;
+  this  text;
+  way   text;
+begin
+  foreach this in array p_tools loop
+    foreach way in array p_ended loop
+      if p_created_by is null then
+        select c.id, c.updated_at into one from public.core_tool_calls c
+        where c.session_id = p_session and c.created_by is null and c.tool_name = this and coalesce(c.error ->> 'error_code', c.status) = way
+          and c.updated_at > p_from and c.updated_at <= p_upto and c.status in ('succeeded', 'failed', 'not_configured')
+        order by c.updated_at desc limit 1;
+      else
+        select c.id, c.updated_at into one from public.core_tool_calls c
+        where c.session_id = p_session and c.created_by = p_created_by and c.tool_name = this and coalesce(c.error ->> 'error_code', c.status) = way
+          and c.updated_at > p_from and c.updated_at <= p_upto and c.status in ('succeeded', 'failed', 'not_configured')
+        order by c.updated_at desc limit 1;
+      end if;
+      if one.id is not null and (ended_at is null or one.updated_at > ended_at) then
+        id := one.id;
+        tool := this;
+        ended := way;
+        ended_at := one.updated_at;
+      end if;
+    end loop;
+  end loop;
+end
+$$;
+
+-- The last calls of a counter that ended, but for cancelled ones: if as many as p_in_a_row failed and none succeeded among them, their receipts, the last
+-- first, and when the latest of these was written. It reads a thousand rows at most.
+create or replace function gem.failed_in_a_row(p_counter text, p_call uuid, p_in_a_row integer, out receipts uuid[], out latest timestamptz)
+language plpgsql stable as $$
+declare
+  run     record;
+  receipt record;
+begin
+  receipts := '{}';
+  for run in select r.call_id from gem.rule_runs r where r.counter = p_counter and r.call_id <> p_call order by r.n desc limit 1000 loop
+    select r.id, r.status, r.created_at, r.result -> 'error' ->> 'error_code' as code into receipt
+    from public.core_tool_receipts r where r.call_id = run.call_id;
+    continue when receipt.id is null or receipt.code = 'cancelled';
+    exit when receipt.status <> 'failed';
+    receipts := receipts || receipt.id;
+    latest := greatest(latest, receipt.created_at);
+    if cardinality(receipts) = p_in_a_row then
+      return;
+    end if;
+  end loop;
+  receipts := null;
+  latest := null;
+end
+$$;
+
+-- What one check of a call sees: met, or not, and `seen` if it is. Of a counter: place, the number of the row that the call would get; moment,
+-- its time; total, its total; has: the call has a row there; turn: when a call that is to wait runs. p_again: the call may have a row.
+create or replace function gem.look(p_check jsonb, p_call uuid, p_session text, p_created_by text, p_created_at timestamptz, p_at timestamptz,
+  p_again boolean, out met boolean, out seen jsonb, out has boolean, out place bigint, out moment timestamptz, out total numeric,
+  out turn timestamptz)
+language plpgsql stable as $$
+declare
+  kind      text     := p_check ->> 'kind';
+  line      text     := p_check ->> 'counter';
+  most      numeric  := p_check ->> 'max';
+  adds      numeric  := p_check ->> 'add';
+  span      interval := ((p_check ->> 'within_ms') || ' milliseconds')::interval;
+  last_n    bigint;
+  last_at   timestamptz;
+  so_far    numeric; -- the total of all rows
+  gone      numeric; -- of those before the window
+  oldest    bigint;
+  free_at   timestamptz;
+  past      record;
+begin
+  met := false;
+  has := false;
+  if kind = 'call' then
+    met := true;
+    return;
+  elsif kind = 'requires' or kind = 'after' then
+    select e.id, e.tool, e.ended, e.ended_at into past
+    from gem.ended_in_session(p_session, p_created_by, array(select jsonb_array_elements_text(p_check -> 'tools')),
+      (case kind when 'after' then array(select jsonb_array_elements_text(p_check -> 'ended')) else '{succeeded}' end),
+      coalesce(p_created_at - span, '-infinity'), p_created_at) e;
+    met := (past.id is null) = (kind = 'requires');
+    if met and kind = 'after' then
+      seen := jsonb_build_object('tool', past.tool, 'ended', past.ended, 'ended_at', past.ended_at,
+        'receipt_id', (select r.id from public.core_tool_receipts r where r.call_id = past.id));
+    end if;
+    return;
+  end if;
+
+  if p_again then
+    select r.at into turn from gem.rule_runs r where r.counter = line and r.call_id = p_call;
+    has := found;
+    if has then
+      return;
+    end if;
+  end if;
+  select r.n, r.at, r.total into last_n, last_at, so_far from gem.rule_runs r where r.counter = line order by r.n desc limit 1;
+  place := coalesce(last_n, 0) + 1;
+  moment := greatest(p_at, last_at);
+  if kind = 'count' then
+    oldest := place - most::bigint;
+    if most = 0 then
+      met := true;
+    elsif oldest > 0 then
+      select r.at + span into free_at from gem.rule_runs r where r.counter = line and r.n = oldest;
+      met := coalesce(free_at > moment, false);
+    end if;
+    if most > 0 then
+      turn := greatest(moment, free_at);
+    end if;
+  elsif kind = 'sum' then
+    total := adds + coalesce(so_far, 0);
+    gone := so_far; -- where no row is in the window
+    if last_n is not null then
+      select r.n into oldest from gem.rule_runs r where r.counter = line order by r.n limit 1;
+      select r.total - r.amount into gone from gem.rule_runs r
+      where r.counter = line and r.n = gem.first_run(line, oldest, last_n, moment - span, null);
+      gone := coalesce(gone, so_far);
+    end if;
+    met := total - coalesce(gone, 0) > most;
+    if met then
+      seen := jsonb_build_object('total', coalesce(so_far - gone, 0));
+      if adds <= most then -- when so many rows have left the window that the rest leaves room for the call
+        select r.at + span into free_at from gem.rule_runs r
+        where r.counter = line and r.n = gem.first_run(line, oldest, last_n, null, total - most);
+      end if;
+    end if;
+  elsif kind = 'failures' then
+    select f.receipts, f.latest + ((p_check ->> 'rest_ms') || ' milliseconds')::interval as until into past
+    from gem.failed_in_a_row(line, p_call, (p_check ->> 'in_a_row')::integer) f;
+    met := coalesce(past.until > p_at, false);
+    if met then
+      free_at := past.until;
+      seen := jsonb_build_object('receipts', past.receipts);
+    end if;
+  end if;
+  if met and free_at is not null then
+    seen := coalesce(seen, '{}') || jsonb_build_object('free_at', free_at);
+  end if;
+end
+$$;
+
+-- Takes the key of an attempt, if p_key names one (see gem.hold_key: verdict, receipt_id and result are its; without a key the verdict is run), and
+-- answers the checks of its call. outcome is null where the key ends the attempt, otherwise:
+--   run       the call runs, and has its rows
+--   stopped   a rule blocks it: nothing was written
+--   denied, expired  people were asked, and said no, or nothing in time: nothing was written
+--   asked     the call waits for people, and is no longer the attempt's
+--   delayed   the call has a turn, is in the queue until then, and is no longer the attempt's
+-- at is the time of all that. met are the checks that met the call: [{check, seen}], by their index from 0; approvals those that were given.
+-- p_again: an earlier attempt, or an earlier try of this statement, may have written rows. p_deadline: so many milliseconds after the call was
+-- to run nobody needs to decide any more.
+create or replace function gem.gate(p_call uuid, p_attempt integer, p_worker text, p_key text, p_checks jsonb, p_version text, p_again boolean,
+  p_deadline bigint, out verdict text, out receipt_id uuid, out result jsonb, out outcome text, out at timestamptz, out turn timestamptz,
+  out met jsonb, out approvals jsonb)
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set jit = off -- by the indexes, whatever the statistics say
+as $$
+#variable_conflict use_variable
+declare
+  call      record;
+  this      jsonb;
+  i         integer;
+  sees      record;
+  answer    record;
+  looks     jsonb       := '[]'; -- what each check sees
+  stops     boolean     := false;
+  no        text;                -- denied, expired
+  asking    jsonb       := '[]'; -- checks whose people have not decided
+  told      jsonb;
+begin
+  verdict := 'run';
+  met := '[]';
+  approvals := '[]';
+  if p_key is not null then
+    select h.verdict, h.receipt_id, h.result into verdict, receipt_id, result from gem.hold_key(p_call, p_attempt, p_worker, p_key) h;
+    if verdict <> 'run' then
+      return;
+    end if;
+  end if;
+  select c.id, c.session_id, c.created_by, c.created_at, c.signed_in, c.priority, c.traceparent, c.events, c.cancel_requested_at into call
+  from public.core_tool_calls c
+  where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false) for no key update;
+  if not found then
+    perform gem.raise_not_held(p_call, p_attempt, p_worker);
+  end if;
+  perform pg_advisory_xact_lock(hashtextextended('gem.rule ' || line, 0)) from (
+    select distinct k ->> 'counter' as line from jsonb_array_elements(p_checks) k where k ? 'counter' order by 1) counters;
+  at := gem.now(); -- after the wait for the counters
+
+  for this, i in select k.value, k.ordinality - 1 from jsonb_array_elements(p_checks) with ordinality k loop
+    select * into sees from gem.look(this, p_call, call.session_id, call.created_by, call.created_at, at, p_again);
+    if this ->> 'action' = 'wait' then
+      sees.met := sees.turn is null or sees.turn > at;
+      if sees.met and not sees.has and (sees.turn is null or sees.turn > at + ((this ->> 'at_most_ms') || ' milliseconds')::interval) then
+        stops := true;
+        sees.seen := coalesce(sees.seen, '{}') || jsonb_build_object('not_in_time', true)
+          || case when sees.turn is null then '{}' else jsonb_build_object('free_at', sees.turn) end;
+      elsif sees.met then
+        turn := greatest(turn, sees.turn);
+        sees.seen := jsonb_build_object('free_at', sees.turn);
+      end if;
+    elsif this ? 'digest' then
+      select c.id, c.status, r.result, r.result ->> 'reason' as reason into answer
+      from public.core_tool_calls c left join public.core_tool_receipts r on r.call_id = c.id
+      where c.parent_call_id = p_call and c.parent_step = '##' || (this ->> 'digest');
+      if answer.id is null then
+        asking := case when sees.met then asking || this else asking end;
+      elsif not gem.is_final(answer.status) then
+        asking := asking || this;
+        sees.met := true;
+      elsif (answer.result ->> 'approved')::boolean then
+        approvals := approvals || jsonb_build_object('rule', this ->> 'rule', 'id', answer.id, 'by', answer.result ->> 'by',
+          'at', answer.result ->> 'at', 'digest', this ->> 'digest');
+      else -- a question that failed has no answer
+        no := case when coalesce(answer.status = 'succeeded' and answer.reason = 'expired' and not answer.result ? 'by', false) and no is null
+          then 'expired' else 'denied' end;
+        sees.met := true;
+        sees.seen := coalesce(sees.seen, '{}') || jsonb_strip_nulls(jsonb_build_object('reason',
+          coalesce(answer.reason, answer.result -> 'error' ->> 'message')));
+      end if;
+    elsif this ->> 'action' = 'block' then
+      stops := stops or sees.met;
+    end if;
+    if sees.met then
+      met := met || jsonb_build_object('check', i, 'seen', coalesce(sees.seen, '{}'));
+    end if;
+    looks := looks || to_jsonb(sees);
+  end loop;
+
+  if stops or no is not null then
+    outcome := case when stops then 'stopped' else no end;
+    perform gem.withdraw(p_call, '{}');
+    return;
+  end if;
+  outcome := case when asking <> '[]' then 'asked' when turn is not null then 'delayed' else 'run' end;
+  if outcome <> 'run' and call.cancel_requested_at is not null then
+    perform gem.release(p_call, p_attempt, p_worker); -- its next claim ends it
+    return;
+  elsif outcome = 'asked' then
+    perform gem.ask(p_call, p_attempt, p_worker, at, asking, p_deadline);
+    return;
+  end if;
+
+  for this, i in select k.value, k.ordinality - 1 from jsonb_array_elements(p_checks) with ordinality k
+    where k.value ? 'counter' and (outcome = 'run' or k.value ->> 'action' = 'wait')
+  loop
+    told := looks -> i;
+    if not (told ->> 'has')::boolean then
+      insert into gem.rule_runs (counter, n, at, call_id, amount, total, rules_version)
+      values (this ->> 'counter', (told ->> 'place')::bigint, case when outcome = 'delayed' then turn else (told ->> 'moment')::timestamptz end,
+        p_call, (this ->> 'add')::numeric, (told ->> 'total')::numeric, p_version);
+    end if;
+  end loop;
+  if outcome = 'delayed' then
+    perform gem.put_back(p_call, p_attempt, p_worker, 'delayed', p_turn => turn, p_data => jsonb_build_object('rules',
+      (select jsonb_agg(p_checks -> (m ->> 'check')::integer ->> 'rule') from jsonb_array_elements(met) m
+       where p_checks -> (m ->> 'check')::integer ->> 'action' = 'wait')));
+  elsif p_again then
+    perform gem.withdraw(p_call, '{}');
+  end if;
+end
+$$;
+
+-- Asks people, for each of these checks whom nobody has asked yet, by a call of wait.approval, and parks the call until one of them has an end.
+-- Questions with another digest are withdrawn: what they asked about has changed.
+create or replace function gem.ask(p_call uuid, p_attempt integer, p_worker text, p_at timestamptz, p_checks jsonb, p_deadline bigint) returns void
+language plpgsql as $$
+declare
+  call   record;
+  before jsonb;
+  names  text[];
+  made   integer;
+  ends   timestamptz;
+begin
+  names := array(select '##' || (k ->> 'digest') from jsonb_array_elements(p_checks) k);
+  perform gem.withdraw(p_call, names);
+  select c.session_id, c.created_by, c.signed_in, c.priority, c.traceparent, c.events, c.computed_key,
+    gem.due(c.id) + (p_deadline || ' milliseconds')::interval as deadline into call
+  from public.core_tool_calls c where c.id = p_call;
+  select jsonb_agg(jsonb_strip_nulls(jsonb_build_object('tool', e.tool_name, 'status', e.status, 'error_code', e.error ->> 'error_code',
+    'at', gem.rfc3339(e.updated_at))) order by e.updated_at) into before
+  from (
+    select * from (
+      select c.tool_name, c.status, c.error, c.updated_at, c.session_id, c.parent_step from public.core_tool_calls c
+      where c.created_by = call.created_by order by c.created_at desc limit 200) own
+    where own.session_id = call.session_id and gem.is_final(own.status) and own.parent_step is null
+      and own.tool_name ~ '^[a-z][a-z0-9_.]{0,199}$'
+    order by own.updated_at desc limit 10) e;
+  with asked as (
+    select k.value, k.ordinality, '##' || (k.value ->> 'digest') as name,
+      least(p_at + ((k.value ->> 'ask_ms') || ' milliseconds')::interval, call.deadline) as until
+    from jsonb_array_elements(p_checks) with ordinality k
+  ), child as (
+    insert into public.core_tool_calls (id, tool_name, input, session_id, parent_call_id, parent_step, created_by, signed_in, priority, traceparent, run_at)
+    select gem.new_id(p_at), 'wait.approval', a.value -> 'question' || jsonb_build_object('until', gem.rfc3339(a.until), 'before', coalesce(before, '[]')),
+      call.session_id, p_call, a.name, call.created_by, call.signed_in, call.priority, call.traceparent, p_at
+    from asked a order by a.ordinality
+    on conflict (parent_call_id, parent_step) where parent_call_id is not null do nothing
+    returning id, parent_step
+  ), journal as (
+    insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+    select p_call, call.events + row_number() over (order by a.ordinality), p_at, 'called', p_attempt, p_worker,
+      jsonb_build_object('name', a.name, 'call_id', child.id, 'tool', 'wait.approval')
+    from child join asked a on a.name = child.parent_step
+    returning 1
+  )
+  select (select count(*) from journal), max(a.until) into made, ends from asked a;
+  update public.core_tool_calls c
+  set status = 'waiting', waits_for = 'call', waits = names, need = 1, computed_key = null, claimed_by = null, claimed_at = null, kills = 0,
+      updated_at = p_at, events = c.events + made + 1
+  where c.id = p_call;
+  insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
+  values (p_call, call.events + made + 1, p_at, 'waiting', p_attempt, p_worker, jsonb_build_object('for', names,
+    'rules', (select jsonb_agg(k ->> 'rule') from jsonb_array_elements(p_checks) k), 'expires_at', ends));
+  if call.computed_key is not null then
+    perform gem.wake_waiting(call.computed_key, 1, p_worker);
+  end if;
+end
+$$;
+
+-- Ends the questions of a call that are open, but for those named. One that another transaction has locked is passed over: its time ends it.
+create or replace function gem.withdraw(p_call uuid, p_but text[]) returns void language plpgsql as $$
+declare
+  question uuid;
+begin
+  for question in
+    select k.id from public.core_tool_calls k
+    where k.parent_call_id = p_call and k.parent_step like '##%' and k.parent_step <> all (p_but)
+      and k.status in ('queued', 'running', 'waiting') and k.cancel_requested_at is null
+    for no key update skip locked
+  loop
+    perform gem.cancel(question);
+  end loop;
+end
+$$;
+
+-- A time as wait.approval takes it.
+create or replace function gem.rfc3339(p_at timestamptz) returns text language sql immutable as $$
+  select to_char(p_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+$$;
+
+-- Writes what a call was told by the rules into its journal, once: a durable handler may end on a worker that has others.
+create or replace function gem.note_ruling(p_call uuid, p_attempt integer, p_worker text, p_ruling jsonb) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  at     timestamptz := gem.now();
+  length integer;
+begin
+  select c.events into length from public.core_tool_calls c
+  where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running', false) for no key update;
+  if not found then
+    perform gem.raise_not_held(p_call, p_attempt, p_worker);
+  end if;
+  if not exists (select from public.core_tool_events e where e.call_id = p_call and e.event = 'ruled' and e.attempt = p_attempt) then
+    insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data) values (p_call, length + 1, at, 'ruled', p_attempt, p_worker, p_ruling);
+    update public.core_tool_calls c set events = c.events + 1, updated_at = at where c.id = p_call;
+  end if;
+end
+$$;
+
+select gem.grant_to('gem_worker', 'execute on function gem.gate(uuid, integer, text, text, jsonb, text, boolean, bigint),
+  gem.note_ruling(uuid, integer, text, jsonb)');
+revoke all on all functions in schema gem from public;
