@@ -57,7 +57,8 @@ func TestTheWorkersRoleCanDoWhatAWorkerDoes(t *testing.T) {
 	for _, sql := range []string{
 		"select max(version) from gem.migrations",
 		"select * from gem.record_registry('1', repeat('a', 64), '{}')",
-		"select gem.start_worker('w', 5, '', '1', '1 hour')",
+		"select * from gem.record_rules('1', repeat('a', 64), '{}', '1 hour')",
+		"select gem.start_worker('w', 5, '', '1', '1 hour', '{}', '1')",
 		"select gem.want_wake('w', true)", "select gem.count_outcomes(10)",
 		"select * from gem.claim('w', 4, true)",
 		"select * from gem.heartbeat('w', '1 hour', '{}', '{}', true)",

@@ -14,6 +14,7 @@ const (
 	notHeld       = "GM001" // of the gem functions
 	notRegistered = "GM002" // of the gem functions
 	tooDeep       = "GM003" // of the gem functions
+	withoutRules  = "GM004" // of the gem functions
 	notPrepared   = "26000" // someone ran `deallocate all` or `discard all`
 	alreadyExists = "42P05" // another client of a pooler prepared a statement of that name
 	otherColumns  = "0A000" // a column of a prepared statement's result was added or changed
@@ -38,6 +39,9 @@ func IsNotHeld(err error) bool { return HasCode(err, notHeld) }
 
 // IsNotRegistered reports whether the worker's row is not in core_workers, or it sent no heartbeat in time.
 func IsNotRegistered(err error) bool { return HasCode(err, notRegistered) }
+
+// IsWithoutRules reports whether the worker runs without rules, and the database requires them: it claims nothing.
+func IsWithoutRules(err error) bool { return HasCode(err, withoutRules) }
 
 // IsTooDeep reports whether a call may have no children, since it is a child of a child itself, and so on.
 func IsTooDeep(err error) bool { return HasCode(err, tooDeep) }

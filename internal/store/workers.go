@@ -16,12 +16,13 @@ type Worker struct {
 	RegistryVersion string
 	DeadAfter       time.Duration // the silence after which others take its calls
 	Capabilities    []string      // it is given no call that needs another one
+	RulesVersion    string        // empty: it runs without rules
 }
 
 // StartWorker registers a worker. Calls that it claims before count as a dead worker's.
 func StartWorker(ctx context.Context, db DB, w Worker) error {
-	_, err := db.Exec(ctx, "select gem.start_worker($1, $2, $3, $4, $5, coalesce($6, '{}'::text[]))",
-		w.ID, w.Concurrency, w.Version, w.RegistryVersion, w.DeadAfter, w.Capabilities)
+	_, err := db.Exec(ctx, "select gem.start_worker($1, $2, $3, $4, $5, coalesce($6, '{}'::text[]), $7)",
+		w.ID, w.Concurrency, w.Version, w.RegistryVersion, w.DeadAfter, w.Capabilities, zeronull.Text(w.RulesVersion))
 	return err
 }
 
@@ -90,6 +91,20 @@ func RecordRegistry(ctx context.Context, db DB, version, sha256 string, contents
 	err = db.QueryRow(ctx, "select sha256, registry::text from gem.record_registry($1, $2, $3)", version, sha256, string(contents)).
 		Scan(&sum, &recorded)
 	return sum, recorded, err
+}
+
+// RecordRules records the contents of a version of the rules, of which the longest look back is longest, and returns what is recorded
+// under that version: something else if that was recorded first.
+func RecordRules(ctx context.Context, db DB, version, sha256 string, contents []byte, longest time.Duration) (sum string, recorded []byte, err error) {
+	err = db.QueryRow(ctx, "select sha256, rules::text from gem.record_rules($1, $2, $3, $4)", version, sha256, string(contents), longest).
+		Scan(&sum, &recorded)
+	return sum, recorded, err
+}
+
+// RequireRules says whether a worker without rules may claim calls, and reports whether it could before.
+func RequireRules(ctx context.Context, db DB, required bool) (changed bool, err error) {
+	tag, err := db.Exec(ctx, "update gem.limits set rules_required = $1 where rules_required <> $1", required)
+	return tag.RowsAffected() > 0, err
 }
 
 // CountOutcomes adds up to limit receipts to the totals behind gem.outcomes, and returns how many: 0 while another worker counts.

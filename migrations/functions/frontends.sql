@@ -67,6 +67,12 @@ language sql stable as $$
   select e.* from public.core_tool_events e where e.call_id = call.id order by e.seq
 $$;
 
+-- What rules warned of when the call ran, as a list of texts: select=status,result,warnings. For service_role too; a signed-in user
+-- reads select=status,result,rules:effects->rules, which has the warnings among the verdicts.
+create or replace function public.warnings(receipt public.core_tool_receipts) returns jsonb language sql stable as $$
+  select coalesce(jsonb_path_query_array(receipt.effects, '$.rules.verdicts[*] ? (@.action == "warn").message'), '[]')
+$$;
+
 -- The subject of the token that a request came with; null outside of a request, and for a token without a subject.
 create or replace function public.gem_caller() returns text language sql stable set search_path = pg_catalog, pg_temp as $$
   select nullif(nullif(current_setting('request.jwt.claims', true), '')::jsonb ->> 'sub', '')
@@ -98,12 +104,13 @@ declare
   api_role  text;
   functions constant text := 'public.enqueue_tool_call(text, jsonb, text, text, uuid, integer, timestamptz, uuid), public.get_receipt(uuid), '
     || 'public.cancel_tool_call(uuid), public.answer_tool_call(uuid, jsonb, text)';
-  of_rows   constant text := 'public.core_tool_receipts(public.core_tool_calls), public.core_tool_events(public.core_tool_calls)';
+  of_rows   constant text := 'public.core_tool_receipts(public.core_tool_calls), public.core_tool_events(public.core_tool_calls), '
+    || 'public.warnings(public.core_tool_receipts)';
 begin
   execute format('revoke all on function %s, %s from public', functions, of_rows);
   foreach api_role in array array(select rolname from pg_roles where rolname in ('anon', 'authenticated', 'service_role')) loop
     execute format('revoke all on public.core_tool_calls, public.core_tool_receipts, public.core_tool_events, public.core_workers, '
-      || 'public.core_registry_versions, public.open_questions from %I', api_role);
+      || 'public.core_registry_versions, public.core_rules_versions, public.open_questions from %I', api_role);
     execute format('revoke all on function %s, %s from %I', functions, of_rows, api_role);
     if api_role <> 'anon' then
       execute format('grant insert (id, tool_name, input, status, idempotency_key, session_id, parent_call_id, priority, run_at, traceparent) '

@@ -113,8 +113,8 @@ $$;
 ------------------------------------------------------------------------------------------------------------------------
 
 -- Claims up to p_limit calls that may run now. Rows that another claim has locked are skipped, so claims never wait for one
--- another. A worker whose heartbeat has expired gets GM002: what it claimed would be taken from it at once. A
--- call that needs a capability goes only to workers that stated it, and one that made progress only to workers that know steps.
+-- another. A worker whose heartbeat has expired gets GM002: what it claimed would be taken from it at once. One that runs without
+-- rules, where gem.limits requires them, gets GM004. A call that needs a capability goes only to workers that stated it, and one that made progress only to workers that know steps.
 --
 -- p_cursors may say, for a level, from which run_at on to look: {"0": "2026-01-01T00:00:00Z"}. While an old snapshot
 -- keeps vacuum from removing the index entries of calls that were claimed before, a claim without cursors walks them all. A
@@ -149,10 +149,15 @@ declare
   suspect  uuid; -- the one that is claimed
   ids      uuid[] := '{}';
 begin
-  select w.can, 'steps' = any (w.can) as knows_steps, w.clock_back, greatest(at, w.clock_until) as due into worker from public.core_workers w
+  select w.can, 'steps' = any (w.can) as knows_steps, w.clock_back, greatest(at, w.clock_until) as due,
+    case when w.rules_version is null then (select l.rules_required from gem.limits l) end as forgot_rules
+  into worker from public.core_workers w
   where w.worker_id = p_worker and w.stopped_at is null and w.alive_until > at;
   if worker.due is null then
     raise exception using errcode = 'GM002', message = format('worker %s claims without a heartbeat', p_worker);
+  elsif worker.forgot_rules then
+    raise exception using errcode = 'GM004', message = format('worker %s runs without rules, and this database requires them: '
+      'set TOOLS_RULES to the rules of this worker, or gem rules require --off', p_worker);
   end if;
 
   for this in select l.level from gem.levels l order by l.level desc loop

@@ -43,9 +43,10 @@ create or replace function gem.lived_lately(p_can text, p_at timestamptz) return
   select exists (select from public.core_workers w where w.alive_until > p_at - interval '5 minutes' and p_can = any (w.can))
 $$;
 
--- p_can lists the capabilities of the worker's program: it is given no call that needs another one.
+-- p_can lists the capabilities of the worker's program: it is given no call that needs another one. p_rules_version is null for a worker
+-- that runs without rules.
 create or replace function gem.start_worker(p_worker text, p_concurrency integer, p_gem_version text, p_registry_version text,
-  p_dead_after interval, p_can text[] default '{}')
+  p_dead_after interval, p_can text[] default '{}', p_rules_version text default null)
 returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at   timestamptz := gem.now();
@@ -56,9 +57,9 @@ begin
   if last > at + interval '1 second' then -- it went back while no worker ran
     perform gem.clock_went_back(last - at, at, p_dead_after);
   end if;
-  insert into public.core_workers (worker_id, concurrency, gem_version, registry_version, can, started_at, heartbeat_at, alive_until,
-    clock_back, clock_until)
-  select p_worker, p_concurrency, p_gem_version, p_registry_version, p_can, at, at, at + p_dead_after, jump.clock_back, jump.clock_until
+  insert into public.core_workers (worker_id, concurrency, gem_version, registry_version, can, rules_version, started_at, heartbeat_at,
+    alive_until, clock_back, clock_until)
+  select p_worker, p_concurrency, p_gem_version, p_registry_version, p_can, p_rules_version, at, at, at + p_dead_after, jump.clock_back, jump.clock_until
   from (values (1)) one left join lateral (
     select w.clock_back, w.clock_until from public.core_workers w where w.clock_until > at
     union all
@@ -258,6 +259,6 @@ end
 $$;
 
 select gem.grant_to('gem_worker', 'execute on function gem.record_registry(text, text, jsonb),
-  gem.start_worker(text, integer, text, text, interval, text[]), gem.stop_worker(text), gem.want_wake(text, boolean),
+  gem.start_worker(text, integer, text, text, interval, text[], text), gem.stop_worker(text), gem.want_wake(text, boolean),
   gem.heartbeat(text, interval, uuid[], integer[], boolean)');
 revoke all on all functions in schema gem from public;

@@ -61,3 +61,4 @@ alter table public.core_tool_receipts enable row level security;
 alter table public.core_tool_events enable row level security;
 alter table public.core_workers enable row level security;
 alter table public.core_registry_versions enable row level security;
+alter table public.core_rules_versions enable row level security;
