@@ -119,6 +119,7 @@ declare
   last_at   timestamptz;
   so_far    numeric; -- the total of all rows
   gone      numeric; -- of those before the window
+  leaves    numeric; -- the total at which there is room
   oldest    bigint;
   free_at   timestamptz;
   past      record;
@@ -175,8 +176,9 @@ begin
     if met then
       seen := jsonb_build_object('total', coalesce(so_far - gone, 0));
       if adds <= most then -- when so many rows have left the window that the rest leaves room for the call
+        leaves := total - most;
         select r.at + span into free_at from gem.rule_runs r
-        where r.counter = line and r.n = gem.first_run(line, oldest, last_n, null, total - most);
+        where r.counter = line and r.n = gem.first_run(line, oldest, last_n, null, leaves);
       end if;
     end if;
   elsif kind = 'failures' then
