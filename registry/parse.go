@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,29 +45,21 @@ func (p *parser) add(pointer, text string) {
 	p.problems = append(p.problems, schema.Problem{Pointer: pointer, Text: text})
 }
 
-var printable = regexp.MustCompile(`^\PC{1,200}$`)
-
 // defects orders the problems by their place, and names the tool and the field of each. Only the first of one place is kept.
 func (p *parser) defects(doc any) (all []Defect) {
-	slices.SortStableFunc(p.problems, func(a, b schema.Problem) int { return schema.ComparePointers(a.Pointer, b.Pointer) })
-	for _, found := range slices.CompactFunc(p.problems, func(a, b schema.Problem) bool { return a.Pointer == b.Pointer }) {
-		d := Defect{Problem: schema.Cut(found.Text, 500)}
-		steps := schema.Tokens(found.Pointer)
-		if len(steps) > 1 && steps[0] == "tools" {
-			d.Tool = "tools[" + steps[1] + "]"
-			if name := schema.As[string](schema.ValueAt(doc, "/tools/"+steps[1]+"/name")); printable.MatchString(name) {
-				d.Tool = name
-			}
-			steps = steps[2:]
-		}
-		d.Field = schema.FieldName(steps)
-		if strings.Contains(d.Field, "_schema.") {
-			d.Field = strings.Join(steps, "/")
-		}
-		d.Field = schema.Cut(d.Field, 200)
-		all = append(all, d)
+	for _, d := range schema.Defects(doc, "tools", p.problems, fieldName) {
+		all = append(all, Defect{Tool: d.Part, Field: d.Field, Problem: d.Problem})
 	}
 	return all
+}
+
+// fieldName writes places inside a schema as a pointer.
+func fieldName(steps []string) string {
+	name := schema.FieldName(steps)
+	if strings.Contains(name, "_schema.") {
+		name = strings.Join(steps, "/")
+	}
+	return name
 }
 
 func (p *parser) tools(doc any) []*Tool {
@@ -150,7 +141,7 @@ func (p *parser) schema(doc any, at, noun string) *schema.Schema {
 // input refuses an input_schema that no object can match, and a key field that a valid input could lack.
 func (p *parser) input(doc any, at string, idempotency Idempotency) {
 	described, required := false, false
-	for _, part := range conjuncts(nil, doc, doc) {
+	for _, part := range schema.Conjuncts(doc, doc) {
 		if t, ok := part["type"]; ok && t != "object" && !slices.Contains(schema.As[[]any](t), any("object")) {
 			p.add(at+"/input_schema/type", "is "+schema.Show(t)+`, and an input is always an object: write "type": "object"`)
 		}
@@ -162,22 +153,4 @@ func (p *parser) input(doc any, at string, idempotency Idempotency) {
 		p.add(at+"/idempotency/key_field", schema.Show(idempotency.KeyField)+" is not a required property of input_schema, and a call without it would "+
 			`have no key: describe it under "properties", and add it to "required"`)
 	}
-}
-
-// conjuncts appends the schemas that every document must match as a whole: the schema itself, and those that it includes by
-// $ref and allOf.
-func conjuncts(all []map[string]any, root, v any) []map[string]any {
-	part, ok := v.(map[string]any)
-	// A schema in a circle of references is refused elsewhere; here it must only end.
-	if !ok || len(all) >= 100 {
-		return all
-	}
-	all = append(all, part)
-	if ref := schema.As[string](part["$ref"]); strings.HasPrefix(ref, "#/") {
-		all = conjuncts(all, root, schema.ValueAt(root, schema.PlainPointer(ref[1:])))
-	}
-	for _, other := range schema.As[[]any](part["allOf"]) {
-		all = conjuncts(all, root, other)
-	}
-	return all
 }

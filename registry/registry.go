@@ -174,8 +174,7 @@ type Defect struct {
 
 // String returns the three parts in one line.
 func (d Defect) String() string {
-	parts := slices.DeleteFunc([]string{d.Tool, d.Field, d.Problem}, func(s string) bool { return s == "" })
-	return strings.Join(parts, ": ")
+	return schema.Defect{Part: d.Tool, Field: d.Field, Problem: d.Problem}.String()
 }
 
 // Error returns one defect a line.
