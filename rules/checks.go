@@ -22,7 +22,7 @@ type Check struct {
 	Tools    []string    `json:"tools,omitempty"` // names of tools, without patterns, sorted
 	Ended    []string    `json:"ended,omitempty"` // statuses and error codes, sorted
 	// Of the action ask.
-	Digest   string          `json:"digest,omitempty"`   // of the call, its input, the tool's entry and the rule: see [Set.Judge]
+	Digest   string          `json:"digest,omitempty"`   // of the call, its input, the tool's entry and the rule: see [Judge.Judge]
 	Question json.RawMessage `json:"question,omitempty"` // the input of wait.approval without until and before
 	AskMS    int64           `json:"ask_ms,omitempty"`   // how long it may take to decide
 }

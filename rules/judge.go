@@ -2,7 +2,10 @@ package rules
 
 import (
 	"encoding/json"
+	"slices"
+	"strings"
 
+	"github.com/gemworker/gem/internal/schema"
 	"github.com/gemworker/gem/registry"
 )
 
@@ -23,6 +26,9 @@ type Judgement struct {
 	Verdicts []Verdict
 	// Checks are what is left to ask. Without any the call runs, or is blocked.
 	Checks []Check
+
+	rules map[string]*Rule // those of the checks, by name
+	tool  string
 }
 
 // Verdict is what one rule says of a call.
@@ -33,4 +39,264 @@ type Verdict struct {
 	Seen    *Seen  `json:"seen,omitempty"`
 	// Undecided: the rule could not be judged, and stops the call for that.
 	Undecided bool `json:"undecided,omitempty"`
+
+	Kind Kind   `json:"-"` // what the rule looked at
+	Do   string `json:"-"` // what the rule says to do
+}
+
+// Judge judges calls of the tools of one registry. It never changes; many goroutines can use it. A nil Judge has no rules.
+type Judge struct {
+	set           *Set
+	before, after map[string][]*Rule // the handler, by tool
+	earlier       map[*Rule][]string // the tools of requires and after, without patterns, sorted
+}
+
+// For makes the judge of calls of a registry's tools.
+func (s *Set) For(r *registry.Registry) *Judge {
+	j := &Judge{set: s, before: map[string][]*Rule{}, after: map[string][]*Rule{}, earlier: map[*Rule][]string{}}
+	tools := r.Tools()
+	for _, rule := range s.rules {
+		if rule.Action == Off {
+			continue
+		}
+		into := j.before
+		if rule.onResult() {
+			into = j.after
+		}
+		for _, tool := range tools {
+			if rule.isFor(tool) {
+				into[tool.Name] = append(into[tool.Name], rule)
+			}
+		}
+		switch {
+		case rule.Requires != nil:
+			j.earlier[rule] = named(rule.Requires.Tools, tools)
+		case rule.After != nil:
+			j.earlier[rule] = named(rule.After.Tools, tools)
+		}
+	}
+	return j
+}
+
+// named returns the names that patterns stand for, sorted. A name stands for itself, also if the registry has lost its tool.
+func named(patterns []string, tools []*registry.Tool) (all []string) {
+	for _, pattern := range patterns {
+		if !strings.HasSuffix(pattern, "*") {
+			all = append(all, pattern)
+			continue
+		}
+		for _, tool := range tools {
+			if covers(pattern, tool.Name) {
+				all = append(all, tool.Name)
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// Judge says what the rules make of a call by what it shows, before it runs, and which checks are left. It changes nothing, and
+// says the same of the same call whenever it is asked. A rule that cannot be judged blocks.
+func (j *Judge) Judge(c Call) Judgement {
+	if j == nil || len(j.before[c.Tool.Name]) == 0 {
+		return Judgement{}
+	}
+	f := &facts{judge: j, call: c}
+	judgement := Judgement{rules: j.set.byName, tool: c.Tool.Name}
+	blocked := false
+	for _, rule := range j.before[c.Tool.Name] {
+		verdict, check := f.ask(rule)
+		if verdict != nil {
+			judgement.Verdicts = append(judgement.Verdicts, *verdict)
+			blocked = blocked || verdict.Action == Block
+		}
+		if check != nil {
+			judgement.Checks = append(judgement.Checks, *check)
+		}
+	}
+	if blocked {
+		judgement.Checks = nil
+	}
+	return judgement
+}
+
+// JudgeResult says what the rules make of what a call's handler returned and did. effects is the JSON of [handlers.Effects]. A block takes back what a
+// transactional handler wrote; see [Set.BlocksResult] for others.
+func (j *Judge) JudgeResult(c Call, result, effects json.RawMessage) (verdicts []Verdict) {
+	if j == nil || len(j.after[c.Tool.Name]) == 0 {
+		return nil
+	}
+	f := &facts{judge: j, call: c, result: part{noun: "the result", text: result}, effects: part{noun: "the effects", text: effects}}
+	for _, rule := range j.after[c.Tool.Name] {
+		if verdict, _ := f.ask(rule); verdict != nil {
+			verdicts = append(verdicts, *verdict)
+		}
+	}
+	return verdicts
+}
+
+// BlocksResult names a rule that would block a call of a tool by what its handler did, if there is one. Only what a transactional handler did can be
+// taken back.
+func (s *Set) BlocksResult(tool *registry.Tool) (rule string, blocks bool) {
+	for _, r := range s.rules {
+		if r.Action == Block && r.onResult() && r.isFor(tool) {
+			return r.Name, true
+		}
+	}
+	return "", false
+}
+
+// facts are what is known of one call. Each part is read when the first rule needs it.
+type facts struct {
+	judge                          *Judge
+	call                           Call
+	input, caller, result, effects part
+}
+
+// part is a JSON text, and, once it was read, its document.
+type part struct {
+	noun string
+	text json.RawMessage
+	read bool
+	doc  schema.Document
+	err  error
+}
+
+func (p *part) document() (schema.Document, error) {
+	if !p.read {
+		p.read = true
+		p.doc, p.err = schema.Read(p.noun, p.text)
+	}
+	return p.doc, p.err
+}
+
+// inputDocument is the call's input.
+func (f *facts) inputDocument() (schema.Document, error) {
+	if !f.input.read {
+		f.input.noun, f.input.text = "the input", f.call.Input
+	}
+	return f.input.document()
+}
+
+func (f *facts) callerDocument() (schema.Document, error) {
+	if !f.caller.read {
+		known := map[string]any{"signed_in": f.call.SignedIn, "child": f.call.Child}
+		if f.call.CreatedBy != "" {
+			known["created_by"] = f.call.CreatedBy
+		}
+		if f.call.SessionID != "" {
+			known["session_id"] = f.call.SessionID
+		}
+		f.caller.read, f.caller.doc = true, schema.DocumentOf(known)
+	}
+	return f.caller.document()
+}
+
+// undecided says why a rule could not be judged.
+type undecided string
+
+// ask judges one rule. At most one of the two is not nil.
+func (f *facts) ask(r *Rule) (verdict *Verdict, check *Check) {
+	defer func() {
+		// The panic's value may quote the input, so it is not passed on.
+		if recover() != nil {
+			verdict, check = f.undecided(r, "judging it failed"), nil
+		}
+	}()
+	meets, why := f.meets(r)
+	switch {
+	case why != "":
+		return f.undecided(r, why), nil
+	case !meets:
+		return nil, nil
+	case f.call.SessionID == "" && r.ofSession():
+		return f.verdict(r, "it looks at the calls of a session, and this call has none", "Make it with a session_id."), nil
+	}
+	check, why = f.check(r)
+	switch {
+	case why != "":
+		return f.undecided(r, why), nil
+	case check != nil:
+		return nil, check
+	}
+	return f.verdict(r, r.conditions(), ""), nil
+}
+
+// meets reports whether a rule is for the call, by its conditions.
+func (f *facts) meets(r *Rule) (bool, undecided) {
+	when, why := true, undecided("")
+	if r.When != nil {
+		when, why = f.holds(r.When)
+	}
+	if !when && why == "" {
+		return false, ""
+	}
+	if r.Unless == nil {
+		return when, why
+	}
+	unless, unsure := f.holds(r.Unless)
+	switch {
+	case unsure == "" && unless:
+		return false, ""
+	case why == "":
+		why = unsure
+	}
+	return true, why
+}
+
+// holds reports whether all fields of a condition are there and fit. One that does not fit decides, whatever cannot be decided of others.
+func (f *facts) holds(c *Condition) (all bool, why undecided) {
+	all = true
+	ask := func(part string, fields map[string]*schema.Schema, document func() (schema.Document, error)) {
+		if len(fields) == 0 || !all {
+			return
+		}
+		doc, err := document()
+		if err != nil {
+			why = undecided("the " + part + " of the call cannot be read")
+			return
+		}
+		for name, s := range fields {
+			value, has := doc.Field(name)
+			if !has {
+				all = false
+				return
+			}
+			fits, decided := s.Fits(value)
+			switch {
+			case !decided:
+				unsure := undecided("its condition on " + schema.FieldName([]string{part, name}) + " is too expensive to check")
+				if why == "" || unsure < why { // the same, in whatever order they were asked
+					why = unsure
+				}
+			case !fits:
+				all = false
+				return
+			}
+		}
+	}
+	ask("input", c.Input, f.inputDocument)
+	ask("caller", c.Caller, f.callerDocument)
+	ask("result", c.Result, f.result.document)
+	ask("effects", c.Effects, f.effects.document)
+	if !all {
+		why = ""
+	}
+	return all, why
+}
+
+// ofSession reports whether a rule looks at the calls of a session.
+func (r *Rule) ofSession() bool {
+	return r.Requires != nil || r.After != nil || slices.Contains(r.per(), "session")
+}
+
+// per says what a rule counts apart.
+func (r *Rule) per() []string {
+	switch {
+	case r.Limit != nil:
+		return r.Limit.Per
+	case r.Failures != nil:
+		return r.Failures.Per
+	}
+	return nil
 }

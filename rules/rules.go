@@ -1,6 +1,6 @@
 // Package rules reads rules.json, the restrictions on calls that an operator wrote, and judges calls by it.
 //
-// What a call shows of itself is judged here, in [Set.Judge]. What needs the calls before it becomes a [Check], which Postgres
+// What a call shows of itself is judged here, in [Judge.Judge]. What needs the calls before it becomes a [Check], which Postgres
 // answers in one statement (gem.gate), and [Memory] in tests and replays: [Judgement.Rule] puts both together. The package uses
 // no database.
 package rules
@@ -95,7 +95,8 @@ type Set struct {
 	// Version names the contents: other contents need another version. See [CheckUpgrade].
 	Version string
 
-	doc   map[string]any
-	json  []byte
-	rules []*Rule
+	doc    map[string]any
+	json   []byte
+	rules  []*Rule
+	byName map[string]*Rule
 }

@@ -1,0 +1,360 @@
+package rules
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/internal/schema"
+)
+
+// Ruling is what the rules come to for a call.
+type Ruling struct {
+	// Code is the error code of a call that fails: rule_blocked, limit_reached, approval_denied, approval_expired or rule_error. It is empty for one
+	// that runs or waits.
+	Code    string
+	Message string // of the failure, for whoever made the call
+	Details any    // of the failure, for programs: a [Details]
+	// Verdicts are all that the rules said, also of a call that runs: those by what it shows first.
+	Verdicts []Verdict
+}
+
+// Details are those of a call that a rule stopped.
+type Details struct {
+	Rule         string `json:"rule"`
+	RulesVersion string `json:"rules_version"`
+	Kind         Kind   `json:"kind"`
+	Seen         *Seen  `json:"seen,omitempty"`
+	Do           string `json:"do,omitempty"` // what to do instead
+	// FreeAt is when the call can be made again, and RetryAfterMS how long that is from now.
+	FreeAt       *time.Time `json:"free_at,omitempty"`
+	RetryAfterMS *int64     `json:"retry_after_ms,omitempty"`
+}
+
+// The codes of failures.
+const (
+	codeBlocked = "rule_blocked"
+	codeLimit   = "limit_reached"
+	codeDenied  = "approval_denied"
+	codeExpired = "approval_expired"
+	codeFault   = "rule_error"
+)
+
+// Rule puts together what the rules of a version said of a call by what it shows, and what its checks came to. A judgement without checks is ruled with
+// the zero [Answer].
+func (j Judgement) Rule(version string, a Answer) Ruling {
+	ruling := Ruling{Verdicts: slices.Clone(j.Verdicts)}
+	var stopping, refused []Verdict
+	for _, v := range j.Verdicts {
+		if v.Action == Block {
+			stopping = append(stopping, v)
+		}
+	}
+	for _, met := range a.Met {
+		if met.Check < 0 || met.Check >= len(j.Checks) {
+			continue
+		}
+		check := j.Checks[met.Check]
+		v := j.verdict(version, a, check, met.Seen)
+		ruling.Verdicts = append(ruling.Verdicts, v)
+		switch {
+		case check.Action == Block || met.Seen.NotInTime:
+			stopping = append(stopping, v)
+		case check.Action == Ask && !a.approves(check):
+			refused = append(refused, v)
+		}
+	}
+	switch a.Outcome {
+	case Denied:
+		ruling.Code, stopping = codeDenied, answered(refused)
+	case Expired:
+		ruling.Code, stopping = codeExpired, answered(refused)
+	}
+	switch {
+	case len(stopping) > 0:
+		ruling.stop(version, stopping, a.At)
+	case ruling.Code != "" || a.Outcome == Stopped: // no gate answers so
+		ruling.Code, ruling.Message = codeFault, "A rule (rules "+version+") stopped the call, and it is not known which."
+		ruling.Details = Details{RulesVersion: version}
+	}
+	return ruling
+}
+
+// approves reports whether a person approved what a check asks.
+func (a Answer) approves(c Check) bool {
+	return slices.ContainsFunc(a.Approvals, func(given Approval) bool { return given.Digest == c.Digest })
+}
+
+// answered leaves out questions that are still open. An answer need not have a reason: without any, all are kept.
+func answered(refused []Verdict) []Verdict {
+	with := slices.DeleteFunc(slices.Clone(refused), func(v Verdict) bool { return v.Seen == nil || v.Seen.Reason == "" })
+	if len(with) > 0 {
+		return with
+	}
+	return refused
+}
+
+// stop fails the call for these verdicts.
+func (r *Ruling) stop(version string, stopping []Verdict, now time.Time) {
+	v := deciding(stopping)
+	if r.Code == "" {
+		r.Code = codeBlocked
+		switch {
+		case !slices.ContainsFunc(stopping, func(v Verdict) bool { return !v.Undecided }):
+			r.Code = codeFault
+		case !slices.ContainsFunc(stopping, func(v Verdict) bool { return !v.fullLimit() }):
+			r.Code = codeLimit
+		}
+	}
+	var messages []string
+	for _, v := range stopping {
+		messages = append(messages, v.Message)
+	}
+	r.Message = strings.Join(messages, "\n")
+	details := Details{Rule: v.Rule, RulesVersion: version, Kind: v.Kind, Seen: v.Seen, Do: v.Do}
+	if v.Seen != nil && v.Seen.FreeAt != nil && (r.Code == codeLimit || r.Code == codeBlocked) {
+		wait := max(0, v.Seen.FreeAt.Sub(now)+time.Millisecond-1).Milliseconds()
+		if details.FreeAt = v.Seen.FreeAt; !now.IsZero() {
+			details.RetryAfterMS = &wait
+		}
+	}
+	r.Details = details
+}
+
+// fullLimit reports whether a limit has no room for the call.
+func (v Verdict) fullLimit() bool { return (v.Kind == Count || v.Kind == Sum) && !v.Undecided }
+
+// deciding is the verdict that a failure names: the first that ends at no known time, or else the one that ends last.
+func deciding(stopping []Verdict) Verdict {
+	decided := slices.DeleteFunc(slices.Clone(stopping), func(v Verdict) bool { return v.Undecided })
+	if len(decided) == 0 {
+		return stopping[0]
+	}
+	last := decided[0]
+	for _, v := range decided {
+		if v.Seen == nil || v.Seen.FreeAt == nil {
+			return v
+		}
+		if v.Seen.FreeAt.After(*last.Seen.FreeAt) {
+			last = v
+		}
+	}
+	return last
+}
+
+// policy begins what an agent reads.
+const policy = "This is a policy of the operator, not an error: "
+
+// rulePart names a rule of a version.
+func rulePart(rule, version string) string { return "the rule " + rule + " (rules " + version + ")" }
+
+// verdict is that of a rule that meets a call by what it shows. do is what helps besides what the rule says.
+func (f *facts) verdict(r *Rule, seen, do string) *Verdict {
+	v := &Verdict{Rule: r.Name, Action: Block, Kind: ItsCall, Do: sentences(do, r.Say)}
+	does := " blocks this call of " + f.call.Tool.Name
+	if r.Action == Warn {
+		v.Action, does = Warn, " warns of this call of "+f.call.Tool.Name+", which runs all the same"
+	}
+	v.Message = sentences(policy+rulePart(r.Name, f.judge.set.Version)+does+": "+seen+".", v.Do)
+	return v
+}
+
+// undecided is the verdict of a rule that could not be judged.
+func (f *facts) undecided(r *Rule, why undecided) *Verdict {
+	v := &Verdict{Rule: r.Name, Action: Block, Kind: r.kind(), Do: r.Say, Undecided: true}
+	end := "a call that a rule may stop does not run"
+	if r.Action == Warn {
+		v.Action, v.Undecided, end = Warn, false, "it only warns, so the call runs"
+	}
+	v.Message = sentences("The rule "+r.Name+" (rules "+f.judge.set.Version+") could not be judged: "+string(why)+"; "+end+".", r.Say)
+	return v
+}
+
+// verdict is that of a check that met a call.
+func (j Judgement) verdict(version string, a Answer, c Check, seen Seen) Verdict {
+	r := j.rules[c.Rule]
+	if r == nil { // the checks came from elsewhere
+		r = &Rule{Name: c.Rule}
+	}
+	v := Verdict{Rule: c.Rule, Action: c.Action, Kind: c.Kind, Do: r.Say}
+	if !reflect.ValueOf(seen).IsZero() {
+		v.Seen = &seen
+	}
+	call := "this call"
+	if j.tool != "" {
+		call += " of " + j.tool
+	}
+	about := r.about(&c)
+	switch {
+	case seen.Ended != "":
+		about = seen.Tool + " had ended with " + schema.Show(seen.Ended) + " in this session when this call was made (receipt " + seen.ReceiptID + ")"
+	case len(seen.Receipts) > 0:
+		about += " (receipts " + list(seen.Receipts) + ")"
+	case seen.Total != "":
+		about += "; it is " + string(seen.Total) + " so far, and this call would exceed that"
+	}
+	does := " blocks " + call
+	free := ""
+	switch c.Action {
+	case Warn:
+		does = " warns of " + call + ", which runs all the same"
+	case Ask:
+		does = " asks whether " + call + " may run"
+		about, free = j.asked(r, a, c, seen, about)
+	case Wait:
+		does = " lets " + call + " wait"
+		if seen.NotInTime {
+			does = " blocks " + call
+			about += ", and the next turn is later than a call may wait, " + span(c.AtMostMS)
+		} else if !a.Turn.IsZero() {
+			about += "; it runs at " + moment(a.Turn)
+		}
+	}
+	if seen.FreeAt != nil && (c.Action == Block || seen.NotInTime) {
+		free = "It can be made again at " + moment(*seen.FreeAt) + "."
+		if wait := seen.FreeAt.Sub(a.At); wait > 0 && !a.At.IsZero() {
+			free = "It can be made again in " + (wait + time.Second - 1).Truncate(time.Second).String() + ", at " + moment(*seen.FreeAt) + "."
+		}
+	}
+	v.Message = sentences(policy+rulePart(c.Rule, version)+does+": "+about+".", free, r.Say)
+	return v
+}
+
+// asked says of a rule that asks what became of it.
+func (j Judgement) asked(r *Rule, a Answer, c Check, seen Seen, about string) (string, string) {
+	if i := slices.IndexFunc(a.Approvals, func(given Approval) bool { return given.Digest == c.Digest }); i >= 0 {
+		return about, schema.Cut(a.Approvals[i].By, 200) + " approved it."
+	}
+	switch a.Outcome {
+	case Denied:
+		if seen.Reason != "" {
+			return about, "The answer was no: " + schema.Cut(strings.TrimRight(seen.Reason, ". "), 500) + "."
+		}
+		return about, "The answer was no."
+	case Expired:
+		return about, "Nobody answered within " + span(c.AskMS) + "."
+	}
+	if len(r.Of) > 0 {
+		return about, "Somebody of " + list(r.Of) + " decides."
+	}
+	return about, ""
+}
+
+// about says what a check looks at, and what met a call if it met one, without a value of its input.
+func (r *Rule) about(c *Check) string {
+	switch c.Kind {
+	case Count:
+		if c.Max == "0" {
+			return "it allows no such call"
+		}
+		return "it allows " + number(string(c.Max), "call") + " within " + span(c.WithinMS) + r.apart() + ", which were made"
+	case Sum:
+		pointer := "the amount"
+		if r.Limit != nil {
+			pointer = r.Limit.Sum
+		}
+		return "the sum of " + pointer + " within " + span(c.WithinMS) + r.apart() + " may be at most " + string(c.Max)
+	case Required:
+		tools, within := c.Tools, ""
+		if r.Requires != nil {
+			tools = r.Requires.Tools
+		}
+		if c.WithinMS > 0 {
+			within = " within " + span(c.WithinMS)
+		}
+		return "no call of " + list(tools) + " had succeeded in this session" + within + " before this call was made; make one, and this call again after its receipt"
+	case Afterwards:
+		tools := c.Tools
+		if r.After != nil {
+			tools = r.After.Tools
+		}
+		return "a call of " + list(tools) + " had ended in this session with " + list(c.Ended) + " when this call was made"
+	case FailureRow:
+		return "the last " + number(strconv.Itoa(c.InARow), "call") + r.apart() + " failed, one after another"
+	}
+	return r.conditions()
+}
+
+// conditions says what of the call itself met the rule.
+func (r *Rule) conditions() string {
+	var fields []string
+	if r.When != nil {
+		for part, schemas := range map[string]map[string]*schema.Schema{"input": r.When.Input, "caller": r.When.Caller, "result": r.When.Result, "effects": r.When.Effects} {
+			for name := range maps.Keys(schemas) {
+				fields = append(fields, schema.FieldName([]string{part, name}))
+			}
+		}
+	}
+	slices.Sort(fields)
+	switch {
+	case len(fields) > 0:
+		return "its condition on " + list(fields) + " holds"
+	case r.Unless != nil:
+		return "its exception does not hold"
+	}
+	return "it is for every call of the tool"
+}
+
+// kind is what the rule looks at.
+func (r *Rule) kind() Kind {
+	switch {
+	case r.Limit != nil && r.Limit.Sum != "":
+		return Sum
+	case r.Limit != nil:
+		return Count
+	case r.Requires != nil:
+		return Required
+	case r.After != nil:
+		return Afterwards
+	case r.Failures != nil:
+		return FailureRow
+	}
+	return ItsCall
+}
+
+// apart ends what is counted with what it is counted apart by.
+func (r *Rule) apart() string {
+	if len(r.per()) == 0 {
+		return ""
+	}
+	return " per " + list(r.per())
+}
+
+// sentences joins texts that are not empty.
+func sentences(texts ...string) string {
+	return strings.Join(slices.DeleteFunc(texts, func(text string) bool { return text == "" }), " ")
+}
+
+// list names the first few of several.
+func list(names []string) string {
+	const most = 5
+	if more := len(names) - most; more > 0 {
+		return strings.Join(names[:most], ", ") + " and " + strconv.Itoa(more) + " more"
+	}
+	return strings.Join(names, ", ")
+}
+
+func number(n, of string) string {
+	if n == "1" {
+		return n + " " + of
+	}
+	return n + " " + of + "s"
+}
+
+// span writes a duration as rules do.
+func span(ms int64) string {
+	for _, unit := range []struct {
+		name string
+		ms   int64
+	}{{"d", 86_400_000}, {"h", 3_600_000}, {"m", 60_000}} {
+		if ms%unit.ms == 0 {
+			return strconv.FormatInt(ms/unit.ms, 10) + unit.name
+		}
+	}
+	return strconv.FormatInt(ms/1000, 10) + "s"
+}
+
+func moment(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.999Z07:00") }
