@@ -1,0 +1,325 @@
+package rules
+
+import (
+	"cmp"
+	"encoding/json"
+	"math/big"
+	"slices"
+	"time"
+)
+
+// Memory answers checks as gem.gate does, from what it was told instead of from tables. It is for tests of rules and for replays, and
+// gem.gate is held against it. Its zero value knows of nothing. Only one goroutine may use it at a time.
+type Memory struct {
+	counters  map[string][]place
+	ends      []Ended
+	receipts  map[string]Ended // by call
+	decisions map[string]Decision
+}
+
+// place is a row of a counter.
+type place struct {
+	at     time.Time
+	call   string
+	amount *big.Rat
+}
+
+// MemoryCall is what a [Memory] needs to know of a call that comes to the gate.
+type MemoryCall struct {
+	ID, SessionID, CreatedBy string
+	CreatedAt                time.Time
+}
+
+// Ended says how a call ended.
+type Ended struct {
+	CallID, Tool         string
+	Status               string
+	Code                 string // of a failure
+	ReceiptID            string // empty if it has none, as a cancelled call
+	SessionID, CreatedBy string
+	At                   time.Time // of its receipt, and of its end
+}
+
+// Decision is what came of a question: of somebody who decided, or of nobody in time.
+type Decision struct {
+	Digest  string  // of the question
+	Outcome Outcome // Passed, Denied or Expired
+	By      string
+	Reason  string
+	ID      string // of the call of wait.approval
+	At      time.Time
+}
+
+// Ended tells of the end of a call.
+func (m *Memory) Ended(e Ended) {
+	e.At = micros(e.At)
+	m.ends = append(m.ends, e)
+	if e.ReceiptID == "" {
+		return
+	}
+	if m.receipts == nil {
+		m.receipts = map[string]Ended{}
+	}
+	m.receipts[e.CallID] = e
+}
+
+// Decided tells of a decision.
+func (m *Memory) Decided(d Decision) {
+	d.At = micros(d.At)
+	if m.decisions == nil {
+		m.decisions = map[string]Decision{}
+	}
+	m.decisions[d.Digest] = d
+}
+
+// micros is the time as Postgres keeps it.
+func micros(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
+
+func milliseconds(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
+
+// seen is what a check comes to.
+type seen struct {
+	met     bool
+	Seen    Seen
+	counted bool      // the call has its place already
+	turn    time.Time // of a wait: when there is room; never before now
+}
+
+// Gate answers the checks of a call, and counts the call where it passes them or gets a turn.
+func (m *Memory) Gate(now time.Time, c MemoryCall, checks []Check) Answer {
+	now = micros(now)
+	c.CreatedAt = micros(c.CreatedAt)
+	all := make([]seen, len(checks))
+	for i, check := range checks {
+		all[i] = m.look(now, c, check)
+	}
+	a := Answer{Outcome: m.outcome(now, checks, all), At: now}
+	for i, check := range checks {
+		if d, ok := m.decisions[check.Digest]; ok && check.Digest != "" {
+			switch d.Outcome {
+			case Passed:
+				a.Approvals = append(a.Approvals, Approval{Rule: check.Rule, ID: d.ID, By: d.By, At: d.At, Digest: d.Digest})
+			case Denied:
+				all[i].Seen.Reason = d.Reason
+			}
+		}
+		if all[i].met {
+			a.Met = append(a.Met, Met{Check: i, Seen: all[i].Seen})
+		}
+	}
+	switch a.Outcome {
+	case Passed:
+		for i, check := range checks {
+			if check.Counter != "" && !all[i].counted {
+				m.count(check, c.ID, now)
+			}
+		}
+	case Delayed:
+		for i, check := range checks {
+			if check.Action == Wait && all[i].turn.After(a.Turn) {
+				a.Turn = all[i].turn
+			}
+		}
+		for i, check := range checks {
+			if check.Action == Wait && !all[i].counted {
+				m.count(check, c.ID, a.Turn)
+			}
+		}
+	}
+	return a
+}
+
+// outcome is what the checks come to together: nothing is counted yet.
+func (m *Memory) outcome(now time.Time, checks []Check, all []seen) Outcome {
+	var denied, expired, asked, delayed bool
+	for i, check := range checks {
+		if all[i].met && (check.Action == Block || all[i].Seen.NotInTime) {
+			return Stopped
+		}
+		d, decided := m.decisions[check.Digest]
+		decided = decided && check.Digest != ""
+		denied = denied || decided && d.Outcome == Denied
+		expired = expired || decided && d.Outcome == Expired
+		asked = asked || check.Action == Ask && all[i].met && !decided
+		delayed = delayed || check.Action == Wait && all[i].turn.After(now)
+	}
+	switch {
+	case denied:
+		return Denied
+	case expired:
+		return Expired
+	case asked:
+		return Asked
+	case delayed:
+		return Delayed
+	}
+	return Passed
+}
+
+// count gives a call its place in a check's counter, at a time that never falls.
+func (m *Memory) count(check Check, call string, at time.Time) {
+	if m.counters == nil {
+		m.counters = map[string][]place{}
+	}
+	p := place{at: m.clock(check.Counter, at), call: call}
+	if check.Kind == Sum {
+		p.amount = rat(check.Add)
+	}
+	m.counters[check.Counter] = append(m.counters[check.Counter], p)
+}
+
+// clock is the time of a counter: it never goes back.
+func (m *Memory) clock(counter string, now time.Time) time.Time {
+	if rows := m.counters[counter]; len(rows) > 0 {
+		return latest(now, rows[len(rows)-1].at)
+	}
+	return now
+}
+
+// look answers one check.
+func (m *Memory) look(now time.Time, c MemoryCall, check Check) seen {
+	switch check.Kind {
+	case ItsCall:
+		return seen{met: true}
+	case Required:
+		_, succeeded := m.before(c, check, func(e Ended) bool { return e.Status == "succeeded" })
+		return seen{met: !succeeded}
+	case Afterwards:
+		e, ended := m.before(c, check, func(e Ended) bool { return slices.Contains(check.Ended, e.as()) })
+		if !ended {
+			return seen{}
+		}
+		return seen{met: true, Seen: Seen{Tool: e.Tool, Ended: e.as(), ReceiptID: e.ReceiptID, EndedAt: &e.At}}
+	}
+	for _, row := range m.counters[check.Counter] {
+		if row.call == c.ID { // it was let through, or has its turn
+			s := seen{counted: true, turn: row.at}
+			if check.Action == Wait && row.at.After(now) {
+				s.met, s.Seen.FreeAt = true, &s.turn
+			}
+			return s
+		}
+	}
+	switch at := m.clock(check.Counter, now); check.Kind {
+	case Count:
+		return m.calls(now, at, check)
+	case Sum:
+		return m.sum(at, check)
+	default:
+		return m.failures(at, check)
+	}
+}
+
+// calls looks whether so many calls were let through already.
+func (m *Memory) calls(now, at time.Time, check Check) seen {
+	rows, most := m.counters[check.Counter], int(rat(check.Max).Num().Int64())
+	if most == 0 {
+		return seen{met: true, Seen: Seen{NotInTime: check.Action == Wait}}
+	}
+	free := at
+	if len(rows) >= most {
+		free = latest(at, rows[len(rows)-most].at.Add(milliseconds(check.WithinMS)))
+	}
+	if check.Action == Wait { // its turn is after those of the others
+		if !free.After(now) {
+			return seen{turn: free}
+		}
+		late := free.After(now.Add(milliseconds(check.AtMostMS)))
+		return seen{met: true, turn: free, Seen: Seen{FreeAt: &free, NotInTime: late}}
+	}
+	if !free.After(at) {
+		return seen{}
+	}
+	return seen{met: true, Seen: Seen{FreeAt: &free}}
+}
+
+// sum looks whether the calls of the window leave room for what this one adds.
+func (m *Memory) sum(at time.Time, check Check) seen {
+	within, add, most := milliseconds(check.WithinMS), rat(check.Add), rat(check.Max)
+	rows := m.counters[check.Counter]
+	first := slices.IndexFunc(rows, func(r place) bool { return r.at.Add(within).After(at) })
+	if first < 0 {
+		first = len(rows)
+	}
+	total := new(big.Rat)
+	for _, r := range rows[first:] {
+		total.Add(total, r.amount)
+	}
+	full := func(total *big.Rat) bool { return new(big.Rat).Add(total, add).Cmp(most) > 0 }
+	if !full(total) {
+		return seen{}
+	}
+	s := seen{met: true, Seen: Seen{Total: decimal(total)}}
+	left := new(big.Rat).Set(total)
+	for _, r := range rows[first:] {
+		if left.Sub(left, r.amount); !full(left) {
+			free := r.at.Add(within)
+			s.Seen.FreeAt = &free
+			break
+		}
+	}
+	return s
+}
+
+// failures looks whether the last calls that ended, of those let through, all failed, and rest still.
+func (m *Memory) failures(at time.Time, check Check) seen {
+	rows := m.counters[check.Counter]
+	var receipts []string
+	var last time.Time
+	for _, r := range slices.Backward(rows[max(0, len(rows)-1000):]) {
+		e, ok := m.receipts[r.call]
+		if !ok {
+			continue
+		}
+		if e.Status != "failed" {
+			break
+		}
+		receipts, last = append(receipts, e.ReceiptID), latest(last, e.At)
+		if len(receipts) == check.InARow {
+			break
+		}
+	}
+	free := last.Add(milliseconds(check.RestMS))
+	if len(receipts) < check.InARow || !free.After(at) {
+		return seen{}
+	}
+	return seen{met: true, Seen: Seen{FreeAt: &free, Receipts: receipts}}
+}
+
+// before returns the latest end, in the session of a call and of its caller, that was there when the call was made.
+func (m *Memory) before(c MemoryCall, check Check, fits func(Ended) bool) (last Ended, found bool) {
+	for _, e := range m.ends {
+		switch {
+		case e.SessionID != c.SessionID || e.CreatedBy != c.CreatedBy || !slices.Contains(check.Tools, e.Tool):
+		case e.At.After(c.CreatedAt) || check.WithinMS > 0 && !e.At.Add(milliseconds(check.WithinMS)).After(c.CreatedAt):
+		case fits(e) && (!found || !e.At.Before(last.At)):
+			last, found = e, true
+		}
+	}
+	return last, found
+}
+
+// as is how rules name an end.
+func (e Ended) as() string { return cmp.Or(e.Code, e.Status) }
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// rat reads a number of a check, which is one.
+func rat(n json.Number) *big.Rat {
+	r, ok := new(big.Rat).SetString(string(n))
+	if !ok {
+		return new(big.Rat)
+	}
+	return r
+}
+
+// decimal writes a sum of decimals, which has no more places than they.
+func decimal(r *big.Rat) json.Number {
+	places, _ := r.FloatPrec()
+	return json.Number(r.FloatString(places))
+}
