@@ -77,19 +77,19 @@ func micros(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
 
 func milliseconds(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
-// seen is what a check comes to.
-type seen struct {
+// view is what a check comes to.
+type view struct {
 	met     bool
-	Seen    Seen
+	seen    Seen
 	counted bool      // the call has its place already
-	turn    time.Time // of a wait: when there is room; never before now
+	turn    time.Time // of a wait: when there is room, or its place
 }
 
 // Gate answers the checks of a call, and counts the call where it passes them or gets a turn.
 func (m *Memory) Gate(now time.Time, c MemoryCall, checks []Check) Answer {
 	now = micros(now)
 	c.CreatedAt = micros(c.CreatedAt)
-	all := make([]seen, len(checks))
+	all := make([]view, len(checks))
 	for i, check := range checks {
 		all[i] = m.look(now, c, check)
 	}
@@ -100,11 +100,11 @@ func (m *Memory) Gate(now time.Time, c MemoryCall, checks []Check) Answer {
 			case Passed:
 				a.Approvals = append(a.Approvals, Approval{Rule: check.Rule, ID: d.ID, By: d.By, At: d.At, Digest: d.Digest})
 			case Denied:
-				all[i].Seen.Reason = d.Reason
+				all[i].seen.Reason = d.Reason
 			}
 		}
 		if all[i].met {
-			a.Met = append(a.Met, Met{Check: i, Seen: all[i].Seen})
+			a.Met = append(a.Met, Met{Check: i, Seen: all[i].seen})
 		}
 	}
 	switch a.Outcome {
@@ -130,10 +130,10 @@ func (m *Memory) Gate(now time.Time, c MemoryCall, checks []Check) Answer {
 }
 
 // outcome is what the checks come to together: nothing is counted yet.
-func (m *Memory) outcome(now time.Time, checks []Check, all []seen) Outcome {
+func (m *Memory) outcome(now time.Time, checks []Check, all []view) Outcome {
 	var denied, expired, asked, delayed bool
 	for i, check := range checks {
-		if all[i].met && (check.Action == Block || all[i].Seen.NotInTime) {
+		if all[i].met && (check.Action == Block || all[i].seen.NotInTime) {
 			return Stopped
 		}
 		d, decided := m.decisions[check.Digest]
@@ -177,25 +177,25 @@ func (m *Memory) clock(counter string, now time.Time) time.Time {
 }
 
 // look answers one check.
-func (m *Memory) look(now time.Time, c MemoryCall, check Check) seen {
+func (m *Memory) look(now time.Time, c MemoryCall, check Check) view {
 	switch check.Kind {
 	case ItsCall:
-		return seen{met: true}
+		return view{met: true}
 	case Required:
 		_, succeeded := m.before(c, check, func(e Ended) bool { return e.Status == "succeeded" })
-		return seen{met: !succeeded}
+		return view{met: !succeeded}
 	case Afterwards:
 		e, ended := m.before(c, check, func(e Ended) bool { return slices.Contains(check.Ended, e.as()) })
 		if !ended {
-			return seen{}
+			return view{}
 		}
-		return seen{met: true, Seen: Seen{Tool: e.Tool, Ended: e.as(), ReceiptID: e.ReceiptID, EndedAt: &e.At}}
+		return view{met: true, seen: Seen{Tool: e.Tool, Ended: e.as(), ReceiptID: e.ReceiptID, EndedAt: &e.At}}
 	}
 	for _, row := range m.counters[check.Counter] {
 		if row.call == c.ID { // it was let through, or has its turn
-			s := seen{counted: true, turn: row.at}
+			s := view{counted: true, turn: row.at}
 			if check.Action == Wait && row.at.After(now) {
-				s.met, s.Seen.FreeAt = true, &s.turn
+				s.met, s.seen.FreeAt = true, &s.turn
 			}
 			return s
 		}
@@ -211,10 +211,10 @@ func (m *Memory) look(now time.Time, c MemoryCall, check Check) seen {
 }
 
 // calls looks whether so many calls were let through already.
-func (m *Memory) calls(now, at time.Time, check Check) seen {
+func (m *Memory) calls(now, at time.Time, check Check) view {
 	rows, most := m.counters[check.Counter], int(rat(check.Max).Num().Int64())
 	if most == 0 {
-		return seen{met: true, Seen: Seen{NotInTime: check.Action == Wait}}
+		return view{met: true, seen: Seen{NotInTime: check.Action == Wait}}
 	}
 	free := at
 	if len(rows) >= most {
@@ -222,19 +222,19 @@ func (m *Memory) calls(now, at time.Time, check Check) seen {
 	}
 	if check.Action == Wait { // its turn is after those of the others
 		if !free.After(now) {
-			return seen{turn: free}
+			return view{turn: free}
 		}
 		late := free.After(now.Add(milliseconds(check.AtMostMS)))
-		return seen{met: true, turn: free, Seen: Seen{FreeAt: &free, NotInTime: late}}
+		return view{met: true, turn: free, seen: Seen{FreeAt: &free, NotInTime: late}}
 	}
 	if !free.After(at) {
-		return seen{}
+		return view{}
 	}
-	return seen{met: true, Seen: Seen{FreeAt: &free}}
+	return view{met: true, seen: Seen{FreeAt: &free}}
 }
 
 // sum looks whether the calls of the window leave room for what this one adds.
-func (m *Memory) sum(at time.Time, check Check) seen {
+func (m *Memory) sum(at time.Time, check Check) view {
 	within, add, most := milliseconds(check.WithinMS), rat(check.Add), rat(check.Max)
 	rows := m.counters[check.Counter]
 	first := slices.IndexFunc(rows, func(r place) bool { return r.at.Add(within).After(at) })
@@ -247,14 +247,14 @@ func (m *Memory) sum(at time.Time, check Check) seen {
 	}
 	full := func(total *big.Rat) bool { return new(big.Rat).Add(total, add).Cmp(most) > 0 }
 	if !full(total) {
-		return seen{}
+		return view{}
 	}
-	s := seen{met: true, Seen: Seen{Total: decimal(total)}}
+	s := view{met: true, seen: Seen{Total: decimal(total)}}
 	left := new(big.Rat).Set(total)
 	for _, r := range rows[first:] {
 		if left.Sub(left, r.amount); !full(left) {
 			free := r.at.Add(within)
-			s.Seen.FreeAt = &free
+			s.seen.FreeAt = &free
 			break
 		}
 	}
@@ -262,7 +262,7 @@ func (m *Memory) sum(at time.Time, check Check) seen {
 }
 
 // failures looks whether the last calls that ended, of those let through, all failed, and rest still.
-func (m *Memory) failures(at time.Time, check Check) seen {
+func (m *Memory) failures(at time.Time, check Check) view {
 	rows := m.counters[check.Counter]
 	var receipts []string
 	var last time.Time
@@ -281,9 +281,9 @@ func (m *Memory) failures(at time.Time, check Check) seen {
 	}
 	free := last.Add(milliseconds(check.RestMS))
 	if len(receipts) < check.InARow || !free.After(at) {
-		return seen{}
+		return view{}
 	}
-	return seen{met: true, Seen: Seen{FreeAt: &free, Receipts: receipts}}
+	return view{met: true, seen: Seen{FreeAt: &free, Receipts: receipts}}
 }
 
 // before returns the latest end, in the session of a call and of its caller, that was there when the call was made.
