@@ -13,8 +13,9 @@ import (
 type Memory struct {
 	counters  map[string][]place
 	ends      []Ended
-	receipts  map[string]Ended // by call
-	decisions map[string]Decision
+	receipts  map[string]Ended    // by call, but for cancelled ones
+	decisions map[string]Decision // by digest
+	asked     map[string]bool     // digests of which people were asked
 }
 
 // place is a row of a counter.
@@ -35,7 +36,7 @@ type Ended struct {
 	CallID, Tool         string
 	Status               string
 	Code                 string // of a failure
-	ReceiptID            string // empty if it has none, as a cancelled call
+	ReceiptID            string // empty if it has none
 	SessionID, CreatedBy string
 	At                   time.Time // of its receipt, and of its end
 }
@@ -45,7 +46,7 @@ type Decision struct {
 	Digest  string  // of the question
 	Outcome Outcome // Passed, Denied or Expired
 	By      string
-	Reason  string
+	Reason  string // of what is no approval
 	ID      string // of the call of wait.approval
 	At      time.Time
 }
@@ -54,7 +55,7 @@ type Decision struct {
 func (m *Memory) Ended(e Ended) {
 	e.At = micros(e.At)
 	m.ends = append(m.ends, e)
-	if e.ReceiptID == "" {
+	if e.ReceiptID == "" || e.Code == "cancelled" {
 		return
 	}
 	if m.receipts == nil {
@@ -93,21 +94,23 @@ func (m *Memory) Gate(now time.Time, c MemoryCall, checks []Check) Answer {
 	for i, check := range checks {
 		all[i] = m.look(now, c, check)
 	}
-	a := Answer{Outcome: m.outcome(now, checks, all), At: now}
+	a := Answer{At: now}
 	for i, check := range checks {
-		if d, ok := m.decisions[check.Digest]; ok && check.Digest != "" {
-			switch d.Outcome {
-			case Passed:
-				a.Approvals = append(a.Approvals, Approval{Rule: check.Rule, ID: d.ID, By: d.By, At: d.At, Digest: d.Digest})
-			case Denied:
-				all[i].seen.Reason = d.Reason
-			}
+		d, decided := m.decisions[check.Digest]
+		switch {
+		case check.Digest == "":
+		case decided && d.Outcome == Passed:
+			a.Approvals = append(a.Approvals, Approval{Rule: check.Rule, ID: d.ID, By: d.By, At: d.At, Digest: d.Digest})
+		case decided:
+			all[i].met, all[i].seen.Reason = true, d.Reason
+		case m.asked[check.Digest]:
+			all[i].met = true // whatever it met, people were asked
 		}
 		if all[i].met {
 			a.Met = append(a.Met, Met{Check: i, Seen: all[i].seen})
 		}
 	}
-	switch a.Outcome {
+	switch a.Outcome = m.outcome(checks, all); a.Outcome {
 	case Passed:
 		for i, check := range checks {
 			if check.Counter != "" && !all[i].counted {
@@ -116,8 +119,8 @@ func (m *Memory) Gate(now time.Time, c MemoryCall, checks []Check) Answer {
 		}
 	case Delayed:
 		for i, check := range checks {
-			if check.Action == Wait && all[i].turn.After(a.Turn) {
-				a.Turn = all[i].turn
+			if check.Action == Wait && all[i].met {
+				a.Turn = latest(a.Turn, all[i].turn)
 			}
 		}
 		for i, check := range checks {
@@ -125,33 +128,37 @@ func (m *Memory) Gate(now time.Time, c MemoryCall, checks []Check) Answer {
 				m.count(check, c.ID, a.Turn)
 			}
 		}
+	case Asked:
+		if m.asked == nil {
+			m.asked = map[string]bool{}
+		}
+		for i, check := range checks {
+			if check.Digest != "" && all[i].met {
+				m.asked[check.Digest] = true
+			}
+		}
 	}
 	return a
 }
 
-// outcome is what the checks come to together: nothing is counted yet.
-func (m *Memory) outcome(now time.Time, checks []Check, all []view) Outcome {
-	var denied, expired, asked, delayed bool
+// outcome is what the checks come to together.
+func (m *Memory) outcome(checks []Check, all []view) Outcome {
+	met := map[Outcome]bool{}
 	for i, check := range checks {
-		if all[i].met && (check.Action == Block || all[i].seen.NotInTime) {
+		switch {
+		case !all[i].met:
+		case check.Action == Block || all[i].seen.NotInTime:
 			return Stopped
+		case check.Action == Wait:
+			met[Delayed] = true
+		case check.Action == Ask:
+			met[cmp.Or(m.decisions[check.Digest].Outcome, Asked)] = true
 		}
-		d, decided := m.decisions[check.Digest]
-		decided = decided && check.Digest != ""
-		denied = denied || decided && d.Outcome == Denied
-		expired = expired || decided && d.Outcome == Expired
-		asked = asked || check.Action == Ask && all[i].met && !decided
-		delayed = delayed || check.Action == Wait && all[i].turn.After(now)
 	}
-	switch {
-	case denied:
-		return Denied
-	case expired:
-		return Expired
-	case asked:
-		return Asked
-	case delayed:
-		return Delayed
+	for _, o := range []Outcome{Denied, Expired, Asked, Delayed} {
+		if met[o] {
+			return o
+		}
 	}
 	return Passed
 }
@@ -290,7 +297,7 @@ func (m *Memory) failures(at time.Time, check Check) view {
 func (m *Memory) before(c MemoryCall, check Check, fits func(Ended) bool) (last Ended, found bool) {
 	for _, e := range m.ends {
 		switch {
-		case e.SessionID != c.SessionID || e.CreatedBy != c.CreatedBy || !slices.Contains(check.Tools, e.Tool):
+		case c.SessionID == "" || e.SessionID != c.SessionID || e.CreatedBy != c.CreatedBy || !slices.Contains(check.Tools, e.Tool):
 		case e.At.After(c.CreatedAt) || check.WithinMS > 0 && !e.At.Add(milliseconds(check.WithinMS)).After(c.CreatedAt):
 		case fits(e) && (!found || !e.At.Before(last.At)):
 			last, found = e, true

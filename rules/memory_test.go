@@ -201,6 +201,6 @@ func TestPeopleDecideOnce(t *testing.T) {
 	expect(t, gate(&m, 6, "b", other, count), "stopped; met 0; met 1 free 106")
 	m.Decided(rules.Decision{Digest: "y", Outcome: rules.Denied, Reason: "no", At: after(7)})
 	expect(t, gate(&m, 200, "b", other, count), "denied; met 0 reason no")
-	m.Decided(rules.Decision{Digest: "y", Outcome: rules.Expired, At: after(7)})
-	expect(t, gate(&m, 200, "b", other), "expired; met 0")
+	m.Decided(rules.Decision{Digest: "y", Outcome: rules.Expired, Reason: "expired", At: after(7)})
+	expect(t, gate(&m, 200, "b", other), "expired; met 0 reason expired")
 }
