@@ -231,7 +231,7 @@ func (m *Memory) calls(now, at time.Time, check Check) view {
 		if !free.After(now) {
 			return view{turn: free}
 		}
-		late := free.After(now.Add(milliseconds(check.AtMostMS)))
+		late := check.AtMostMS > 0 && free.After(now.Add(milliseconds(check.AtMostMS)))
 		return view{met: true, turn: free, seen: Seen{FreeAt: &free, NotInTime: late}}
 	}
 	if !free.After(at) {

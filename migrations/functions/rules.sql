@@ -109,6 +109,7 @@ create or replace function gem.look(p_check jsonb, p_call uuid, p_session text, 
   p_again boolean, out met boolean, out seen jsonb, out has boolean, out place bigint, out moment timestamptz, out total numeric,
   out turn timestamptz)
 language plpgsql stable as $$
+#variable_conflict use_variable
 declare
   kind      text     := p_check ->> 'kind';
   line      text     := p_check ->> 'counter';
