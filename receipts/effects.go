@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/rules"
 )
 
 // Effects is what a receipt's effects hold: what the handler recorded, and what became of the call's key.
@@ -11,6 +12,7 @@ type Effects struct {
 	handlers.Effects
 	Idempotency Idempotency `json:"idempotency"`
 	Durable     *Durable    `json:"durable,omitempty"` // of a durable handler that ran
+	Rules       *Rules      `json:"rules,omitempty"`   // of a call that rules met
 }
 
 // Durable is what a receipt's effects say about the journal of a durable handler.
@@ -19,6 +21,14 @@ type Durable struct {
 	Calls int `json:"calls"` // that it made, or could not make
 	// Unread are names in the journal to which the last run did not come, a hundred at most: code that is gone had made them.
 	Unread []string `json:"unread,omitempty"`
+}
+
+// Rules is what a receipt's effects say about the rules that met a call.
+type Rules struct {
+	Version  string          `json:"version"` // of the file of rules
+	Verdicts []rules.Verdict `json:"verdicts"`
+	// Approvals are those that people gave.
+	Approvals []rules.Approval `json:"approvals,omitempty"`
 }
 
 // Idempotency is what a receipt's effects say about the key of its call.

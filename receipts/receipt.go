@@ -35,6 +35,11 @@ const (
 	NotAllowed      Code = "not_allowed"      // the tool is closed to signed-in users, and one of them made the call
 	JournalFull     Code = "journal_full"     // a durable call has made more steps than it may
 	KeyDeadlock     Code = "key_deadlock"     // a call that waits for this one has the same key
+	RuleBlocked     Code = "rule_blocked"     // a rule of the operator blocks it; details {rule, rules_version, kind, seen, do}
+	LimitReached    Code = "limit_reached"    // the same of a limit; details also free_at and retry_after_ms, where they are known
+	ApprovalDenied  Code = "approval_denied"  // a rule asked people, and one of them denied it
+	ApprovalExpired Code = "approval_expired" // a rule asked people, and none decided in time
+	RuleError       Code = "rule_error"       // a rule could not be judged
 	KeyReused       Code = "key_reused"       // the key succeeded before with another input, and the tool refuses that
 )
 

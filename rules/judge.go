@@ -135,6 +135,9 @@ func (j *Judge) JudgeResult(c Call, result, effects json.RawMessage) (verdicts [
 	return verdicts
 }
 
+// OnResult reports whether a rule looks at what handlers of a tool returned and did.
+func (j *Judge) OnResult(tool *registry.Tool) bool { return j != nil && len(j.after[tool.Name]) > 0 }
+
 // BlocksResult names a rule that would block a call of a tool by what its handler did, if there is one. Only what a transactional handler did can be
 // taken back.
 func (s *Set) BlocksResult(tool *registry.Tool) (rule string, blocks bool) {

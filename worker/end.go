@@ -23,7 +23,7 @@ type end struct {
 	outcome receipts.Outcome // of a receipt
 	reason  error            // of a retry, and of a call that is left to recovery
 	misfit  store.Misfit     // of a call that waits for code
-	again   time.Time        // when a retried call may run again: set by write
+	again   time.Time        // when a retried call may run again, set by write, and when a delayed one does
 }
 
 // how names the kinds of ends, in the words of the journal where it has one.
@@ -32,6 +32,7 @@ type how string
 const (
 	receipted      how = "receipt"          // the call gets its receipt
 	retried        how = "retried"          // after a transient error it goes back into the queue, to run again later
+	delayed        how = "delayed"          // a rule gave it a turn: it is in the queue until then
 	released       how = "released"         // the worker stops: it goes back into the queue at once
 	waiting        how = "waiting"          // another call runs with its key, or its handler waits
 	waitingForCode how = "waiting_for_code" // this program cannot go on with it: it waits for another
@@ -46,8 +47,8 @@ func failed(code receipts.Code, message string, details any) *end {
 	return ended(receipts.Failure(code, message, details))
 }
 
-// write carries out an end, and logs it. Every attempt that has begun ends here, with two exceptions: gem.hold_key parks a call
-// whose key is taken, and gem.leave_to leaves one to workers that know its tool.
+// write carries out an end, and logs it. Every attempt that has begun ends here, with three exceptions: gem.hold_key parks a call
+// whose key is taken, gem.gate one that waits for people or for its turn, and gem.leave_to leaves one to workers that know its tool.
 func (a *attempt) write(e *end) *end {
 	if e.how == waitingForCode {
 		e = a.mayWait(e)
@@ -75,6 +76,8 @@ func (a *attempt) write(e *end) *end {
 			a.cause = nil
 			return a.write(ended(a.failure(e.reason)))
 		}
+	case delayed:
+		a.wakeAt(e.again)
 	case released:
 		err = a.persist(context.Background(), "hand the call over", func(ctx context.Context) error {
 			return store.Release(ctx, a.options.Calls, a.Attempt, a.notKept())
@@ -242,6 +245,7 @@ func (a *attempt) final(outcome receipts.Outcome) store.Final {
 			}
 		}
 	}
+	effects.Rules = a.ruling
 	encoded, err := json.Marshal(effects)
 	if err != nil { // it has strings, numbers, and JSON from the input: this cannot happen, and must not cost the receipt
 		encoded = []byte("{}")
@@ -284,9 +288,14 @@ func (a *attempt) putBack(reason error) (again time.Time, err error) {
 		return err
 	})
 	if err == nil && !again.IsZero() {
-		time.AfterFunc(time.Until(again), func() { signal(a.wake) })
+		a.wakeAt(again)
 	}
 	return again, err
+}
+
+// wakeAt lets the loop look for calls when one that this attempt put back may run.
+func (a *attempt) wakeAt(again time.Time) {
+	time.AfterFunc(time.Until(again), func() { signal(a.wake) })
 }
 
 // persist runs a statement until Postgres has done or refused what it says: a connection may break, a server restart, or take
@@ -338,11 +347,15 @@ func (a *attempt) tell(e *end) {
 	}
 	switch e.how {
 	case waiting:
-		fields = append(fields, zap.String("key", a.key))
+		if a.key != "" {
+			fields = append(fields, zap.String("key", a.key))
+		}
 	case waitingForCode:
 		a.log.Warn("the program cannot go on with the call, which waits for one that can", append(fields, zap.String("name", e.misfit.Name),
 			zap.String("error", e.misfit.Message))...)
 		return
+	case delayed:
+		fields = append(fields, zap.Duration("again_in", time.Until(e.again)))
 	case retried:
 		reason := value.Shorten(publicMessage(e.reason), 500)
 		fields = append(fields, zap.Duration("again_in", time.Until(e.again)), zap.String("error", reason))

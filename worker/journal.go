@@ -57,6 +57,9 @@ func (s *steps) take(e store.Event) error {
 	}
 	s.kept.Add(data.effects())
 	switch e.Event {
+	case store.Ruled:
+		s.ruling = new(receipts.Rules)
+		return json.Unmarshal(e.Data, s.ruling)
 	case store.StepBegan, store.StepEnded, store.Called:
 		s.passed(data.Name, e.Seq)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
+	"github.com/gemworker/gem/rules"
 	"go.uber.org/zap"
 )
 
@@ -31,10 +32,12 @@ type attempt struct {
 	key     string // the computed idempotency key; empty for none
 	// inputDiffers: the key succeeded before with another input.
 	inputDiffers bool
-	call         *handlers.Call // what the handler knows, and where it records its effects; nil until it runs
-	tx           *lanes.Tx      // the handler's transaction; nil until the handler runs, and for a durable one
-	steps        *steps         // of a durable handler, and of a call that has steps
-	cause        error          // why the call's context had ended when the last step did; nil if it had not
+	call         *handlers.Call  // what the handler knows, and where it records its effects; nil until it runs
+	tx           *lanes.Tx       // the handler's transaction; nil until the handler runs, and for a durable one
+	steps        *steps          // of a durable handler, and of a call that has steps
+	judged       rules.Judgement // of what the call shows
+	ruling       *receipts.Rules // what the rules said; nil if they said nothing
+	cause        error           // why the call's context had ended when the last step did; nil if it had not
 }
 
 // run is the life of a claimed call on this worker. Each step returns how the attempt ends, or nil if it goes on; run returns
@@ -50,7 +53,13 @@ func (w *Worker) run(c *claimedCall) *end {
 	}
 	end := a.decide(ctx)
 	if end == nil {
+		end = a.judgeCall()
+	}
+	if end == nil {
 		end = a.takeKey(ctx)
+	}
+	if end == nil {
+		end = a.noteRuling(ctx)
 	}
 	if end == nil {
 		end = a.execute(ctx)
@@ -198,8 +207,8 @@ func (a *attempt) leaveUnknown(ctx context.Context) *end {
 		known.Version, value.Shorten(a.Tool, 200), hint), nil)
 }
 
-// takeKey asks for the call's idempotency key, if it has one. The attempt ends if the key has succeeded before, or is held by
-// another call.
+// takeKey asks for the call's idempotency key, if it has one, and for what the rules ask. The attempt ends if the key has succeeded before,
+// or is held by another call, and where the rules end it.
 func (a *attempt) takeKey(ctx context.Context) *end {
 	if a.Steps > 0 { // it has kept its key since its first attempt
 		return nil
@@ -222,19 +231,29 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 		}
 		a.key = key
 	}
-	if a.key == "" {
+	var (
+		held   store.Key
+		ruled  *end
+		err    error
+		refuse = a.tool.Idempotency.OnOtherInput == registry.Refuse
+	)
+	switch {
+	case len(a.judged.Checks) > 0:
+		a.at("before", "gate")
+		held, ruled, err = a.pass(ctx, a.key, a.tool.Idempotency.KeyField, refuse)
+		a.at("after", "gate")
+	case a.key == "":
 		return nil
-	}
-	var held store.Key
-	refuse := a.tool.Idempotency.OnOtherInput == registry.Refuse
-	a.at("before", "key")
-	err := a.persist(ctx, "take the idempotency key", func(ctx context.Context) (err error) {
-		return pgpool.ReadCommitted(ctx, a.options.Calls, func(db pgpool.Querier) (err error) { // it looks twice for a success
-			held, err = store.HoldKey(ctx, db, a.Attempt, a.key, a.tool.Idempotency.KeyField, refuse)
-			return err
+	default:
+		a.at("before", "key")
+		err = a.persist(ctx, "take the idempotency key", func(ctx context.Context) (err error) {
+			return pgpool.ReadCommitted(ctx, a.options.Calls, func(db pgpool.Querier) (err error) { // it looks twice for a success
+				held, err = store.HoldKey(ctx, db, a.Attempt, a.key, a.tool.Idempotency.KeyField, refuse)
+				return err
+			})
 		})
-	})
-	a.at("after", "key")
+		a.at("after", "key")
+	}
 	switch {
 	case err != nil:
 		if end := a.endedBefore(ctx); end != nil {
@@ -255,7 +274,7 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 		a.inputDiffers = held.InputDiffers
 		return ended(receipts.Replay(held.ReceiptID, held.Result))
 	}
-	return nil
+	return ruled
 }
 
 // execute runs the handler, inside a transaction that begins with its first statement. If it succeeds, the transaction is
@@ -277,6 +296,9 @@ func (a *attempt) execute(ctx context.Context) *end {
 	output, err := a.runHandler(ctx)
 	a.at("after", "handler")
 	if err == nil {
+		if end := a.judgeResult(output); end != nil {
+			return end
+		}
 		return ended(receipts.Success(output))
 	}
 	return a.endOf(err, a.rollback())
@@ -300,6 +322,7 @@ func (a *attempt) executeSteps(ctx context.Context) *end {
 	case end != nil:
 		return end
 	case err == nil:
+		a.judgeResult(output)
 		return ended(receipts.Success(output))
 	}
 	return a.endOf(err, nil)

@@ -27,6 +27,7 @@ import (
 	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/registry"
+	"github.com/gemworker/gem/rules"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/metric"
@@ -59,6 +60,8 @@ type Options struct {
 	// Registry has the tools, and Handlers what they do. A tool without a handler ends as not_configured.
 	Registry *registry.Registry
 	Handlers *handlers.Handlers
+	// Rules restrict the calls. Default: none.
+	Rules *rules.Set
 
 	// Name is the first part of the worker's id, before a random suffix. Default: worker.
 	Name string
@@ -97,6 +100,7 @@ type Worker struct {
 	id        string
 	options   Options
 	log       *zap.Logger
+	judge     *rules.Judge // nil without rules
 	lanes     *lanes.Lanes
 	telemetry *telemetry // nil if there is no Tracer and no Meter
 
@@ -168,6 +172,9 @@ func New(o Options) (*Worker, error) {
 		handed:  make(chan func()),
 		running: map[store.Attempt]*claimedCall{},
 	}
+	if o.Rules != nil {
+		w.judge = o.Rules.For(o.Registry)
+	}
 	var err error
 	if w.telemetry, err = newTelemetry(w); err != nil {
 		return nil, fmt.Errorf("worker: set up telemetry: %w", err)
@@ -199,7 +206,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		beside.Go(func() { w.listen(services) })
 	}
 	w.log.Info("worker started", zap.String("worker_id", w.id), zap.Int("concurrency", w.options.Concurrency),
-		zap.String("registry_version", w.options.Registry.Version), zap.Duration("poll_interval", w.options.PollInterval))
+		zap.String("registry_version", w.options.Registry.Version), zap.String("rules_version", w.rulesVersion()), zap.Duration("poll_interval", w.options.PollInterval))
 
 	w.loop(ctx)
 	w.stop()
@@ -220,6 +227,9 @@ func (w *Worker) start(ctx context.Context) error {
 	if err := w.recordRegistry(starting); err != nil {
 		return err
 	}
+	if err := w.checkRules(starting); err != nil {
+		return err
+	}
 	if err := w.register(starting); err != nil {
 		return fmt.Errorf("register the worker: %w", err)
 	}
@@ -232,8 +242,15 @@ func (w *Worker) register(ctx context.Context) error {
 	w.registered.Store(true)
 	return store.StartWorker(ctx, w.options.Control, store.Worker{
 		ID: w.id, Concurrency: w.options.Concurrency, Version: w.options.Version, RegistryVersion: w.options.Registry.Version,
-		DeadAfter: w.options.DeadAfter, Capabilities: w.capabilities(),
+		DeadAfter: w.options.DeadAfter, Capabilities: w.capabilities(), RulesVersion: w.rulesVersion(),
 	})
+}
+
+func (w *Worker) rulesVersion() string {
+	if w.options.Rules == nil {
+		return ""
+	}
+	return w.options.Rules.Version
 }
 
 // capabilities are what a call may need of this worker: that it goes on with the steps of another, and that it knows a tool. A call that needs another capability is not claimed.

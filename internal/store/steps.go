@@ -17,6 +17,7 @@ const (
 	Answered  = "answered"
 	TimedOut  = "timed_out"
 	Parked    = "waiting" // for something else than a key
+	Ruled     = "ruled"   // by the rules, before its first step
 )
 
 // Step is an event of a step.
@@ -56,7 +57,7 @@ const maxResults = 8 << 20
 // Steps returns the events of a call's steps and waits, in order, and those of attempts that ended with effects of steps which were not
 // kept.
 func Steps(ctx context.Context, db DB, callID string) ([]Event, error) {
-	return events(ctx, db, callID, 0, `e.event in ('began', 'step', 'called', 'returned', 'answered', 'timed_out')
+	return events(ctx, db, callID, 0, `e.event in ('began', 'step', 'called', 'returned', 'answered', 'timed_out', 'ruled')
 		or e.event = 'waiting' and e.data ? 'for' or e.event in ('retried', 'released', 'waiting') and e.data ? 'effects'`)
 }
 
@@ -72,7 +73,8 @@ func events(ctx context.Context, db DB, callID string, after int, which string) 
 				sum(pg_column_size(r.result)) over (order by e.seq) as stored
 			from public.core_tool_events e
 			left join public.core_tool_receipts r on e.event = 'returned' and r.call_id = (e.data ->> 'call_id')::uuid
-			where e.call_id = $1 and e.seq > $2 and (`+which+`)) event
+			where e.call_id = $1 and e.seq > $2 and (`+which+`)
+				and coalesce(e.data ->> 'name', e.data -> 'for' ->> 0, '') not like '##%') event -- what the rules ask is not the handler's
 		order by seq`, callID, after, maxResults)
 	if err == nil {
 		var events []Event
