@@ -1,0 +1,262 @@
+package rules
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/big"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gemworker/gem/internal/schema"
+	"github.com/gemworker/gem/registry"
+)
+
+// Check holds the rules against a registry. With a defect a rule would not do what it says, and a worker refuses the file; notes say what is allowed,
+// and may surprise.
+func (s *Set) Check(r *registry.Registry) (defects []Defect, notes []string) {
+	c := &checker{registry: r}
+	for _, rule := range s.rules {
+		c.rule(rule)
+	}
+	return c.defects, c.notes
+}
+
+// checker holds one rule after another against a registry.
+type checker struct {
+	registry *registry.Registry
+	defects  []Defect
+	notes    []string
+
+	on    *Rule
+	tools []*registry.Tool // that it is for
+}
+
+func (c *checker) defect(field, format string, args ...any) {
+	c.defects = append(c.defects, Defect{Part: c.on.Name, Field: schema.Cut(field, 200), Problem: schema.Cut(fmt.Sprintf(format, args...), 500)})
+}
+
+func (c *checker) note(format string, args ...any) {
+	c.notes = append(c.notes, c.on.Name+": "+schema.Cut(fmt.Sprintf(format, args...), 500))
+}
+
+func (c *checker) rule(r *Rule) {
+	c.on, c.tools = r, nil
+	for _, tool := range c.registry.Tools() {
+		if r.isFor(tool) {
+			c.tools = append(c.tools, tool)
+		}
+	}
+	c.matches("tools", r.Tools)
+	c.permissions()
+	switch {
+	case r.Limit != nil:
+		c.per("limit.per", r.Limit.Per)
+		if r.Limit.Sum != "" {
+			c.sum()
+		}
+	case r.Requires != nil && len(r.Requires.Tools) == 1 && r.entry["requires"].(map[string]any)["tool"] != nil:
+		c.match("requires.tool", r.Requires.Tools[0])
+	case r.Requires != nil:
+		c.matches("requires.tools", r.Requires.Tools)
+	case r.After != nil:
+		c.matches("after.tools", r.After.Tools)
+	case r.Failures != nil:
+		c.per("failures.per", r.Failures.Per)
+	}
+	c.condition("when", r.When)
+	c.condition("unless", r.Unless)
+	c.asks()
+	c.session()
+	for _, tool := range c.tools {
+		if strings.HasPrefix(tool.Name, "llm.") {
+			c.note("it is for %s, and the steps of a durable handler are not calls: an agent's own thinking is not looked at", tool.Name)
+			break
+		}
+	}
+}
+
+// matches refuses patterns that stand for no tool.
+func (c *checker) matches(field string, patterns []string) {
+	for i, pattern := range patterns {
+		c.match(field+"["+strconv.Itoa(i)+"]", pattern)
+	}
+}
+
+func (c *checker) match(field, pattern string) {
+	var known []string
+	for _, tool := range c.registry.Tools() {
+		if covers(pattern, tool.Name) {
+			return
+		}
+		domain, _, _ := strings.Cut(tool.Name, ".")
+		known = append(known, domain+".*")
+	}
+	hint := c.registry.DidYouMean(pattern)
+	if strings.HasSuffix(pattern, "*") {
+		hint = schema.DidYouMean(pattern, known)
+	}
+	c.defect(field, "the registry %s has no tool %s%s", c.registry.Version, pattern, cmp.Or(hint, ": remove it, or add the tool to the registry"))
+}
+
+func (c *checker) permissions() {
+	for i, pattern := range c.on.Permissions {
+		known := map[string]bool{}
+		for _, tool := range c.registry.Tools() {
+			for _, permission := range tool.Permissions {
+				verb, _, _ := strings.Cut(permission, ":")
+				known[permission], known[verb+":*"] = true, true
+			}
+		}
+		matches := false
+		for permission := range known {
+			matches = matches || !strings.HasSuffix(permission, "*") && covers(pattern, permission)
+		}
+		if !matches {
+			hint := cmp.Or(schema.DidYouMean(pattern, slices.Sorted(maps.Keys(known))), ": remove it, or add it to a tool of the registry")
+			c.defect("permissions["+strconv.Itoa(i)+"]", "no tool of the registry %s needs %s%s", c.registry.Version, pattern, hint)
+		}
+	}
+}
+
+// condition looks for the fields of the input and the result that a condition names.
+func (c *checker) condition(field string, condition *Condition) {
+	if condition == nil {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(condition.Input)) {
+		c.field(field+"."+schema.FieldName([]string{"input", name}), "input", schema.JoinPointer("", name), inputOf)
+	}
+	for _, name := range slices.Sorted(maps.Keys(condition.Result)) {
+		c.field(field+"."+schema.FieldName([]string{"result", name}), "output", schema.JoinPointer("", name), outputOf)
+	}
+}
+
+func inputOf(t *registry.Tool) json.RawMessage  { return t.InputSchema }
+func outputOf(t *registry.Tool) json.RawMessage { return t.OutputSchema }
+
+func (c *checker) per(field string, per []string) {
+	for i, what := range per {
+		if pointer, ok := strings.CutPrefix(what, "input:"); ok {
+			c.field(field+"["+strconv.Itoa(i)+"]", "input", pointer, inputOf)
+		}
+	}
+}
+
+// field refuses a field that no tool of the rule has, and notes one that some lack. A schema that does not list its properties may have any.
+func (c *checker) field(field, noun, pointer string, of func(*registry.Tool) json.RawMessage) {
+	var lacking, known []string
+	for _, tool := range c.tools {
+		found := find(of(tool), pointer)
+		if found.lacks {
+			lacking = append(lacking, tool.Name)
+			known = append(known, found.known...)
+		}
+	}
+	steps := schema.Tokens(pointer)
+	switch name := steps[len(steps)-1]; {
+	case len(lacking) == 0:
+	case len(lacking) == len(c.tools):
+		c.defect(field, "no tool of the rule has %s in its %s_schema%s", pointer, noun, cmp.Or(schema.DidYouMean(name, known), ": correct it, or describe the field there"))
+	default:
+		c.note("%s: the %s of %s has no %s", field, noun, list(lacking), pointer)
+	}
+}
+
+// sum refuses a sum of what need not be a number of at least 0 in a tool of the rule: such a call could not be judged.
+func (c *checker) sum() {
+	var not, known []string
+	for _, tool := range c.tools {
+		if found := find(tool.InputSchema, c.on.Limit.Sum); !found.required || !found.number() {
+			not = append(not, tool.Name)
+			known = append(known, found.known...)
+		}
+	}
+	if len(not) > 0 {
+		steps := schema.Tokens(c.on.Limit.Sum)
+		hint := cmp.Or(schema.DidYouMean(steps[len(steps)-1], known), `: add it to "required", with "type": "number" and "minimum": 0, or sum another field`)
+		c.defect("limit.sum", "%s is not a required number of at least 0 in the input_schema of %s%s", c.on.Limit.Sum, list(not), hint)
+	}
+}
+
+// found is what a schema says of the value at a pointer.
+type found struct {
+	lacks    bool     // it lists the properties there, and has no such one
+	known    []string // the properties that it lists, where it lacks this one
+	required bool
+	schemas  []map[string]any // that the value must match
+}
+
+// find looks for a pointer in a schema. What only alternatives say is not known.
+func find(text json.RawMessage, pointer string) (f found) {
+	root, err := schema.Decode("the schema", text)
+	if err != nil {
+		return found{}
+	}
+	f = found{required: true, schemas: schema.Conjuncts(root, root)}
+	for _, name := range schema.Tokens(pointer) {
+		var inside []map[string]any
+		var known []string
+		described, required, open, closed := false, false, false, false
+		for _, part := range f.schemas {
+			properties := schema.As[map[string]any](part["properties"])
+			known = slices.AppendSeq(known, maps.Keys(properties))
+			if property, ok := properties[name]; ok {
+				described = true
+				inside = append(inside, schema.Conjuncts(root, property)...)
+			}
+			required = required || slices.Contains(schema.Texts(part["required"]), name)
+			open = open || slices.ContainsFunc(undescribed, func(keyword string) bool { return part[keyword] != nil })
+			closed = closed || part["additionalProperties"] == false
+		}
+		f.required = f.required && required
+		if f.schemas = inside; !described {
+			slices.Sort(known)
+			f.lacks, f.known = !open && (closed || len(known) > 0), known
+			return f
+		}
+	}
+	return f
+}
+
+// undescribed are the keywords beside properties that may describe a property, too.
+var undescribed = []string{"patternProperties", "anyOf", "oneOf", "if", "dependentSchemas", "dependencies", "$dynamicRef", "$recursiveRef", "items", "prefixItems"}
+
+// number reports whether the value is always a number of at least 0.
+func (f found) number() bool {
+	isNumber, least := false, false
+	for _, part := range f.schemas {
+		isNumber = isNumber || part["type"] == "number" || part["type"] == "integer"
+		for _, keyword := range []string{"minimum", "exclusiveMinimum"} {
+			minimum, ok := new(big.Rat).SetString(string(schema.As[json.Number](part[keyword])))
+			least = least || ok && minimum.Sign() >= 0
+		}
+	}
+	return isNumber && least
+}
+
+// asks refuses questions that could not be asked.
+func (c *checker) asks() {
+	if c.on.Action != Ask {
+		return
+	}
+	if _, has := c.registry.Tool("wait.approval"); !has {
+		c.defect("action", "is ask, and the registry %s has no tool wait.approval, with which people are asked: take it over from gem registry show wait.approval", c.registry.Version)
+	}
+	for _, tool := range c.tools {
+		if strings.HasPrefix(tool.Name, "wait.") {
+			c.defect("action", "is ask, and the rule is for %s: nobody is asked whether to ask; name other tools, or another action", tool.Name)
+			return
+		}
+	}
+}
+
+// session notes what another session would get around: a frontend names them as it likes.
+func (c *checker) session() {
+	r := c.on
+	if r.Action != Off && r.Action != Warn && (r.After != nil || slices.Contains(r.per(), "session")) {
+		c.note("it looks at one session, and whoever makes calls may begin another: a session is the frontend's word; per caller, the token's, holds")
+	}
+}
