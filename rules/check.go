@@ -45,7 +45,7 @@ func (c *checker) note(format string, args ...any) {
 func (c *checker) rule(r *Rule) {
 	c.on, c.tools = r, nil
 	for _, tool := range c.registry.Tools() {
-		if r.isFor(tool) {
+		if r.IsFor(tool) {
 			c.tools = append(c.tools, tool)
 		}
 	}

@@ -64,7 +64,7 @@ func (s *Set) For(r *registry.Registry) *Judge {
 			into = j.after
 		}
 		for _, tool := range tools {
-			if rule.isFor(tool) {
+			if rule.IsFor(tool) {
 				into[tool.Name] = append(into[tool.Name], rule)
 			}
 		}
@@ -142,7 +142,7 @@ func (j *Judge) OnResult(tool *registry.Tool) bool { return j != nil && len(j.af
 // taken back.
 func (s *Set) BlocksResult(tool *registry.Tool) (rule string, blocks bool) {
 	for _, r := range s.rules {
-		if r.Action == Block && r.onResult() && r.isFor(tool) {
+		if r.Action == Block && r.onResult() && r.IsFor(tool) {
 			return r.Name, true
 		}
 	}

@@ -327,8 +327,8 @@ func (r *Rule) onResult() bool {
 
 func (c *Condition) onResult() bool { return c != nil && len(c.Result)+len(c.Effects) > 0 }
 
-// isFor reports whether the rule is for a tool.
-func (r *Rule) isFor(tool *registry.Tool) bool {
+// IsFor reports whether the rule is for a tool, by its name or its permissions.
+func (r *Rule) IsFor(tool *registry.Tool) bool {
 	return slices.ContainsFunc(r.Tools, func(pattern string) bool { return covers(pattern, tool.Name) }) ||
 		slices.ContainsFunc(r.Permissions, func(pattern string) bool {
 			return slices.ContainsFunc(tool.Permissions, func(permission string) bool { return covers(pattern, permission) })

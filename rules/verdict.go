@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"maps"
 	"reflect"
 	"slices"
@@ -280,15 +281,7 @@ func (r *Rule) about(c *Check) string {
 
 // conditions says what of the call itself met the rule.
 func (r *Rule) conditions() string {
-	var fields []string
-	if r.When != nil {
-		for part, schemas := range map[string]map[string]*schema.Schema{"input": r.When.Input, "caller": r.When.Caller, "result": r.When.Result, "effects": r.When.Effects} {
-			for name := range maps.Keys(schemas) {
-				fields = append(fields, schema.FieldName([]string{part, name}))
-			}
-		}
-	}
-	slices.Sort(fields)
+	fields := r.When.fields()
 	switch {
 	case len(fields) > 0:
 		return "its condition on " + list(fields) + " holds"
@@ -296,6 +289,44 @@ func (r *Rule) conditions() string {
 		return "its exception does not hold"
 	}
 	return "it is for every call of the tool"
+}
+
+// fields names those of a condition, sorted.
+func (c *Condition) fields() (all []string) {
+	if c == nil {
+		return nil
+	}
+	for part, schemas := range map[string]map[string]*schema.Schema{"input": c.Input, "caller": c.Caller, "result": c.Result, "effects": c.Effects} {
+		for name := range maps.Keys(schemas) {
+			all = append(all, schema.FieldName([]string{part, name}))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// LooksAt says in a few words what the rule looks at.
+func (r *Rule) LooksAt() string {
+	var words []string
+	switch {
+	case r.Limit != nil && r.Limit.Sum != "":
+		words = append(words, "a sum of "+string(r.Limit.Max)+" at "+r.Limit.Sum+" in "+span(r.Limit.Within.Milliseconds())+r.apart())
+	case r.Limit != nil:
+		words = append(words, number(string(r.Limit.Max), "call")+" in "+span(r.Limit.Within.Milliseconds())+r.apart())
+	case r.Requires != nil:
+		words = append(words, "requires "+list(r.Requires.Tools))
+	case r.After != nil:
+		words = append(words, "after "+list(r.After.Tools)+" "+list(r.After.Ended))
+	case r.Failures != nil:
+		words = append(words, number(strconv.Itoa(r.Failures.InARow), "failure")+" in a row"+r.apart()+", for "+span(r.Failures.Rest.Milliseconds()))
+	}
+	if fields := r.When.fields(); len(fields) > 0 {
+		words = append(words, "when "+list(fields))
+	}
+	if fields := r.Unless.fields(); len(fields) > 0 {
+		words = append(words, "unless "+list(fields))
+	}
+	return cmp.Or(strings.Join(words, "; "), "every call")
 }
 
 // kind is what the rule looks at.

@@ -12,6 +12,7 @@ import (
 	"github.com/gemworker/gem/internal/telemetry"
 	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/registry"
+	"github.com/gemworker/gem/rules"
 	"github.com/gemworker/gem/worker"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
@@ -28,8 +29,9 @@ type setup struct {
 	// configuration, so that no tool reaches anything outside, and nothing is traced or measured.
 	isolated bool
 
-	registry  *registry.Registry // filled in by prepare, like the two below
+	registry  *registry.Registry // filled in by prepare, like the three below
 	from      string             // where the registry comes from
+	rules     *rules.Set         // nil for none
 	telemetry *telemetry.Telemetry
 	pools     []*pgxpool.Pool // filled in by connect, like the one below
 	listenURL string
@@ -53,6 +55,9 @@ func (s *setup) prepare(ctx context.Context) (err error) {
 	if without != "" {
 		s.log.Warn(without)
 	}
+	if err := s.prepareRules(); err != nil {
+		return usageError{err}
+	}
 	if err := handlers.Configure(lookup, s.program.domains()...); err != nil {
 		return err
 	}
@@ -65,6 +70,25 @@ func (s *setup) prepare(ctx context.Context) (err error) {
 		return usageError{err}
 	}
 	return nil
+}
+
+// prepareRules loads the rules, if there are any. An isolated worker has none.
+func (s *setup) prepareRules() (err error) {
+	if s.isolated {
+		return nil
+	}
+	var from string
+	if s.rules, from, err = s.program.loadRules(os.Getenv("TOOLS_RULES")); err != nil {
+		return err
+	}
+	if s.rules == nil {
+		s.log.Info("no rules")
+		return nil
+	}
+	s.log.Info("rules loaded", zap.String("from", from), zap.String("version", s.rules.Version), zap.Int("rules", len(s.rules.Rules())),
+		zap.String("sha256", s.rules.SHA256()))
+	_, err = s.program.rulesFit(s.rules, s.registry)
+	return err
 }
 
 // connect opens the connections and makes the worker, without starting it.

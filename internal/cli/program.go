@@ -22,6 +22,7 @@ type Program struct {
 	Domains    []any
 	Registry   []byte
 	Migrations fs.FS
+	Rules      []byte
 
 	// Version and Commit are what the build was told; empty for what the Go command recorded.
 	Version, Commit string

@@ -13,10 +13,11 @@ import (
 func versionCommand(p *Program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print the version and the commit of this program, and its registry",
+		Short: "Print the version and the commit of this program, its registry and its rules",
 		Long: `
 A worker records the version in core_workers, and its log begins with it. The
-registry is the one that a worker would load here, with where it comes from.`,
+registry and the rules are those that a worker would load here, with where they
+come from.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return printVersion(p, cmd) },
 	}
 }
@@ -35,8 +36,17 @@ func printVersion(p *Program, cmd *cobra.Command) error {
 	if err != nil {
 		return usageError{err}
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "registry %s, %s (%s)\n", reg.Version, count(len(reg.Tools()), "tool"), from)
-	return err
+	fmt.Fprintf(cmd.OutOrStdout(), "registry %s, %s (%s)\n", reg.Version, count(len(reg.Tools()), "tool"), from)
+	set, from, err := p.loadRules(os.Getenv("TOOLS_RULES"))
+	switch {
+	case err != nil:
+		return usageError{err}
+	case set == nil:
+		fmt.Fprintln(cmd.OutOrStdout(), "no rules")
+	default:
+		fmt.Fprintf(cmd.OutOrStdout(), "rules %s, %s (%s)\n", set.Version, count(len(set.Rules()), "rule"), from)
+	}
+	return nil
 }
 
 // version returns the version, dev when nobody knows it, and the commit, which may be empty.

@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/registry"
+	"github.com/gemworker/gem/rules"
+	"github.com/spf13/cobra"
+)
+
+func rulesCommand(p *Program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rules",
+		Short: "Check the rules for calls, or list them by tool",
+		Long: `
+Rules restrict calls: they warn, let a call wait, ask a person, or block it.
+The commands read FILE; without it what TOOLS_RULES names or holds, then
+rules.json in the working directory, then the rules that are built into this
+program, if there are any. They hold them against the registry that a worker
+would load here. Neither needs a database.`,
+		Example: "  gem rules list\n  gem rules check rules.json",
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.AddCommand(rulesCheckCommand(p), rulesListCommand(p))
+	return cmd
+}
+
+func rulesCheckCommand(p *Program) *cobra.Command {
+	var against string
+	cmd := &cobra.Command{
+		Use:   "check [FILE]",
+		Short: "Check rules, and print every fault",
+		Long: `
+The exit code is 0 for rules that a worker of this program would take, otherwise
+1: what they name must be in the registry, and a rule that blocks by what a
+handler did needs one that is transactional. A note names what is allowed and
+may surprise. With --against the rules are compared with those of an earlier
+file: what was added, removed and changed is printed, and other contents under
+the same version are refused, as a worker refuses them.`,
+		Example: "  gem rules check\n  git show main:rules.json > old.json && gem rules check --against old.json",
+		Args:    takes("at most one file", 0, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			set, from, err := p.chosenRules(args)
+			if err != nil {
+				return err
+			}
+			r, _, err := p.chosenRegistry(nil)
+			if err != nil {
+				return err
+			}
+			notes, err := p.rulesFit(set, r)
+			for _, note := range notes {
+				fmt.Fprintln(cmd.ErrOrStderr(), "note:", note)
+			}
+			if err != nil {
+				return err
+			}
+			said := []string{fmt.Sprintf("ok: %s, version %s (%s)", count(len(set.Rules()), "rule"), set.Version, from)}
+			if against != "" {
+				old, err := rules.ReadFile(against)
+				if err != nil {
+					return fmt.Errorf("--against: %w", err)
+				}
+				if err := rules.CheckUpgrade(old, set); err != nil {
+					return err
+				}
+				said = append(said, rules.Compare(old, set)...)
+				if len(said) == 1 {
+					said = append(said, "no rule was changed against "+against)
+				}
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.Join(said, "\n"))
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&against, "against", "", "an earlier rules `file` to compare with")
+	return cmd
+}
+
+func rulesListCommand(p *Program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list [FILE]",
+		Short: "List the tools, and the rules for each",
+		Long: `
+A line for each tool and rule: the rule's action, and what it looks at. Tools
+without rules are not listed.`,
+		Args: takes("at most one file", 0, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			set, _, err := p.chosenRules(args)
+			if err != nil {
+				return err
+			}
+			r, _, err := p.chosenRegistry(nil)
+			if err != nil {
+				return err
+			}
+			rows := [][]string{{"TOOL", "RULE", "ACTION", "LOOKS AT"}}
+			for _, tool := range r.Tools() {
+				for _, rule := range set.Rules() {
+					if rule.IsFor(tool) {
+						rows = append(rows, []string{tool.Name, rule.Name, string(rule.Action), rule.LooksAt()})
+					}
+				}
+			}
+			return table(cmd.OutOrStdout(), rows)
+		},
+	}
+}
+
+// loadRules reads the rules that chosen (TOOLS_RULES) names or holds, those in the working directory, or the program's own, in
+// this order. from says which it was. Without any there are none, which is no error.
+func (p *Program) loadRules(chosen string) (set *rules.Set, from string, err error) {
+	const file = "rules.json"
+	if chosen = strings.TrimSpace(chosen); chosen == "" {
+		if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+			chosen = file
+		}
+	}
+	contents, from := p.Rules, "built in"
+	switch {
+	case strings.HasPrefix(chosen, "{"):
+		contents, from = []byte(chosen), "the JSON of TOOLS_RULES"
+	case chosen != "":
+		set, err = rules.ReadFile(chosen)
+		return set, chosen, err
+	case len(contents) == 0:
+		return nil, "none", nil
+	}
+	if set, err = rules.Parse(contents); err != nil {
+		err = fmt.Errorf("the rules (%s) are refused:\n%w", from, err)
+	}
+	return set, from, err
+}
+
+// chosenRules loads the file of the arguments, or the rules that a worker would load here, of which there must be some.
+func (p *Program) chosenRules(args []string) (*rules.Set, string, error) {
+	set, from, err := p.loadRules(cmp.Or(strings.Join(args, ""), os.Getenv("TOOLS_RULES")))
+	if err == nil && set == nil {
+		err = errors.New("there are no rules here: name a FILE, set TOOLS_RULES, or write them into rules.json")
+	}
+	return set, from, err
+}
+
+// rulesFit holds the rules against the registry and the program's handlers. The error has a line for each defect.
+func (p *Program) rulesFit(set *rules.Set, r *registry.Registry) (notes []string, err error) {
+	bound, err := handlers.Bind(p.domains()...)
+	if err != nil {
+		return nil, err
+	}
+	defects, notes := set.Check(r)
+	for _, tool := range r.Tools() {
+		rule, blocks := set.BlocksResult(tool)
+		if handler, ok := bound.For(tool.Name); blocks && ok && !handler.Transactional {
+			defects = append(defects, rules.Defect{Part: rule, Field: "action", Problem: fmt.Sprintf("is block, and what %s did cannot be taken back, since its handler %s is not transactional: "+
+				"write warn, name other tools, or look at the input", tool.Name, handler.Func)})
+		}
+	}
+	if len(defects) > 0 {
+		return notes, fmt.Errorf("the rules do not fit the registry and the program:\n%w", &rules.InvalidError{Defects: defects})
+	}
+	return notes, nil
+}
