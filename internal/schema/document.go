@@ -3,6 +3,8 @@ package schema
 import (
 	"errors"
 	"sync"
+
+	"github.com/santhosh-tekuri/jsonschema/v5"
 )
 
 // Document is a JSON text that was read once, and is asked of many schemas.
@@ -44,26 +46,22 @@ func (s *Schema) Fits(d Document) (fits, decided bool) {
 			fits, decided = false, false
 		}
 	}()
-	cost := meter{prices: s.prices, light: true}
-	cost.apply(s.compiled, d.value, spot{})
-	var faults []Fault
-	left := cost.spent()
-	if !left {
-		faults, left = s.decide(d.value, d.levels, false)
-	}
-	if left {
+	fits, decided = s.fits(d, false)
+	if !decided {
 		heavy.Lock()
 		defer heavy.Unlock()
-		cost = meter{prices: s.prices}
-		if cost.apply(s.compiled, d.value, spot{}); cost.spent() {
-			return false, false
-		}
-		faults, _ = s.decide(d.value, d.levels, true)
+		fits, decided = s.fits(d, true)
 	}
-	for _, f := range faults {
-		if f.Path == "" && (f.Keyword == "size" || f.Keyword == "schema") {
-			return false, false
-		}
+	return fits, decided
+}
+
+// fits decides, if alone is false, only what costs little.
+func (s *Schema) fits(d Document, alone bool) (fits, decided bool) {
+	cost := meter{prices: s.prices, light: !alone}
+	if cost.apply(s.compiled, d.value, spot{}); cost.spent() {
+		return false, false
 	}
-	return len(faults) == 0, true
+	err := s.validate(d.value, d.levels, alone)
+	var invalid *jsonschema.ValidationError
+	return err == nil, err == nil || errors.As(err, &invalid)
 }

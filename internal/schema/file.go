@@ -67,8 +67,11 @@ func (s *Schema) advice(doc any, f finding) string {
 	switch f.keyword {
 	case "additionalProperties":
 		known := slices.Sorted(maps.Keys(s.beside(f.at, "properties")))
-		text = "unknown field" + cmp.Or(DidYouMean(name, known),
-			": remove it, or begin its name with x- to keep it as a note; known fields are "+strings.Join(known, ", "))
+		remedy := ": remove it"
+		if _, notes := s.beside(f.at, "patternProperties")["^x-"]; notes {
+			remedy += ", or begin its name with x- to keep it as a note"
+		}
+		text = "unknown field" + cmp.Or(DidYouMean(name, known), remedy+"; known fields are "+strings.Join(known, ", "))
 	case "required":
 		about = JoinPointer(about+"/properties", name)
 		text = "is missing"

@@ -95,7 +95,8 @@ func (s *Schema) tooExpensive() []Fault {
 	return []Fault{newFault("", "size", s.noun+" is too expensive to check against the schema of its tool: send less, or nest it less")}
 }
 
-func (s *Schema) decide(doc any, levels int, alone bool) (faults []Fault, left bool) {
+// validate lets the library decide, within the steps that a document of so many levels may take.
+func (s *Schema) validate(doc any, levels int, alone bool) error {
 	if s.budget != nil {
 		s.budget.Lock()
 		defer s.budget.Unlock()
@@ -104,7 +105,11 @@ func (s *Schema) decide(doc any, levels int, alone bool) (faults []Fault, left b
 			s.budget.left /= lightShare
 		}
 	}
-	err := s.compiled.Validate(doc)
+	return s.compiled.Validate(doc)
+}
+
+func (s *Schema) decide(doc any, levels int, alone bool) (faults []Fault, left bool) {
+	err := s.validate(doc, levels, alone)
 	var invalid *jsonschema.ValidationError
 	switch {
 	case err == nil:
