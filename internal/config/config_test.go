@@ -244,7 +244,7 @@ func TestEveryVariableIsDescribed(t *testing.T) {
 			t.Errorf("%s is not secret", v.Name)
 		}
 	}
-	if len(seen) != 11 {
+	if len(seen) != 12 {
 		t.Errorf("%d variables", len(seen))
 	}
 }
