@@ -121,7 +121,7 @@ func (f *facts) question(r *Rule, c *Check) undecided {
 	if r.Say != "" {
 		text += " " + r.Say
 	}
-	var input any = doc.Value()
+	input := doc.Value()
 	if len(f.call.Input) > maxShown {
 		input = map[string]any{}
 		text += " Its input is too large to be shown here: read it in the call " + f.call.ID + "."

@@ -17,7 +17,7 @@ import (
 // Check holds the rules against a registry. With a defect a rule would not do what it says, and a worker refuses the file; notes say what is allowed,
 // and may surprise.
 func (s *Set) Check(r *registry.Registry) (defects []Defect, notes []string) {
-	c := &checker{registry: r}
+	c := &checker{registry: r, read: map[string]any{}}
 	for _, rule := range s.rules {
 		c.rule(rule)
 	}
@@ -29,6 +29,7 @@ type checker struct {
 	registry *registry.Registry
 	defects  []Defect
 	notes    []string
+	read     map[string]any // schemas, by their tool and noun
 
 	on    *Rule
 	tools []*registry.Tool // that it is for
@@ -127,29 +128,26 @@ func (c *checker) condition(field string, condition *Condition) {
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(condition.Input)) {
-		c.field(field+"."+schema.FieldName([]string{"input", name}), "input", schema.JoinPointer("", name), inputOf)
+		c.field(field+"."+schema.FieldName([]string{"input", name}), "input", schema.JoinPointer("", name))
 	}
 	for _, name := range slices.Sorted(maps.Keys(condition.Result)) {
-		c.field(field+"."+schema.FieldName([]string{"result", name}), "output", schema.JoinPointer("", name), outputOf)
+		c.field(field+"."+schema.FieldName([]string{"result", name}), "output", schema.JoinPointer("", name))
 	}
 }
-
-func inputOf(t *registry.Tool) json.RawMessage  { return t.InputSchema }
-func outputOf(t *registry.Tool) json.RawMessage { return t.OutputSchema }
 
 func (c *checker) per(field string, per []string) {
 	for i, what := range per {
 		if pointer, ok := strings.CutPrefix(what, "input:"); ok {
-			c.field(field+"["+strconv.Itoa(i)+"]", "input", pointer, inputOf)
+			c.field(field+"["+strconv.Itoa(i)+"]", "input", pointer)
 		}
 	}
 }
 
 // field refuses a field that no tool of the rule has, and notes one that some lack. A schema that does not list its properties may have any.
-func (c *checker) field(field, noun, pointer string, of func(*registry.Tool) json.RawMessage) {
+func (c *checker) field(field, noun, pointer string) {
 	var lacking, known []string
 	for _, tool := range c.tools {
-		found := find(of(tool), pointer)
+		found := c.find(tool, noun, pointer)
 		if found.lacks {
 			lacking = append(lacking, tool.Name)
 			known = append(known, found.known...)
@@ -169,7 +167,7 @@ func (c *checker) field(field, noun, pointer string, of func(*registry.Tool) jso
 func (c *checker) sum() {
 	var not, known []string
 	for _, tool := range c.tools {
-		if found := find(tool.InputSchema, c.on.Limit.Sum); !found.required || !found.number() {
+		if found := c.find(tool, "input", c.on.Limit.Sum); !found.required || !found.number() {
 			not = append(not, tool.Name)
 			known = append(known, found.known...)
 		}
@@ -189,12 +187,24 @@ type found struct {
 	schemas  []map[string]any // that the value must match
 }
 
-// find looks for a pointer in a schema. What only alternatives say is not known.
-func find(text json.RawMessage, pointer string) (f found) {
-	root, err := schema.Decode("the schema", text)
-	if err != nil {
-		return found{}
+// schema is that of a tool's input or output.
+func (c *checker) schema(tool *registry.Tool, noun string) any {
+	key := noun + " " + tool.Name
+	root, known := c.read[key]
+	if !known {
+		text := tool.InputSchema
+		if noun == "output" {
+			text = tool.OutputSchema
+		}
+		root, _ = schema.Decode("the schema", text) // which the registry has read
+		c.read[key] = root
 	}
+	return root
+}
+
+// find looks for a pointer in a schema. What only alternatives say is not known.
+func (c *checker) find(tool *registry.Tool, noun, pointer string) (f found) {
+	root := c.schema(tool, noun)
 	f = found{required: true, schemas: schema.Conjuncts(root, root)}
 	for _, name := range schema.Tokens(pointer) {
 		var inside []map[string]any
