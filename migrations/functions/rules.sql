@@ -185,7 +185,7 @@ begin
   elsif kind = 'failures' then
     select f.receipts, f.latest + ((p_check ->> 'rest_ms') || ' milliseconds')::interval as until into past
     from gem.failed_in_a_row(line, p_call, (p_check ->> 'in_a_row')::integer) f;
-    met := coalesce(past.until > p_at, false);
+    met := coalesce(past.until > moment, false);
     if met then
       free_at := past.until;
       seen := jsonb_build_object('receipts', past.receipts);
@@ -270,7 +270,8 @@ begin
         approvals := approvals || jsonb_build_object('rule', this ->> 'rule', 'id', answer.id, 'by', answer.result ->> 'by',
           'at', answer.result ->> 'at', 'digest', this ->> 'digest');
       else -- a question that failed has no answer
-        no := case when coalesce(answer.status = 'succeeded' and answer.reason = 'expired' and not answer.result ? 'by', false) and no is null
+        no := case when coalesce(answer.status = 'succeeded' and answer.reason = 'expired' and not answer.result ? 'by', false)
+            and no is distinct from 'denied'
           then 'expired' else 'denied' end;
         sees.met := true;
         sees.seen := coalesce(sees.seen, '{}') || jsonb_strip_nulls(jsonb_build_object('reason',
