@@ -136,7 +136,7 @@ func (h *history) checks(rt *rapid.T, c *gatedCall) (checks []rules.Check) {
 			k.WithinMS = rapid.SampledFrom([]int64{0, 0, 20, 200}).Draw(rt, "within")
 		}
 		if k.Kind == rules.Afterwards {
-			k.Ended = rapid.SampledFrom([][]string{{"succeeded"}, {"not_configured", "succeeded"}, {"rule_blocked", "x"}}).Draw(rt, "ended")
+			k.Ended = rapid.SampledFrom([][]string{{"succeeded"}, {"not_configured", "succeeded"}, {"rule_blocked", "x"}, {"failed"}}).Draw(rt, "ended")
 		}
 		if k.Kind == rules.Count || k.Kind == rules.Sum || k.Kind == rules.FailureRow {
 			k.Counter = fmt.Sprintf("%s/%s%s %s %d", k.Rule, k.Kind, word, h.name, rapid.IntRange(0, 1).Draw(rt, "scope"))

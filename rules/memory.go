@@ -192,7 +192,9 @@ func (m *Memory) look(now time.Time, c MemoryCall, check Check) view {
 		_, succeeded := m.before(c, check, func(e Ended) bool { return e.Status == "succeeded" })
 		return view{met: !succeeded}
 	case Afterwards:
-		e, ended := m.before(c, check, func(e Ended) bool { return slices.Contains(check.Ended, e.as()) })
+		e, ended := m.before(c, check, func(e Ended) bool {
+			return slices.Contains(check.Ended, e.as()) || slices.Contains(check.Ended, e.Status)
+		})
 		if !ended {
 			return view{}
 		}

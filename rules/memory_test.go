@@ -166,6 +166,8 @@ func TestSequencesAreJudgedAsOfWhenTheCallWasMade(t *testing.T) {
 	expect(t, gate(&m, 150, "a", needs), "stopped; met 0")
 	m.Ended(ended("3", "pay", "failed", "approval_denied", 70))
 	expect(t, gate(&m, 200, "a", not), "stopped; met 0 pay approval_denied r3 70")
+	failed := rules.Check{Rule: "f", Action: rules.Warn, Kind: rules.Afterwards, Tools: []string{"pay"}, Ended: []string{"failed"}}
+	expect(t, gate(&m, 200, "b", failed), "run; met 0 pay approval_denied r3 70") // whatever the code
 	other := rules.MemoryCall{ID: "o", SessionID: "s", CreatedBy: "another", CreatedAt: after(100)}
 	expect(t, said(m.Gate(after(100), other, []rules.Check{needs, not})), "stopped; met 0")
 }

@@ -41,8 +41,37 @@ begin
 end
 $$;
 
+-- The error codes with which calls of a tool have failed in a session. It steps from one to the next in the index of sessions, however many calls there are.
+create or replace function gem.codes_in_session(p_session text, p_created_by text, p_tool text) returns text[]
+language plpgsql stable
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+  set jit = off
+as $$
+declare
+  codes text[] := '{}';
+  last  text   := '';
+begin
+  loop
+    if p_created_by is null then
+      select coalesce(c.error ->> 'error_code', c.status) into last from public.core_tool_calls c
+      where c.session_id = p_session and c.created_by is null and c.tool_name = p_tool and coalesce(c.error ->> 'error_code', c.status) > last
+        and c.status in ('succeeded', 'failed', 'not_configured')
+      order by coalesce(c.error ->> 'error_code', c.status) limit 1;
+    else
+      select coalesce(c.error ->> 'error_code', c.status) into last from public.core_tool_calls c
+      where c.session_id = p_session and c.created_by = p_created_by and c.tool_name = p_tool and coalesce(c.error ->> 'error_code', c.status) > last
+        and c.status in ('succeeded', 'failed', 'not_configured')
+      order by coalesce(c.error ->> 'error_code', c.status) limit 1;
+    end if;
+    exit when not found;
+    codes := codes || last;
+  end loop;
+  return array_remove(array_remove(codes, 'succeeded'), 'not_configured');
+end
+$$;
+
 -- The last of a session's calls that ended, from one time to another, with one of these tools in one of these ways: statuses, and the
--- error codes of failures.
+-- error codes of failures. failed stands for all of these codes.
 create or replace function gem.ended_in_session(p_session text, p_created_by text, p_tools text[], p_ended text[], p_from timestamptz,
   p_upto timestamptz, out id uuid, out tool text, out ended text, out ended_at timestamptz)
 language plpgsql stable
@@ -55,7 +84,7 @@ declare
   way   text;
 begin
   foreach this in array p_tools loop
-    foreach way in array p_ended loop
+    foreach way in array case when 'failed' = any (p_ended) then p_ended || gem.codes_in_session(p_session, p_created_by, this) else p_ended end loop
       if p_created_by is null then
         select c.id, c.updated_at into one from public.core_tool_calls c
         where c.session_id = p_session and c.created_by is null and c.tool_name = this and coalesce(c.error ->> 'error_code', c.status) = way
