@@ -380,12 +380,12 @@ func span(ms int64) string {
 	for _, unit := range []struct {
 		name string
 		ms   int64
-	}{{"d", 86_400_000}, {"h", 3_600_000}, {"m", 60_000}} {
+	}{{"d", 86_400_000}, {"h", 3_600_000}, {"m", 60_000}, {"s", 1000}} {
 		if ms%unit.ms == 0 {
 			return strconv.FormatInt(ms/unit.ms, 10) + unit.name
 		}
 	}
-	return strconv.FormatInt(ms/1000, 10) + "s"
+	return strconv.FormatInt(ms, 10) + "ms"
 }
 
 func moment(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.999Z07:00") }
