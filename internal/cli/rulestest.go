@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/gemworker/gem/rules"
+	"github.com/spf13/cobra"
+)
+
+func rulesTestCommand(p *Program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "test FILE...",
+		Short: "Play sequences of calls, and compare what the rules make of them",
+		Long: `
+A FILE names its rules, or holds them, and has sequences of steps:
+
+  {"rules": "rules.json", "sequences": [{"name": "one SMS a day", "steps": [
+    {"call": {"tool": "comms.send_sms", "input": {"to": "+1"}}, "expect": "run"},
+    {"at": "10s", "call": {"tool": "comms.send_sms", "input": {"to": "+1"}},
+     "expect": "block sms_once_a_day"}]}]}
+
+A call has a tool and may have id, input, session, caller, signed_in and child.
+expect is what comes of it at once: run, or warn, block, ask, wait or error with
+the names of rules, and of wait how long, as in "wait mail_pace 30s". then is
+what comes of it at last: run, denied big_refund, expired big_refund. A call
+that runs takes no time and succeeds, unless takes and end say otherwise, such
+as "takes": "5s", "end": "timeout"; result and effects are for the rules that
+look at them. People answer with "answer": "approved" or "denied" in the step of
+the call, or in a later one: {"at": "1h", "of": ID, "answer": "approved"}.
+
+A line tells of each sequence, with the first step that differs. The exit code
+is 0 if none does, otherwise 1. It needs no database; "registry" in a file names
+another registry than the one that a worker would load here.`,
+		Example: "  gem rules test rules.test.json",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage("it takes at least one file")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, files []string) error {
+			var faults []error
+			differ := false
+			for _, file := range files {
+				all, err := p.playRules(file)
+				if err != nil {
+					faults = append(faults, err)
+				}
+				for _, played := range all {
+					differ = differ || played.Differs != nil
+					name := played.Name
+					if len(files) > 1 {
+						name = file + ": " + name
+					}
+					if err := printPlayed(cmd.OutOrStdout(), name, played.Differs); err != nil {
+						return err
+					}
+				}
+			}
+			if len(faults) == 0 && differ {
+				return exitError{code: exitFailed}
+			}
+			return errors.Join(faults...)
+		},
+	}
+}
+
+// playRules plays the sequences of a file, whose rules must fit the registry.
+func (p *Program) playRules(file string) ([]rules.Played, error) {
+	s, err := rules.ReadScenario(file)
+	if err != nil {
+		return nil, err
+	}
+	r := s.Registry
+	if r == nil {
+		if r, _, err = p.chosenRegistry(nil); err != nil {
+			return nil, err
+		}
+	}
+	if defects, _ := s.Set.Check(r); len(defects) > 0 {
+		return nil, fmt.Errorf("%s: the rules do not fit the registry:\n%w", file, &rules.InvalidError{Defects: defects})
+	}
+	all, err := s.Play(r)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return all, nil
+}
+
+func printPlayed(w io.Writer, name string, d *rules.Difference) error {
+	if d == nil {
+		_, err := fmt.Fprintln(w, "ok:", name)
+		return err
+	}
+	text := fmt.Sprintf("differs: %s: step %d: %s is %q, and it came to %q", name, d.Step, d.Field, d.Want, d.Got)
+	if d.Message != "" {
+		text += "\n  " + strings.ReplaceAll(d.Message, "\n", "\n  ")
+	}
+	_, err := fmt.Fprintln(w, text)
+	return err
+}

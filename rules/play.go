@@ -1,0 +1,327 @@
+package rules
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/internal/schema"
+	"github.com/gemworker/gem/registry"
+)
+
+// Played is what became of a sequence.
+type Played struct {
+	Name string
+	// Differs is the first step that came otherwise than it should, nil if all came so.
+	Differs *Difference
+}
+
+// Difference is what came otherwise than it should.
+type Difference struct {
+	Step      int    // from 1
+	Field     string // expect or then
+	Want, Got string
+	Message   string // what whoever made the call is told; it may be empty
+}
+
+// Play plays the sequences with the tools of a registry. An error is a mistake in the file, such as a tool that the registry does not have.
+func (s *Scenario) Play(r *registry.Registry) ([]Played, error) {
+	judge := s.Set.For(r)
+	var all []Played
+	for _, q := range s.sequences {
+		p := &player{judge: judge, registry: r, now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), calls: map[string]*played{}}
+		if err := p.play(q); err != nil {
+			return nil, fmt.Errorf("the sequence %s: %w", schema.Show(q.Name), err)
+		}
+		all = append(all, Played{q.Name, p.differs})
+	}
+	return all, nil
+}
+
+// player plays one sequence: the clock is moved by its steps, and by what comes of calls between them.
+type player struct {
+	judge    *Judge
+	registry *registry.Registry
+	memory   Memory
+	now      time.Time
+	calls    map[string]*played
+	coming   []coming // in the order of time
+	receipts int
+	differs  *Difference
+}
+
+// coming is what happens to a call at some time: its turn, its end, or the end of what people were asked.
+type coming struct {
+	at time.Time
+	do func()
+}
+
+// played is a call of a step.
+type played struct {
+	Call
+	step    step
+	number  int // of the step, from 1
+	made    time.Time
+	came    string // what became of it last, in the words of expect
+	message string
+	asked   []string // digests of open questions
+}
+
+func (p *player) play(q sequence) error {
+	began := p.now
+	for i, s := range q.Steps {
+		number := i + 1
+		at := p.now
+		if s.At != nil {
+			at = began.Add(time.Duration(*s.At))
+		}
+		p.runUntil(at)
+		if err := p.step(number, s, at); err != nil {
+			return fmt.Errorf("step %d: %w", number, err)
+		}
+	}
+	p.runUntil(p.now.AddDate(100, 0, 0))
+	for _, c := range p.calls {
+		p.compare(c, "then", c.step.Then)
+	}
+	return nil
+}
+
+// later lets something happen after all that comes before it, or at the same time.
+func (p *player) later(at time.Time, do func()) {
+	i := slices.IndexFunc(p.coming, func(c coming) bool { return c.at.After(at) })
+	if i < 0 {
+		i = len(p.coming)
+	}
+	p.coming = slices.Insert(p.coming, i, coming{at, do})
+}
+
+// runUntil lets happen what comes until a time.
+func (p *player) runUntil(at time.Time) {
+	for len(p.coming) > 0 && !p.coming[0].at.After(at) {
+		next := p.coming[0]
+		p.coming = p.coming[1:]
+		p.now = latest(p.now, next.at)
+		next.do()
+	}
+}
+
+func (p *player) step(number int, s step, at time.Time) error {
+	if at.Before(p.now) {
+		return fmt.Errorf("at is before that of an earlier step: put the steps in the order of time")
+	}
+	p.now = at
+	if (s.Call != nil) == (s.Of != "") || s.Of != "" && (s.Answer == "" || s.Expect+s.Then+s.End != "") {
+		return fmt.Errorf("it takes a call with what to expect of it, or of and answer: state one of the two")
+	}
+	if s.Of != "" {
+		c, ok := p.calls[s.Of]
+		if !ok {
+			return fmt.Errorf("of names no earlier call%s", schema.DidYouMean(s.Of, p.ids()))
+		}
+		return p.answer(c, s)
+	}
+	c, err := p.make(number, s)
+	if err != nil {
+		return err
+	}
+	p.gate(c)
+	p.compare(c, "expect", s.Expect)
+	if s.Answer != "" {
+		return p.answer(c, s)
+	}
+	return nil
+}
+
+// make makes the call of a step.
+func (p *player) make(number int, s step) (*played, error) {
+	tool, ok := p.registry.Tool(s.Call.Tool)
+	if !ok {
+		return nil, fmt.Errorf("the registry has no tool %s%s", schema.Show(s.Call.Tool), p.registry.DidYouMean(s.Call.Tool))
+	}
+	c := &played{step: s, number: number, made: p.now, Call: Call{ID: cmp.Or(s.Call.ID, fmt.Sprint("step ", number)), Tool: tool, Input: orEmpty(s.Call.Input),
+		SessionID: s.Call.Session, CreatedBy: s.Call.Caller, SignedIn: s.Call.SignedIn, Child: s.Call.Child}}
+	if faults := tool.ValidateInput(c.Input); len(faults) > 0 {
+		return nil, fmt.Errorf("the input does not fit %s: %s", tool.Name, cmp.Or(faults[0].Path+" ", " ")+faults[0].Message)
+	}
+	if p.calls[c.ID] != nil {
+		return nil, fmt.Errorf("there is another call %s: give it another id", schema.Show(c.ID))
+	}
+	p.calls[c.ID] = c
+	return c, nil
+}
+
+func (p *player) ids() (ids []string) {
+	for id := range p.calls {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// answer lets people answer all that is asked about a call, which is judged again then.
+func (p *player) answer(c *played, s step) error {
+	if len(c.asked) == 0 {
+		return fmt.Errorf("nothing is asked about the call %s: it came to %s", schema.Show(c.ID), c.came)
+	}
+	for _, digest := range c.asked {
+		d := Decision{Digest: digest, Outcome: Passed, By: "somebody", ID: "the answer to " + c.ID, At: p.now}
+		if s.Answer == "denied" {
+			d.Outcome, d.Reason = Denied, cmp.Or(s.Reason, "no")
+		}
+		p.memory.Decided(d)
+	}
+	c.asked = nil
+	p.gate(c)
+	return nil
+}
+
+// gate judges a call, and lets come what comes of it.
+func (p *player) gate(c *played) {
+	judgement := p.judge.Judge(c.Call)
+	var answer Answer
+	if len(judgement.Checks) > 0 {
+		answer = p.memory.Gate(p.now, MemoryCall{ID: c.ID, SessionID: c.SessionID, CreatedBy: c.CreatedBy, CreatedAt: c.made}, judgement.Checks)
+	}
+	ruling := judgement.Rule(p.judge.set.Version, answer)
+	c.message = ruling.Message
+	switch {
+	case ruling.Code != "":
+		c.came = fails(ruling)
+		p.end(c, "failed", ruling.Code)
+	case answer.Outcome == Delayed:
+		c.came = said("wait", ruling.Verdicts, func(v Verdict) bool { return v.Action == Wait }) + " " + span(answer.Turn.Sub(p.now).Milliseconds())
+		p.later(answer.Turn, func() { p.gate(c) })
+	case answer.Outcome == Asked:
+		p.ask(c, judgement, answer)
+	default:
+		p.run(c, ruling)
+	}
+}
+
+// ask lets a call wait for people, until their time is over.
+func (p *player) ask(c *played, judgement Judgement, answer Answer) {
+	var names []string
+	for _, met := range answer.Met {
+		check := judgement.Checks[met.Check]
+		if check.Action != Ask || answer.approves(check) {
+			continue
+		}
+		names = append(names, check.Rule)
+		if slices.Contains(c.asked, check.Digest) {
+			continue
+		}
+		c.asked = append(c.asked, check.Digest)
+		p.later(p.now.Add(milliseconds(check.AskMS)), func() { p.expire(c, check.Digest) })
+	}
+	slices.Sort(names)
+	c.came = "ask " + strings.Join(names, " ")
+}
+
+// expire ends a question that nobody has answered.
+func (p *player) expire(c *played, digest string) {
+	i := slices.Index(c.asked, digest)
+	if i < 0 {
+		return
+	}
+	c.asked = slices.Delete(c.asked, i, i+1)
+	p.memory.Decided(Decision{Digest: digest, Outcome: Expired, Reason: "expired", At: p.now})
+	p.gate(c)
+}
+
+// run runs a call, whose result its rules see.
+func (p *player) run(c *played, ruling Ruling) {
+	status, code := cmp.Or(c.step.End, "succeeded"), ""
+	switch status {
+	case "succeeded", "not_configured":
+	case "failed":
+		code = "execution_error"
+	default:
+		status, code = "failed", status
+	}
+	if status == "succeeded" {
+		after := Judgement{Verdicts: p.judge.JudgeResult(c.Call, orEmpty(c.step.Result), orEmpty(c.step.Effects))}.Rule(p.judge.set.Version, Answer{})
+		ruling.Verdicts = append(ruling.Verdicts, after.Verdicts...)
+		if after.Code != "" {
+			ruling.Code, ruling.Message = after.Code, after.Message
+			status, code = "failed", after.Code
+		}
+	}
+	c.message = ruling.Message
+	if ruling.Code != "" {
+		c.came = fails(ruling)
+	} else if c.came = said("warn", ruling.Verdicts, func(v Verdict) bool { return v.Action == Warn }); c.came == "warn" {
+		c.came = "run"
+	}
+	if c.step.Takes == 0 {
+		p.end(c, status, code)
+		return
+	}
+	p.later(p.now.Add(time.Duration(c.step.Takes)), func() { p.end(c, status, code) })
+}
+
+func orEmpty(text json.RawMessage) json.RawMessage {
+	if text == nil {
+		return json.RawMessage("{}")
+	}
+	return text
+}
+
+func (p *player) end(c *played, status, code string) {
+	p.receipts++
+	p.memory.Ended(Ended{CallID: c.ID, Tool: c.Tool.Name, Status: status, Code: code, ReceiptID: fmt.Sprint("receipt ", p.receipts), SessionID: c.SessionID,
+		CreatedBy: c.CreatedBy, At: p.now})
+}
+
+// fails says how rules stopped a call, in the words of expect.
+func fails(r Ruling) string {
+	switch r.Code {
+	case codeDenied, codeExpired:
+		d, _ := r.Details.(Details)
+		return strings.TrimPrefix(r.Code, "approval_") + " " + d.Rule
+	case codeFault:
+		return said("error", r.Verdicts, func(v Verdict) bool { return v.Undecided })
+	}
+	return said("block", r.Verdicts, func(v Verdict) bool { return v.Action == Block || v.Seen != nil && v.Seen.NotInTime })
+}
+
+// said writes the rules whose verdicts fit, after a word.
+func said(word string, verdicts []Verdict, fits func(Verdict) bool) string {
+	var names []string
+	for _, v := range verdicts {
+		if fits(v) {
+			names = append(names, v.Rule)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(append([]string{word}, slices.Compact(names)...), " ")
+}
+
+// compare notes the first step of which something else came than it should.
+func (p *player) compare(c *played, field, want string) {
+	if want == "" || expected(want, c.came) || p.differs != nil && p.differs.Step <= c.number {
+		return
+	}
+	p.differs = &Difference{Step: c.number, Field: field, Want: want, Got: c.came, Message: c.message}
+}
+
+// expected reports whether what came of a call is what was expected. The order of rules does not matter.
+func expected(want, got string) bool {
+	wants, gots := strings.Fields(want), strings.Fields(got)
+	if wants[0] != gots[0] || len(wants) == 1 {
+		return wants[0] == gots[0]
+	}
+	var wait, waits string
+	if wants[0] == "wait" {
+		gots, waits = gots[:len(gots)-1], gots[len(gots)-1]
+		var p period
+		if last := wants[len(wants)-1]; p.UnmarshalText([]byte(last)) == nil {
+			wants, wait = wants[:len(wants)-1], span(time.Duration(p).Milliseconds())
+		}
+	}
+	slices.Sort(wants[1:])
+	return (wait == "" || wait == waits) && (len(wants) == 1 || slices.Equal(wants, gots))
+}
