@@ -39,6 +39,7 @@ func TestTheGateAnswersAsItsModel(t *testing.T) {
 		histories++
 		h := &history{rt: rt, db: db, name: fmt.Sprint(histories)}
 		rt.Repeat(map[string]func(*rapid.T){"call": h.call, "again": h.again, "end": h.end, "decide": h.decide})
+		h.counters()
 	})
 }
 
@@ -68,6 +69,18 @@ func (h *history) exec(sql string, args ...any) {
 	h.rt.Helper()
 	if _, err := h.db.Exec(context.Background(), sql, args...); err != nil {
 		h.rt.Fatalf("%s %v: %v", sql, args, err)
+	}
+}
+
+// counters asks whether what was counted is in order, however the clock went.
+func (h *history) counters() {
+	h.rt.Helper()
+	var wrong int
+	h.row(`select count(*) from (
+		select n = row_number() over w and at >= lag(at, 1, at) over w and total is not distinct from sum(amount) over w as right
+		from gem.rule_runs window w as (partition by counter order by n)) r where not r.right`, nil, &wrong)
+	if wrong > 0 {
+		h.rt.Fatalf("%d rows of counters do not follow from those before", wrong)
 	}
 }
 
