@@ -36,6 +36,8 @@ type Pruned struct {
 	// Kept counts calls that are as old and stay: another call that stays is their child or repeats their receipt, a running
 	// call holds their key, or another transaction has locked them.
 	Kept int64
+	// Counted counts rows of the counters of rules at which no rule looks any more. They are not archived.
+	Counted int64
 }
 
 // DB is a pool of connections to a database.
@@ -56,7 +58,7 @@ const (
 //
 // It works in small batches with a transaction each: gem.prune removes the calls, their lines are written and synced, and only
 // then the transaction commits. Whatever dies in between, every call is in the database, in the archive, or in both. After an
-// error, Pruned counts what is gone; calling Prune again goes on.
+// error, Pruned counts what is gone; calling Prune again goes on. At the end it removes old rows of the rules' counters.
 func Prune(ctx context.Context, db DB, o PruneOptions) (Pruned, error) {
 	if o.Batch <= 0 {
 		o.Batch = 1000
@@ -107,6 +109,23 @@ func (p *pruner) run(ctx context.Context) error {
 		}
 	}
 	p.done.Kept += int64(len(kept))
+	if p.DryRun {
+		return nil
+	}
+	return p.forgetCounted(ctx)
+}
+
+// forgetCounted removes rows of the rules' counters, as many in a statement as a batch has.
+func (p *pruner) forgetCounted(ctx context.Context) error {
+	for removed := p.Batch; removed == p.Batch; {
+		within, cancel := context.WithTimeout(ctx, pruneTimeout)
+		err := p.db.QueryRow(within, "select gem.prune_rule_runs($1)", p.Batch).Scan(&removed)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("remove old rows of the rules' counters: %w", err)
+		}
+		p.done.Counted += int64(removed)
+	}
 	return nil
 }
 

@@ -481,3 +481,21 @@ func TestOnlyPruningRemoves(t *testing.T) {
 		}
 	}
 }
+
+// What limits counted is not a call's, and leaves when no recorded rules look back at it.
+func TestOldRowsOfLimitsLeaveWithPrune(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	q.run(`insert into gem.rule_runs (counter, n, at, call_id, rules_version)
+		select 'a/calls', n, now() - interval '1 day' + n * interval '1 second', gen_random_uuid(), '1' from generate_series(1, 7) n`)
+	q.run("select gem.record_rules('1', repeat('a', 64), '{}', '1 hour')")
+	for _, step := range []struct {
+		dry           bool
+		removed, left int
+	}{{true, 0, 7}, {false, 6, 1}, {false, 0, 1}} {
+		done, err := archive.Prune(t.Context(), q.db, archive.PruneOptions{OlderThan: time.Hour, Batch: 2, DryRun: step.dry})
+		if left := q.count("gem.rule_runs"); err != nil || done.Counted != int64(step.removed) || left != step.left {
+			t.Errorf("%+v: removed %d rows, %d are left, %v", step, done.Counted, left, err)
+		}
+	}
+}

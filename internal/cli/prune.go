@@ -29,7 +29,8 @@ one goes on; it may write a few lines twice. The archive is a JSONL file, a line
 for each call; gem audit --archive checks it. Keep it as safe as the database.
 
 A call stays as long as another one that stays needs it: one that was made on
-its behalf, or that repeats its receipt. Rows of other tables stay, too.
+its behalf, or that repeats its receipt. Rows of other tables stay, too; but
+what limits of rules have counted leaves when no recorded rules look back at it.
 
 Once the receipt that succeeded with a key is removed, the next call with the
 key runs again: --older-than must be longer than any client may repeat itself.
@@ -101,9 +102,12 @@ func (p *Program) prune(cmd *cobra.Command, o archive.PruneOptions, path string)
 	if o.DryRun {
 		what += " to be"
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s removed that ended before %s; %d as old stay, since others need them\n",
+	fmt.Fprintf(cmd.OutOrStdout(), "%s removed that ended before %s; %d as old stay, since others need them\n",
 		what, moment(done.EndedBefore), done.Kept)
-	return err
+	if done.Counted > 0 {
+		fmt.Fprintf(cmd.OutOrStdout(), "%s of rules removed at which no rule looks any more\n", count(int(done.Counted), "counted call"))
+	}
+	return nil
 }
 
 var ageForm = regexp.MustCompile(`^(?:(\d{1,3})w)?(?:(\d{1,5})d)?(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,7})s)?$`)

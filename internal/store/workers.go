@@ -101,10 +101,20 @@ func RecordRules(ctx context.Context, db DB, version, sha256 string, contents []
 	return sum, recorded, err
 }
 
-// RequireRules says whether a worker without rules may claim calls, and reports whether it could before.
+// RequireRules says whether a worker must have rules to claim calls, and reports whether that changed.
 func RequireRules(ctx context.Context, db DB, required bool) (changed bool, err error) {
 	tag, err := db.Exec(ctx, "update gem.limits set rules_required = $1 where rules_required <> $1", required)
 	return tag.RowsAffected() > 0, err
+}
+
+// WorkersWithoutRules returns the living workers that run without rules.
+func WorkersWithoutRules(ctx context.Context, db DB) ([]string, error) {
+	rows, err := db.Query(ctx, `select worker_id from public.core_workers
+		where rules_version is null and stopped_at is null and alive_until > clock_timestamp() order by worker_id`)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 // CountOutcomes adds up to limit receipts to the totals behind gem.outcomes, and returns how many: 0 while another worker counts.
