@@ -230,7 +230,7 @@ func TestEachCheckOfAnArchiveReportsWhatBreaksIt(t *testing.T) {
 		{"journal-orphan", "nobody's", "1 events are of a call that does not exist", event(0, "call_id", nil), "journal-gaps"},
 		{"answer-by", "another answer", `its receipt has the answer "red" by `, change("", `"answer": "blue"`, `"answer": "red"`), ""},
 		{"child-called", "another name", "is called of x, the call ", change("", `"name": "one", "tool"`, `"name": "x", "tool"`), ""},
-		{"child-called", "no event of a child", " whose journal has 0 events of this", change("", `"event": "called"`, `"event": "step"`), ""},
+		{"child-called", "no event of a child", " whose journal has 0 events of this", change(`"name": "five"`, `"event": "called"`, `"event": "step"`), ""},
 		{"child-returned", "another status", "is returned of five, the call ", change("", `"name": "five", "status": "succeeded"`, `"name": "five", "status": "failed"`), ""},
 		{"child-returned", "a child of another name", "is returned of five, the call ", change("", `"parent_step": "five"`, `"parent_step": "x"`), "child-called"},
 		{"hit-source", "another result", "its receipt repeats the receipt",

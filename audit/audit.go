@@ -95,6 +95,11 @@ var Checks = []Check{
 	{Name: "key-computed", counts: "receipts", file: "keys.sql",
 		Proves: "A receipt's key is its call's, and follows from the call's input, or from the client's key and the caller."},
 
+	{Name: "rule-counted", counts: "counted calls", file: "rules.sql", only: databases,
+		Proves: "What limits of rules counted are calls that were claimed, numbered without gaps, in the order of their times, and adds up."},
+	{Name: "rule-window", counts: "counted calls", file: "rules.sql", only: databases,
+		Proves: "No limit of a rule that blocks, or lets calls wait, let more through in its time than the rules of that version say."},
+
 	{Name: "effects-missing", counts: "receipts", file: "effects.sql", only: databases,
 		Proves: "The rows that receipts say were written are there, in every table that exists and has a column id. " +
 			"Rows that people deleted are found too: skip this check if they do that."},

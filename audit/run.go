@@ -122,6 +122,8 @@ func (a auditor) sizes(ctx context.Context) (map[string]int64, error) {
 	sql := a.statement("sizes.sql")
 	if a.of == archives {
 		sql += " union all select 'lines', count(*) from pg_temp.archive_lines"
+	} else {
+		sql += " union all select 'counted calls', count(*) from gem.rule_runs"
 	}
 	sizes := map[string]int64{}
 	rows, _ := a.tx.Query(ctx, sql) // an error of a query is that of its rows

@@ -64,12 +64,16 @@ func everyKind(t *testing.T) *handlertest.Env {
 	execute(t, db, `select gem.finish($1, 2, 'a', 'failed', '{"error": {"error_code": "x", "message": "y", "details": null}}',
 		gem.step_effects($1) || '{"idempotency": {"mode": "none", "hit": false}}', 'x')`, durable)
 	families(t, env)
+	delayed, asking := judged(t, env)
 
 	w := env.StartWorker()
 	for _, id := range before {
 		env.Await(id)
 	}
 	env.Await(holder)
+	env.Await(delayed)
+	env.Answer(env.Question(asking).ID, map[string]any{"approved": true})
+	env.Await(asking)
 
 	lead := handlertest.Output[leads.Ref](t, env.Run(handlertest.Call{Tool: "leads.create", Input: `{"name": "Grace", "phone": "1", "suburb": "Soho"}`}))
 	for _, c := range []handlertest.Call{

@@ -2,8 +2,9 @@
 -- order before it says who held the call, and all of that before it can be replayed: so each call is reported by the first
 -- rule that it breaks.
 --
--- A request to cancel, the steps of a durable call and what comes of its children and times change no state: such events are left
--- out of the walk from one to the next, and checked separately. An imported journal begins in the state in which the earlier GEM left
+-- A request to cancel, the steps of a durable call, what comes of its children and times, and what rules said of it change no state: such
+-- events are left out of the walk from one to the next, and checked separately. What rules ask people, under names that begin with ##, is no
+-- progress of a call. An imported journal begins in the state in which the earlier GEM left
 -- the call.
 with event as (
   select call_id, seq, at, event, attempt, worker_id, data,
@@ -23,7 +24,9 @@ with event as (
       when 'returned' then null
       when 'answered' then null
       when 'timed_out' then null
+      when 'ruled' then null
       when 'woken' then 'queued'
+      when 'delayed' then 'queued'
       when 'retried' then 'queued'
       when 'released' then 'queued'
       when 'lost' then 'queued'
@@ -59,6 +62,7 @@ with event as (
       when 'began' then true -- by the holder: see of_none
       when 'step' then true
       when 'called' then true
+      when 'ruled' then true
       when 'returned' then worker_id is not null -- the child's, or one that looked after timers
       when 'answered' then worker_id is null
       when 'queued' then attempt = 0 and worker_id is null
@@ -103,16 +107,17 @@ with event as (
     count(*) filter (where event = 'lost' and seq > last_progress) as losses,
     count(*) filter (where event = 'lost' and seq > last_wait) as kills,
     count(*) filter (where progress) as steps,
-    substr(max(lpad(seq::text, 10, '0') || (data ->> 'run_at')) filter (where event in ('retried', 'released', 'lost', 'woken', 'cancel_requested')), 11) as run_at,
+    substr(max(lpad(seq::text, 10, '0') || (data ->> 'run_at')) filter (where event in ('retried', 'released', 'delayed', 'lost', 'woken', 'cancel_requested')), 11) as run_at,
     count(*) filter (where event = 'cancel_requested') as cancels,
     min(at) filter (where event = 'cancel_requested') as cancelled_at
   from (
     select *, coalesce(max(seq) filter (where progress) over (partition by call_id), 0) as last_progress,
       coalesce(max(seq) filter (where event = 'waiting' and data ? 'for') over (partition by call_id), 0) as last_wait
     from (
-      select *, event in ('began', 'step', 'called', 'timed_out') or event = 'waiting' and data ? 'for' as progress
+      select *, event in ('began', 'step', 'timed_out') or event = 'called' and (data ->> 'name' like '##%') is not true
+        or event = 'waiting' and data ? 'for' and (data #>> '{for,0}' like '##%') is not true as progress
       from public.core_tool_events
-      where event in ('retried', 'lost', 'cancel_requested', 'began', 'step', 'called', 'timed_out', 'waiting', 'woken', 'released')) known) e
+      where event in ('retried', 'lost', 'cancel_requested', 'began', 'step', 'called', 'timed_out', 'waiting', 'woken', 'released', 'delayed')) known) e
   group by call_id
 ), came as (
   select call_id, data ->> 'name' as name from public.core_tool_events where event in ('returned', 'answered')
@@ -137,7 +142,7 @@ with event as (
         or p.event = 'imported' and p.data ->> 'status' = 'running'
       -- A child may end at any time before its parent does, and an answer may come before the first attempt.
       when a.event = 'answered' then a.state is null and p.event <> 'cancel_requested'
-      when a.event = 'returned' then p.event in ('claimed', 'waiting', 'woken', 'retried', 'released', 'lost')
+      when a.event = 'returned' then p.event in ('claimed', 'waiting', 'woken', 'retried', 'released', 'delayed', 'lost')
       when a.event = 'timed_out' and p.event = 'waiting' then p.data ? 'for'
       else p.event = 'claimed' and p.worker_id = a.worker_id
     end
