@@ -29,9 +29,6 @@ func (w *Worker) loop(ctx context.Context) {
 		}
 		claimed, err := w.claim(ctx, room)
 		switch {
-		case store.IsWithoutRules(err): // until someone says that it may; its message says what to do
-			w.warn(err, "claim calls, and none will run here")
-			sleep(ctx, min(jitter(withoutRulesPause), longest))
 		case err != nil:
 			w.warn(ignoreEnd(ctx, err), "claim calls")
 			sleep(ctx, min(jitter(w.options.PollInterval), longest))
@@ -50,9 +47,6 @@ func (w *Worker) loop(ctx context.Context) {
 		}
 	}
 }
-
-// withoutRulesPause is how often a worker that runs without rules, where they are required, says so and tries again.
-const withoutRulesPause = 10 * time.Second
 
 // pollPause grows from shortest to longest while no call comes, for a worker without notifications.
 type pollPause struct{ shortest, longest, last time.Duration }
@@ -130,11 +124,10 @@ func (w *Worker) claim(ctx context.Context, limit int) (int, error) {
 	if w.telemetry != nil {
 		w.telemetry.claim(began, len(calls), err)
 	}
-	if store.IsWithoutRules(err) {
-		return 0, err
-	}
 	if err != nil {
-		w.sweepSoon() // the calls may have been claimed all the same
+		if !store.IsWithoutRules(err) {
+			w.sweepSoon() // the calls may have been claimed all the same
+		}
 		return 0, err
 	}
 	w.cursor.advance(calls, from == nil, time.Since(began))
