@@ -38,6 +38,10 @@ const (
 	ForCalls WaitsFor = "calls"
 	// ForAnswer is said of a waiting call: somebody has to answer it.
 	ForAnswer WaitsFor = "answer"
+	// ForApproval is said of a waiting call: rules ask people whether it may run. Approvals says whom.
+	ForApproval WaitsFor = "approval"
+	// ForTurn means that a rule lets the call wait, in the queue, until RunAt.
+	ForTurn WaitsFor = "turn"
 	// ForCode is said of a waiting call: no program that took it could go on with it. Misfit says why.
 	ForCode WaitsFor = "code"
 )
@@ -48,7 +52,7 @@ type Explanation struct {
 	At       time.Time // when this was read, by Postgres's clock
 	WaitsFor WaitsFor
 
-	// CameBack is the event that put a queued call back into the queue: retried, released, lost or woken. It is nil for one
+	// CameBack is the event that put a queued call back into the queue: retried, delayed, released, lost or woken. It is nil for one
 	// that was never claimed.
 	CameBack *receipts.Event
 	// Ahead is the number of calls that come before one that waits for a slot; more than [MaxAhead] are not counted.
@@ -72,6 +76,11 @@ type Explanation struct {
 	Misfit struct{ Name, Message string }
 	// Answers are the names for which the call waits, if it waits for answers: see [Answer].
 	Answers []string
+	// Rules are those that ask people about the call, or gave it the turn that it has or waits for, and their version, if that is known still.
+	Rules        []string
+	RulesVersion string
+	// Approvals are the questions to people that are still open.
+	Approvals []Question
 	// Receipt says how and why a call ended; nil before that.
 	Receipt *receipts.Receipt
 	// RepeatedCall is the call whose receipt this call's receipt repeats; empty if it repeats none.
@@ -118,6 +127,9 @@ func (e *Explanation) waiting(ctx context.Context, db DB) (err error) {
 		return db.QueryRow(ctx, "select array(select ltrim(n, '#') from unnest(waits) n where n like '#%') from public.core_tool_calls where id = $1", e.Call.ID).
 			Scan(&e.Answers)
 	case "call":
+		if asks, err := e.asking(ctx, db); asks || err != nil {
+			return err
+		}
 		e.WaitsFor = ForCalls
 		rows, err := db.Query(ctx, `select id::text, tool_name, status from public.core_tool_calls
 			where parent_call_id = $1 and parent_step is not null and status in ('queued', 'running', 'waiting') order by id limit 10`, e.Call.ID)
@@ -136,6 +148,36 @@ func (e *Explanation) waiting(ctx context.Context, db DB) (err error) {
 	return err
 }
 
+// asking reports whether the call waits for people whom rules ask, and reads what they are asked.
+func (e *Explanation) asking(ctx context.Context, db DB) (asks bool, err error) {
+	err = db.QueryRow(ctx, "select coalesce(waits[1] like '##%', false) from public.core_tool_calls where id = $1", e.Call.ID).Scan(&asks)
+	if err != nil || !asks {
+		return false, err
+	}
+	e.WaitsFor = ForApproval
+	if err = e.readRules(ctx, db, "waiting"); err != nil {
+		return true, err
+	}
+	rows, err := db.Query(ctx, `select id::text, tool_name, coalesce(input ->> 'text', ''), array(select jsonb_array_elements_text(input -> 'by')),
+			created_at, (input ->> 'until')::timestamptz, parent_call_id::text, input::text
+		from public.core_tool_calls where parent_call_id = $1 and parent_step like '##%' and status in ('queued', 'running', 'waiting') order by id`, e.Call.ID)
+	if err != nil {
+		return true, err
+	}
+	e.Approvals, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (q Question, err error) {
+		return q, row.Scan(&q.ID, &q.Tool, &q.Text, &q.By, &q.Since, (*zeronull.Timestamptz)(&q.Until), &q.Root, &q.Input)
+	})
+	return true, err
+}
+
+// readRules reads which rules the last event of a name is of.
+func (e *Explanation) readRules(ctx context.Context, db DB, event string) error {
+	return db.QueryRow(ctx, `
+		select array(select jsonb_array_elements_text(j.data -> 'rules')), coalesce(w.rules_version, '')
+		from public.core_tool_events j left join public.core_workers w on w.worker_id = j.worker_id
+		where j.call_id = $1 and j.event = $2 order by j.seq desc limit 1`, e.Call.ID, event).Scan(&e.Rules, &e.RulesVersion)
+}
+
 func (e *Explanation) queued(ctx context.Context, db DB) error {
 	journal, err := store.Journal(ctx, db, e.Call.ID)
 	if err != nil {
@@ -144,8 +186,17 @@ func (e *Explanation) queued(ctx context.Context, db DB) error {
 	if n := len(journal); n > 1 { // behind the first, which is queued or imported
 		e.CameBack = &journal[n-1]
 	}
+	turn := e.CameBack != nil && e.CameBack.Event == "delayed"
+	if turn {
+		if err := e.readRules(ctx, db, "delayed"); err != nil {
+			return err
+		}
+	}
 	if e.Call.RunAt.After(e.At) {
 		e.WaitsFor = ForTime
+		if turn {
+			e.WaitsFor = ForTurn
+		}
 		return db.QueryRow(ctx, "select coalesce(max(clock_back), '0') from public.core_workers where clock_until > clock_timestamp()").Scan(&e.ClockBack)
 	}
 	if e.Workers, err = ReadWorkers(ctx, db); err != nil {

@@ -50,6 +50,8 @@ func explanation(e *client.Explanation) string {
 			said += fmt.Sprintf(" It was cancelled, and its handler has an hour to clean up. To end it without that: gem cancel %s", c.ID)
 		}
 		return said
+	case e.WaitsFor == client.ForApproval:
+		return explainApprovals(e)
 	case e.WaitsFor == client.ForAnswer:
 		return explainQuestion(e)
 	case e.WaitsFor == client.ForCalls || c.Status == "waiting" && e.WaitsFor == client.ForTime:
@@ -65,7 +67,7 @@ func explanation(e *client.Explanation) string {
 		return fmt.Sprintf("It waits for call %s, which holds the same key, %s, and has been running on %s since %s. "+
 			"If that call succeeds, its result is repeated; otherwise this one runs.", h.ID, c.Key, h.WorkerID, moment(h.ClaimedAt))
 	}
-	return strings.TrimSpace(cameBack(e.CameBack) + " " + explainQueued(e))
+	return strings.TrimSpace(cameBack(e) + " " + explainQueued(e))
 }
 
 // explainParked says what a durable handler waits for.
@@ -125,11 +127,14 @@ func explainQuestion(e *client.Explanation) string {
 }
 
 // cameBack says why a call is in the queue again.
-func cameBack(e *receipts.Event) string {
+func cameBack(explained *client.Explanation) string {
+	e := explained.CameBack
 	if e == nil {
 		return ""
 	}
 	switch data := dataOf(*e); e.Event {
+	case "delayed":
+		return gaveTurn(explained)
 	case "retried":
 		return fmt.Sprintf("Attempt %d ended with a transient error: %s", e.Attempt, sentence(cut(data.Error.Message, 500)))
 	case "lost":
@@ -148,11 +153,14 @@ func cameBack(e *receipts.Event) string {
 func explainQueued(e *client.Explanation) string {
 	c, w := &e.Call, e.Workers
 	switch e.WaitsFor {
-	case client.ForTime:
+	case client.ForTime, client.ForTurn:
 		if e.ClockBack > 0 {
 			return fmt.Sprintf("It is to run at %s. Postgres's clock went back by %s, and has not caught up.", moment(c.RunAt), span(e.ClockBack))
 		}
 		pause := span(c.RunAt.Sub(e.At))
+		if e.WaitsFor == client.ForTurn {
+			return fmt.Sprintf("It is in the queue, and runs in %s, at %s.", pause, moment(c.RunAt))
+		}
 		if e.CameBack != nil {
 			return fmt.Sprintf("The next attempt starts in %s, at %s.", pause, moment(c.RunAt))
 		}
@@ -224,7 +232,7 @@ func explainEnded(e *client.Explanation) string {
 	r := e.Receipt
 	switch r.Status {
 	case receipts.Failed:
-		return explainFailed(r)
+		return explainFailed(e)
 	case receipts.NotConfigured:
 		return explainNotConfigured(r)
 	}
@@ -249,7 +257,7 @@ func explainEnded(e *client.Explanation) string {
 	} else if r.DurationMS > 0 {
 		took = " in " + span(milliseconds(r.DurationMS))
 	}
-	return fmt.Sprintf("It succeeded%s, in attempt %d on %s.%s The result: %s", took, r.Attempt, r.WorkerID, ignored, cut(upshot(r), 300))
+	return fmt.Sprintf("It succeeded%s, in attempt %d on %s.%s%s The result: %s", took, r.Attempt, r.WorkerID, ignored, warned(r), cut(upshot(r), 300))
 }
 
 func explainNotConfigured(r *receipts.Receipt) string {
@@ -267,7 +275,8 @@ func explainNotConfigured(r *receipts.Receipt) string {
 	return said
 }
 
-func explainFailed(r *receipts.Receipt) string {
+func explainFailed(explained *client.Explanation) string {
+	r := explained.Receipt
 	e, ok := r.Error()
 	if !ok {
 		return "It failed, and its receipt does not say why."
@@ -297,6 +306,8 @@ func explainFailed(r *receipts.Receipt) string {
 		return message + " Make a new call if it is to run after all."
 	case receipts.JournalFull, receipts.KeyDeadlock, receipts.NotAllowed:
 		return message
+	case ruleBlocked, limitReached, approvalDenied, approvalExpired, ruleError:
+		return explainRuled(explained, e, message)
 	case receipts.KeyReused:
 		return message + " The earlier receipt is in the details."
 	case receipts.WorkerLost:

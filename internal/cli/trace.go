@@ -84,8 +84,15 @@ func printChildren(ctx context.Context, db *pgxpool.Pool, id string, out io.Writ
 	if err != nil || len(children) == 0 {
 		return err
 	}
-	fmt.Fprintln(out, "\nIts handler made these calls:")
+	if asksPeople([]string{children[0].Name}) {
+		fmt.Fprintln(out, "\nRules asked people about it, and its handler made the other calls:")
+	} else {
+		fmt.Fprintln(out, "\nIts handler made these calls:")
+	}
 	for i, c := range children {
+		if asksPeople([]string{c.Name}) {
+			c.Name = "a question"
+		}
 		if i == mostChildren {
 			_, err = fmt.Fprintln(out, "  and more")
 			break
@@ -132,6 +139,9 @@ type eventData struct {
 	Status     string         `json:"status"`
 	LostWorker string         `json:"lost_worker"`
 	Error      receipts.Error `json:"error"`
+
+	Rules []string `json:"rules"` // that let it wait for a turn, or ask
+	ruled
 
 	Value json.RawMessage `json:"value"` // of an answer
 	By    string          `json:"by"`
@@ -189,15 +199,28 @@ func happened(e receipts.Event) string {
 			}
 			return said
 		}
+		if asksPeople(data.For) {
+			return "people are asked whether it may run, by " + theRules(data.Rules, "")
+		}
 		if len(data.For) > 0 {
 			return "its handler waits for " + cut(named(data.For), 200)
 		}
 		return "another call runs with the same key, so it waits for that call: " + data.HeldBy
 	case "woken":
 		return "back in the queue"
+	case "delayed":
+		return "it waits for its turn, in " + span(data.RunAt.Sub(e.At)) + ", by " + theRules(data.Rules, "")
+	case "ruled":
+		return data.said()
 	case "called":
+		if asksPeople([]string{data.Name}) {
+			return "the question to them: " + data.CallID
+		}
 		return fmt.Sprintf("its handler makes a call of %s under the name %s: %s", cut(data.Tool, 200), data.Name, data.CallID)
 	case "returned":
+		if asksPeople([]string{data.Name}) {
+			return "a question to people has ended: " + data.Status
+		}
 		return fmt.Sprintf("the call %s has ended: %s", data.Name, data.Status)
 	case "answered":
 		return fmt.Sprintf("%s answered%s: %s", printable(data.By), under(data.Name), cut(printable(string(data.Value)), 200))

@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/internal/testdb"
+)
+
+// judged starts the worker w-1 with rules, makes a call that it claims, and asks gem.gate about it.
+func (s scene) judged(want string, checks ...string) (id string) {
+	s.Helper()
+	execute(s.T, s.db, `select gem.start_worker('w-1', 9, 'test', '7', '1 hour', '{steps}', '1.2.0') where not exists (select from core_workers where worker_id = 'w-1')`)
+	id = s.insert()
+	s.claim("w-1")
+	got := query[string](s.T, s.db, "select outcome from gem.gate($1, 1, 'w-1', null, $2, '1.2.0', false, null)", id, "["+strings.Join(checks, ",")+"]")
+	if got != want {
+		s.Fatalf("the gate says %s, want %s", got, want)
+	}
+	return id
+}
+
+const (
+	paceCheck = `{"rule": "pace", "action": "wait", "kind": "count", "counter": "pace/turns per  []", "max": 1, "within_ms": 3600000, "at_most_ms": 36000000}`
+	bigCheck  = `{"rule": "big", "action": "ask", "kind": "call", "digest": "` + digest + `", "ask_ms": 3600000,
+		"question": {"tool": "leads.create", "input": {}, "text": "A big one.", "by": ["role:finance"], "digest": "` + digest + `"}}`
+)
+
+func TestExplainSaysWhatRulesDo(t *testing.T) {
+	t.Parallel()
+	ruled := func(code, message, details string) func(s scene) string {
+		return func(s scene) string { return s.failed(code, message, details) }
+	}
+	later := `{"rule": "pace", "rules_version": "1.2.0", "free_at": "` + time.Now().Add(90*time.Minute).UTC().Format(time.RFC3339) + `"}`
+	for name, test := range map[string]struct {
+		set  func(s scene) (id string)
+		want []string
+		not  string
+	}{
+		"a turn": {func(s scene) string {
+			s.judged("run", paceCheck)
+			return s.judged("delayed", paceCheck)
+		}, []string{"It waits for its turn, by the rule pace (rules 1.2.0). It is in the queue, and runs in 59 min", ", at 2"}, "attempt"},
+		"a turn that has come": {func(s scene) string {
+			s.judged("run", paceCheck)
+			id := s.judged("delayed", paceCheck)
+			execute(s.T, s.db, "update core_tool_calls set run_at = now() - interval '1 second' where id = $1", id)
+			return id
+		}, []string{"It waited for its turn, which has come, by the rule pace (rules 1.2.0). It is queued next in line"}, ""},
+		"people are asked": {func(s scene) string { return s.judged("asked", bigCheck) },
+			[]string{"It waits, in no process, for people to decide whether it may run, by the rule big (rules 1.2.0).", `They are asked "A big one.".`,
+				"It takes role:finance, until 2", ": gem approve ", "gem roles list"}, "handler"},
+		"people decided": {func(s scene) string {
+			id := s.judged("asked", bigCheck)
+			execute(s.T, s.db, "set session_replication_role = replica; update core_tool_calls set status = 'succeeded' where parent_call_id = '"+id+"'; reset session_replication_role")
+			return id
+		}, []string{"It waited, in no process, for people to decide, by the rule big (rules 1.2.0). They have: a worker takes it within seconds."}, ""},
+		"blocked": {ruled("rule_blocked", "This is a policy: the rule few (rules 1.2.0) blocks this call. List the leads first.", `{"rule": "few", "rules_version": "1.2.0"}`),
+			[]string{"the rule few (rules 1.2.0) blocks this call. List the leads first."}, "own code"},
+		"a limit": {ruled("limit_reached", "The rule pace (rules 1.2.0) blocks this call. It can be made again at 12:00.", later),
+			[]string{"at 12:00. It is 1 h 29 min until then."}, ""},
+		"a limit with room": {ruled("limit_reached", "The rule pace (rules 1.2.0) blocks this call.", `{"free_at": "2020-01-01T00:00:00Z"}`),
+			[]string{"blocks this call. That time has come: make a new call."}, ""},
+		"denied":       {ruled("approval_denied", "The rule big (rules 1.2.0) asks. The answer was no", "{}"), []string{"The answer was no. The answer stands for this call. gem trace "}, ""},
+		"expired":      {ruled("approval_expired", "Nobody answered within 1h", "{}"), []string{"Nobody answered within 1h. Make a new call to ask again."}, ""},
+		"a wrong rule": {ruled("rule_error", "The rule big could not be judged", "{}"), []string{"could not be judged. Correct that rule", "gem rules check"}, ""},
+		"a warning, and an approval": {func(s scene) string {
+			s.worker("w-1", 4)
+			id := s.insert()
+			s.claim("w-1")
+			execute(s.T, s.db, `select gem.finish($1, 1, 'w-1', 'succeeded', '{}', '{"rules": {"version": "1.2.0",
+				"verdicts": [{"rule": "pace", "action": "warn", "message": "Not so fast"}, {"rule": "big", "action": "ask", "message": "May it?"}],
+				"approvals": [{"rule": "big", "by": "grace", "id": "1", "at": "2026-01-01T00:00:00Z", "digest": "x"}]}}', '7')`, id)
+			return id
+		}, []string{"A warning: Not so fast. grace approved it, as the rule big asks. The result:"}, "May it?"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := newDatabase(t)
+			id := test.set(scene{t, testdb.Pool(t, url)})
+			got := gemWith(t, []string{"DATABASE_URL=" + url}, "explain", id)
+			got.wantCode(t, exitDone)
+			wants(t, got.stdout, test.want...)
+			if test.not != "" && strings.Contains(got.stdout, test.not) || strings.Count(got.stdout, "\n") != 1 || strings.Contains(got.stdout, "  ") {
+				t.Errorf("it is not one plain line without %q: %q", test.not, got.stdout)
+			}
+		})
+	}
+}
+
+func TestTraceShowsWhatRulesDid(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	s := scene{t, testdb.Pool(t, url)}
+	s.judged("run", paceCheck)
+	id := s.judged("delayed", paceCheck)
+	execute(t, s.db, "update core_tool_calls set run_at = now() where id = $1", id)
+	s.claim("w-1")
+	execute(t, s.db, "select gem.gate($1, 2, 'w-1', null, $2, '1.2.0', true, null)", id, "["+bigCheck+"]")
+	question := query[string](t, s.db, "select id::text from core_tool_calls where parent_call_id = $1", id)
+	execute(t, s.db, "select cancel_tool_call($1)", question)
+	execute(t, s.db, "select gem.run_timers('w-1', 9)")
+	s.claim("w-1")
+	execute(t, s.db, `select gem.note_ruling($1, 3, 'w-1', '{"version": "1.2.0", "verdicts": [{"rule": "pace", "action": "warn", "message": "m"}],
+		"approvals": [{"rule": "big", "by": "grace"}]}')`, id)
+	got := gemWith(t, []string{"DATABASE_URL=" + url}, "trace", id)
+	got.wantCode(t, exitDone)
+	wants(t, got.stdout, "it waits for its turn, in 59 min", ", by the rule pace\n", "the question to them: "+question, "people are asked whether it may run, by the rule big\n",
+		"a question to people has ended: failed", "the rules 1.2.0 had met it: pace (warn), grace approved what big asked",
+		"Rules asked people about it", "a question  failed  wait.approval  "+question)
+	if strings.Contains(got.stdout, "##") || strings.Contains(got.stdout, digest) {
+		t.Error("it shows the name of a question")
+	}
+}
