@@ -158,7 +158,7 @@ select coalesce(w.worker_id, h.claimed_by) as worker_id,
   case when w.worker_id is null then 'unknown' when w.stopped_at is not null then 'stopped' when w.alive_until > gem.now() then 'alive' else 'dead' end
     as state,
   coalesce(h.calls, 0) as holds, w.concurrency, gem.now() - h.since as longest, gem.now() - w.heartbeat_at as last_heartbeat,
-  w.started_at, w.stopped_at, w.gem_version, w.registry_version
+  w.started_at, w.stopped_at, w.gem_version, w.registry_version, w.rules_version
 from public.core_workers w
 full join (select c.claimed_by, count(*) as calls, min(c.claimed_at) as since from public.core_tool_calls c where c.status = 'running' group by 1) h
   on h.claimed_by = w.worker_id
