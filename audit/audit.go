@@ -81,6 +81,8 @@ var Checks = []Check{
 		Proves: "Nothing has two answers under one name."},
 	{Name: "answer-by", counts: "receipts", file: "answers.sql",
 		Proves: "The receipt of a question has the answer that its journal has, and who gave it."},
+	{Name: "approval-given", counts: "receipts", file: "answers.sql",
+		Proves: "An approval on a receipt was given to a question about that call, by whom it names."},
 
 	{Name: "hit-source", counts: "hits", file: "keys.sql",
 		Proves: "A hit repeats a receipt that succeeded by running, of the same tool and key, with the same result."},

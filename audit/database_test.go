@@ -242,6 +242,12 @@ var breaks = []struct {
 	{"child-returned", "it returned twice", ", and that call's journal has 2 events of this",
 		[]string{"update core_tool_events e set data = c.data from core_tool_events c where e.event = 'returned' and e.data ->> 'name' = 'one' and c.event = 'returned' and c.data ->> 'name' = 'two'"}},
 
+	{"approval-given", "by another", " by eve of ", []string{`update core_tool_receipts set effects = jsonb_set(effects, '{rules,approvals,0,by}', '"eve"') where effects ? 'rules'`}},
+	{"approval-given", "of something else", "and that call asked something else",
+		[]string{`update core_tool_receipts set effects = jsonb_set(effects, '{rules,approvals,0,digest}', '"x"') where effects ? 'rules'`}},
+	{"approval-given", "by a denial", `and that call ended as {"error": `,
+		[]string{`update core_tool_receipts r set effects = jsonb_set(jsonb_set(effects, '{rules,approvals,0,digest}', to_jsonb(substr(k.parent_step, 3))),
+			'{rules,approvals,0,id}', to_jsonb(k.id)) from core_tool_calls k where effects ? 'rules' and k.parent_call_id = r.call_id and k.status = 'failed'`}},
 	{"hit-source", "another result", "has another result",
 		[]string{`update core_tool_receipts set result = '{}' where replay_of is not null and tool_name = 'leads.create'`}},
 	{"hit-source", "a hit of a hit", "is a repetition itself",

@@ -17,7 +17,7 @@ where h.replay_of is not null and (s.status = 'succeeded' and s.replay_of is nul
 
 union all
 
--- A hit says so and did nothing else, and no other receipt says so. Receipts of an earlier GEM may say anything.
+-- A hit says so and did nothing else, whatever rules said of it, and no other receipt says so. Receipts of an earlier GEM may say anything.
 select 'hit-effects', r.call_id::text,
   format('its receipt %s, and its effects are %s',
     case when r.replay_of is null then 'repeats none' else 'repeats ' || r.replay_of end, left(r.effects::text, 150))
@@ -25,7 +25,7 @@ from public.core_tool_receipts r
 join public.core_tool_calls c on c.id = r.call_id and not (c.events = 1 and c.status in ('succeeded', 'failed', 'not_configured'))
 where case
   when r.replay_of is null then r.effects #>> '{idempotency,hit}' = 'true'
-  else r.effects #>> '{idempotency,hit}' is distinct from 'true' or r.effects - 'idempotency' <> '{}' end
+  else r.effects #>> '{idempotency,hit}' is distinct from 'true' or r.effects - 'idempotency' - 'rules' <> '{}' end
 
 union all
 
