@@ -1,0 +1,152 @@
+package rules
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gemworker/gem/internal/schema"
+)
+
+// Coding are the rules for coding agents that are on, by their names: what gem hook judges by. Nil: all are off.
+type Coding map[string]CodingRule
+
+// CodingRule is what an operator chose for one of the [CodingNames].
+type CodingRule struct {
+	// Action is Warn, Ask or Block: a rule that is off is not there.
+	Action Action
+	// Threshold is how often something may happen before the rule meets an act; 3 by default, and 0 of a rule that counts nothing.
+	Threshold int
+	// Unknown says what becomes of an act while the history cannot be asked: Off, which lets it through, or Ask.
+	Unknown Action
+}
+
+// The rules for coding agents. Each asks the history of one session.
+const (
+	NoEditUnread        = "no_edit_unread"        // a file is edited that was not read
+	TestAfterEdits      = "test_after_edits"      // a file is edited, after threshold edits without a test run
+	NoCommitFailing     = "no_commit_failing"     // a commit is made while a test fails
+	FixRegressionsFirst = "fix_regressions_first" // a file is edited while another edit's regression is left
+	NoThrashing         = "no_thrashing"          // a file is edited again, after threshold edits of it that left tests failing
+	NoPointlessRerun    = "no_pointless_rerun"    // the same tests are run again, and nothing was changed
+	ScopeCheck          = "scope_check"           // a file is edited that has nothing to do with the others
+)
+
+// CodingNames are all of them, in the order in which they are judged and named.
+var CodingNames = []string{NoEditUnread, TestAfterEdits, NoCommitFailing, FixRegressionsFirst, NoThrashing, NoPointlessRerun, ScopeCheck}
+
+const defaultThreshold = 3
+
+// counts reports whether the rule with this name has a threshold.
+func counts(name string) bool { return name == TestAfterEdits || name == NoThrashing }
+
+// ParseCoding reads the object coding of a rules file, in which everything may be left out: nil is no object. The pointers of
+// its problems begin at the file's top. With problems the rules must not be used.
+func ParseCoding(doc any) (Coding, []schema.Problem) {
+	if doc == nil {
+		return nil, nil
+	}
+	entries, ok := doc.(map[string]any)
+	if !ok {
+		return nil, []schema.Problem{{Pointer: "/coding", Text: "must be an object of rules, as in {\"no_edit_unread\": \"warn\"}"}}
+	}
+	p := codingParser{rules: Coding{}}
+	for _, name := range slices.Sorted(maps.Keys(entries)) {
+		at := schema.JoinPointer("/coding", name)
+		switch {
+		case strings.HasPrefix(name, "x-"): // a note
+		case !slices.Contains(CodingNames, name):
+			p.add(at, "unknown rule"+orKnown(name, CodingNames))
+		default:
+			p.entry(at, name, entries[name])
+		}
+	}
+	return p.rules, p.problems
+}
+
+type codingParser struct {
+	rules    Coding
+	problems []schema.Problem
+}
+
+func (p *codingParser) add(pointer, text string) {
+	p.problems = append(p.problems, schema.Problem{Pointer: pointer, Text: text})
+}
+
+// entry reads an action, or a list of an action and its options.
+func (p *codingParser) entry(at, name string, value any) {
+	rule := CodingRule{Unknown: Off}
+	if counts(name) {
+		rule.Threshold = defaultThreshold
+	}
+	list, isList := value.([]any)
+	switch {
+	case !isList:
+		rule.Action = p.action(at, value)
+	case len(list) == 0 || len(list) > 2:
+		p.add(at, `must be an action, or a list of an action and its options, as in ["warn", {"unknown": "ask"}]`)
+		return
+	default:
+		rule.Action = p.action(schema.JoinPointer(at, "0"), list[0])
+		if len(list) == 2 {
+			p.options(schema.JoinPointer(at, "1"), name, list[1], &rule)
+		}
+	}
+	if rule.Action != Off {
+		p.rules[name] = rule
+	}
+}
+
+func (p *codingParser) action(at string, value any) Action {
+	text, _ := value.(string)
+	known := []string{string(Off), string(Warn), string(Ask), string(Block)}
+	if !slices.Contains(known, text) {
+		p.add(at, "is "+schema.Cut(schema.Show(value), 40)+", and must be an action"+orKnown(text, known))
+	}
+	return Action(text)
+}
+
+func (p *codingParser) options(at, name string, value any, rule *CodingRule) {
+	options, ok := value.(map[string]any)
+	if !ok {
+		p.add(at, `must be an object of options, as in {"unknown": "ask"}`)
+		return
+	}
+	known := []string{"unknown"}
+	if counts(name) {
+		known = append(known, "threshold")
+	}
+	for _, option := range slices.Sorted(maps.Keys(options)) {
+		at, value := schema.JoinPointer(at, option), options[option]
+		switch {
+		case strings.HasPrefix(option, "x-"): // a note
+		case !slices.Contains(known, option):
+			p.add(at, "unknown option of "+name+orKnown(option, known))
+		case option == "unknown":
+			switch value {
+			case "ask":
+				rule.Unknown = Ask
+			case "allow":
+				rule.Unknown = Off
+			default:
+				p.add(at, "is "+schema.Cut(schema.Show(value), 40)+`, and must be "allow" or "ask": what becomes of an act while the history cannot be asked`)
+			}
+		default:
+			number, _ := value.(json.Number)
+			n, err := number.Int64()
+			if err != nil || n < 1 || n > 1000 {
+				p.add(at, "is "+schema.Cut(schema.Show(value), 40)+", and must be a whole number from 1 to 1000")
+			}
+			rule.Threshold = int(n)
+		}
+	}
+}
+
+// orKnown ends a sentence about an unknown word with the one that was meant, or with all that are known.
+func orKnown(word string, known []string) string {
+	if meant := schema.DidYouMean(word, known); meant != "" {
+		return meant
+	}
+	return ": the known ones are " + strings.Join(known, ", ")
+}
