@@ -1,0 +1,408 @@
+package hook
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/gemworker/gem/rules"
+)
+
+// fact is something that happened in a session, in the order of the list it stands in. It has no contents of files, and no output.
+type fact struct {
+	Kind    factKind `json:"kind"`
+	Path    string   `json:"path,omitempty"`    // a file, or the folder of a test run
+	Command string   `json:"command,omitempty"` // of a test run
+	Outcome outcome  `json:"outcome,omitempty"` // of a test run
+	Failed  []string `json:"failed,omitempty"`  // of a test run: the names of tests that failed, as far as they were printed
+}
+
+type factKind string
+
+const (
+	fileRead   factKind = "read"
+	fileEdited factKind = "edit"
+	fileMade   factKind = "write"  // by a shell command: the session knows what is in it
+	changed    factKind = "change" // a shell command may have changed any file
+	tested     factKind = "test"
+)
+
+const maxCommand = 1000 // bytes of a test run's command that are kept
+
+// facts are what is recorded of an act that has ended.
+func (a *act) facts() (all []fact) {
+	if a.event == before {
+		return nil
+	}
+	if !a.shell {
+		if a.event == failure || a.end == failed {
+			return nil // nothing was read, and nothing changed
+		}
+		for _, path := range a.reads {
+			all = append(all, fact{Kind: fileRead, Path: path})
+		}
+		for _, path := range a.edits {
+			all = append(all, fact{Kind: fileEdited, Path: path})
+		}
+		return all
+	}
+	for _, path := range a.reads {
+		if a.end == passed {
+			all = append(all, fact{Kind: fileRead, Path: path})
+		}
+	}
+	for _, path := range a.edits {
+		all = append(all, fact{Kind: fileEdited, Path: path})
+	}
+	change := false
+	for _, c := range a.commands {
+		for _, file := range c.writes {
+			if path := a.absolute(file); path != "" && len(all) < maxPaths {
+				all = append(all, fact{Kind: fileMade, Path: path})
+			}
+		}
+		_, _, test := runner(c.words)
+		change = change || !test && c.words[0] != "apply_patch" && c.changes()
+	}
+	if change {
+		all = append(all, fact{Kind: changed})
+	}
+	if run, ok := a.tests(); ok {
+		end, names := endOf(run, a.end, readResults(a.output))
+		all = append(all, fact{Kind: tested, Path: run.dir, Command: run.command, Outcome: end, Failed: names})
+	}
+	return all
+}
+
+// tests is the test run of an act, as facts have it.
+func (a *act) tests() (testRun, bool) {
+	run, ok := testsOf(a.commands)
+	if ok {
+		run.dir, run.command = a.absolute(run.dir), short(run.command, maxCommand)
+		if run.dir == "" {
+			run.dir = a.absolute(a.dir)
+		}
+	}
+	return run, ok
+}
+
+// question is what the rules are asked of an act that is about to begin.
+type question struct {
+	edits   []target
+	run     *testRun
+	commits bool
+}
+
+// target is a file that is about to be edited.
+type target struct {
+	path    string
+	there   bool     // it exists
+	imports []string // the names that it imports, for scope_check
+}
+
+// question returns what there is to ask of an act, and false if no rule that is on is for it.
+func (a *act) question(coding rules.Coding) (q question, ok bool) {
+	on := func(names ...string) bool {
+		return slices.ContainsFunc(names, func(n string) bool { _, on := coding[n]; return on })
+	}
+	if on(rules.NoEditUnread, rules.TestAfterEdits, rules.FixRegressionsFirst, rules.NoThrashing, rules.ScopeCheck) {
+		for _, path := range a.edits {
+			_, err := os.Lstat(path)
+			t := target{path: path, there: !os.IsNotExist(err)}
+			if on(rules.ScopeCheck) && t.there {
+				t.imports = importsOf(path)
+			}
+			q.edits = append(q.edits, t)
+		}
+	}
+	if run, is := a.tests(); is && on(rules.NoPointlessRerun) {
+		q.run = &run
+	}
+	q.commits = on(rules.NoCommitFailing) && slices.ContainsFunc(a.commands, command.commits)
+	return q, len(q.edits) > 0 || q.run != nil || q.commits
+}
+
+// paths are the files that the history is asked about.
+func (q question) paths() []string {
+	paths := []string{}
+	for _, t := range q.edits {
+		paths = append(paths, t.path)
+	}
+	return paths
+}
+
+// applying are the rules that are on and for the question, in their order.
+func (q question) applying(coding rules.Coding) (names []string) {
+	for _, name := range rules.CodingNames {
+		if _, on := coding[name]; !on {
+			continue
+		}
+		switch name {
+		case rules.NoCommitFailing:
+			if !q.commits {
+				continue
+			}
+		case rules.NoPointlessRerun:
+			if q.run == nil {
+				continue
+			}
+		case rules.NoEditUnread, rules.ScopeCheck: // a file that is not there may be made, whatever was read
+			if !slices.ContainsFunc(q.edits, func(t target) bool { return t.there }) {
+				continue
+			}
+		default:
+			if len(q.edits) == 0 {
+				continue
+			}
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// verdict is what a rule that meets an act says.
+type verdict struct {
+	rule   string
+	action rules.Action
+	text   string
+}
+
+// judge asks the rules that are on, in their order.
+func judge(coding rules.Coding, q question, history []fact) (met []verdict) {
+	h := session{facts: history}
+	for _, name := range q.applying(coding) {
+		rule := coding[name]
+		say := ""
+		switch name {
+		case rules.NoEditUnread:
+			say = h.unread(q)
+		case rules.TestAfterEdits:
+			say = h.untested(rule.Threshold)
+		case rules.NoCommitFailing:
+			say = h.failing()
+		case rules.FixRegressionsFirst:
+			say = h.regressed(q)
+		case rules.NoThrashing:
+			say = h.thrashed(q, rule.Threshold)
+		case rules.NoPointlessRerun:
+			say = h.pointless(*q.run)
+		case rules.ScopeCheck:
+			say = h.outOfScope(q)
+		}
+		if say != "" {
+			met = append(met, verdict{name, rule.Action, say})
+		}
+	}
+	return met
+}
+
+// session is what happened in one, in order.
+type session struct{ facts []fact }
+
+func (h session) has(path string, kinds ...factKind) bool {
+	return slices.ContainsFunc(h.facts, func(f fact) bool { return f.Path == path && slices.Contains(kinds, f.Kind) })
+}
+
+// unread: a file that the session wrote is one that it has read.
+func (h session) unread(q question) string {
+	var paths []string
+	for _, t := range q.edits {
+		if t.there && !h.has(t.path, fileRead, fileEdited, fileMade) {
+			paths = append(paths, t.path)
+		}
+	}
+	if len(paths) == 0 {
+		return ""
+	}
+	return some(paths, 3) + " was not read in this session: read it first"
+}
+
+func (h session) untested(threshold int) string {
+	n := 0
+	for _, f := range slices.Backward(h.facts) {
+		if f.Kind == tested {
+			break
+		}
+		if f.Kind == fileEdited {
+			n++
+		}
+	}
+	if n < threshold {
+		return ""
+	}
+	return fmt.Sprintf("%d edits were made and no test was run since: run the tests first", n)
+}
+
+func (h session) failing() string {
+	now := h.broken()
+	if len(now) == 0 {
+		return ""
+	}
+	var names, commands []string
+	for _, f := range now {
+		commands = append(commands, "`"+f.Command+"`")
+		names = append(names, f.Failed...)
+	}
+	what := "the tests"
+	if len(names) > 0 {
+		what = some(names, 5)
+	}
+	return fmt.Sprintf("%s failed when %s was last run: mend them and run that again, or all tests, before the commit", what, some(commands, 3))
+}
+
+// broken are the last runs of each command that failed, without those whose tests another one has run since.
+func (h session) broken() (now []fact) {
+	for _, f := range h.facts {
+		if f.Kind != tested || f.Outcome == unknown {
+			continue
+		}
+		now = slices.DeleteFunc(now, func(old fact) bool {
+			same := f.Path == old.Path && f.Command == old.Command
+			return same || (f.Outcome == passed || len(f.Failed) > 0) && covers(f.run(), old.run())
+		})
+		if f.Outcome == failed {
+			now = append(now, f)
+		}
+	}
+	return now
+}
+
+func (f fact) run() testRun { return testRun{command: f.Command, dir: f.Path} }
+
+// regressed: tests passed, files were edited, and the tests failed. Only those files may be edited before they pass again. A test
+// that was itself edited is none that broke, and after a shell command that may have changed anything nothing is known.
+func (h session) regressed(q question) string {
+	var tests []string
+	for _, now := range h.broken() {
+		names := now.Failed
+		if len(names) == 0 {
+			names = []string{""}
+		}
+		for _, name := range names {
+			causes := h.causes(now, name)
+			outside := slices.ContainsFunc(q.edits, func(t target) bool { return !slices.Contains(causes, t.path) })
+			if len(causes) == 0 || !outside {
+				continue
+			}
+			if name == "" {
+				name = "`" + now.Command + "`"
+			}
+			tests = append(tests, fmt.Sprintf("%s (since the edit of %s)", name, some(causes, 2)))
+		}
+	}
+	if len(tests) == 0 {
+		return ""
+	}
+	one := "a test that passed before fails"
+	if len(tests) > 1 {
+		one = fmt.Sprintf("%d tests that passed before fail", len(tests))
+	}
+	return fmt.Sprintf("%s: %s. Mend or take back those edits first", one, some(tests, 3))
+}
+
+// causes are the files that were edited between the last run in which a test did not fail and the first in which it did. name is
+// empty for a run that named no test.
+func (h session) causes(now fact, name string) (paths []string) {
+	fails := func(f fact) bool {
+		return f.Outcome == failed && (len(f.Failed) == 0 || name == "" || slices.Contains(f.Failed, name))
+	}
+	first := -1
+	for i, f := range slices.Backward(h.facts) {
+		if f.Kind != tested || f.Outcome == unknown || !covers(f.run(), now.run()) {
+			continue
+		}
+		if fails(f) {
+			first = i
+			continue
+		}
+		if first < 0 {
+			return nil
+		}
+		for _, between := range h.facts[i+1 : first] {
+			switch {
+			case between.Kind == changed || between.Kind == fileMade || between.Kind == fileEdited && isTest(between.Path):
+				return nil
+			case between.Kind == fileEdited && !slices.Contains(paths, between.Path):
+				paths = append(paths, between.Path)
+			}
+		}
+		return paths
+	}
+	return nil // it never passed
+}
+
+// thrashed: a file was edited, tests failed, it was edited again, and so on.
+func (h session) thrashed(q question, threshold int) string {
+	if len(h.broken()) == 0 {
+		return ""
+	}
+	for _, t := range q.edits {
+		n, open, fails, passes := 0, false, false, false
+		ends := func() {
+			switch {
+			case open && fails:
+				n++
+			case open && passes:
+				n = 0
+			}
+			fails, passes = false, false
+		}
+		for _, f := range h.facts {
+			switch {
+			case f.Kind == fileEdited && f.Path == t.path:
+				ends()
+				open = true
+			case f.Kind == tested:
+				fails, passes = fails || f.Outcome == failed, passes || f.Outcome == passed
+			}
+		}
+		ends()
+		if n >= threshold {
+			return fmt.Sprintf("%s was edited %d times, and tests failed after each: step back, read the failure, and find its cause elsewhere or take the edits back", t.path, n)
+		}
+	}
+	return ""
+}
+
+func (h session) pointless(run testRun) string {
+	for _, f := range slices.Backward(h.facts) {
+		switch {
+		case f.Kind == fileEdited || f.Kind == fileMade || f.Kind == changed:
+			return ""
+		case f.Kind == tested && f.Path == run.dir && f.Command == run.command:
+			if f.Outcome == unknown {
+				return ""
+			}
+			return fmt.Sprintf("`%s` was run before, and nothing was changed since: its result (%s) stands", f.Command, f.Outcome)
+		}
+	}
+	return ""
+}
+
+// outOfScope: a file that is not there yet is in scope, and so is one that imports a file of the session's edits.
+func (h session) outOfScope(q question) string {
+	var edited, paths []string
+	for _, f := range h.facts {
+		if f.Kind == fileEdited {
+			edited = append(edited, f.Path)
+		}
+	}
+	for _, t := range q.edits {
+		if t.there && !h.has(t.path, fileRead, fileEdited, fileMade) && !dependsOn(t, edited) {
+			paths = append(paths, t.path)
+		}
+	}
+	if len(paths) == 0 {
+		return ""
+	}
+	return some(paths, 3) + " was not read in this session, and does not import what it edited: read it first, or leave it"
+}
+
+// some lists the first few of a list.
+func some(all []string, n int) string {
+	if len(all) <= n {
+		return strings.Join(all, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(all[:n], ", "), len(all)-n)
+}

@@ -1,0 +1,166 @@
+package hook
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// testRun is the tests that a shell text runs. Where it runs several, they are one.
+type testRun struct {
+	command string // without what stands before it and behind it, quoted where it must be
+	dir     string // where the first of them runs
+	alone   bool   // how the text ends is how they end
+}
+
+// testsOf returns the test run among the commands of a text.
+func testsOf(commands []command) (run testRun, ok bool) {
+	for _, c := range commands {
+		if _, _, is := runner(c.words); !is {
+			continue
+		}
+		if !ok {
+			run.dir, run.alone, ok = c.dir, true, true
+		} else {
+			run.command += " && "
+		}
+		run.alone = run.alone && c.alone
+		run.command += quoteWords(c.words)
+	}
+	return run, ok
+}
+
+// quoteWords writes words so that parseShell reads them again.
+func quoteWords(words []string) string {
+	var b strings.Builder
+	for i, word := range words {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		if word == "" || strings.ContainsAny(word, " \t\r\n;&|()<>'\"\\$`#") {
+			word = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		}
+		b.WriteString(word)
+	}
+	return b.String()
+}
+
+// runner says which runner of tests a command calls, and with which words.
+func runner(words []string) (name string, rest []string, ok bool) {
+	var second, third string
+	if len(words) > 1 {
+		second = words[1]
+	}
+	if len(words) > 2 {
+		third = words[2]
+	}
+	switch first := words[0]; first {
+	case "go":
+		if second == "test" {
+			return "go", words[2:], true
+		}
+	case "gotestsum":
+		return "go", words[1:], true
+	case "pytest", "py.test":
+		return "pytest", words[1:], true
+	case "jest", "vitest", "mocha", "ava", "rspec", "phpunit", "ctest", "tox", "nox", "nosetests":
+		return first, words[1:], true
+	case "cargo":
+		if second == "test" || second == "t" {
+			return "cargo", words[2:], true
+		}
+		if second == "nextest" && third == "run" {
+			return "cargo", words[3:], true
+		}
+	case "npm", "pnpm", "yarn", "bun", "deno":
+		switch {
+		case slices.Contains([]string{"jest", "vitest", "mocha", "ava"}, second):
+			return second, words[2:], true
+		case strings.HasPrefix(second, "test") || second == "t" && first != "yarn":
+			return first + " " + second, words[2:], true
+		case (second == "run" || second == "run-script") && strings.HasPrefix(third, "test"):
+			return first + " " + third, words[3:], true
+		}
+	case "make", "gmake", "just", "task", "ninja", "meson", "mvn", "mvnw", "gradle", "gradlew", "dotnet", "mix", "swift", "rake", "bazel", "sbt", "zig", "composer", "lein", "cabal", "stack":
+		for i, word := range words[1:] {
+			if strings.HasPrefix(word, "test") || word == "check" || word == "verify" || word == "spec" {
+				return first + " " + word, slices.Concat(words[1:1+i], words[2+i:]), true
+			}
+		}
+	default:
+		if strings.HasPrefix(first, "python") && second == "-m" && (third == "pytest" || third == "unittest") {
+			return third, words[3:], true
+		}
+	}
+	return "", nil, false
+}
+
+var (
+	// loudness are options that change what a run prints, not what it runs.
+	loudness = []string{"-v", "-vv", "-q", "-qq", "-s", "--verbose", "--quiet", "--silent", "--nocapture", "-count=1", "-json", "--no-header", "--color=never", "--no-color"}
+	// settings take a value and choose no tests.
+	settings = []string{"-timeout", "--timeout", "-count", "-parallel", "-cpu", "-tags", "-j", "--jobs", "--maxfail", "--tb", "--reporter", "-c", "--config"}
+	// selections choose tests.
+	selections = []string{"-run", "-skip", "-k", "-m", "-t", "-g", "-x", "-p", "-failfast", "-short", "--testNamePattern", "--testPathPattern", "--lf", "--last-failed", "--ff", "--sw", "--exitfirst",
+		"--package", "--test", "--lib", "--bin", "--bins", "--doc", "--example", "--exclude", "--grep", "--filter", "--bail", "--onlyFailures", "--onlyChanged", "--changed", "-o", "--related", "--shard", "--deselect", "--ignore"}
+)
+
+// covers reports whether a run runs all tests of another one: the same, or all of a folder around it.
+func covers(by, other testRun) bool {
+	if by.dir == other.dir && by.command == other.command {
+		return true
+	}
+	whole := parseShell(by.command)
+	for _, part := range parseShell(other.command) {
+		if !slices.ContainsFunc(whole, func(c command) bool { return partCovers(c, by.dir, part, other.dir) }) {
+			return false
+		}
+	}
+	return other.command != ""
+}
+
+func partCovers(by command, byDir string, other command, otherDir string) bool {
+	name, words, _ := runner(by.words)
+	otherName, otherWords, _ := runner(other.words)
+	if name != otherName || name == "" {
+		return false
+	}
+	if byDir == otherDir && slices.Equal(withoutLoudness(words), withoutLoudness(otherWords)) {
+		return true
+	}
+	return all(words) && (otherDir == byDir || strings.HasPrefix(otherDir, strings.TrimSuffix(byDir, "/")+"/"))
+}
+
+func withoutLoudness(words []string) []string {
+	return slices.DeleteFunc(slices.Clone(words), func(w string) bool { return slices.Contains(loudness, w) })
+}
+
+// all reports whether the words of a runner select nothing.
+func all(words []string) bool {
+	for i := 0; i < len(words); i++ {
+		word, _, _ := strings.Cut(words[i], "=")
+		switch {
+		case slices.Contains(settings, words[i]):
+			i++ // its value
+		case slices.Contains(selections, word) || !strings.HasPrefix(word, "-") && !slices.Contains([]string{"./...", "...", ".", "run"}, word):
+			return false
+		}
+	}
+	return true
+}
+
+// isTest reports whether a file holds tests, by its name.
+func isTest(path string) bool {
+	base := strings.ToLower(filepath.Base(path))
+	for _, part := range []string{"_test.", ".test.", ".spec.", "_spec.", "conftest.py"} {
+		if strings.Contains(base, part) {
+			return true
+		}
+	}
+	if strings.HasPrefix(base, "test_") {
+		return true
+	}
+	return slices.ContainsFunc(strings.Split(filepath.ToSlash(filepath.Dir(path)), "/"), func(dir string) bool {
+		return dir == "test" || dir == "tests" || dir == "__tests__" || dir == "spec" || dir == "testdata"
+	})
+}
