@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -52,6 +53,11 @@ func Parse(data []byte) (*Set, error) {
 	p := &parser{problems: problems}
 	s := &Set{byName: map[string]*Rule{}}
 	p.rules(doc, s)
+	coding, defects := ParseCoding(schema.ValueAt(doc, "/coding"))
+	if _, isObject := schema.ValueAt(doc, "/coding").(map[string]any); isObject { // the form says so of anything else
+		p.problems = append(p.problems, defects...)
+	}
+	s.coding = coding
 	if len(p.problems) > 0 {
 		return nil, &InvalidError{Defects: schema.Defects(doc, "rules", p.problems, schema.FieldName)}
 	}
@@ -76,6 +82,9 @@ func (s *Set) JSON() []byte { return slices.Clone(s.json) }
 
 // Rules returns all rules in the order of the file, also those that are off.
 func (s *Set) Rules() []*Rule { return slices.Clone(s.rules) }
+
+// Coding returns the rules for coding agents that are on.
+func (s *Set) Coding() Coding { return maps.Clone(s.coding) }
 
 // Asks reports whether a rule that is not off asks people.
 func (s *Set) Asks() bool {

@@ -98,5 +98,6 @@ type Set struct {
 	doc    map[string]any
 	json   []byte
 	rules  []*Rule
+	coding Coding
 	byName map[string]*Rule
 }

@@ -36,7 +36,7 @@ func (a *act) facts() (all []fact) {
 		return nil
 	}
 	if !a.shell {
-		if a.event == failure || a.end == failed {
+		if a.end == failed {
 			return nil // nothing was read, and nothing changed
 		}
 		for _, path := range a.reads {
@@ -101,26 +101,22 @@ type target struct {
 	imports []string // the names that it imports, for scope_check
 }
 
-// question returns what there is to ask of an act, and false if no rule that is on is for it.
-func (a *act) question(coding rules.Coding) (q question, ok bool) {
-	on := func(names ...string) bool {
-		return slices.ContainsFunc(names, func(n string) bool { _, on := coding[n]; return on })
-	}
-	if on(rules.NoEditUnread, rules.TestAfterEdits, rules.FixRegressionsFirst, rules.NoThrashing, rules.ScopeCheck) {
-		for _, path := range a.edits {
-			_, err := os.Lstat(path)
-			t := target{path: path, there: !os.IsNotExist(err)}
-			if on(rules.ScopeCheck) && t.there {
-				t.imports = importsOf(path)
-			}
-			q.edits = append(q.edits, t)
+// question returns what there is to ask of an act.
+func (a *act) question(coding rules.Coding) (q question) {
+	_, scoped := coding[rules.ScopeCheck]
+	for _, path := range a.edits {
+		_, err := os.Lstat(path)
+		t := target{path: path, there: !os.IsNotExist(err)}
+		if scoped && t.there {
+			t.imports = importsOf(path)
 		}
+		q.edits = append(q.edits, t)
 	}
-	if run, is := a.tests(); is && on(rules.NoPointlessRerun) {
+	if run, is := a.tests(); is {
 		q.run = &run
 	}
-	q.commits = on(rules.NoCommitFailing) && slices.ContainsFunc(a.commands, command.commits)
-	return q, len(q.edits) > 0 || q.run != nil || q.commits
+	q.commits = slices.ContainsFunc(a.commands, command.commits)
+	return q
 }
 
 // paths are the files that the history is asked about.
@@ -231,7 +227,11 @@ func (h session) untested(threshold int) string {
 	if n < threshold {
 		return ""
 	}
-	return fmt.Sprintf("%d edits were made and no test was run since: run the tests first", n)
+	edits := "1 edit was"
+	if n > 1 {
+		edits = fmt.Sprintf("%d edits were", n)
+	}
+	return edits + " made and no test was run since: run the tests first"
 }
 
 func (h session) failing() string {

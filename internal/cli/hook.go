@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/internal/hook"
+	"github.com/gemworker/gem/rules"
+	"github.com/spf13/cobra"
+)
+
+func hookCommand() *cobra.Command {
+	var source string
+	cmd := &cobra.Command{
+		Use:   "hook",
+		Short: "Judge what a coding agent does, as its hook",
+		Long: `
+For the events PreToolUse, PostToolUse and PostToolUseFailure of Claude Code, and
+agents like it: it reads the event from stdin, and prints what the rules in the
+"coding" of rules.json say. TOOLS_RULES names or holds that file; without it,
+rules.json in CLAUDE_PROJECT_DIR, then in the working directory. All rules are
+off unless the file says otherwise:
+
+  no_edit_unread          an edit of a file that was not read
+  test_after_edits        an edit after 3 others without a test run
+  no_commit_failing       a commit while a test fails
+  fix_regressions_first   an edit elsewhere, while another edit broke a test
+  no_thrashing            an edit of a file after 3 that left tests failing
+  no_pointless_rerun      a test run after which nothing was changed
+  scope_check             an edit of a file that was not read, and imports nothing
+                          that was edited
+
+Each is "warn", "ask" or "block", or a list with options, as in
+["block", {"threshold": 5, "unknown": "ask"}]. The history of a session is in
+the Postgres of DATABASE_URL: which files were read and edited, which tests ran
+and failed. Nothing else is kept, and nothing for more than 30 days. If Postgres
+does not tell it within GEM_HOOK_TIMEOUT (200ms), the act is let through with a
+message, or the user is asked where the rule's unknown says "ask".
+
+The exit code is always 0. Nothing on stdout means that no rule has anything to
+say; the agent's own permissions decide in any case.`,
+		Example: `  gem hook < event.json
+  {"hooks": {"PreToolUse": [{"hooks": [{"type": "command", "command": "gem hook"}]}]}}`,
+		Args: cobra.ArbitraryArgs,
+	}
+	cmd.Flags().StringVar(&source, "source", "claude-code", "the kind of agent: sessions of two kinds have nothing in common")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		say := func(format string, args ...any) { fmt.Fprintf(cmd.ErrOrStderr(), "gem hook: "+format+"\n", args...) }
+		if len(args) > 0 {
+			say("it takes no arguments, and passes over %q", args)
+		}
+		timeout, err := hookTimeout(os.Getenv("GEM_HOOK_TIMEOUT"))
+		if err != nil {
+			say("%v", err)
+		}
+		dir, err := os.Getwd()
+		if err != nil {
+			dir = string(filepath.Separator)
+		}
+		printed, err := hook.Run(cmd.Context(), hook.Options{
+			Source: source, Coding: codingRules, DatabaseURL: strings.TrimSpace(os.Getenv("DATABASE_URL")), Timeout: timeout, Dir: dir, Reason: refusal,
+		}, cmd.InOrStdin())
+		if err != nil {
+			say("%v", err)
+		}
+		_, _ = cmd.OutOrStdout().Write(printed)
+		return nil
+	}
+	// To an agent the exit code 2, of wrong usage, would mean that the act is blocked.
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		fmt.Fprintf(cmd.ErrOrStderr(), "gem hook: %v\n", err)
+		return exitError{code: exitDone}
+	})
+	return cmd
+}
+
+// codingRules are those of the file that TOOLS_RULES names or holds, or of rules.json in the agent's project or the working directory.
+func codingRules() (rules.Coding, error) {
+	chosen := strings.TrimSpace(os.Getenv("TOOLS_RULES"))
+	var set *rules.Set
+	var err error
+	if strings.HasPrefix(chosen, "{") {
+		set, err = rules.Parse([]byte(chosen))
+	} else {
+		for _, path := range []string{filepath.Join(os.Getenv("CLAUDE_PROJECT_DIR"), "rules.json"), "rules.json"} {
+			if _, err := os.Stat(path); chosen == "" && !os.IsNotExist(err) {
+				chosen = path
+			}
+		}
+		if chosen == "" {
+			return nil, nil
+		}
+		set, err = rules.ReadFile(chosen)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return set.Coding(), nil
+}
+
+// hookTimeout reads the variable GEM_HOOK_TIMEOUT. With an error it is the default.
+func hookTimeout(text string) (time.Duration, error) {
+	const usual = 200 * time.Millisecond
+	if text = strings.TrimSpace(text); text == "" {
+		return usual, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < time.Millisecond || d > time.Minute {
+		return usual, fmt.Errorf("GEM_HOOK_TIMEOUT is %q, and must be a duration from 1ms to 1m, such as 200ms", text)
+	}
+	return d, nil
+}

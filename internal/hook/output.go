@@ -1,0 +1,73 @@
+package hook
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gemworker/gem/rules"
+)
+
+// answer is what a hook prints. Nothing of it decides that an act may happen: the agent's own permissions stand.
+type answer struct {
+	// Message is shown to the user.
+	Message  string    `json:"systemMessage,omitempty"`
+	Specific *specific `json:"hookSpecificOutput,omitempty"`
+}
+
+type specific struct {
+	Event event `json:"hookEventName"`
+	// Decision is deny or ask, or nothing for a warning.
+	Decision string `json:"permissionDecision,omitempty"`
+	Reason   string `json:"permissionDecisionReason,omitempty"`
+	// Context is what the model is told.
+	Context string `json:"additionalContext,omitempty"`
+}
+
+const maxMessage = 8000 // bytes
+
+// json is what stands on stdout: nothing, or one object.
+func (a answer) json() []byte {
+	if a == (answer{}) {
+		return nil
+	}
+	text, err := json.Marshal(a)
+	if err != nil {
+		return nil
+	}
+	return append(text, '\n')
+}
+
+// answerTo says what the rules say together. The strictest decides, and all that met the act are named.
+func answerTo(met []verdict) answer {
+	if len(met) == 0 {
+		return answer{}
+	}
+	var lines strings.Builder
+	for _, v := range met {
+		fmt.Fprintf(&lines, "\n- %s (%s): %s.", v.rule, v.action, v.text)
+	}
+	says := func(action rules.Action) bool {
+		return slices.ContainsFunc(met, func(v verdict) bool { return v.action == action })
+	}
+	s := &specific{Event: before}
+	switch text := short(lines.String(), maxMessage); {
+	case says(rules.Block):
+		s.Decision, s.Reason = "deny", "This is stopped by a policy of the project's rules.json, and is no error of the tool. Another way to the same is not wanted either:"+text
+	case says(rules.Ask):
+		s.Decision, s.Reason = "ask", "A policy of the project's rules.json asks for a person's approval:"+text
+	default:
+		s.Context = "A policy of the project's rules.json warns:" + text
+	}
+	return answer{Specific: s}
+}
+
+// answerUnknown says that the rules with these names could not be asked.
+func answerUnknown(coding rules.Coding, names []string, why string) answer {
+	text := short(fmt.Sprintf("gem hook cannot judge by %s: %s", strings.Join(names, ", "), why), maxMessage)
+	if slices.ContainsFunc(names, func(name string) bool { return coding[name].Unknown == rules.Ask }) {
+		return answer{Specific: &specific{Event: before, Decision: "ask", Reason: text}}
+	}
+	return answer{Message: text + ". The act was let through"}
+}

@@ -1,0 +1,46 @@
+-- The history that `gem hook` judges coding agents by: it reads and writes it through these functions alone.
+
+-- Returns what a session did, in order, as an array of {kind, path, command, outcome, failed}: the last edits, changes and test runs,
+-- and, of the files p_paths, whatever was done with each.
+create or replace function gem.hook_facts(p_source text, p_session text, p_paths text[]) returns jsonb
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('kind', f.kind, 'path', f.path, 'command', f.command, 'outcome', f.outcome,
+    'failed', case when f.failed <> '{}' then f.failed end)) order by f.seq), '[]')
+  from (
+    (select * from public.core_hook_events e where e.source = p_source and e.session_id = p_session and e.kind <> 'read'
+     order by e.seq desc limit 2000)
+    union
+    (select distinct on (e.path, e.kind) * from public.core_hook_events e
+     where e.source = p_source and e.session_id = p_session and e.path = any (p_paths) and e.kind <> 'test'
+     order by e.path, e.kind, e.seq)) f
+$$;
+
+-- Records the facts of an act, an array as above, and makes room: a few rows that are old enough leave.
+create or replace function gem.hook_record(p_source text, p_session text, p_tool_use_id text, p_event text, p_facts jsonb) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  insert into public.core_hook_events (source, session_id, tool_use_id, event, part, kind, path, command, outcome, failed, at)
+  select p_source, p_session, nullif(p_tool_use_id, ''), p_event, f.part - 1, f.fact ->> 'kind', f.fact ->> 'path', f.fact ->> 'command', f.fact ->> 'outcome',
+    array(select jsonb_array_elements_text(f.fact -> 'failed')), gem.now()
+  from jsonb_array_elements(p_facts) with ordinality f (fact, part)
+  order by f.part
+  on conflict do nothing;
+  perform gem.prune_hook_events(20);
+end
+$$;
+
+-- Removes rows that were recorded more than 30 days ago, p_limit at most, and returns how many.
+create or replace function gem.prune_hook_events(p_limit integer) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  removed integer;
+begin
+  delete from public.core_hook_events e where e.ctid = any (array(
+    select old.ctid from public.core_hook_events old where old.at < gem.now() - interval '30 days' order by old.at limit p_limit for update skip locked));
+  get diagnostics removed = row_count;
+  return removed;
+end
+$$;
+
+select gem.grant_to('gem_worker', 'execute on function gem.hook_facts(text, text, text[]), gem.hook_record(text, text, text, text, jsonb)');
+revoke all on all functions in schema gem from public;

@@ -1,0 +1,20 @@
+-- What coding agents did, as their hooks told `gem hook`: facts by which the rules of the rules file's `coding` judge. No contents of files,
+-- no outputs, and no commands but those of test runs. Rows leave 30 days after they were recorded.
+create table if not exists public.core_hook_events (
+  source      text        not null,                        -- the kind of agent, such as claude-code
+  session_id  text        not null,
+  seq         bigint      generated always as identity,    -- the order of what happened
+  tool_use_id text,                                        -- the agent's id of its act; null where it gives none
+  event       text        not null,                        -- what told of it: PostToolUse or PostToolUseFailure
+  part        integer     not null,                        -- an act may leave several facts
+  kind        text        not null check (kind in ('read', 'edit', 'write', 'change', 'test')),
+  path        text        check (octet_length(path) <= 4096),    -- a file, or the folder of a test run
+  command     text        check (octet_length(command) <= 1000), -- of a test run, without assignments
+  outcome     text        check (outcome in ('pass', 'fail', 'unknown')), -- of a test run
+  failed      text[]      not null default '{}',           -- the names of tests that failed
+  at          timestamptz not null,
+  primary key (source, session_id, seq),
+  unique (source, session_id, tool_use_id, event, part)    -- an act that is told twice is recorded once
+);
+create index if not exists gem_hook_events_old on public.core_hook_events (at);
+alter table public.core_hook_events enable row level security;
