@@ -1,7 +1,9 @@
 package rules
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -40,6 +42,23 @@ const defaultThreshold = 3
 
 // counts reports whether the rule with this name has a threshold.
 func counts(name string) bool { return name == TestAfterEdits || name == NoThrashing }
+
+// ReadCoding returns the rules for coding agents of a rules file. It looks at nothing else of it, which takes [Parse] longer than a hook has.
+// Its error is an [*InvalidError] with every defect of them, if the file can be read at all.
+func ReadCoding(data []byte) (Coding, error) {
+	if len(data) > maxFile {
+		return nil, fmt.Errorf("the rules have %d bytes and may have at most %d", len(data), maxFile)
+	}
+	doc, err := schema.Decode("the rules file", bytes.TrimPrefix(data, []byte("\ufeff")))
+	if err != nil {
+		return nil, err
+	}
+	coding, problems := ParseCoding(schema.ValueAt(doc, "/coding"))
+	if len(problems) > 0 {
+		return nil, &InvalidError{Defects: schema.Defects(doc, "rules", problems, schema.FieldName)}
+	}
+	return coding, nil
+}
 
 // ParseCoding reads the object coding of a rules file, in which everything may be left out: nil is no object. The pointers of
 // its problems begin at the file's top. With problems the rules must not be used.

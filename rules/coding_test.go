@@ -2,6 +2,7 @@ package rules_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/gemworker/gem/internal/schema"
@@ -34,6 +35,26 @@ func TestCodingRulesAreOffUnlessTheFileSaysOtherwise(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" || problems != nil {
 		t.Errorf("%s%v", diff, problems)
+	}
+}
+
+// A hook judges by a file whose other parts a worker would refuse.
+func TestCodingIsReadWithoutTheRestOfTheFile(t *testing.T) {
+	t.Parallel()
+	got, err := rules.ReadCoding([]byte("\ufeff" + `{"rules": 5, "coding": {"scope_check": "ask"}}`))
+	if err != nil || got["scope_check"].Action != rules.Ask {
+		t.Errorf("got %v, %v", got, err)
+	}
+	for text, want := range map[string]string{
+		"": "the rules file", "{": "the rules file", `{"coding": 1}`: "must be an object", `{"coding": {"x": 1, "scope_check": 2}}`: "the known ones are",
+		`{"coding": {"scope_check": "ask"}, "coding": {}}`: "appears twice", strings.Repeat(" ", 1<<20+1): "may have at most",
+	} {
+		if got, err := rules.ReadCoding([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.50s: got %v, %v", text, got, err)
+		}
+	}
+	if got, err := rules.ReadCoding([]byte("{}")); err != nil || got != nil {
+		t.Errorf("got %v, %v", got, err)
 	}
 }
 

@@ -80,25 +80,28 @@ say; the agent's own permissions decide in any case.`,
 // codingRules are those of the file that TOOLS_RULES names or holds, or of rules.json in the agent's project or the working directory.
 func codingRules() (rules.Coding, error) {
 	chosen := strings.TrimSpace(os.Getenv("TOOLS_RULES"))
-	var set *rules.Set
-	var err error
 	if strings.HasPrefix(chosen, "{") {
-		set, err = rules.Parse([]byte(chosen))
-	} else {
-		for _, path := range []string{filepath.Join(os.Getenv("CLAUDE_PROJECT_DIR"), "rules.json"), "rules.json"} {
-			if _, err := os.Stat(path); chosen == "" && !os.IsNotExist(err) {
-				chosen = path
-			}
-		}
-		if chosen == "" {
-			return nil, nil
-		}
-		set, err = rules.ReadFile(chosen)
+		return rules.ReadCoding([]byte(chosen))
 	}
-	if err != nil {
-		return nil, err
+	paths := []string{chosen}
+	if chosen == "" {
+		paths = []string{filepath.Join(os.Getenv("CLAUDE_PROJECT_DIR"), "rules.json"), "rules.json"}
 	}
-	return set.Coding(), nil
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		switch {
+		case os.IsNotExist(err) && chosen == "":
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("cannot read the rules: %w", err)
+		}
+		coding, err := rules.ReadCoding(data)
+		if err != nil {
+			err = fmt.Errorf("the rules %s are invalid: %w", path, err)
+		}
+		return coding, err
+	}
+	return nil, nil
 }
 
 // hookTimeout reads the variable GEM_HOOK_TIMEOUT. With an error it is the default.

@@ -1,9 +1,10 @@
 package schema
 
 import (
-	"regexp"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Defect is one thing that is wrong with a file of the program's own.
@@ -36,7 +37,10 @@ func (e *InvalidError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-var printable = regexp.MustCompile(`^\PC{1,200}$`)
+// printable reports whether a name can stand in a line. As a regular expression it would cost each start of the program 8 MB.
+func printable(name string) bool {
+	return name != "" && utf8.RuneCountInString(name) <= 200 && !strings.ContainsFunc(name, func(r rune) bool { return unicode.Is(unicode.C, r) })
+}
 
 // Defects orders problems of a file by their place, and names the entry of its list and the field of each, which field writes. Only the first of
 // one place is kept.
@@ -47,7 +51,7 @@ func Defects(doc any, list string, problems []Problem, field func(steps []string
 		steps := Tokens(found.Pointer)
 		if len(steps) > 1 && steps[0] == list {
 			d.Part = list + "[" + steps[1] + "]"
-			if name := As[string](ValueAt(doc, "/"+list+"/"+steps[1]+"/name")); printable.MatchString(name) {
+			if name := As[string](ValueAt(doc, "/"+list+"/"+steps[1]+"/name")); printable(name) {
 				d.Part = name
 			}
 			steps = steps[2:]
