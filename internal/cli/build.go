@@ -136,6 +136,7 @@ func (s *setup) newWorker() (*worker.Worker, error) {
 		Control:       s.pools[0],
 		ListenURL:     s.listenURL,
 		Registry:      s.registry,
+		Rules:         s.rules,
 		Handlers:      bound,
 		Name:          s.config.WorkerID,
 		Version:       version,
