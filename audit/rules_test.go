@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/audit"
@@ -15,13 +16,15 @@ import (
 const (
 	few    = `{"rule": "few", "action": "block", "kind": "count", "counter": "few/calls per caller [\"/turns per x\"]", "max": 2, "within_ms": 86400000}`
 	budget = `{"rule": "budget", "action": "block", "kind": "sum", "counter": "budget/sum:/amount per  []", "max": 100, "within_ms": 604800000, "add": 40}`
-	pace   = `{"rule": "pace", "action": "wait", "kind": "count", "counter": "pace/turns per tool [\"a.b\"]", "max": 1, "within_ms": 1000, "at_most_ms": 3600000}`
+	pace   = `{"rule": "pace", "action": "wait", "kind": "count", "counter": "pace/turns per tool [\"a.b\"]", "max": 1, "within_ms": 3000, "at_most_ms": 3600000}`
+	slow   = `{"rule": "slow", "action": "wait", "kind": "count", "counter": "slow/turns per tool [\"a.b\"]", "max": 1, "within_ms": 600000, "at_most_ms": 3600000}`
 	big    = `{"rule": "big", "action": "ask", "kind": "call", "digest": "DIGEST", "ask_ms": 86400000,
 		"question": {"tool": "a.b", "input": {}, "text": "May it?", "by": ["user:ME"], "digest": "DIGEST"}}`
 	theRules = `{"version": "1", "rules": [
 		{"name": "few", "action": "block", "limit": {"max": 2, "within": "24h", "per": ["caller"]}},
 		{"name": "budget", "action": "block", "limit": {"max": 100, "sum": "/amount", "within": "7d"}},
-		{"name": "pace", "action": "wait", "limit": {"max": 1, "within": "1s", "per": ["tool"]}},
+		{"name": "pace", "action": "wait", "limit": {"max": 1, "within": "3s", "per": ["tool"]}},
+		{"name": "slow", "action": "wait", "limit": {"max": 1, "within": "10m", "per": ["tool"]}},
 		{"name": "big", "action": "ask", "ask": {"of": ["x"]}}]}`
 )
 
@@ -101,11 +104,11 @@ func TestCallsUnderRulesHaveNoFaultOnTheirWay(t *testing.T) {
 	}
 	h := handler{t: t, env: env}
 	h.begin(0)
-	h.gate("run", "", false, pace)
+	h.gate("run", "", false, slow)
 	h.do(end)
 	sound("a call that was counted")
 	h.begin(0)
-	h.gate("asked", "K", false, pace, ask("big"), ask("huge"))
+	h.gate("asked", "K", false, slow, ask("big"), ask("huge"))
 	sound("people were asked")
 	h.claim()
 	h.of("##"+digests["big"], no)
@@ -114,15 +117,15 @@ func TestCallsUnderRulesHaveNoFaultOnTheirWay(t *testing.T) {
 	h.do(`select gem.retry($1, 2, 'd', '{"error_code": "execution_error", "message": "later"}', 3, '0')`)
 	h.claim() // the other question
 	h.claim()
-	h.gate("asked", "K", true, pace, ask("huge"))
+	h.gate("asked", "K", true, slow, ask("huge"))
 	sound("they were asked again")
 	h.of("##"+digests["huge"], no)
 	h.claim()
-	h.gate("delayed", "K", true, pace)
+	h.gate("delayed", "K", true, slow)
 	sound("it got its turn")
-	execute(t, env.DB, "select pg_sleep(1.1)")
+	env.Pass(11 * time.Minute)
 	h.claim()
-	h.gate("run", "K", true, pace)
+	h.gate("run", "K", true, slow)
 	h.do("select gem.note_ruling(id, attempt, 'd', '{}') from core_tool_calls where id = $1")
 	h.do(`select gem.step(id, attempt, 'd', 'step', '{"name": "sent"}', 0, false) from core_tool_calls where id = $1`)
 	sound("its turn came")
