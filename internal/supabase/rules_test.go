@@ -71,6 +71,17 @@ func TestNobodyApprovesTheirOwnCallThatARuleAsksAbout(t *testing.T) {
 		d.must("ada", approve, "404 PT404")
 		d.must("eve", approve, "404 PT404")
 		d.must("server", approve, "404 PT404") // a secret key is nobody who decides
+		for what, token := range map[string]string{
+			"a token that says what roles eve has": p.Sign(supabase.Claims{"role": "authenticated", "sub": "eve", "roles": []string{"boss"}, "user_role": "boss",
+				"app_metadata": map[string]any{"roles": []string{"role:boss"}}}),
+			"ada's own, who says that she acts for grace": p.Sign(supabase.Claims{"role": "authenticated", "sub": "ada", "act": map[string]any{"sub": "grace"}}),
+			"grace's, signed by somebody else":            supabase.Token(supabase.Claims{"alg": "HS256"}, supabase.Claims{"role": "authenticated", "sub": "grace"}, strings.Repeat("x", 40)),
+			"grace's, signed by nobody":                   supabase.Token(supabase.Claims{"alg": "none"}, supabase.Claims{"role": "authenticated", "sub": "grace"}, ""),
+		} {
+			if a := d.Client().Query(token, approve); a.Status != 401 && a.Outcome() != "404 PT404" {
+				t.Errorf("%s: %s (%s)", what, a.Outcome(), a.Message)
+			}
+		}
 		// What names somebody else than the token does is refused: the decider is not an argument, and roles are not a token's to say.
 		d.must("ada", `rpc('answer_tool_call', {call_id: '`+question+`', answer: {approved: true, by: 'grace'}})`, "404 PT404")
 		d.must("ada", `rpc('answer_tool_call', {call_id: '`+question+`', answer: {approved: true}, by: 'grace'})`, "404 PGRST202")
