@@ -41,7 +41,7 @@ func TestExplainSaysWhatRulesDo(t *testing.T) {
 		"a turn": {func(s scene) string {
 			s.judged("run", paceCheck)
 			return s.judged("delayed", paceCheck)
-		}, []string{"It waits for its turn, by the rule pace (rules 1.2.0). It is in the queue, and runs in 59 min", ", at 2"}, "attempt"},
+		}, []string{"It waits for its turn, by the rule pace (rules 1.2.0). It is in the queue, and runs in ", ", at 2"}, "attempt"},
 		"a turn that has come": {func(s scene) string {
 			s.judged("run", paceCheck)
 			id := s.judged("delayed", paceCheck)
@@ -59,7 +59,7 @@ func TestExplainSaysWhatRulesDo(t *testing.T) {
 		"blocked": {ruled("rule_blocked", "This is a policy: the rule few (rules 1.2.0) blocks this call. List the leads first.", `{"rule": "few", "rules_version": "1.2.0"}`),
 			[]string{"the rule few (rules 1.2.0) blocks this call. List the leads first."}, "own code"},
 		"a limit": {ruled("limit_reached", "The rule pace (rules 1.2.0) blocks this call. It can be made again at 12:00.", later),
-			[]string{"at 12:00. It is 1 h 29 min until then."}, ""},
+			[]string{"It can be made again at 12:00. It is 1 h ", " until then."}, ""},
 		"a limit with room": {ruled("limit_reached", "The rule pace (rules 1.2.0) blocks this call.", `{"free_at": "2020-01-01T00:00:00Z"}`),
 			[]string{"blocks this call. That time has come: make a new call."}, ""},
 		"denied":       {ruled("approval_denied", "The rule big (rules 1.2.0) asks. The answer was no", "{}"), []string{"The answer was no. The answer stands for this call. gem trace "}, ""},
@@ -106,7 +106,7 @@ func TestTraceShowsWhatRulesDid(t *testing.T) {
 		"approvals": [{"rule": "big", "by": "grace"}]}')`, id)
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "trace", id)
 	got.wantCode(t, exitDone)
-	wants(t, got.stdout, "it waits for its turn, in 59 min", ", by the rule pace\n", "the question to them: "+question, "people are asked whether it may run, by the rule big\n",
+	wants(t, got.stdout, "it waits for its turn, in ", ", by the rule pace\n", "the question to them: "+question, "people are asked whether it may run, by the rule big\n",
 		"a question to people has ended: failed", "the rules 1.2.0 had met it: pace (warn), grace approved what big asked",
 		"Rules asked people about it", "a question  failed  wait.approval  "+question)
 	if strings.Contains(got.stdout, "##") || strings.Contains(got.stdout, digest) {
