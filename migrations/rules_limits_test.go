@@ -65,7 +65,7 @@ func TestALimitHoldsForCallsThatComeAtOnce(t *testing.T) {
 	count := rules.Check{Rule: "c", Action: rules.Block, Kind: rules.Count, Counter: "c/calls", Max: "5", WithinMS: 3_600_000}
 	both := []rules.Check{sum, count}
 	got := gateAll(t, url, running(t, db, 200), 8, func(i int) []rules.Check {
-		if i < 10 { // they leave room for five of the others
+		if i >= 180 {
 			return both[:1]
 		}
 		return both
