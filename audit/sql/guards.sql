@@ -25,7 +25,7 @@ from (
   union all
   select 'row level security', e.rel, 'row_security', case when not c.relrowsecurity then 'is switched off' end
   from (values ('core_tool_calls'), ('core_tool_receipts'), ('core_tool_events'), ('core_workers'), ('core_registry_versions'),
-    ('core_rules_versions')) e (rel)
+    ('core_rules_versions'), ('core_hook_events')) e (rel)
   join pg_class c on c.oid = ('public.' || e.rel)::regclass
 ) guard
 where guard.fault is not null
