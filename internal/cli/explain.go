@@ -257,7 +257,7 @@ func explainEnded(e *client.Explanation) string {
 	} else if r.DurationMS > 0 {
 		took = " in " + span(milliseconds(r.DurationMS))
 	}
-	return fmt.Sprintf("It succeeded%s, in attempt %d on %s.%s%s The result: %s", took, r.Attempt, r.WorkerID, ignored, warned(r), cut(upshot(r), 300))
+	return fmt.Sprintf("It succeeded%s, in attempt %d on %s.%s%s The result: %s", took, r.Attempt, r.WorkerID, ignored, warned(effects.Rules), cut(upshot(r), 300))
 }
 
 func explainNotConfigured(r *receipts.Receipt) string {
@@ -306,7 +306,7 @@ func explainFailed(explained *client.Explanation) string {
 		return message + " Make a new call if it is to run after all."
 	case receipts.JournalFull, receipts.KeyDeadlock, receipts.NotAllowed:
 		return message
-	case ruleBlocked, limitReached, approvalDenied, approvalExpired, ruleError:
+	case receipts.RuleBlocked, receipts.LimitReached, receipts.ApprovalDenied, receipts.ApprovalExpired, receipts.RuleError:
 		return explainRuled(explained, e, message)
 	case receipts.KeyReused:
 		return message + " The earlier receipt is in the details."

@@ -8,15 +8,7 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/receipts"
-)
-
-// The codes of calls that rules ended.
-const (
-	ruleBlocked     receipts.Code = "rule_blocked"
-	limitReached    receipts.Code = "limit_reached"
-	approvalDenied  receipts.Code = "approval_denied"
-	approvalExpired receipts.Code = "approval_expired"
-	ruleError       receipts.Code = "rule_error"
+	"github.com/gemworker/gem/rules"
 )
 
 // explainRuled says why rules ended a call. The message names the rule, its version, what it saw and what to do; what it says of times was true
@@ -27,11 +19,11 @@ func explainRuled(e *client.Explanation, failure receipts.Error, message string)
 	}
 	_ = json.Unmarshal(failure.Details, &details)
 	switch failure.Code {
-	case ruleError:
+	case receipts.RuleError:
 		return message + " Correct that rule and start the workers anew: gem rules check reads the file."
-	case approvalDenied:
+	case receipts.ApprovalDenied:
 		return message + " The answer stands for this call. gem trace " + e.Call.ID + " has the question."
-	case approvalExpired:
+	case receipts.ApprovalExpired:
 		return message + " Make a new call to ask again."
 	}
 	switch {
@@ -88,20 +80,13 @@ func theRules(names []string, version string) string {
 // asksPeople reports whether a call waits, under these names, for people whom rules ask: no handler chooses such a name.
 func asksPeople(names []string) bool { return len(names) > 0 && strings.HasPrefix(names[0], "##") }
 
-// ruled is what rules said of a call, on its receipt and in its journal.
-type ruled struct {
-	Version  string `json:"version"`
-	Verdicts []struct {
-		Rule, Action, Message string
-	} `json:"verdicts"`
-	Approvals []struct{ Rule, By string } `json:"approvals"`
-}
-
-// said lists the verdicts and who approved.
-func (r ruled) said() string {
+// ruling lists the verdicts in the journal of a call, and who approved it.
+func ruling(data json.RawMessage) string {
+	var r receipts.Rules
+	_ = json.Unmarshal(data, &r)
 	var all []string
 	for _, v := range r.Verdicts {
-		all = append(all, fmt.Sprintf("%s (%s)", printable(v.Rule), printable(v.Action)))
+		all = append(all, fmt.Sprintf("%s (%s)", printable(v.Rule), v.Action))
 	}
 	for _, a := range r.Approvals {
 		all = append(all, fmt.Sprintf("%s approved what %s asked", printable(a.By), printable(a.Rule)))
@@ -110,20 +95,17 @@ func (r ruled) said() string {
 }
 
 // warned says, of a call that ran, what rules warned of, and who approved it.
-func warned(r *receipts.Receipt) string {
-	var effects struct {
-		Rules ruled `json:"rules"`
-	}
-	if json.Unmarshal(r.Effects, &effects) != nil {
-		return "" // what an imported receipt has may be of another form
+func warned(r *receipts.Rules) string {
+	if r == nil {
+		return ""
 	}
 	said := ""
-	for _, v := range effects.Rules.Verdicts {
-		if v.Action == "warn" {
+	for _, v := range r.Verdicts {
+		if v.Action == rules.Warn {
 			said += " A warning: " + sentence(cut(v.Message, 500))
 		}
 	}
-	for _, a := range effects.Rules.Approvals {
+	for _, a := range r.Approvals {
 		said += fmt.Sprintf(" %s approved it, as the rule %s asks.", cut(printable(a.By), 200), printable(a.Rule))
 	}
 	return said

@@ -141,7 +141,6 @@ type eventData struct {
 	Error      receipts.Error `json:"error"`
 
 	Rules []string `json:"rules"` // that let it wait for a turn, or ask
-	ruled
 
 	Value json.RawMessage `json:"value"` // of an answer
 	By    string          `json:"by"`
@@ -211,7 +210,7 @@ func happened(e receipts.Event) string {
 	case "delayed":
 		return "it waits for its turn, in " + span(data.RunAt.Sub(e.At)) + ", by " + theRules(data.Rules, "")
 	case "ruled":
-		return data.said()
+		return ruling(e.Data)
 	case "called":
 		if asksPeople([]string{data.Name}) {
 			return "the question to them: " + data.CallID
