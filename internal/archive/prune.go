@@ -50,6 +50,8 @@ type DB interface {
 const (
 	// pageSize is how many calls one statement reads to find those that are old enough.
 	pageSize = 20_000
+	// countedPage is how many rows of the rules' counters one statement removes.
+	countedPage = 50_000
 	// pruneTimeout bounds every statement and every batch.
 	pruneTimeout = 2 * time.Minute
 )
@@ -115,11 +117,12 @@ func (p *pruner) run(ctx context.Context) error {
 	return p.forgetCounted(ctx)
 }
 
-// forgetCounted removes rows of the rules' counters, as many in a statement as a batch has.
+// forgetCounted removes rows of the rules' counters. Each statement passes over the last rows of all counters that nobody counts at any more,
+// which stay, so one removes many.
 func (p *pruner) forgetCounted(ctx context.Context) error {
-	for removed := p.Batch; removed == p.Batch; {
+	for removed := countedPage; removed == countedPage; {
 		within, cancel := context.WithTimeout(ctx, pruneTimeout)
-		err := p.db.QueryRow(within, "select gem.prune_rule_runs($1)", p.Batch).Scan(&removed)
+		err := p.db.QueryRow(within, "select gem.prune_rule_runs($1)", countedPage).Scan(&removed)
 		cancel()
 		if err != nil {
 			return fmt.Errorf("remove old rows of the rules' counters: %w", err)
