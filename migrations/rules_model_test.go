@@ -31,13 +31,15 @@ func TestTheGateAnswersAsItsModel(t *testing.T) {
 	if os.Getenv("GEM_TEST_LONG") != "" {
 		checks = "1000"
 	}
-	if err := flag.Set("rapid.checks", checks); err != nil {
-		t.Fatal(err)
+	for name, value := range map[string]string{"rapid.checks": checks, "rapid.steps": "60"} {
+		if err := flag.Set(name, value); err != nil {
+			t.Fatal(err)
+		}
 	}
 	histories := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		histories++
-		h := &history{rt: rt, db: db, name: fmt.Sprint(histories)}
+		h := &history{rt: rt, db: db, name: fmt.Sprint(histories), ends: map[int]bool{}}
 		rt.Repeat(map[string]func(*rapid.T){"call": h.call, "again": h.again, "end": h.end, "decide": h.decide})
 		h.counters()
 	})
@@ -45,13 +47,13 @@ func TestTheGateAnswersAsItsModel(t *testing.T) {
 
 // history is a run of calls through the gate, which the model is told of. Others in the same database have other names.
 type history struct {
-	rt      *rapid.T
-	db      *pgxpool.Pool
-	name    string
-	model   rules.Memory
-	ms      int // of the clock
-	moments int // so far: no two are the same
-	open    []*gatedCall
+	rt    *rapid.T
+	db    *pgxpool.Pool
+	name  string
+	model rules.Memory
+	ms    int          // of the clock: tens, so that times often meet to the point
+	ends  map[int]bool // when calls ended: no two at once, since nobody says which was the last
+	open  []*gatedCall
 }
 
 // gatedCall is a call that has not ended.
@@ -94,9 +96,12 @@ func (h *history) row(sql string, args []any, into ...any) {
 
 // move lets some time pass, or go back, and returns the time.
 func (h *history) move(rt *rapid.T) (now time.Time) {
-	h.ms += rapid.SampledFrom([]int{0, 0, 1, 5, 10, 50, 100, 150, -1, -60}).Draw(rt, "ms")
-	h.moments++
-	h.row("update public.clock set at = began + $1 * interval '1 ms' + $2 * interval '1 us' returning at", []any{h.ms, h.moments}, &now)
+	h.ms += rapid.SampledFrom([]int{0, 0, 0, 10, 10, 20, 50, 100, -10, -50}).Draw(rt, "ms")
+	return h.setClock()
+}
+
+func (h *history) setClock() (now time.Time) {
+	h.row("update public.clock set at = began + $1 * interval '1 ms' returning at", []any{h.ms}, &now)
 	return now
 }
 
@@ -124,7 +129,7 @@ func (h *history) claim(c *gatedCall) {
 
 // checks draws what rules ask of a call. What is counted, and how, stands in the counter.
 func (h *history) checks(rt *rapid.T, c *gatedCall) (checks []rules.Check) {
-	span := rapid.SampledFrom([]int64{1, 10, 60, 100, 300})
+	span := rapid.SampledFrom([]int64{10, 20, 50, 100, 300, 1000})
 	for _, rule := range rapid.SliceOfNDistinct(rapid.IntRange(0, 9), 1, 4, rapid.ID).Draw(rt, "rules") {
 		k := rules.Check{Rule: fmt.Sprint("r", rule), Kind: []rules.Kind{rules.ItsCall, rules.Count, rules.Count, rules.Count, rules.Sum, rules.Sum,
 			rules.FailureRow, rules.FailureRow, rules.Required, rules.Afterwards}[rule]}
@@ -134,7 +139,7 @@ func (h *history) checks(rt *rapid.T, c *gatedCall) (checks []rules.Check) {
 		case k.Kind == rules.ItsCall:
 			k.Action = rules.Ask
 		case rule <= 2: // most limits are paces
-			k.Action, k.AtMostMS, word = rules.Wait, rapid.SampledFrom([]int64{0, 50, 200, 1000}).Draw(rt, "at most"), "turns"
+			k.Action, k.AtMostMS, word = rules.Wait, rapid.SampledFrom([]int64{0, 20, 50, 100, 1000}).Draw(rt, "at most"), "turns"
 		}
 		switch k.Kind {
 		case rules.Count:
@@ -146,13 +151,13 @@ func (h *history) checks(rt *rapid.T, c *gatedCall) (checks []rules.Check) {
 			k.InARow, k.RestMS = rapid.IntRange(1, 3).Draw(rt, "in a row"), span.Draw(rt, "rest")
 		case rules.Required, rules.Afterwards:
 			k.Tools = rapid.SampledFrom([][]string{{"t.a"}, {"t.a", "t.b"}, {"t.none"}}).Draw(rt, "tools")
-			k.WithinMS = rapid.SampledFrom([]int64{0, 0, 20, 200}).Draw(rt, "within")
+			k.WithinMS = rapid.SampledFrom([]int64{0, 10, 20, 100}).Draw(rt, "within")
 		}
 		if k.Kind == rules.Afterwards {
 			k.Ended = rapid.SampledFrom([][]string{{"succeeded"}, {"not_configured", "succeeded"}, {"rule_blocked", "x"}, {"failed"}}).Draw(rt, "ended")
 		}
 		if k.Kind == rules.Count || k.Kind == rules.Sum || k.Kind == rules.FailureRow {
-			k.Counter = fmt.Sprintf("%s/%s%s %s %d", k.Rule, k.Kind, word, h.name, rapid.IntRange(0, 1).Draw(rt, "scope"))
+			k.Counter = fmt.Sprintf("%s/%s%s %s %d", k.Rule, k.Kind, word, h.name, rapid.SampledFrom([]int{0, 0, 0, 1}).Draw(rt, "scope"))
 		}
 		if k.Action == rules.Ask {
 			k.Digest, k.AskMS, k.Question = fmt.Sprint(c.ID, k.Rule, c.changes), 1000, json.RawMessage(`{"by": ["role:boss"], "tool": "t.a", "input": {}}`)
@@ -269,6 +274,11 @@ func (h *history) end(rt *rapid.T) {
 }
 
 func (h *history) finish(c *gatedCall, status, code string) {
+	for h.ends[h.ms] {
+		h.ms += 10
+	}
+	h.ends[h.ms] = true
+	h.setClock()
 	result := map[string]string{"succeeded": `{}`, "failed": fmt.Sprintf(`{"error": {"error_code": %q, "message": "y"}}`, code),
 		"not_configured": `{"status": "not_configured", "reason": "z"}`}[status]
 	e := rules.Ended{CallID: c.ID, Tool: c.tool, Status: status, Code: code, SessionID: c.SessionID, CreatedBy: c.CreatedBy}
