@@ -188,6 +188,9 @@ func (p *player) gate(c *played) {
 	}
 	ruling := judgement.Rule(p.judge.set.Version, answer)
 	c.message = ruling.Message
+	if answer.Outcome != Asked {
+		c.asked = nil
+	}
 	switch {
 	case ruling.Code != "":
 		c.came = fails(ruling)

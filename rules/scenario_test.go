@@ -45,6 +45,8 @@ func scenario(t *testing.T, steps string) (path string) {
 		{"name": "b", "tools": ["billing.list"], "action": "block", "limit": {"max": 1, "within": "1m"}},
 		{"name": "c", "tools": ["billing.list"], "action": "block", "limit": {"max": 1, "within": "2m"}},
 		{"name": "late", "tools": ["comms.send_sms"], "action": "wait", "at_most": "1m", "limit": {"max": 1, "within": "1m"}},
+		{"name": "soon", "tools": ["comms.send_sms"], "action": "ask", "when": {"input": {"to": {"const": "+1"}}}, "ask": {"of": ["x"], "within": "1h"}},
+		{"name": "then", "tools": ["comms.send_sms"], "action": "ask", "when": {"input": {"to": {"const": "+1"}}}, "ask": {"of": ["x"], "within": "2h"}},
 		{"name": "many", "tools": ["billing.refund"], "action": "block", "when": {"result": {"n": {"minimum": 5}}}}]},
 		"sequences": [{"name": "one", "steps": [` + steps + `]}]}`
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -70,6 +72,8 @@ func TestTheFirstStepThatDiffersIsNamed(t *testing.T) {
 		{`{"call": {"tool": "billing.refund", "input": {"amount": 1}}, "result": {"n": 5}, "expect": "block many"}`, ""},
 		{`{"call": {"tool": "billing.refund", "input": {"amount": 1}}, "result": {"n": 4}, "expect": "warn a"}`, ""},
 		{`{"call": {"tool": "billing.refund", "input": {"amount": 1}}, "result": {"n": 5}, "end": "failed", "expect": "warn a"}`, ""},
+		{`{"call": {"tool": "comms.send_sms", "input": {"to": "+1"}}, "expect": "ask soon then", "then": "expired soon"}`, ""},
+		{`{"call": {"tool": "comms.send_sms", "input": {"to": "+1"}}, "answer": "approved", "then": "run"}`, ""},
 	}
 	for _, c := range cases {
 		got := ""
