@@ -38,6 +38,23 @@ func TestCodingRulesAreOffUnlessTheFileSaysOtherwise(t *testing.T) {
 	}
 }
 
+func TestDefectsOfCodingAreThoseOfTheFile(t *testing.T) {
+	t.Parallel()
+	set, err := rules.Parse([]byte(`{"version": "1", "rules": [], "coding": {"scope_check": "ask", "x-why": "ours"}}`))
+	if err != nil || set.Coding()["scope_check"].Action != rules.Ask {
+		t.Errorf("got %v, %v", set, err)
+	}
+	_, err = rules.Parse([]byte(`{"rules": [], "coding": {"scope_chek": "ask", "no_thrashing": ["ask", {"threshold": 0}]}}`))
+	for _, want := range []string{"version", "coding.scope_chek: unknown rule: did you mean scope_check?", "coding.no_thrashing[1].threshold: is 0"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in: %v", want, err)
+		}
+	}
+	if _, err = rules.Parse([]byte(`{"version": "1", "rules": [], "coding": 5}`)); err == nil || strings.Count(err.Error(), "must be an object") != 1 {
+		t.Errorf("got %v", err)
+	}
+}
+
 // A hook judges by a file whose other parts a worker would refuse.
 func TestCodingIsReadWithoutTheRestOfTheFile(t *testing.T) {
 	t.Parallel()

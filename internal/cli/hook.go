@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func hookCommand() *cobra.Command {
+func hookCommand(p *Program) *cobra.Command {
 	var source string
 	cmd := &cobra.Command{
 		Use:   "hook",
@@ -61,7 +61,7 @@ say; the agent's own permissions decide in any case.`,
 			dir = string(filepath.Separator)
 		}
 		printed, err := hook.Run(cmd.Context(), hook.Options{
-			Source: source, Coding: codingRules, DatabaseURL: strings.TrimSpace(os.Getenv("DATABASE_URL")), Timeout: timeout, Dir: dir, Reason: refusal,
+			Source: source, Coding: p.codingRules, DatabaseURL: strings.TrimSpace(os.Getenv("DATABASE_URL")), Timeout: timeout, Dir: dir, Reason: refusal,
 		}, cmd.InOrStdin())
 		if err != nil {
 			say("%v", err)
@@ -77,8 +77,9 @@ say; the agent's own permissions decide in any case.`,
 	return cmd
 }
 
-// codingRules are those of the file that TOOLS_RULES names or holds, or of rules.json in the agent's project or the working directory.
-func codingRules() (rules.Coding, error) {
+// codingRules are those of the file that TOOLS_RULES names or holds, of rules.json in the agent's project or the working directory, or
+// of the program's own, in this order.
+func (p *Program) codingRules() (rules.Coding, error) {
 	chosen := strings.TrimSpace(os.Getenv("TOOLS_RULES"))
 	if strings.HasPrefix(chosen, "{") {
 		return rules.ReadCoding([]byte(chosen))
@@ -101,7 +102,10 @@ func codingRules() (rules.Coding, error) {
 		}
 		return coding, err
 	}
-	return nil, nil
+	if len(p.Rules) == 0 {
+		return nil, nil
+	}
+	return rules.ReadCoding(p.Rules)
 }
 
 // hookTimeout reads the variable GEM_HOOK_TIMEOUT. With an error it is the default.
