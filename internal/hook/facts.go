@@ -251,7 +251,8 @@ func (h session) failing() string {
 	return fmt.Sprintf("%s failed when %s was last run: mend them and run that again, or all tests, before the commit", what, some(commands, 3))
 }
 
-// broken are the last runs of each command that failed, without those whose tests another one has run since.
+// broken are the last runs of each command that failed, without those whose tests another one has run since. Of a run that named no test it is not
+// known whether any ran: such as one of a runner that is not there. All tests of its folder, by whatever runs them, settle it.
 func (h session) broken() (now []fact) {
 	for _, f := range h.facts {
 		if f.Kind != tested || f.Outcome == unknown {
@@ -259,7 +260,8 @@ func (h session) broken() (now []fact) {
 		}
 		now = slices.DeleteFunc(now, func(old fact) bool {
 			same := f.Path == old.Path && f.Command == old.Command
-			return same || (f.Outcome == passed || len(f.Failed) > 0) && covers(f.run(), old.run())
+			settled := f.Outcome == passed && len(old.Failed) == 0 && around(f.Path, old.Path) && f.run().whole()
+			return same || settled || (f.Outcome == passed || len(f.Failed) > 0) && covers(f.run(), old.run())
 		})
 		if f.Outcome == failed {
 			now = append(now, f)

@@ -38,6 +38,12 @@ func history(t *testing.T, sequence string) (facts []fact) {
 		case '?':
 			run.Outcome = unknown
 			facts = append(facts, run)
+		case 'n', 'p': // npm run, which fails or passes
+			run.Command, run.Outcome = "npm run "+args, map[byte]outcome{'n': failed, 'p': passed}[step[0]]
+			if script, tests, _ := strings.Cut(names, ":"); names != "" {
+				run.Command, run.Failed = "npm run test:"+script, strings.Fields(tests)
+			}
+			facts = append(facts, run)
 		default:
 			t.Fatalf("the step %q of %q", step, sequence)
 		}
@@ -150,6 +156,11 @@ func TestARunReplacesWhatItsCommandReported(t *testing.T) {
 		{"- ./a:T, + -v ./a", "commit", ""},               // the same, louder
 		{"- ./...:T, + -run T ./a", "commit", "T failed"}, // fewer
 		{"- ./a:T, - ./...:U", "commit", "U failed"},
+		{"n test:typo, n test", "commit", "failed"}, // of another command, and not all of them passed
+		{"n test:typo, p test", "commit", ""},       // it named no test: there may be none
+		{"n test:typo:T, p test", "commit", "T failed"},
+		{"n test:typo, + ./a", "commit", "failed"},
+		{"n test:typo, + ./...", "commit", ""},
 		{"- ./a:T, - ./...", "commit", "T failed"}, // a run that does not build says nothing of T
 	})
 }

@@ -237,7 +237,7 @@ func (a *act) ended(in input) {
 		}
 	}
 	switch {
-	case a.end == unknown || in.Stopped || fields.Interrupted || fields.Background != nil:
+	case a.end == unknown || in.Stopped || fields.Interrupted || fields.Background != nil || code != nil && (*code == 126 || *code == 127): // nothing ran
 		a.end = unknown
 	case a.event == failure || code != nil && *code != 0 || fields.IsError != nil && *fields.IsError || fields.Success != nil && !*fields.Success:
 		a.end = failed

@@ -72,6 +72,7 @@ func TestWhatAnActLeaves(t *testing.T) {
 		"an exit code":        {object{"tool_name": "bash", "tool_input": object{"cmd": "pytest"}, "tool_output": "E", "tool_exit_code": 1}, []fact{{Kind: "test", Path: "/w", Command: "pytest", Outcome: "fail"}}},
 		"another exit code":   {object{"tool_name": "Bash", "tool_input": object{"command": "pytest"}, "tool_response": object{"exit_code": 1, "output": "FAILED a.py::t - x"}}, []fact{{Kind: "test", Path: "/w", Command: "pytest", Outcome: "fail", Failed: []string{"a.py::t"}}}},
 		"an exit code inside": {object{"tool_name": "Bash", "tool_input": object{"command": "pytest"}, "tool_response": "Process exited with code 2\nx"}, []fact{{Kind: "test", Path: "/w", Command: "pytest", Outcome: "fail"}}},
+		"no such command":     {object{"hook_event_name": "PostToolUseFailure", "tool_name": "Bash", "tool_input": object{"command": "pytest"}, "error": "Exit code 127\nbash: pytest: command not found"}, []fact{{Kind: "test", Path: "/w", Command: "pytest", Outcome: "unknown"}}},
 		"a list of texts":     {object{"tool_name": "Bash", "tool_input": object{"command": "pytest | tail"}, "tool_response": object{"content": []any{object{"type": "text", "text": "FAILED a.py::t - x"}}}}, []fact{{Kind: "test", Path: "/w", Command: "pytest", Outcome: "fail", Failed: []string{"a.py::t"}}}},
 		"a NUL":               {object{"tool_name": "Read", "tool_input": object{"file_path": "/w/a\x00b"}}, nil},
 		"an endless path":     {object{"tool_name": "Read", "tool_input": object{"file_path": "/" + strings.Repeat("a", 5000)}}, nil},

@@ -129,7 +129,7 @@ func endOf(run testRun, end outcome, r results) (outcome, []string) {
 		return unknown, nil
 	case run.alone && end == passed:
 		return passed, nil
-	case run.alone && !(r.passes && !r.fails): // otherwise something behind the tests failed
+	case run.alone && (r.fails || !r.passes): // otherwise something behind the tests failed
 		return failed, r.failed
 	case r.fails:
 		return failed, r.failed

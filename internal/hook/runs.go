@@ -119,6 +119,19 @@ func covers(by, other testRun) bool {
 	return other.command != ""
 }
 
+// whole reports whether a run selects no tests of its folder.
+func (r testRun) whole() bool {
+	return !slices.ContainsFunc(parseShell(r.command), func(c command) bool {
+		_, words, is := runner(c.words)
+		return is && !all(words)
+	})
+}
+
+// around reports whether a folder is another one, or holds it.
+func around(dir, other string) bool {
+	return dir == other || strings.HasPrefix(other, strings.TrimSuffix(dir, "/")+"/")
+}
+
 func partCovers(by command, byDir string, other command, otherDir string) bool {
 	name, words, _ := runner(by.words)
 	otherName, otherWords, _ := runner(other.words)
@@ -128,7 +141,7 @@ func partCovers(by command, byDir string, other command, otherDir string) bool {
 	if byDir == otherDir && slices.Equal(withoutLoudness(words), withoutLoudness(otherWords)) {
 		return true
 	}
-	return all(words) && (otherDir == byDir || strings.HasPrefix(otherDir, strings.TrimSuffix(byDir, "/")+"/"))
+	return all(words) && around(byDir, otherDir)
 }
 
 func withoutLoudness(words []string) []string {

@@ -184,7 +184,8 @@ func (s *shell) redirect() {
 	case sign == "<<" && target != "":
 		doc.end = target
 		s.docs = append(s.docs, doc)
-	case strings.Contains(sign, ">") && target != "/dev/null" && !(strings.HasSuffix(sign, "&") && (digits(target) || target == "-")):
+	case strings.HasSuffix(sign, "&") && (digits(target) || target == "-"): // another of its outputs
+	case strings.Contains(sign, ">") && target != "/dev/null":
 		s.now.writes = append(s.now.writes, within(s.dir, target))
 	}
 }
@@ -425,7 +426,7 @@ func withoutPrefixes(words []string) []string {
 		switch {
 		case slices.Contains(keywords, words[0]) || assignment(words[0]):
 			words = words[1:]
-		case runs && !(base == "command" && len(words) > 1 && strings.HasPrefix(words[1], "-")): // command -v only asks
+		case runs && (base != "command" || len(words) < 2 || !strings.HasPrefix(words[1], "-")): // command -v only asks
 			words = behindOptions(words[1:], runner.values)
 			words = words[min(runner.operands, len(words)):]
 		case len(words) > 1 && slices.Contains(throughs, base+" "+words[1]):
