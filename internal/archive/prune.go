@@ -50,8 +50,8 @@ type DB interface {
 const (
 	// pageSize is how many calls one statement reads to find those that are old enough.
 	pageSize = 20_000
-	// countedPage is how many rows of the rules' counters one statement removes.
-	countedPage = 50_000
+	// forgottenPage is how many rows of counters, or facts of hooks, one statement removes.
+	forgottenPage = 50_000
 	// pruneTimeout bounds every statement and every batch.
 	pruneTimeout = 2 * time.Minute
 )
@@ -114,22 +114,27 @@ func (p *pruner) run(ctx context.Context) error {
 	if p.DryRun {
 		return nil
 	}
-	return p.forgetCounted(ctx)
-}
-
-// forgetCounted removes rows of the rules' counters. Each statement passes over the last rows of all counters that nobody counts at any more,
-// which stay, so one removes many.
-func (p *pruner) forgetCounted(ctx context.Context) error {
-	for removed := countedPage; removed == countedPage; {
-		within, cancel := context.WithTimeout(ctx, pruneTimeout)
-		err := p.db.QueryRow(within, "select gem.prune_rule_runs($1)", countedPage).Scan(&removed)
-		cancel()
-		if err != nil {
-			return fmt.Errorf("remove old rows of the rules' counters: %w", err)
-		}
-		p.done.Counted += int64(removed)
+	if p.done.Counted, err = p.forget(ctx, "select gem.prune_rule_runs($1)"); err != nil {
+		return fmt.Errorf("remove old rows of the rules' counters: %w", err)
+	}
+	if _, err = p.forget(ctx, "select gem.prune_hook_events($1)"); err != nil {
+		return fmt.Errorf("remove old facts of hooks: %w", err)
 	}
 	return nil
+}
+
+// forget removes rows that no call names. A statement passes over the last rows of all counters that nobody counts at any more, which stay, so one
+// removes many.
+func (p *pruner) forget(ctx context.Context, sql string) (all int64, err error) {
+	for removed := forgottenPage; removed == forgottenPage; all += int64(removed) {
+		within, cancel := context.WithTimeout(ctx, pruneTimeout)
+		err := p.db.QueryRow(within, sql, forgottenPage).Scan(&removed)
+		cancel()
+		if err != nil {
+			return all, err
+		}
+	}
+	return all, nil
 }
 
 // nextPage returns finished calls that ended before the time, the latest first, so that a call comes before those that it

@@ -117,6 +117,8 @@ var withheld = []struct{ query, outcome, server string }{
 	{`from('core_rules_versions').select('version')`, "403 42501", ""},
 	{`from('core_rules_versions').update({rules: {}}).neq('version', '')`, "403 42501", ""},
 	{`from('core_rules_versions').delete().neq('version', '')`, "403 42501", ""},
+	{`from('core_hook_events').select('path')`, "403 42501", ""},
+	{`from('core_hook_events').delete().neq('path', '')`, "403 42501", ""},
 	{`schema('gem').from('rule_runs').select()`, "406 PGRST106", ""},
 	{`schema('gem').from('rule_runs').delete().neq('counter', '')`, "406 PGRST106", ""},
 	{`from('rule_runs').select()`, "404 42P01", ""},

@@ -1,5 +1,5 @@
 -- What coding agents did, as their hooks told `gem hook`: facts by which the rules of the rules file's `coding` judge. No contents of files,
--- no outputs, and no commands but those of test runs. Rows leave 30 days after they were recorded.
+-- no outputs, and no commands but those of test runs. Rows leave 30 days after they were recorded, by gem prune and when new ones come.
 create table if not exists public.core_hook_events (
   source      text        not null,                        -- the kind of agent, such as claude-code
   session_id  text        not null,
