@@ -16,6 +16,7 @@ func TestWhoMayCallAFunctionOfTheOwnerDoesNotBecomeTheOwner(t *testing.T) {
 	for role, calls := range map[string]string{
 		"gem_monitor": "select * from gem.queue; select * from gem.outcomes; select * from gem.recent_failures; select * from gem.workers",
 		"gem_worker": `select gem.start_worker('v', 5, '', '1', '1 hour'); select * from gem.heartbeat('v', '1 hour', '{}', '{}', true); select gem.claim('v', 1, true);
+			select gem.hook_record('x', 's', 'a', 'PostToolUse', '[{"kind": "edit", "path": "/a", "failed": ["b"]}]'); select gem.hook_facts('x', 's', '{/a}');
 			select gem.count_outcomes(1); select * from gem.record_registry('1', repeat('a', 64), '{}')`,
 		"authenticated": "select enqueue_tool_call('a.b'); insert into core_tool_calls (tool_name) values ('a.b'); select cancel_tool_call(id) from core_tool_calls",
 	} {
