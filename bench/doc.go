@@ -9,6 +9,8 @@
 //
 //   - gem: as it ships. Input and output validated, every step in the journal, the receipt in one transaction with what
 //     the handler wrote, a log at the level info.
+//   - gem-rule: gem with a rule that looks at the input of each call. gem-limit: with a limit, whose counter each call has to
+//     itself. gem-one-limit: with a limit that counts all calls together. None of them stops a call.
 //   - river-receipt: River with the same promise. A job's completion, its receipt and its row are in one transaction. It
 //     checks no input and keeps no journal. It may fetch, and be told of inserts, every millisecond instead of every 100,
 //     and has three connections more, since its claims share the pool with its jobs.
@@ -34,6 +36,9 @@
 //	                       the same in the runs of throughput-norow
 //	allocations            of the process that works and that, for all of them, is the bench itself, a call of throughput
 //	allocated-bytes        the same in bytes
+//	throughput-rules       as throughput, of gem with rules beside gem without
+//	cpu-rules, cpu-postgres-rules, cpu-worker-rules
+//	                       CPU time of a call in the runs of throughput-rules
 //	latency-1, -10, -100   ms from just before a client sends an insert to the commit of its receipt, at so many inserts a
 //	                       second, by a schedule that waits for nothing. 10 slots, 10 connections, with the row. The commit
 //	                       is when Postgres says it was: its last flush to the disk is in nobody's figure.

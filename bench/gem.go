@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/gemworker/gem/internal/pgserver"
 	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/registry"
+	"github.com/gemworker/gem/rules"
 	"github.com/gemworker/gem/worker"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
@@ -30,9 +32,20 @@ func startServer(ctx context.Context, folder string, settings map[string]string)
 }
 
 // gemWorker is GEM as it ships: validation of input and output, the journal, the receipt, and its log at the level info.
-type gemWorker struct{}
+type gemWorker struct {
+	rule  string // what its name says of its rules; empty for none
+	rules string // the rules themselves, as JSON
+}
 
-func (gemWorker) Name() string { return "gem" }
+func (g gemWorker) Name() string { return strings.TrimSuffix("gem-"+g.rule, "-") }
+
+// The rules of these contestants meet each call, and stop none.
+var (
+	gemRule = gemWorker{"rule", `{"name": "large", "tools": ["bench.*"], "action": "block", "when": {"input": {"amount": {"minimum": 1000}}}}`}
+	// A counter for each customer, and each call has another one.
+	gemLimit    = gemWorker{"limit", `{"name": "many", "tools": ["bench.*"], "action": "block", "limit": {"max": 100, "within": "1h", "per": ["input:/customer"]}}`}
+	gemOneLimit = gemWorker{"one-limit", `{"name": "many", "tools": ["bench.*"], "action": "block", "limit": {"max": 1000000, "within": "1h"}}`}
+)
 
 func (gemWorker) Migrate(ctx context.Context, db *pgxpool.Pool) error {
 	if _, err := db.Exec(ctx, rowTable); err != nil {
@@ -112,7 +125,7 @@ func (gemWorker) Claimer(ctx context.Context, db *pgxpool.Pool) (func(ctx contex
 	}, nil
 }
 
-func (gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
+func (g gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
 	tools, err := registry.Parse([]byte(benchRegistry))
 	if err != nil {
 		return nil, err
@@ -120,6 +133,12 @@ func (gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
 	bound, err := handlers.Bind(Bench{w.Handled}, wait.Domain())
 	if err != nil {
 		return nil, err
+	}
+	var set *rules.Set
+	if g.rules != "" {
+		if set, err = rules.Parse([]byte(`{"version": "1.0.0", "rules": [` + g.rules + `]}`)); err != nil {
+			return nil, err
+		}
 	}
 	calls, err := pgpool.Open(ctx, w.URL, pgpool.Options{MaxConns: int32(w.Conns), Mode: pgpool.Direct})
 	if err != nil {
@@ -135,7 +154,7 @@ func (gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
 	}
 	// Written and thrown away: what a log costs the worker is its own part.
 	log := zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.AddSync(io.Discard), zap.InfoLevel))
-	running, err := worker.New(worker.Options{Calls: calls, Control: control, ListenURL: listen, Registry: tools, Handlers: bound,
+	running, err := worker.New(worker.Options{Calls: calls, Control: control, ListenURL: listen, Registry: tools, Handlers: bound, Rules: set,
 		Concurrency: w.Slots, Log: log})
 	if err != nil {
 		return nil, err
