@@ -89,7 +89,7 @@ Measures:
 		return o, errors.New("-together needs -beside")
 	}
 	if o.beside != "" {
-		o.only = cmp.Or(o.only, "throughput,throughput-norow,cpu,cpu-")
+		o.only = cmp.Or(o.only, "throughput,throughput-norow,cpu,cpu-norow,cpu-postgres,cpu-postgres-norow,cpu-worker,cpu-worker-norow")
 		o.contestants = cmp.Or(o.contestants, gem.Name())
 	} else if o.quick {
 		o.rounds = 1
