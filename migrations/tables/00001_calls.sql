@@ -111,7 +111,7 @@ create table if not exists public.core_rules_versions (
 -- What limits count: the calls that rules let through, a row for each counter of a call, numbered 1, 2, 3 without gaps. Rows leave
 -- when they are older than twice what any recorded rules look back, but for the last of each counter.
 create table if not exists gem.rule_runs (
-  counter       text        not null,  -- the rule's name, a slash, and what is counted together
+  counter       text collate "C" not null, -- the rule's name, a slash, and what is counted together
   n             bigint      not null,
   at            timestamptz not null,  -- never falls from one n to the next; ahead of its time for a call that has a turn
   call_id       uuid        not null,

@@ -27,7 +27,7 @@ create index if not exists gem_calls_open_of_caller on public.core_tool_calls (c
 create index if not exists gem_calls_of_session on public.core_tool_calls
   (session_id, created_by, tool_name, (coalesce(error ->> 'error_code', status)), updated_at)
   where session_id is not null and status in ('succeeded', 'failed', 'not_configured');
-create index if not exists gem_rule_runs_old on gem.rule_runs (at);
+create index if not exists gem_rule_runs_old on gem.rule_runs using brin (at); -- which costs a row next to nothing
 -- Without it, each receipt that is pruned would read all others to see whether one repeats it. Only hits have an entry.
 create index if not exists gem_receipts_replays on public.core_tool_receipts (replay_of) where replay_of is not null;
 create index if not exists gem_receipts_not_succeeded on public.core_tool_receipts (created_at desc) where status <> 'succeeded';
