@@ -76,7 +76,9 @@ func (f *facts) counter(r *Rule, word string) (string, undecided) {
 			if err != nil {
 				return "", "the input of the call cannot be read"
 			}
-			values[i] = schema.ValueAt(doc.Value(), pointer) // null for what is not there
+			if value, there := schema.Lookup(doc.Value(), pointer); there { // null for what is not
+				values[i] = fmt.Sprintf("%x", sha256.Sum256(schema.Canonical(value)))[:32] // it stays when the call is pruned
+			}
 		case what == "tool":
 			values[i] = f.call.Tool.Name
 		case what == "session":

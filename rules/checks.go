@@ -51,6 +51,7 @@ const (
 	Asked   Outcome = "asked"   // people were asked: it waits for them
 	Denied  Outcome = "denied"  // one of them said no
 	Expired Outcome = "expired" // none of them said anything in time
+	Unasked Outcome = "unasked" // they could not be asked
 )
 
 // Answer is what the checks of a call come to.

@@ -22,6 +22,7 @@ type Memory struct {
 type place struct {
 	at     time.Time
 	call   string
+	over   bool // the rule met the call, and let it through all the same
 	amount *big.Rat
 }
 
@@ -83,6 +84,7 @@ type view struct {
 	met     bool
 	seen    Seen
 	counted bool      // the call has its place already
+	missed  bool      // it did not come at its turn, and has no place any more
 	turn    time.Time // of a wait: when there is room, or its place
 }
 
@@ -91,8 +93,18 @@ func (m *Memory) Gate(now time.Time, c MemoryCall, checks []Check) Answer {
 	now = micros(now)
 	c.CreatedAt = micros(c.CreatedAt)
 	all := make([]view, len(checks))
+	waits := 0
+	for _, check := range checks {
+		if check.Action == Wait {
+			waits++
+		}
+	}
 	for i, check := range checks {
 		all[i] = m.look(now, c, check)
+		if check.Action == Wait && waits == 1 && all[i].counted && all[i].turn.Before(now.Add(-missedBy)) {
+			all[i] = m.look(now, MemoryCall{}, check) // as if it had none: others that missed theirs would run beside it
+			all[i].missed = true
+		}
 	}
 	a := Answer{At: now}
 	for i, check := range checks {
@@ -114,7 +126,7 @@ func (m *Memory) Gate(now time.Time, c MemoryCall, checks []Check) Answer {
 	case Passed:
 		for i, check := range checks {
 			if check.Counter != "" && !all[i].counted {
-				m.count(check, c.ID, now)
+				m.count(check, c.ID, now, all[i])
 			}
 		}
 	case Delayed:
@@ -124,8 +136,9 @@ func (m *Memory) Gate(now time.Time, c MemoryCall, checks []Check) Answer {
 			}
 		}
 		for i, check := range checks {
-			if check.Action == Wait && !all[i].counted {
-				m.count(check, c.ID, a.Turn)
+			// It looks at the others then: a place ahead of its time keeps all others of its counter behind it.
+			if check.Action == Wait && !all[i].counted && all[i].turn.Equal(a.Turn) {
+				m.count(check, c.ID, a.Turn, view{missed: all[i].missed})
 			}
 		}
 	case Asked:
@@ -163,12 +176,22 @@ func (m *Memory) outcome(checks []Check, all []view) Outcome {
 	return Passed
 }
 
+// missedBy is how late a call may come to its turn.
+const missedBy = time.Minute
+
 // count gives a call its place in a check's counter, at a time that never falls.
-func (m *Memory) count(check Check, call string, at time.Time) {
+func (m *Memory) count(check Check, call string, at time.Time, v view) {
+	if v.missed {
+		for i, row := range m.counters[check.Counter] {
+			if row.call == call {
+				m.counters[check.Counter][i].call = "missed by " + call
+			}
+		}
+	}
 	if m.counters == nil {
 		m.counters = map[string][]place{}
 	}
-	p := place{at: m.clock(check.Counter, at), call: call}
+	p := place{at: m.clock(check.Counter, at), call: call, over: v.met}
 	if check.Kind == Sum {
 		p.amount = rat(check.Add)
 	}
@@ -203,8 +226,11 @@ func (m *Memory) look(now time.Time, c MemoryCall, check Check) view {
 	for _, row := range m.counters[check.Counter] {
 		if row.call == c.ID { // it was let through, or has its turn
 			s := view{counted: true, turn: row.at}
-			if check.Action == Wait && row.at.After(now) {
+			switch {
+			case check.Action == Wait && row.at.After(now):
 				s.met, s.seen.FreeAt = true, &s.turn
+			case check.Action == Warn:
+				s.met = row.over // as it was told before
 			}
 			return s
 		}

@@ -73,6 +73,8 @@ func (j Judgement) Rule(version string, a Answer) Ruling {
 		ruling.Code, stopping = codeDenied, answered(refused)
 	case Expired:
 		ruling.Code, stopping = codeExpired, answered(refused)
+	case Unasked:
+		ruling.Code, stopping = codeFault, answered(refused)
 	}
 	switch {
 	case len(stopping) > 0:
@@ -237,6 +239,8 @@ func (j Judgement) asked(r *Rule, a Answer, c Check, seen Seen, about string) (s
 		return about, "The answer was no."
 	case Expired:
 		return about, "Nobody answered within " + span(c.AskMS) + "."
+	case Unasked:
+		return about, sentences("Nobody could be asked.", schema.Cut(seen.Reason, 500))
 	}
 	if len(r.Of) > 0 {
 		return about, "Somebody of " + list(r.Of) + " decides."

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -43,7 +44,10 @@ func (a *attempt) pass(ctx context.Context, key, keyField string, refuse bool) (
 			return err
 		})
 	})
-	if err != nil || answer.Outcome == "" {
+	switch {
+	case store.IsRefusal(err):
+		return held, failed(receipts.RuleError, "The rules could not be asked about this call: "+publicMessage(err), nil), nil
+	case err != nil || answer.Outcome == "":
 		return held, nil, err
 	}
 	return held, a.ruledBy(answer), nil
@@ -126,6 +130,9 @@ func (w *Worker) checkRules(ctx context.Context) error {
 	ours := w.options.Rules
 	if ours == nil {
 		return nil
+	}
+	if _, has := w.options.Registry.Tool("wait.approval"); ours.Asks() && !has {
+		return errors.New("a rule asks people, and the registry lacks wait.approval: take its entry over from gem registry show wait.approval")
 	}
 	for _, t := range w.options.Registry.Tools() {
 		rule, blocks := ours.BlocksResult(t)

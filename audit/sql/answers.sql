@@ -26,7 +26,7 @@ union all
 
 -- An approval for which a rule asked: the question may be gone, since gem prune removes it before the call.
 select 'approval-given', r.call_id::text, format('its receipt has the approval %s by %s of %s, and that call %s', a ->> 'id', a ->> 'by', a ->> 'digest', case
-    when k.parent_call_id is distinct from r.call_id or k.parent_step is distinct from '##' || (a ->> 'digest') then 'asked something else'
+    when k.parent_call_id is distinct from r.call_id or (k.parent_step like '##%' and split_part(k.parent_step, '#', 3) = a ->> 'digest') is not true then 'asked something else'
     when k.tool_name <> 'wait.approval' then 'is of ' || k.tool_name
     else format('ended as %s', left(coalesce(q.result::text, 'null'), 200)) end)
 from (
@@ -35,5 +35,5 @@ from (
 ) r
 join public.core_tool_calls k on k.id::text = a ->> 'id'
 left join public.core_tool_receipts q on q.call_id = k.id
-where (k.parent_call_id = r.call_id and k.parent_step = '##' || (a ->> 'digest') and k.tool_name = 'wait.approval'
+where (k.parent_call_id = r.call_id and k.parent_step like '##%' and split_part(k.parent_step, '#', 3) = a ->> 'digest' and k.tool_name = 'wait.approval'
   and q.status = 'succeeded' and q.result -> 'approved' = 'true' and q.result ->> 'by' = a ->> 'by') is not true

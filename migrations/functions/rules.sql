@@ -14,7 +14,8 @@
 -- in order, after the call's row and its key. The `at` of a counter's rows never falls, whatever the clock does.
 --
 --   delayed    {rules, run_at}                  the call has a turn (running → queued)
---   called     {name, call_id, tool}            people are asked: name is ## and the digest of what they are asked
+--   called     {name, call_id, tool}            people are asked: name is ## and the digest of what they are asked, with #2 and so on where that was
+--                                               asked before, and withdrawn
 --   waiting    {for: [name], rules, expires_at} the call waits for them (running → waiting), and has made no progress by that
 --   ruled      {version, verdicts, approvals}   what a durable call was told before its first step
 
@@ -173,11 +174,13 @@ begin
   end if;
 
   if p_again then
-    select r.at into turn from gem.rule_runs r where r.counter = line and r.call_id = p_call;
+    select r.at, r.over into turn, met from gem.rule_runs r where r.counter = line and r.call_id = p_call;
     has := found;
     if has then
+      met := met and p_check ->> 'action' = 'warn'; -- as it was told before
       return;
     end if;
+    met := false;
   end if;
   select r.n, r.at, r.total into last_n, last_at, so_far from gem.rule_runs r where r.counter = line order by r.n desc limit 1;
   place := coalesce(last_n, 0) + 1;
@@ -231,6 +234,7 @@ $$;
 --   run       the call runs, and has its rows
 --   stopped   a rule blocks it: nothing was written
 --   denied, expired  people were asked, and said no, or nothing in time: nothing was written
+--   unasked   people could not be asked: nothing was written
 --   asked     the call waits for people, and is no longer the attempt's
 --   delayed   the call has a turn, is in the queue until then, and is no longer the attempt's
 -- at is the time of all that. met are the checks that met the call: [{check, seen}], by their index from 0; approvals those that were given.
@@ -250,8 +254,13 @@ declare
   sees      record;
   answer    record;
   looks     jsonb       := '[]'; -- what each check sees
+  due       timestamptz := gem.due(p_call) + (p_deadline || ' milliseconds')::interval;
+  one_wait  boolean     := (select count(*) = 1 from jsonb_array_elements(p_checks) k where k ->> 'action' = 'wait');
+  missed    boolean     := false; -- its turn
+  name      text;
   stops     boolean     := false;
   no        text;                -- denied, expired
+  unasked   boolean     := false; -- a question could not be put
   asking    jsonb       := '[]'; -- checks whose people have not decided
   told      jsonb;
 begin
@@ -277,8 +286,13 @@ begin
   for this, i in select k.value, k.ordinality - 1 from jsonb_array_elements(p_checks) with ordinality k loop
     select * into sees from gem.look(this, p_call, call.session_id, call.created_by, call.created_at, at, p_again);
     if this ->> 'action' = 'wait' then
+      if sees.has and one_wait and sees.turn < at - interval '1 minute' then
+        missed := true; -- others that missed theirs would run beside it
+        select * into sees from gem.look(this, p_call, call.session_id, call.created_by, call.created_at, at, false);
+      end if;
       sees.met := sees.turn is null or sees.turn > at;
-      if sees.met and not sees.has and (sees.turn is null or sees.turn > at + ((this ->> 'at_most_ms') || ' milliseconds')::interval) then
+      if sees.met and not sees.has
+        and (sees.turn is null or sees.turn > at + ((this ->> 'at_most_ms') || ' milliseconds')::interval or coalesce(sees.turn > due, false)) then
         stops := true;
         sees.seen := coalesce(sees.seen, '{}') || jsonb_build_object('not_in_time', true)
           || case when sees.turn is null then '{}' else jsonb_build_object('free_at', sees.turn) end;
@@ -287,24 +301,32 @@ begin
         sees.seen := jsonb_build_object('free_at', sees.turn);
       end if;
     elsif this ? 'digest' then
-      select c.id, c.status, r.result, r.result ->> 'reason' as reason into answer
-      from public.core_tool_calls c left join public.core_tool_receipts r on r.call_id = c.id
-      where c.parent_call_id = p_call and c.parent_step = '##' || (this ->> 'digest');
+      name := '##' || (this ->> 'digest');
+      loop -- one that was withdrawn, or cancelled, is asked again under another name
+        select c.id, c.status, r.result, r.result ->> 'reason' as reason, r.result -> 'error' ->> 'error_code' as code into answer
+        from public.core_tool_calls c left join public.core_tool_receipts r on r.call_id = c.id
+        where c.parent_call_id = p_call and c.parent_step = name;
+        exit when answer.code is distinct from 'cancelled';
+        name := '##' || (this ->> 'digest') || '#' || coalesce(nullif(split_part(name, '#', 4), '')::integer, 1) + 1;
+      end loop;
       if answer.id is null then
-        asking := case when sees.met then asking || this else asking end;
+        asking := case when sees.met then asking || (this || jsonb_build_object('name', name)) else asking end;
       elsif not gem.is_final(answer.status) then
-        asking := asking || this;
+        asking := asking || (this || jsonb_build_object('name', name));
         sees.met := true;
       elsif (answer.result ->> 'approved')::boolean then
         approvals := approvals || jsonb_build_object('rule', this ->> 'rule', 'id', answer.id, 'by', answer.result ->> 'by',
           'at', answer.result ->> 'at', 'digest', this ->> 'digest');
-      else -- a question that failed has no answer
-        no := case when coalesce(answer.status = 'succeeded' and answer.reason = 'expired' and not answer.result ? 'by', false)
+      elsif answer.status <> 'succeeded' then
+        unasked := true;
+        sees.met := true;
+        sees.seen := coalesce(sees.seen, '{}') || jsonb_strip_nulls(jsonb_build_object('reason', answer.result -> 'error' ->> 'message'));
+      else
+        no := case when coalesce(answer.reason = 'expired' and not answer.result ? 'by', false)
             and no is distinct from 'denied'
           then 'expired' else 'denied' end;
         sees.met := true;
-        sees.seen := coalesce(sees.seen, '{}') || jsonb_strip_nulls(jsonb_build_object('reason',
-          coalesce(answer.reason, answer.result -> 'error' ->> 'message')));
+        sees.seen := coalesce(sees.seen, '{}') || jsonb_strip_nulls(jsonb_build_object('reason', answer.reason));
       end if;
     elsif this ->> 'action' = 'block' then
       stops := stops or sees.met;
@@ -315,12 +337,14 @@ begin
     looks := looks || to_jsonb(sees);
   end loop;
 
-  if stops or no is not null then
-    outcome := case when stops then 'stopped' else no end;
+  if stops or unasked or no is not null then
+    outcome := case when stops then 'stopped' when unasked then 'unasked' else no end;
+    turn := null;
     perform gem.withdraw(p_call, '{}');
     return;
   end if;
   outcome := case when asking <> '[]' then 'asked' when turn is not null then 'delayed' else 'run' end;
+  turn := case when outcome = 'delayed' then turn end;
   if outcome <> 'run' and call.cancel_requested_at is not null then
     perform gem.release(p_call, p_attempt, p_worker); -- its next claim ends it
     return;
@@ -333,10 +357,14 @@ begin
     where k.value ? 'counter' and (outcome = 'run' or k.value ->> 'action' = 'wait')
   loop
     told := looks -> i;
-    if not (told ->> 'has')::boolean then
-      insert into gem.rule_runs (counter, n, at, call_id, amount, total, rules_version)
+    -- Of several turns the call gets the latest, and looks at the others then: a row ahead of its time keeps all others of its counter behind it.
+    if not (told ->> 'has')::boolean and (outcome = 'run' or (told ->> 'turn')::timestamptz = turn) then
+      if missed and this ->> 'action' = 'wait' then
+        update gem.rule_runs r set call_id = gen_random_uuid() where r.counter = this ->> 'counter' and r.call_id = p_call;
+      end if;
+      insert into gem.rule_runs (counter, n, at, call_id, over, amount, total, rules_version)
       values (this ->> 'counter', (told ->> 'place')::bigint, case when outcome = 'delayed' then turn else (told ->> 'moment')::timestamptz end,
-        p_call, (this ->> 'add')::numeric, (told ->> 'total')::numeric, p_version);
+        p_call, (told ->> 'met')::boolean and outcome = 'run', (this ->> 'add')::numeric, (told ->> 'total')::numeric, p_version);
     end if;
   end loop;
   if outcome = 'delayed' then
@@ -351,8 +379,9 @@ $$;
 
 -- Asks people, for each of these checks whom nobody has asked yet, by a call of wait.approval, and parks the call until one of them has an end.
 -- Questions with another digest are withdrawn: what they asked about has changed.
+-- It waits a moment only: a level of the queue that is another transaction's is not to keep the counters locked.
 create or replace function gem.ask(p_call uuid, p_attempt integer, p_worker text, p_at timestamptz, p_checks jsonb, p_deadline bigint) returns void
-language plpgsql as $$
+language plpgsql set lock_timeout = '500ms' as $$
 declare
   call   record;
   before jsonb;
@@ -360,7 +389,7 @@ declare
   made   integer;
   ends   timestamptz;
 begin
-  names := array(select '##' || (k ->> 'digest') from jsonb_array_elements(p_checks) k);
+  names := array(select k ->> 'name' from jsonb_array_elements(p_checks) k);
   perform gem.withdraw(p_call, names);
   select c.session_id, c.created_by, c.signed_in, c.priority, c.traceparent, c.events, c.computed_key,
     gem.due(c.id) + (p_deadline || ' milliseconds')::interval as deadline into call
@@ -375,7 +404,7 @@ begin
       and own.tool_name ~ '^[a-z][a-z0-9_.]{0,199}$'
     order by own.updated_at desc limit 10) e;
   with asked as (
-    select k.value, k.ordinality, '##' || (k.value ->> 'digest') as name,
+    select k.value, k.ordinality, k.value ->> 'name' as name,
       least(p_at + ((k.value ->> 'ask_ms') || ' milliseconds')::interval, call.deadline) as until
     from jsonb_array_elements(p_checks) with ordinality k
   ), child as (

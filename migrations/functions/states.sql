@@ -349,7 +349,7 @@ begin
   with ended as (
     update public.core_tool_calls c
     set status = p_status, error = p_result -> 'error', computed_key = coalesce(c.computed_key, freed_key), updated_at = at,
-        events = c.events + 1, wake_at = case when c.steps > 0 and gem.has_open_children(c.id) then at - interval '100 years' end
+        events = c.events + 1, wake_at = case when (c.steps > 0 or p_attempt > 1) and gem.has_open_children(c.id) then at - interval '100 years' end
     where c.id = p_call and coalesce(c.attempt = p_attempt and c.claimed_by = p_worker and c.status = 'running' and c.steps >= p_steps, false)
     returning c.id, c.tool_name, c.claimed_at, c.events, c.computed_key, c.parent_call_id, c.parent_step
   ), journal as (

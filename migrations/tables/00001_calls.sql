@@ -114,10 +114,11 @@ create table if not exists gem.rule_runs (
   counter       text collate "C" not null, -- the rule's name, a slash, and what is counted together
   n             bigint      not null,
   at            timestamptz not null,  -- never falls from one n to the next; ahead of its time for a call that has a turn
-  call_id       uuid        not null,
+  call_id       uuid        not null,  -- another one, of no call, once the call missed its turn
   amount        numeric,               -- of a sum: what the call adds
   total         numeric,               -- of a sum: of all rows so far
   rules_version text        not null,
+  over          boolean     not null default false, -- the rule met the call, and let it through all the same
   primary key (counter, n),
   unique (counter, call_id)
 );
