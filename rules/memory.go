@@ -101,7 +101,7 @@ func (m *Memory) Gate(now time.Time, c MemoryCall, checks []Check) Answer {
 	}
 	for i, check := range checks {
 		all[i] = m.look(now, c, check)
-		if check.Action == Wait && waits == 1 && all[i].counted && all[i].turn.Before(now.Add(-missedBy)) {
+		if check.Action == Wait && waits == 1 && all[i].counted && all[i].turn.Before(now.Add(-max(missedBy, milliseconds(check.WithinMS)))) {
 			all[i] = m.look(now, MemoryCall{}, check) // as if it had none: others that missed theirs would run beside it
 			all[i].missed = true
 		}
@@ -176,7 +176,7 @@ func (m *Memory) outcome(checks []Check, all []view) Outcome {
 	return Passed
 }
 
-// missedBy is how late a call may come to its turn.
+// missedBy is how late a call may come to its turn, or the time of the limit if that is longer.
 const missedBy = time.Minute
 
 // count gives a call its place in a check's counter, at a time that never falls.

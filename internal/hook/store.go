@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // store is the history of sessions, in Postgres.
@@ -57,7 +58,7 @@ func (s store) with(ctx context.Context, within time.Duration, do func(context.C
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	defer func() {
-		if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		if err != nil && (ctx.Err() != nil || pgconn.Timeout(err)) { // a connection's own clock may come first
 			err = fmt.Errorf("Postgres did not answer within %s (GEM_HOOK_TIMEOUT)", within) //nolint:staticcheck // a name begins it
 		}
 	}()

@@ -286,7 +286,7 @@ begin
   for this, i in select k.value, k.ordinality - 1 from jsonb_array_elements(p_checks) with ordinality k loop
     select * into sees from gem.look(this, p_call, call.session_id, call.created_by, call.created_at, at, p_again);
     if this ->> 'action' = 'wait' then
-      if sees.has and one_wait and sees.turn < at - interval '1 minute' then
+      if sees.has and one_wait and sees.turn < at - greatest(interval '1 minute', ((this ->> 'within_ms') || ' milliseconds')::interval) then
         missed := true; -- others that missed theirs would run beside it
         select * into sees from gem.look(this, p_call, call.session_id, call.created_by, call.created_at, at, false);
       end if;
