@@ -2,6 +2,7 @@ package receipts
 
 import (
 	"encoding/json"
+	"time"
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/rules"
@@ -29,6 +30,8 @@ type Rules struct {
 	Verdicts []rules.Verdict `json:"verdicts"`
 	// Approvals are those that people gave.
 	Approvals []rules.Approval `json:"approvals,omitempty"`
+	// At is when gem.gate answered, where it was asked: by that time the verdicts can be computed again.
+	At time.Time `json:"at,omitzero"`
 }
 
 // Idempotency is what a receipt's effects say about the key of its call.

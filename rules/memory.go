@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math/big"
 	"slices"
+	"sort"
 	"time"
 )
 
@@ -12,10 +13,11 @@ import (
 // gem.gate is held against it. Its zero value knows of nothing. Only one goroutine may use it at a time.
 type Memory struct {
 	counters  map[string][]place
-	ends      []Ended
-	receipts  map[string]Ended    // by call, but for cancelled ones
-	decisions map[string]Decision // by digest
-	asked     map[string]bool     // digests of which people were asked
+	places    map[[2]string]place   // by counter and call
+	ends      map[[2]string][]Ended // by session and caller
+	receipts  map[string]Ended      // by call, but for cancelled ones
+	decisions map[string]Decision   // by digest
+	asked     map[string]bool       // digests of which people were asked
 }
 
 // place is a row of a counter.
@@ -45,7 +47,7 @@ type Ended struct {
 // Decision is what came of a question: of somebody who decided, or of nobody in time.
 type Decision struct {
 	Digest  string  // of the question
-	Outcome Outcome // Passed, Denied or Expired
+	Outcome Outcome // Passed, Denied, Expired or Unasked
 	By      string
 	Reason  string // of what is no approval
 	ID      string // of the call of wait.approval
@@ -55,7 +57,13 @@ type Decision struct {
 // Ended tells of the end of a call.
 func (m *Memory) Ended(e Ended) {
 	e.At = micros(e.At)
-	m.ends = append(m.ends, e)
+	if e.SessionID != "" {
+		if m.ends == nil {
+			m.ends = map[[2]string][]Ended{}
+		}
+		session := [2]string{e.SessionID, e.CreatedBy}
+		m.ends[session] = append(m.ends[session], e)
+	}
 	if e.ReceiptID == "" || e.Code == "cancelled" {
 		return
 	}
@@ -72,6 +80,37 @@ func (m *Memory) Decided(d Decision) {
 		m.decisions = map[string]Decision{}
 	}
 	m.decisions[d.Digest] = d
+}
+
+// Place is what a counter knows of a call that was let through, or has its turn.
+type Place struct {
+	At     time.Time
+	CallID string
+	Amount json.Number // of a [Sum]
+	Over   bool        // the rule met the call, and let it through all the same
+}
+
+// Counted tells of calls in a counter, after those that it has.
+func (m *Memory) Counted(counter string, places ...Place) {
+	if m.counters == nil {
+		m.counters, m.places = map[string][]place{}, map[[2]string]place{}
+	}
+	for _, p := range places {
+		row := place{at: micros(p.At), call: p.CallID, over: p.Over}
+		if p.Amount != "" {
+			row.amount = rat(p.Amount)
+		}
+		m.counters[counter] = append(m.counters[counter], row)
+		m.places[[2]string{counter, p.CallID}] = row
+	}
+}
+
+// Asked tells of a question.
+func (m *Memory) Asked(digest string) {
+	if m.asked == nil {
+		m.asked = map[string]bool{}
+	}
+	m.asked[digest] = true
 }
 
 // micros is the time as Postgres keeps it.
@@ -142,12 +181,9 @@ func (m *Memory) Gate(now time.Time, c MemoryCall, checks []Check) Answer {
 			}
 		}
 	case Asked:
-		if m.asked == nil {
-			m.asked = map[string]bool{}
-		}
 		for i, check := range checks {
 			if check.Digest != "" && all[i].met {
-				m.asked[check.Digest] = true
+				m.Asked(check.Digest)
 			}
 		}
 	}
@@ -168,7 +204,7 @@ func (m *Memory) outcome(checks []Check, all []view) Outcome {
 			met[cmp.Or(m.decisions[check.Digest].Outcome, Asked)] = true
 		}
 	}
-	for _, o := range []Outcome{Denied, Expired, Asked, Delayed} {
+	for _, o := range []Outcome{Unasked, Denied, Expired, Asked, Delayed} {
 		if met[o] {
 			return o
 		}
@@ -182,20 +218,9 @@ const missedBy = time.Minute
 // count gives a call its place in a check's counter, at a time that never falls.
 func (m *Memory) count(check Check, call string, at time.Time, v view) {
 	if v.missed {
-		for i, row := range m.counters[check.Counter] {
-			if row.call == call {
-				m.counters[check.Counter][i].call = "missed by " + call
-			}
-		}
+		delete(m.places, [2]string{check.Counter, call})
 	}
-	if m.counters == nil {
-		m.counters = map[string][]place{}
-	}
-	p := place{at: m.clock(check.Counter, at), call: call, over: v.met}
-	if check.Kind == Sum {
-		p.amount = rat(check.Add)
-	}
-	m.counters[check.Counter] = append(m.counters[check.Counter], p)
+	m.Counted(check.Counter, Place{At: m.clock(check.Counter, at), CallID: call, Amount: check.Add, Over: v.met})
 }
 
 // clock is the time of a counter: it never goes back.
@@ -223,17 +248,15 @@ func (m *Memory) look(now time.Time, c MemoryCall, check Check) view {
 		}
 		return view{met: true, seen: Seen{Tool: e.Tool, Ended: e.as(), ReceiptID: e.ReceiptID, EndedAt: &e.At}}
 	}
-	for _, row := range m.counters[check.Counter] {
-		if row.call == c.ID { // it was let through, or has its turn
-			s := view{counted: true, turn: row.at}
-			switch {
-			case check.Action == Wait && row.at.After(now):
-				s.met, s.seen.FreeAt = true, &s.turn
-			case check.Action == Warn:
-				s.met = row.over // as it was told before
-			}
-			return s
+	if place, has := m.places[[2]string{check.Counter, c.ID}]; has { // it was let through, or has its turn
+		s := view{counted: true, turn: place.at}
+		switch {
+		case check.Action == Wait && place.at.After(now):
+			s.met, s.seen.FreeAt = true, &s.turn
+		case check.Action == Warn:
+			s.met = place.over // as it was told before
 		}
+		return s
 	}
 	switch at := m.clock(check.Counter, now); check.Kind {
 	case Count:
@@ -272,10 +295,7 @@ func (m *Memory) calls(now, at time.Time, check Check) view {
 func (m *Memory) sum(at time.Time, check Check) view {
 	within, add, most := milliseconds(check.WithinMS), rat(check.Add), rat(check.Max)
 	rows := m.counters[check.Counter]
-	first := slices.IndexFunc(rows, func(r place) bool { return r.at.Add(within).After(at) })
-	if first < 0 {
-		first = len(rows)
-	}
+	first := sort.Search(len(rows), func(i int) bool { return rows[i].at.Add(within).After(at) })
 	total := new(big.Rat)
 	for _, r := range rows[first:] {
 		total.Add(total, r.amount)
@@ -323,9 +343,9 @@ func (m *Memory) failures(at time.Time, check Check) view {
 
 // before returns the latest end, in the session of a call and of its caller, that was there when the call was made.
 func (m *Memory) before(c MemoryCall, check Check, fits func(Ended) bool) (last Ended, found bool) {
-	for _, e := range m.ends {
+	for _, e := range m.ends[[2]string{c.SessionID, c.CreatedBy}] {
 		switch {
-		case c.SessionID == "" || e.SessionID != c.SessionID || e.CreatedBy != c.CreatedBy || !slices.Contains(check.Tools, e.Tool):
+		case !slices.Contains(check.Tools, e.Tool):
 		case e.At.After(c.CreatedAt) || check.WithinMS > 0 && !e.At.Add(milliseconds(check.WithinMS)).After(c.CreatedAt):
 		case fits(e) && (!found || !e.At.Before(last.At)):
 			last, found = e, true

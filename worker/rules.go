@@ -57,7 +57,7 @@ func (a *attempt) pass(ctx context.Context, key, keyField string, refuse bool) (
 func (a *attempt) ruledBy(answer rules.Answer) *end {
 	ruling := a.judged.Rule(a.options.Rules.Version, answer)
 	if len(ruling.Verdicts) > 0 || len(answer.Approvals) > 0 {
-		a.ruling = &receipts.Rules{Version: a.options.Rules.Version, Verdicts: ruling.Verdicts, Approvals: answer.Approvals}
+		a.ruling = &receipts.Rules{Version: a.options.Rules.Version, Verdicts: ruling.Verdicts, Approvals: answer.Approvals, At: answer.At}
 	}
 	switch answer.Outcome {
 	case rules.Delayed:

@@ -225,7 +225,7 @@ func runTree(env *handlertest.Env, script string) *receipts.Receipt {
 	return env.Run(handlertest.Call{Tool: "tree.run", Input: task(Task{Text: script})})
 }
 
-// sound fails the test if an audit finds anything.
+// sound fails the test if an audit finds anything, or what rules decided comes out otherwise when it is computed again.
 func sound(t *testing.T, env *handlertest.Env) {
 	t.Helper()
 	report, err := audit.Database(t.Context(), env.DB, audit.Options{})
@@ -236,6 +236,9 @@ func sound(t *testing.T, env *handlertest.Env) {
 		if check.Found > 0 {
 			t.Errorf("audit: %+v", check)
 		}
+	}
+	if again := replayed(t, env); len(again.Differences) > 0 {
+		t.Errorf("rules replay: %+v", again.Differences)
 	}
 }
 

@@ -39,6 +39,8 @@ type Options struct {
 	// RecoveryLimit is what a kill -9 may take until the calls of the dead worker run elsewhere; longer is a fault.
 	// 0: it is measured and not judged.
 	RecoveryLimit time.Duration
+	// Rules says that the workers judge calls by rules.json. What they decided is computed again at the end.
+	Rules bool
 	// Logs is a folder for the logs of the workers. Default: they are dropped.
 	Logs string
 	// Say is told how it goes. Default: nobody is.

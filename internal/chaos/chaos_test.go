@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 //	CHAOS_SEED      what happens, in which order; the time
 //	CHAOS_LOGS      a folder for the logs of the workers, which is made
 func TestNothingIsLostAndNothingHappensTwiceWhateverDies(t *testing.T) {
-	o := Options{Seed: uint64(time.Now().UnixMilli() % 1_000_000), Logs: os.Getenv("CHAOS_LOGS"), Pace: 900 * time.Millisecond, Longest: 7 * time.Second}
+	o := Options{Rules: true, Seed: uint64(time.Now().UnixMilli() % 1_000_000), Logs: os.Getenv("CHAOS_LOGS"), Pace: 900 * time.Millisecond, Longest: 7 * time.Second}
 	if os.Getenv("GEM_TEST_LONG") != "" {
 		o.Duration, o.Calls = time.Minute, 2000
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/audit"
+	"github.com/gemworker/gem/internal/rulesreplay"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -101,6 +102,8 @@ var checks = []check{
 			when 'cancelled' then c.cancel_requested_at is not null and p.cancelled
 			when 'outcome_unknown' then c.tool_name in ('lab.send', 'lab.flow') or c.tool_name = 'lab.unknown' and c.losses > 0
 			when 'worker_lost' then c.losses + c.retries >= 20
+			when 'limit_reached' then c.tool_name = 'lab.write' and c.parent_step is null -- by rules.json
+			when 'rule_blocked' then c.tool_name = 'lab.send'
 			when 'timeout' then true -- its connection was silent for that long
 			else false end is not true`},
 }
@@ -159,6 +162,17 @@ func audited(ctx context.Context, db *pgxpool.Pool) (faults []string, err error)
 		}
 	}
 	return faults, nil
+}
+
+// judgedAgain is what `gem rules replay` finds: decisions of the rules that come out otherwise.
+func judgedAgain(ctx context.Context, db *pgxpool.Pool) (replayed *rulesreplay.Report, faults []string, err error) {
+	if replayed, err = rulesreplay.Recorded(ctx, db, time.Time{}); err != nil {
+		return nil, nil, fmt.Errorf("judge the calls again: %w", err)
+	}
+	for _, d := range replayed.Differences {
+		faults = append(faults, fmt.Sprintf("gem rules replay: call %s of %s, as of %s: recorded %s, recomputed %s", d.CallID, d.Tool, d.At.Format(time.RFC3339Nano), d.Recorded, d.Recomputed))
+	}
+	return replayed, faults, nil
 }
 
 // querier is a pool or a transaction.

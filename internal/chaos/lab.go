@@ -5,6 +5,7 @@ package chaos
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -173,6 +174,11 @@ func (l Lab) post(ctx context.Context, call *handlers.Call, what, key string) er
 	}
 	return nil
 }
+
+// labRules are those of a run with rules.
+//
+//go:embed rules.json
+var labRules []byte
 
 // labRegistry is the registry of the tools. Kills are to spend no call's attempts, so all that can be had are given.
 func labRegistry() []byte {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/gemworker/gem/internal/rulesreplay"
 )
 
 // Report is what a run came to.
@@ -25,7 +27,8 @@ type Report struct {
 	Left     int            // calls that a worker held which had stopped in order
 	Settled  time.Duration  // what the calls took that were left when the troubles were over
 	Recovery times
-	Faults   []string // each a sentence; none: every promise held
+	Replayed *rulesreplay.Report // what came of judging the calls again; nil without rules
+	Faults   []string            // each a sentence; none: every promise held
 }
 
 // report makes the checks and counts.
@@ -43,7 +46,15 @@ func (h *harness) report(ctx context.Context) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Report{Options: h.Options, Lost: found[lost], Twice: found[twice], Outside: len(arrivals), Settled: h.settled}
+	var replayed *rulesreplay.Report
+	if h.Rules {
+		var differ []string
+		if replayed, differ, err = judgedAgain(ctx, pool); err != nil {
+			return nil, err
+		}
+		inTables = append(inTables, differ...)
+	}
+	r := &Report{Options: h.Options, Replayed: replayed, Lost: found[lost], Twice: found[twice], Outside: len(arrivals), Settled: h.settled}
 	if r.Recovery, err = h.recovery.measure(ctx, h.server, h.RecoveryLimit); err != nil {
 		return nil, err
 	}
@@ -102,15 +113,19 @@ func (r *Report) String() string {
 		all += n
 	}
 	line("run", "seed %d, %d workers, %s of troubles, %s to settle", r.Seed, r.Workers, r.Duration, short(r.Settled))
-	line("calls", "%d: %s", all, list(r.Calls, "succeeded", "hit", "not_configured", "execution_error", "panic", "unknown_tool", "cancelled", "outcome_unknown", "worker_lost", "timeout"))
+	line("calls", "%d: %s", all, list(r.Calls, "succeeded", "hit", "not_configured", "execution_error", "panic", "unknown_tool", "cancelled", "outcome_unknown", "worker_lost", "timeout",
+		"limit_reached", "rule_blocked"))
 	line("kills", "%s", list(r.Troubles, kill9, vanish))
 	line("stops", "%s; %d calls handed over, %d left behind", list(r.Troubles, terminate), r.Events["released"], r.Left)
 	line("pauses", "%s", list(r.Troubles, pause))
 	line("restarts", "%s", list(r.Troubles, fastStop, crash))
 	line("network", "%s", list(r.Troubles, silence, blackout, slowness, cut, backends))
 	line("cancels", "%s", list(r.Troubles, "cancel: cancelled", "cancel: requested", "cancel: succeeded", "cancel: failed", "cancel: not_configured"))
-	line("attempts", "%s", list(r.Events, "claimed", "lost", "retried", "waiting"))
+	line("attempts", "%s", list(r.Events, "claimed", "lost", "retried", "waiting", "delayed"))
 	line("effects", "%d rows, %d requests to the server outside, %d of them with a key it had seen", r.Rows, r.Outside, r.Repeated)
+	if r.Replayed != nil {
+		line("rules", "%d decisions, %d of them otherwise when they are computed again, %v not computed", r.Replayed.Decisions, len(r.Replayed.Differences), r.Replayed.Unknown)
+	}
 	line("lost", "%d", r.Lost)
 	line("twice", "%d", r.Twice)
 	line("unknown", "%d", r.Calls["outcome_unknown"])

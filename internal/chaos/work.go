@@ -18,6 +18,7 @@ import (
 	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/registry"
+	"github.com/gemworker/gem/rules"
 	"github.com/gemworker/gem/worker"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -30,6 +31,7 @@ type job struct {
 	Outside  string
 	Grace    time.Duration
 	Verbose  bool
+	Rules    bool
 }
 
 const jobVariable = "GEM_CHAOS_JOB"
@@ -81,8 +83,14 @@ func runWorker(ctx context.Context) error {
 	if err := pgpool.Wait(ctx, control.Ping, time.Minute, func(string) {}); err != nil {
 		return err
 	}
+	var set *rules.Set
+	if j.Rules {
+		if set, err = rules.Parse(labRules); err != nil {
+			return err
+		}
+	}
 	w, err := worker.New(worker.Options{
-		Calls: calls, Control: control, ListenURL: j.Database, Registry: reg, Handlers: bound,
+		Calls: calls, Control: control, ListenURL: j.Database, Registry: reg, Rules: set, Handlers: bound,
 		Name: j.Name, Concurrency: concurrency, ShutdownGrace: j.Grace, Log: logger(j.Verbose),
 	})
 	if err != nil {

@@ -17,17 +17,17 @@ import (
 func rulesCommand(p *Program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rules",
-		Short: "Check the rules for calls, list them by tool, test them, or require them",
+		Short: "Check the rules for calls, list them by tool, test or replay them, or require them",
 		Long: `
 Rules restrict calls: they warn, let a call wait, ask a person, or block it.
 check and list read FILE; without it what TOOLS_RULES names or holds, then
 rules.json in the working directory, then the rules that are built into this
 program, if there are any. They hold them against the registry that a worker
-would load here. Only require needs a database.`,
+would load here. Only replay and require need a database.`,
 		Example: "  gem rules list\n  gem rules check rules.json",
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	cmd.AddCommand(rulesCheckCommand(p), rulesListCommand(p), rulesTestCommand(p), rulesRequireCommand())
+	cmd.AddCommand(rulesCheckCommand(p), rulesListCommand(p), rulesTestCommand(p), rulesReplayCommand(p), rulesRequireCommand())
 	return cmd
 }
 

@@ -1,0 +1,403 @@
+package rulesreplay
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/rules"
+)
+
+// recomputed computes the decisions on one call again, each by itself: from the rows that others had in the counters then.
+type recomputed struct {
+	*log
+	*call
+	report  *Report
+	unknown map[string]bool
+}
+
+// slack is how long after its time the end of a call may have been committed: who judged meanwhile may not have seen it.
+const slack = time.Minute
+
+// all computes every decision again that the log has of the call.
+func (r *recomputed) all() {
+	for _, e := range r.Events {
+		if e.Event == "delayed" {
+			r.delayed(e)
+		} else {
+			r.asked(e)
+		}
+	}
+	r.counted()
+	r.ended()
+}
+
+// by returns with what a worker judged: what its row says, or what else is known of it.
+func (r *recomputed) by(worker, version string) (program, bool) {
+	p, known := r.workers[worker]
+	if version != "" {
+		p.rules = version
+	} else if !known {
+		return p, false
+	}
+	if p.registry == "" && r.Receipt != nil {
+		p.registry = r.Receipt.Registry
+	}
+	return p, true
+}
+
+// judgement is what the rules of a program make of the call by what it shows.
+func (r *recomputed) judgement(p program) (judgement rules.Judgement, j *rules.Judge, known bool) {
+	j, known = r.judge(p)
+	if !known {
+		r.unknown[versionLost] = true
+		return judgement, j, false
+	}
+	if j == nil {
+		return judgement, nil, true
+	}
+	seen, found := r.rulesCall(r.call, p.registry)
+	if !found {
+		r.unknown[toolLost] = true
+		return judgement, j, false
+	}
+	return j.Judge(seen), j, true
+}
+
+// claimer is the worker that had the call at a time.
+func (r *recomputed) claimer(at time.Time) (worker string) {
+	for _, e := range r.Claims {
+		if !e.At.After(at) {
+			worker = e.Worker
+		}
+	}
+	return worker
+}
+
+// delayed computes a turn again.
+func (r *recomputed) delayed(e event) {
+	version := ""
+	for counter, i := range r.places[r.ID] {
+		if row := r.runs[counter][i]; row.turn && row.At.Equal(e.Data.RunAt) {
+			version = row.version
+		}
+	}
+	if version == "" {
+		r.unknown[turnMissed] = true
+		return
+	}
+	p, known := r.by(e.Worker, version)
+	if !known {
+		r.unknown[versionLost] = true
+		return
+	}
+	judgement, _, known := r.judgement(p)
+	if !known {
+		return
+	}
+	now := e.At // of the event, written just after the gate looked
+	if !now.Before(e.Data.RunAt) {
+		now = e.Data.RunAt.Add(-time.Microsecond)
+	}
+	said := func(waits []string, turn time.Time) string {
+		return "delayed to " + moment(turn) + " by " + strings.Join(waits, ", ")
+	}
+	r.compare(p, now, said(e.Data.Rules, e.Data.RunAt), judgement, looks{now: now}, func(a rules.Answer) string {
+		if a.Outcome != rules.Delayed {
+			return string(a.Outcome)
+		}
+		return said(names(judgement, a, rules.Wait), a.Turn)
+	})
+}
+
+// asked computes again whom the call waits for.
+func (r *recomputed) asked(e event) {
+	version := ""
+	if r.Receipt != nil && len(r.Claims) > 0 && r.Claims[len(r.Claims)-1].Worker == e.Worker {
+		version = r.ruling().Version
+	}
+	p, known := r.by(e.Worker, version)
+	if !known {
+		r.unknown[versionLost] = true
+		return
+	}
+	judgement, _, known := r.judgement(p)
+	if !known {
+		return
+	}
+	said := func(asks []string) string { return "asked by " + strings.Join(asks, ", ") }
+	r.compare(p, e.At, said(e.Data.Rules), judgement, looks{now: e.At}, func(a rules.Answer) string {
+		if a.Outcome != rules.Asked {
+			return string(a.Outcome)
+		}
+		return said(names(judgement, a, rules.Ask))
+	})
+}
+
+// names are the rules that met a call with an action, and were not answered.
+func names(j rules.Judgement, a rules.Answer, action rules.Action) (all []string) {
+	for _, met := range a.Met {
+		check := j.Checks[met.Check]
+		if check.Action == action && !slices.ContainsFunc(a.Approvals, func(given rules.Approval) bool { return given.Digest == check.Digest && check.Digest != "" }) {
+			all = append(all, check.Rule)
+		}
+	}
+	return all
+}
+
+// counted computes again that the call was let through where it has places in counters.
+func (r *recomputed) counted() {
+	at := map[time.Time]string{} // the version by which it was counted
+	for counter, i := range r.places[r.ID] {
+		if row := r.runs[counter][i]; !row.turn {
+			at[row.At] = row.version
+		}
+	}
+	for _, now := range slices.SortedFunc(maps.Keys(at), time.Time.Compare) {
+		p, known := r.by(r.claimer(now), at[now])
+		if !known {
+			r.unknown[versionLost] = true
+			continue
+		}
+		judgement, _, known := r.judgement(p)
+		if !known {
+			continue
+		}
+		r.compare(p, now, r.placesOf(p.rules), judgement, looks{now: now}, func(a rules.Answer) string {
+			if a.Outcome != rules.Passed {
+				return string(a.Outcome)
+			}
+			var counters []string
+			for _, check := range judgement.Checks {
+				if check.Counter != "" {
+					counters = append(counters, check.Counter)
+				}
+			}
+			for _, counter := range counters { // a place under another version counts for this one
+				if row, has := r.own(counter, r.ID); has && row.version != p.rules {
+					counters = slices.DeleteFunc(counters, func(c string) bool { return c == counter })
+				}
+			}
+			return countedIn(counters)
+		})
+	}
+}
+
+// placesOf says where the call was counted by the rules of a version.
+func (r *recomputed) placesOf(version string) string {
+	var counters []string
+	for counter, i := range r.places[r.ID] {
+		if r.runs[counter][i].version == version {
+			counters = append(counters, counter)
+		}
+	}
+	return countedIn(counters)
+}
+
+func countedIn(counters []string) string {
+	slices.Sort(counters)
+	return "counted in " + strings.Join(slices.Compact(counters), "; ")
+}
+
+// unjudged are the ends that a call may have without having been judged.
+var unjudged = []receipts.Code{receipts.UnknownTool, receipts.NotAllowed, receipts.ValidationError, receipts.Cancelled, receipts.OutcomeUnknown,
+	receipts.WorkerLost, receipts.KeyReused, receipts.KeyDeadlock, receipts.Timeout}
+
+// ruled are the ends that rules give.
+var ruled = []receipts.Code{receipts.RuleBlocked, receipts.LimitReached, receipts.ApprovalDenied, receipts.ApprovalExpired, receipts.RuleError}
+
+func (r *recomputed) ruling() receipts.Rules {
+	var effects receipts.Effects
+	if r.Receipt == nil || json.Unmarshal(r.Receipt.Effects, &effects) != nil || effects.Rules == nil {
+		return receipts.Rules{}
+	}
+	return *effects.Rules
+}
+
+// ended computes again what the receipt says of the rules.
+func (r *recomputed) ended() {
+	if r.Receipt == nil {
+		return
+	}
+	recorded := r.ruling()
+	code := receipts.Code(r.Receipt.Code)
+	byRules := slices.Contains(ruled, code)
+	if recorded.Version == "" && !byRules && (slices.Contains(unjudged, code) || r.Receipt.Status == "not_configured") {
+		return
+	}
+	p, known := r.endedBy(recorded)
+	if !known {
+		if r.anyRule() {
+			r.unknown[versionLost] = true
+		}
+		return
+	}
+	judgement, j, known := r.judgement(p)
+	if !known {
+		return
+	}
+	before, after := r.split(j, p, recorded.Verdicts)
+	if r.Receipt.ReplayOf != "" && len(judgement.Checks) > 0 { // the key came first
+		judgement.Checks, judgement.Verdicts = nil, nil
+	}
+	now := r.judgedAt(recorded.At)
+	if now.IsZero() && needsTime(judgement) && byRules {
+		r.unknown[timeLost] = true
+		return
+	}
+	if now.IsZero() {
+		now = r.CreatedAt
+	}
+	if !byRules || slices.ContainsFunc(after, func(v rules.Verdict) bool { return v.Action == rules.Block }) {
+		code = ""
+	}
+	r.compare(p, now, said(code, before, recorded.Approvals), judgement, looks{now: now, retried: true}, func(a rules.Answer) string {
+		ruling := judgement.Rule(p.rules, a)
+		if a.Outcome == rules.Asked || a.Outcome == rules.Delayed {
+			return string(a.Outcome)
+		}
+		text := said(receipts.Code(ruling.Code), ruling.Verdicts, a.Approvals)
+		for _, check := range judgement.Checks {
+			if _, has := r.own(check.Counter, r.ID); a.Outcome == rules.Passed && check.Counter != "" && !has {
+				text += "; counted in " + check.Counter
+			}
+		}
+		return text
+	})
+	r.resultOf(p, j, now, after)
+}
+
+// endedBy says by what the call was judged last. Its places say that, and otherwise the workers that had it, if all judge alike.
+func (r *recomputed) endedBy(recorded receipts.Rules) (p program, known bool) {
+	version, last := recorded.Version, time.Time{}
+	for counter, i := range r.places[r.ID] {
+		if row := r.runs[counter][i]; recorded.Version == "" && row.At.After(last) {
+			version, last = row.version, row.At
+		}
+	}
+	if version == "" {
+		for i, e := range r.Claims {
+			w, known := r.workers[e.Worker]
+			if !known || i > 0 && w.rules != version {
+				return p, false
+			}
+			version = w.rules
+		}
+	}
+	return program{rules: version, registry: cmp.Or(r.Receipt.Registry, r.workers[r.Receipt.Worker].registry)}, true
+}
+
+// anyRule reports whether a recorded version has a word to say of the call.
+func (r *recomputed) anyRule() bool {
+	for version := range r.rules {
+		p := program{rules: version, registry: cmp.Or(r.Receipt.Registry, r.latest)}
+		seen, found := r.rulesCall(r.call, p.registry)
+		if j, known := r.judge(p); !found || !known || len(j.Judge(seen).Checks)+len(j.Judge(seen).Verdicts) > 0 || j.OnResult(seen.Tool) {
+			return true
+		}
+	}
+	return false
+}
+
+// split parts the verdicts on what the call showed from those on what its handler did.
+func (r *recomputed) split(j *rules.Judge, p program, verdicts []rules.Verdict) (before, after []rules.Verdict) {
+	if j == nil {
+		return verdicts, nil
+	}
+	onResult := map[string]bool{}
+	for _, rule := range r.rules[p.rules].set.Rules() {
+		onResult[rule.Name] = rule.When != nil && len(rule.When.Result)+len(rule.When.Effects) > 0 ||
+			rule.Unless != nil && len(rule.Unless.Result)+len(rule.Unless.Effects) > 0
+	}
+	for _, v := range verdicts {
+		if onResult[v.Rule] {
+			after = append(after, v)
+		} else {
+			before = append(before, v)
+		}
+	}
+	return before, after
+}
+
+// judgedAt is when the call was judged last, as far as that is known: what the receipt says, or when it got its place.
+func (r *recomputed) judgedAt(said time.Time) time.Time {
+	if !said.IsZero() {
+		return said
+	}
+	for counter, i := range r.places[r.ID] {
+		if at := r.runs[counter][i].At; at.After(said) {
+			said = at
+		}
+	}
+	return said
+}
+
+// needsTime reports whether a judgement hangs on when it was made.
+func needsTime(j rules.Judgement) bool {
+	return slices.ContainsFunc(j.Checks, func(c rules.Check) bool { return c.Counter != "" || c.Action == rules.Ask })
+}
+
+// resultOf computes again what was said of what the handler returned and did, where that stands on the receipt.
+func (r *recomputed) resultOf(p program, j *rules.Judge, now time.Time, after []rules.Verdict) {
+	seen, found := r.rulesCall(r.call, p.registry)
+	if !found || !j.OnResult(seen.Tool) || r.Receipt.ReplayOf != "" {
+		return
+	}
+	if r.Receipt.Status != "succeeded" {
+		if len(after) > 0 {
+			r.unknown[resultLost] = true
+		}
+		return
+	}
+	r.report.Decisions++
+	r.differ(p, now, said("", after, nil), said("", j.JudgeResult(seen, r.Receipt.Result, r.Receipt.effects()), nil))
+}
+
+func (r *recomputed) differ(p program, now time.Time, recorded, again string) {
+	if recorded == again {
+		return
+	}
+	r.report.Differences = append(r.report.Differences, Difference{CallID: r.ID, Tool: r.Tool, Version: p.rules, At: now, Recorded: recorded, Recomputed: again})
+}
+
+// said writes a decision: how the call ended by rules, what each said, and who approved.
+func said(code receipts.Code, verdicts []rules.Verdict, approvals []rules.Approval) string {
+	words := []string{cmp.Or(string(code), "let through")}
+	for _, v := range verdicts {
+		text := string(v.Action) + " " + v.Rule
+		if v.Undecided {
+			text += " undecided"
+		}
+		if v.Seen != nil {
+			text += " " + sight(*v.Seen)
+		}
+		words = append(words, text)
+	}
+	for _, a := range approvals {
+		words = append(words, fmt.Sprintf("approved for %s by %s at %s in %s", a.Rule, a.By, moment(a.At), a.ID))
+	}
+	return strings.Join(words, "; ")
+}
+
+// sight writes what a check saw, in one form, whoever wrote it.
+func sight(s rules.Seen) string {
+	for _, at := range []**time.Time{&s.FreeAt, &s.EndedAt} {
+		if *at != nil {
+			utc := (*at).UTC().Truncate(time.Microsecond)
+			*at = &utc
+		}
+	}
+	s.Total = plain(s.Total)
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+func moment(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.999999Z07:00") }

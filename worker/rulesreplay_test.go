@@ -1,0 +1,262 @@
+package worker_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/rulesreplay"
+	"github.com/gemworker/gem/rules"
+	"github.com/gemworker/gem/worker"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/jackc/pgx/v5"
+)
+
+// allWords are rules with each word of memory, and each action.
+var allWords = []string{
+	`{"name": "few", "tools": ["lab.write"], "action": "block", "limit": {"max": 4, "within": "1h", "per": ["session"]}}`,
+	`{"name": "many", "tools": ["lab.*"], "action": "warn", "limit": {"max": 6, "within": "1h", "per": ["caller"]}, "say": "Slow down."}`,
+	`{"name": "budget", "tools": ["lab.pay"], "action": "block", "limit": {"max": 25.50, "sum": "/amount", "within": "1h", "per": ["caller"]}}`,
+	`{"name": "pace", "tools": ["lab.nothing"], "action": "wait", "limit": {"max": 2, "within": "1s"}}`,
+	`{"name": "look", "tools": ["lab.pay"], "action": "block", "requires": {"tool": "lab.send", "within": "30m"}}`,
+	`{"name": "no_more", "tools": ["lab.send"], "action": "block", "after": {"tools": ["lab.pay"], "ended": ["limit_reached"]}}`,
+	`{"name": "hm", "tools": ["lab.write"], "action": "warn", "after": {"tools": ["lab.*"], "ended": ["failed"]}}`,
+	`{"name": "strikes", "tools": ["lab.write"], "action": "block", "failures": {"in_a_row": 2, "per": ["caller"], "rest": "5m"}}`,
+	`{"name": "secret", "tools": ["lab.*"], "action": "block", "when": {"input": {"text": {"const": "secret"}}}}`,
+	`{"name": "loud", "tools": ["lab.send"], "action": "warn", "when": {"result": {"text": {"const": "loud"}}}}`,
+	`{"name": "rows", "tools": ["lab.write"], "action": "block", "when": {"input": {"text": {"const": "undone"}}, "effects": {"db_writes": {"minItems": 1}}}}`,
+	`{"name": "dear", "tools": ["lab.write"], "action": "ask", "when": {"input": {"text": {"pattern": "dear"}}}, "ask": {"of": ["finance"], "within": "24h"}}`,
+}
+
+// busy makes calls of each sort under allWords.
+func busy(t *testing.T, env *handlertest.Env) {
+	t.Helper()
+	financed(t, env)
+	write := func(caller, session, text, then string) handlertest.Call {
+		return handlertest.Call{Tool: "lab.write", Input: task(Task{Text: text, Then: then}), CreatedBy: caller, Session: session}
+	}
+	pay := func(session, amount string) handlertest.Call {
+		return handlertest.Call{Tool: "lab.pay", Input: `{"text": "x", "amount": ` + amount + `}`, CreatedBy: "ada", Session: session}
+	}
+	var ids []string
+	for i := range 12 { // at once
+		ids = append(ids, env.Insert(inSession("at once", "lab.write", "x")))
+		ids = append(ids, env.Insert(handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "x", Key: fmt.Sprint(i % 7)}), CreatedBy: "bob", Session: "at once"}))
+	}
+	first := env.StartWorker()
+	env.StartWorker()
+	for _, id := range ids {
+		env.Await(id)
+	}
+	for _, c := range []handlertest.Call{
+		pay("s", "10"), inSession("s", "lab.send", "loud"), pay("s", "10.25"), pay("s", "20"), pay("s", "15.25"), pay("s", "1"), inSession("s", "lab.send", "x"),
+		write("eve", "e", "a", "fail"), write("eve", "e", "b", "transient once"), write("eve", "e", "c", "fail"), write("eve", "e", "d", "fail"), write("eve", "e", "e", ""),
+		write("mia", "m", "secret", ""), write("mia", "m", "undone", ""), write("mia", "", "x", ""), write("mia", "m", "fine", ""),
+		{Tool: "lab.missing", Input: "{}"}, {Tool: "lab.write", Input: `{"nothing": 1}`, CreatedBy: "mia"},
+	} {
+		env.Run(c)
+	}
+	for _, decision := range []map[string]any{{"approved": true}, {"approved": false, "reason": "too dear"}} {
+		id := env.Insert(write("zoe", "z", "dear", ""))
+		question := questionOf(t, env, id)
+		first.Stop()
+		first = env.StartWorker()
+		if err := answerAs(t, env, "carol", question, decision, ""); err != nil {
+			t.Fatal(err)
+		}
+		env.Await(id)
+	}
+	late := env.Insert(write("zoe", "z", "dear", ""))
+	questionOf(t, env, late)
+	env.Pass(25 * time.Hour)
+	env.Await(late)
+	env.Run(write("eve", "e", "after the rest", ""))
+	open := env.Insert(write("zoe", "z", "dear", ""))
+	questionOf(t, env, open)
+}
+
+// replayed judges the calls of the last three days again.
+func replayed(t *testing.T, env *handlertest.Env) *rulesreplay.Report {
+	t.Helper()
+	report, err := rulesreplay.Recorded(t.Context(), env.DB, time.Now().Add(-72*time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
+func TestWhatRulesDecidedComesOutAgain(t *testing.T) {
+	t.Parallel()
+	env := startRuled(t, func(o *worker.Options) { o.Concurrency = 8; ruledBy(t, allWords...)(o) })
+	busy(t, env)
+	for range 5 { // whatever the order of maps
+		report := replayed(t, env)
+		if report.Calls < 40 || report.Decisions < report.Calls || len(report.Differences) > 0 {
+			t.Fatalf("%d calls, %d decisions: %+v", report.Calls, report.Decisions, report.Differences)
+		}
+		if len(report.Unknown) > 1 || report.Unknown["what its handler returned was not kept"] != 1 {
+			t.Errorf("not computed again: %v", report.Unknown)
+		}
+	}
+	sound(t, env)
+}
+
+// within begins transactions in another.
+type within struct{ pgx.Tx }
+
+func (w within) BeginTx(ctx context.Context, _ pgx.TxOptions) (pgx.Tx, error) { return w.Begin(ctx) }
+
+func TestADecisionThatWasForgedComesOutOtherwise(t *testing.T) {
+	t.Parallel()
+	env := startRuled(t, func(o *worker.Options) { o.Concurrency = 8; ruledBy(t, allWords...)(o) })
+	busy(t, env)
+	const stopped = `(select call_id from core_tool_receipts where result #>> '{error,error_code}' = 'limit_reached' and tool_name = 'lab.write' order by id limit 1)`
+	for name, test := range map[string]struct{ forge, says string }{
+		"who said it": {`update core_tool_receipts set effects = jsonb_set(effects, '{rules,verdicts,0,rule}', '"many"') where call_id = ` + stopped, "few"},
+		"when it is free": {`update core_tool_receipts set effects = jsonb_set(effects, '{rules,verdicts,0,seen,free_at}', '"2020-01-01T00:00:00Z"')
+			where call_id = ` + stopped, "2020-01-01"},
+		"a warning that is gone": {`update core_tool_receipts set effects = effects - 'rules' where status = 'succeeded' and tool_name = 'lab.send'
+			and effects #>> '{rules,verdicts,0,rule}' = 'loud'`, "loud"},
+		"a call that was stopped": {`update core_tool_receipts set status = 'succeeded', result = '{"text": "x"}', effects = effects - 'rules' where call_id = ` + stopped, "counted in few/"},
+		"a turn": {`update gem.rule_runs set at = at + interval '1 hour' where counter like 'pace/%' and n = (select max(n) from gem.rule_runs where counter like 'pace/%')`,
+			"pace"},
+		"a place that is gone": {`delete from gem.rule_runs where counter like 'budget/%' and n = (select max(n) from gem.rule_runs where counter like 'budget/%')`, "budget/sum"},
+		"who approved":         {`update core_tool_receipts set effects = jsonb_set(effects, '{rules,approvals,0,by}', '"ada"') where effects #> '{rules,approvals}' is not null`, "approved for dear by ada"},
+	} {
+		tx, err := env.DB.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), "set local session_replication_role = replica"); err != nil {
+			t.Fatal(err)
+		}
+		tag, err := tx.Exec(t.Context(), test.forge)
+		if err != nil || tag.RowsAffected() == 0 {
+			t.Fatalf("%s: %d rows, %v", name, tag.RowsAffected(), err)
+		}
+		report, err := rulesreplay.Recorded(t.Context(), within{tx}, time.Now().Add(-72*time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(report.Differences) == 0 || !strings.Contains(fmt.Sprint(report.Differences), test.says) {
+			t.Errorf("%s: %+v", name, report.Differences)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A draft judges calls that no rules had judged.
+func TestADraftIsTriedOnTheCallsThatWereMade(t *testing.T) {
+	t.Parallel()
+	env := startRuled(t, nil)
+	env.StartWorker()
+	var ids []string
+	run := func(c handlertest.Call) {
+		ids = append(ids, env.Run(c).CallID)
+	}
+	for i := range 5 {
+		run(inSession("s", "lab.write", fmt.Sprint("w", i)))
+	}
+	run(handlertest.Call{Tool: "lab.write", Input: task(Task{Text: "x", Then: "fail"}), CreatedBy: "ada", Session: "t"})
+	run(inSession("t", "lab.write", "y"))
+	run(inSession("s", "lab.send", "loud"))
+	run(inSession("s", "lab.send", "dear"))
+	run(handlertest.Call{Tool: "lab.pay", Input: `{"text": "x", "amount": 3}`, CreatedBy: "ada", Session: "s"})
+	run(handlertest.Call{Tool: "lab.pay", Input: `{"text": "x", "amount": 3}`, CreatedBy: "ada", Session: "u"})
+	env.Run(handlertest.Call{Tool: "lab.missing", Input: "{}"})
+	set, err := rules.Parse([]byte(`{"version": "2.0.0", "rules": [` + strings.Join([]string{
+		`{"name": "three", "tools": ["lab.write"], "action": "block", "limit": {"max": 3, "within": "1h", "per": ["session"]}}`,
+		`{"name": "sent", "tools": ["lab.write"], "action": "warn", "failures": {"in_a_row": 1, "per": ["session"], "rest": "1h"}}`,
+		`{"name": "pace", "tools": ["lab.send"], "action": "wait", "limit": {"max": 1, "within": "1h"}}`,
+		`{"name": "loud", "tools": ["lab.send"], "action": "warn", "when": {"result": {"text": {"const": "loud"}}}}`,
+		`{"name": "dear", "tools": ["lab.send"], "action": "ask", "when": {"input": {"text": {"const": "dear"}}}, "ask": {"of": ["finance"]}}`,
+		`{"name": "then", "tools": ["lab.pay"], "action": "block", "requires": {"tool": "lab.send"}}`,
+		`{"name": "never", "tools": ["lab.*"], "action": "off", "limit": {"max": 0, "within": "1h"}}`,
+	}, ", ") + `]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		got, err := rulesreplay.Draft(t.Context(), env.DB, time.Now().Add(-time.Hour), set, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Rules[2].MedianDelayMS < 3_500_000 || got.Rules[2].MedianDelayMS > 3_600_000 {
+			t.Errorf("the delay is %d ms", got.Rules[2].MedianDelayMS)
+		}
+		got.Rules[2].MedianDelayMS = 0
+		want := []rulesreplay.Effect{
+			{Rule: "three", Action: "block", Met: 2, Blocked: 2, Succeeded: 2, Examples: ids[3:5]},
+			{Rule: "sent", Action: "warn", Met: 1, Warned: 1, Succeeded: 1, Examples: ids[6:7]},
+			{Rule: "pace", Action: "wait", Met: 1, Delayed: 1, Succeeded: 1, Examples: ids[8:9]},
+			{Rule: "loud", Action: "warn", Met: 1, Warned: 1, Succeeded: 1, Examples: ids[7:8]},
+			{Rule: "dear", Action: "ask", Met: 1, Asked: 1, Succeeded: 1, Examples: ids[8:9]},
+			{Rule: "then", Action: "block", Met: 1, Blocked: 1, Succeeded: 1, Examples: ids[10:11]},
+		}
+		if diff := cmp.Diff(want, got.Rules, cmpopts.IgnoreUnexported(rulesreplay.Effect{})); diff != "" || got.Calls != 11 || got.Stopped != 3 || len(got.Unknown) > 0 {
+			t.Errorf("%d calls, %d stopped, %v: %s", got.Calls, got.Stopped, got.Unknown, diff)
+		}
+	}
+}
+
+// What gem prune removed is neither guessed nor a difference.
+func TestWhatHangsOnRowsThatArePrunedIsNotComputedAgain(t *testing.T) {
+	t.Parallel()
+	env := startRuled(t, ruledBy(t, fiveASession))
+	env.StartWorker()
+	for range 6 {
+		env.Run(inSession("s", "lab.write", "x"))
+	}
+	env.Run(inSession("another", "lab.write", "x"))
+	if report := replayed(t, env); report.Decisions != 13 || len(report.Differences)+len(report.Unknown) > 0 {
+		t.Fatalf("%+v", report)
+	}
+	if _, err := env.DB.Exec(t.Context(), "delete from gem.rule_runs where n <= 3 and counter like '%[[\"s\",%'"); err != nil {
+		t.Fatal(err)
+	}
+	report := replayed(t, env)
+	if len(report.Differences) > 0 || report.Unknown["rows of a counter were pruned"] != 6 {
+		t.Errorf("%+v", report)
+	}
+}
+
+// Each decision is computed again by the version that made it.
+func TestDecisionsOfSeveralVersionsComeOutAgain(t *testing.T) {
+	t.Parallel()
+	env := startRuled(t, nil)
+	financed(t, env)
+	version := func(v string, entries ...string) func(*worker.Options) {
+		set, err := rules.Parse([]byte(`{"version": "` + v + `", "rules": [` + strings.Join(entries, ", ") + `]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func(o *worker.Options) { o.Rules = set }
+	}
+	first := env.StartWorker(version("1", fiveASession, asks))
+	id := env.Insert(inSession("s", "lab.write", "dear"))
+	question := questionOf(t, env, id)
+	for range 3 {
+		env.Run(inSession("s", "lab.write", "x"))
+	}
+	first.Stop()
+	second := env.StartWorker(version("2", strings.Replace(fiveASession, `"max": 5`, `"max": 4`, 1), asks,
+		`{"name": "many", "tools": ["lab.*"], "action": "warn", "limit": {"max": 1, "within": "1h"}}`))
+	if err := answerAs(t, env, "carol", question, map[string]any{"approved": true}, ""); err != nil {
+		t.Fatal(err)
+	}
+	if got := codeOf(env.Await(id)) + " " + codeOf(env.Run(inSession("s", "lab.write", "x"))); got != "succeeded limit_reached" {
+		t.Errorf("got %s", got)
+	}
+	second.Stop()
+	env.StartWorker() // without rules
+	env.Run(inSession("s", "lab.write", "x"))
+	if report := replayed(t, env); report.Calls != 6 || len(report.Differences)+len(report.Unknown) > 0 {
+		t.Errorf("%+v", report)
+	}
+}
