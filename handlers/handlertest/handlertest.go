@@ -115,7 +115,7 @@ type Running struct {
 // StartWorker starts one more worker on the database. change may alter its options.
 func (e *Env) StartWorker(change ...func(*worker.Options)) *Running {
 	e.t.Helper()
-	w := e.NewWorker(change...)
+	w, own := e.newWorker(change...)
 	ctx, cancel := context.WithCancel(context.Background())
 	stopped := make(chan error, 1)
 	go func() { stopped <- w.Run(ctx) }()
@@ -123,6 +123,9 @@ func (e *Env) StartWorker(change ...func(*worker.Options)) *Running {
 		cancel()
 		if err := <-stopped; err != nil {
 			e.t.Errorf("the worker: %v", err)
+		}
+		for _, pool := range own {
+			pool.Close() // a process that ended has no connections
 		}
 	})
 	e.t.Cleanup(stop)
@@ -146,6 +149,13 @@ func (e *Env) StartWorker(change ...func(*worker.Options)) *Running {
 // NewWorker makes a worker on the database without starting it. change may alter its options.
 func (e *Env) NewWorker(change ...func(*worker.Options)) *worker.Worker {
 	e.t.Helper()
+	w, _ := e.newWorker(change...)
+	return w
+}
+
+// newWorker also returns the pools that it made for the worker.
+func (e *Env) newWorker(change ...func(*worker.Options)) (_ *worker.Worker, own []*pgxpool.Pool) {
+	e.t.Helper()
 	reg, err := registry.Parse(e.options.Registry)
 	if err != nil {
 		e.t.Fatal(err)
@@ -164,12 +174,13 @@ func (e *Env) NewWorker(change ...func(*worker.Options)) *worker.Worker {
 	}
 	if options.Calls == nil {
 		options.Calls, options.Control = e.Pool(options.Concurrency, false), e.Pool(2, false)
+		own = append(own, options.Calls, options.Control)
 	}
 	w, err := worker.New(options)
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	return w
+	return w, own
 }
 
 // Pool makes a pool as a worker has it. pooled makes it work as through a transaction pooler, even without one.
