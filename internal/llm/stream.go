@@ -1,0 +1,94 @@
+package llm
+
+// Stream is an answer that arrives. The consumer sets the pace:
+//
+//	defer s.Close()
+//	for s.Next() {
+//		s.Current()
+//	}
+//	err := s.Err()
+//
+// It is not safe for concurrent use, but for Close.
+type Stream interface {
+	// Next waits for the next event. It returns false at the end, also at a wrong one.
+	Next() bool
+	// Current returns the event that Next came to.
+	Current() Event
+	// Err returns why the stream ended early: an [*Error], or the cause of the context's end; nil after a whole answer. A body that
+	// ends without the dialect's terminal event is an error.
+	Err() error
+	// Close ends the request at once, also in mid-stream.
+	Close() error
+}
+
+// EventKind says which of an [Event]'s fields have a meaning.
+type EventKind string
+
+// The kinds of events.
+const (
+	// Began: Model, RequestID, as far as known.
+	Began EventKind = "began"
+	// TextDelta, ThinkingDelta: Delta; Signature, which may come alone, at the end of the thought; Redacted.
+	TextDelta     EventKind = "text"
+	ThinkingDelta EventKind = "thinking"
+	// CallBegan: Index, ID, Name, Signature. ArgumentsDelta: Index, Delta. A provider that sends a call whole gives one of each.
+	CallBegan      EventKind = "tool_call"
+	ArgumentsDelta EventKind = "arguments"
+	// UsageSeen: Usage, which takes the place of any seen before.
+	UsageSeen EventKind = "usage"
+	// Ended: Stop, ProviderStop. It is the terminal event: it comes once, and only UsageSeen may come after it.
+	Ended EventKind = "ended"
+	// KeepAlive: nothing came but a sign of life.
+	KeepAlive EventKind = "keep_alive"
+)
+
+// Event is a piece of an answer.
+type Event struct {
+	Kind         EventKind
+	Delta        string
+	Signature    string
+	Redacted     bool
+	Index        int // of the call among the answer's calls: 0, 1, 2 in the order of their beginning
+	ID, Name     string
+	Usage        Usage
+	Stop         Stop
+	ProviderStop string // in the provider's words
+	Model        string // as the provider names it
+	RequestID    string // the provider's, for its support
+}
+
+// IsContent reports whether the event brings a piece of the answer itself: after it there is no other arm in this attempt.
+func (e *Event) IsContent() bool {
+	switch e.Kind {
+	case TextDelta, ThinkingDelta:
+		return e.Delta != "" || e.Signature != ""
+	case CallBegan, ArgumentsDelta:
+		return true
+	}
+	return false
+}
+
+// Stop says why an answer ended.
+type Stop string
+
+// The reasons. Refusal stands for content filters too.
+const (
+	EndTurn      Stop = "end_turn"
+	MaxTokens    Stop = "max_tokens"
+	ToolUse      Stop = "tool_use"
+	StopSequence Stop = "stop_sequence"
+	Refusal      Stop = "refusal"
+)
+
+// Usage counts tokens. What is cached is part of Input; what is thought is part of Output.
+type Usage struct {
+	Input      int64 `json:"input_tokens"`
+	Output     int64 `json:"output_tokens"`
+	CacheRead  int64 `json:"cache_read_tokens"`
+	CacheWrite int64 `json:"cache_write_tokens"`
+	Reasoning  int64 `json:"reasoning_tokens"`
+	// Known: the provider said so. An explicit 0 is known.
+	Known bool `json:"-"`
+	// CostUSD is the provider's own figure, in decimal digits, where it gives one.
+	CostUSD string `json:"-"`
+}
