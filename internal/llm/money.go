@@ -1,0 +1,83 @@
+package llm
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Money is an amount in units of 10⁻⁹ USD. In JSON and as text it is USD in decimal digits, such as "0.0125".
+type Money int64
+
+// USD is a dollar.
+const USD Money = 1_000_000_000
+
+var decimal = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,9})?$`)
+
+// ParseMoney reads USD in decimal digits, with at most nine before and nine after the point.
+func ParseMoney(text string) (Money, error) {
+	if !decimal.MatchString(text) {
+		return 0, fmt.Errorf("%q is no amount: write USD in decimal digits, such as \"0.50\"", text)
+	}
+	whole, part, _ := strings.Cut(text, ".")
+	n, err := strconv.ParseInt(whole+(part + "000000000")[:9], 10, 64)
+	return Money(n), err
+}
+
+// String returns the amount without zeros at its end.
+func (m Money) String() string {
+	sign := ""
+	if m < 0 {
+		sign, m = "-", -m
+	}
+	text := fmt.Sprintf("%s%d.%09d", sign, m/USD, m%USD)
+	return strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
+}
+
+// MarshalJSON writes the text.
+func (m Money) MarshalJSON() ([]byte, error) { return json.Marshal(m.String()) }
+
+// UnmarshalJSON reads the text.
+func (m *Money) UnmarshalJSON(data []byte) error {
+	var text string
+	if err := json.Unmarshal(data, &text); err != nil {
+		return err
+	}
+	parsed, err := ParseMoney(text)
+	*m = parsed
+	return err
+}
+
+// Price is what 10⁶ tokens cost, of inputs above a size. CacheRead and CacheWrite are nil where they cost as much as other input.
+type Price struct {
+	AboveInput int64  `json:"above_input,omitempty"`
+	Input      Money  `json:"input"`
+	Output     Money  `json:"output"`
+	CacheRead  *Money `json:"cache_read,omitempty"`
+	CacheWrite *Money `json:"cache_write,omitempty"`
+}
+
+// Cost returns what usage costs, by the price of its tier, rounded up to 10⁻⁹ USD once. Cached input is charged once, at its own price.
+// prices are ordered by AboveInput. Without a price the cost is not known.
+func Cost(prices []Price, u Usage) (cost Money, known bool) {
+	var p *Price
+	for i := range prices {
+		if prices[i].AboveInput == 0 || u.Input > prices[i].AboveInput {
+			p = &prices[i]
+		}
+	}
+	if p == nil {
+		return 0, false
+	}
+	orInput := func(m *Money) Money {
+		if m == nil {
+			return p.Input
+		}
+		return *m
+	}
+	fresh := max(0, u.Input-u.CacheRead-u.CacheWrite)
+	sum := Money(fresh)*p.Input + Money(u.CacheRead)*orInput(p.CacheRead) + Money(u.CacheWrite)*orInput(p.CacheWrite) + Money(u.Output)*p.Output
+	return (sum + 999_999) / 1_000_000, true
+}
