@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"time"
 )
 
 // NotConfigured says that the tool exists but is not set up: the call's outcome is not_configured.
@@ -43,14 +44,27 @@ func NotFound(table, id string) error {
 // Transient marks an error that may be gone at the next attempt, such as a refused connection or a 503. If the call may
 // run again, it is tried again with backoff, up to the tool's retry.max_attempts; otherwise it fails as with any error. Nil stays nil.
 func Transient(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &TransientError{Err: err}
+	return TransientAfter(err, 0)
 }
 
-// TransientError is the error that [Transient] returns.
-type TransientError struct{ Err error }
+// MostAfter is the longest pause that [TransientAfter] asks for.
+const MostAfter = 15 * time.Minute
+
+// TransientAfter is a [Transient] whose next attempt begins after a pause of at least d, such as a server's Retry-After: in the queue, and in
+// no slot. It spends an attempt. Where d is longer than [MostAfter], it is err itself, and no further attempt is made.
+func TransientAfter(err error, d time.Duration) error {
+	if err == nil || d > MostAfter {
+		return err
+	}
+	return &TransientError{Err: err, After: max(d, 0)}
+}
+
+// TransientError is the error that [Transient] and [TransientAfter] return.
+type TransientError struct {
+	Err error
+	// After is how long to wait at least; the backoff may be longer.
+	After time.Duration
+}
 
 func (e *TransientError) Error() string { return e.Err.Error() }
 func (e *TransientError) Unwrap() error { return e.Err }

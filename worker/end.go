@@ -217,6 +217,14 @@ func isTransient(err error) bool {
 	return store.IsTransient(err) || errors.Is(err, lanes.ErrConnectionLost)
 }
 
+// pauseOf returns how long an error asks to wait at least before the next attempt.
+func pauseOf(err error) time.Duration {
+	if transient := (*handlers.TransientError)(nil); errors.As(err, &transient) {
+		return transient.After
+	}
+	return 0
+}
+
 // maxKeyValue limits, in bytes, the value of a tool's key field.
 const maxKeyValue = 1 << 10
 
@@ -284,7 +292,7 @@ func (a *attempt) writeReceipt(e *end) (*end, error) {
 func (a *attempt) putBack(reason error) (again time.Time, err error) {
 	failure := receipts.Failure(receipts.ExecutionError, publicMessage(reason), nil)
 	err = a.persist(context.Background(), "put the call back", func(ctx context.Context) error {
-		again, err = store.Retry(ctx, a.options.Calls, a.Attempt, failure, a.tool.Retry.MaxAttempts, a.tool.Retry.Backoff, a.notKept())
+		again, err = store.Retry(ctx, a.options.Calls, a.Attempt, failure, a.tool.Retry.MaxAttempts, a.tool.Retry.Backoff, pauseOf(reason), a.notKept())
 		return err
 	})
 	if err == nil && !again.IsZero() {

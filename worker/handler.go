@@ -125,7 +125,7 @@ func plain(err error) error {
 		copied = errors.New(publicMessage(err))
 	}
 	if isTransient(err) {
-		return handlers.Transient(copied)
+		return handlers.TransientAfter(copied, pauseOf(err))
 	}
 	return copied
 }

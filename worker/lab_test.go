@@ -39,6 +39,7 @@ import (
 //	then, the error           nil failure · wrapped nil · error that panics · error that panics later · details that panic ·
 //	                          Is panics · Is, As, Unwrap or Error never returns · swallow an argument whose Is panics ·
 //	                          fail · fail with details · poison error · transient · transient once (in the first attempt) ·
+//	                          transient after a minute · transient after an hour ·
 //	                          serialization failure once
 //	then, the goroutine       panic · panic with poison · panic with panic · panic with a cycle · goexit · ignore the context · ignore the context in a statement ·
 //	                          take a while
@@ -157,6 +158,12 @@ func (l *Lab) then(ctx context.Context, tx handlers.Tx, call *handlers.Call, in 
 		return Done{}, &handlers.Failure{Code: "out_of_paper", Message: "There is no paper.", Details: map[string]int{"trays": 2}}
 	case "transient":
 		return Done{}, handlers.Transient(errors.New("come back later"))
+	case "transient after a minute", "transient after an hour":
+		after := time.Minute
+		if in.Then == "transient after an hour" {
+			after = time.Hour
+		}
+		return Done{}, handlers.TransientAfter(&handlers.Failure{Code: "busy", Message: "come back later"}, after)
 	case "transient once":
 		if call.Attempt == 1 {
 			return Done{}, handlers.Transient(errors.New("come back later"))

@@ -136,3 +136,32 @@ func TestTheJournalSaysWhyACallIsTriedAgain(t *testing.T) {
 		t.Errorf("%d retries", retries)
 	}
 }
+
+func TestARetryComesNoEarlierThanItsErrorAsks(t *testing.T) {
+	t.Parallel()
+	env, _ := startLab(t, nil, tool{name: "lab.write", attempts: 2}, tool{name: "lab.nothing", mode: "safe-retry"})
+	env.StartWorker()
+	for _, name := range []string{"lab.write", "lab.nothing"} {
+		id := env.Insert(handlertest.Call{Tool: name, Input: task(Task{Text: "x", Then: "transient after a minute"})})
+		var pause time.Duration
+		env.Until("the call to be put back", func() bool {
+			return env.DB.QueryRow(t.Context(), `select c.run_at - e.at from core_tool_calls c join core_tool_events e on e.call_id = c.id
+				where c.id = $1 and c.status = 'queued' and e.event = 'retried'`, id).Scan(&pause) == nil
+		})
+		if pause != time.Minute {
+			t.Errorf("%s runs again after %s", name, pause)
+		}
+		env.Pass(time.Minute)
+		if name == "lab.nothing" { // its third attempt has to wait too
+			continue
+		}
+		r := env.Await(id)
+		if e, _ := r.Error(); r.Attempt != 2 || e.Code != "busy" {
+			t.Errorf("%s: attempt %d, %s", name, r.Attempt, r.Result)
+		}
+	}
+	r := env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "x", Then: "transient after an hour"})})
+	if e, _ := r.Error(); r.Attempt != 1 || e.Code != "busy" {
+		t.Errorf("a pause of an hour: attempt %d, %s", r.Attempt, r.Result)
+	}
+}

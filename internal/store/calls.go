@@ -98,12 +98,13 @@ func (f Final) Statement() Statement {
 		f.RegistryVersion, zeronull.Text(f.ReplayOf), f.Steps}}
 }
 
-// Retry puts a call back after the transient error that reason describes, and returns when it may run again. It returns the zero
-// time, and changes nothing, if the tool allows no further attempt.
-func Retry(ctx context.Context, db DB, a Attempt, reason receipts.Outcome, maxAttempts int, backoff time.Duration, effects json.RawMessage) (time.Time, error) {
+// Retry puts a call back after the transient error that reason describes, for pause at least, and returns when it may run again. It returns the
+// zero time, and changes nothing, if the tool allows no further attempt.
+func Retry(ctx context.Context, db DB, a Attempt, reason receipts.Outcome, maxAttempts int, backoff, pause time.Duration,
+	effects json.RawMessage) (time.Time, error) {
 	var again time.Time
-	err := db.QueryRow(ctx, "select gem.retry($1, $2, $3, ($4::jsonb) -> 'error', $5, make_interval(secs => $6), $7)",
-		a.CallID, a.Number, a.WorkerID, string(reason.Result), maxAttempts, backoff.Seconds(), zeronull.Text(effects)).Scan((*zeronull.Timestamptz)(&again))
+	err := db.QueryRow(ctx, "select gem.retry($1, $2, $3, ($4::jsonb) -> 'error', $5, make_interval(secs => $6), $7, make_interval(secs => $8))",
+		a.CallID, a.Number, a.WorkerID, string(reason.Result), maxAttempts, backoff.Seconds(), zeronull.Text(effects), pause.Seconds()).Scan((*zeronull.Timestamptz)(&again))
 	return again, err
 }
 
