@@ -341,6 +341,7 @@ func (a *attempt) ownReceipt() *end {
 func (a *attempt) tell(e *end) {
 	if a.span != nil {
 		a.span.end(e)
+		a.span.ruled(e, a.ruling)
 	}
 	if e.how == leftToRecovery {
 		a.log.Error("the call is left to recovery", a.fields(zap.Error(e.reason))...)

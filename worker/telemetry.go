@@ -7,6 +7,7 @@ import (
 
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
+	"github.com/gemworker/gem/rules"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
@@ -25,6 +26,7 @@ type telemetry struct {
 	duration  metric.Float64Histogram
 	queueWait metric.Float64Histogram
 	claims    metric.Float64Histogram
+	verdicts  metric.Int64Counter
 }
 
 // The names of attributes: those of OpenTelemetry's conventions where they have one, and otherwise GEM's own.
@@ -40,6 +42,8 @@ const (
 	attrState     = attribute.Key("gem.call.state")
 	attrWorkerID  = attribute.Key("gem.worker.id")
 	attrClaim     = attribute.Key("gem.claim.result")
+	attrRule      = attribute.Key("gem.rule.name")
+	attrAction    = attribute.Key("gem.rule.action")
 )
 
 // other stands for values without end: names of tools that are in no registry, and error codes that handlers give.
@@ -62,7 +66,7 @@ func newTelemetry(w *Worker) (*telemetry, error) {
 		meter = metricnoop.Meter{}
 	}
 	t := &telemetry{registry: w.options.Registry, workerID: w.id, tracer: tracer}
-	var errs [6]error
+	var errs [7]error
 	t.ended, errs[0] = meter.Int64Counter("gem.call.ended", metric.WithUnit("{call}"),
 		metric.WithDescription("Calls that got their receipt."))
 	t.duration, errs[1] = meter.Float64Histogram("gem.call.duration", metric.WithUnit("s"), buckets,
@@ -82,6 +86,8 @@ func newTelemetry(w *Worker) (*telemetry, error) {
 		o.ObserveInt64(claimed, int64(ready), metric.WithAttributes(attrState.String("ready")))
 		return nil
 	}, claimed)
+	t.verdicts, errs[6] = meter.Int64Counter("gem.rules.verdicts", metric.WithUnit("{verdict}"),
+		metric.WithDescription("Calls that rules blocked, warned of, asked about or gave a turn."))
 	return t, errors.Join(errs[:]...)
 }
 
@@ -168,12 +174,25 @@ func (s *attemptSpan) end(e *end) {
 	}
 }
 
+// ruled counts what the rules said, once for each rule of a call, however often the call is judged anew: what stands on its receipt, and the turns that
+// it gets. The names are those of the rules file.
+func (s *attemptSpan) ruled(e *end, said *receipts.Rules) {
+	if said == nil || e.how != receipted && e.how != delayed {
+		return
+	}
+	for _, v := range said.Verdicts {
+		if e.how == receipted || v.Action == rules.Wait {
+			s.verdicts.Add(s.ctx, 1, metric.WithAttributes(attrRule.String(v.Rule), attrAction.String(string(v.Action))))
+		}
+	}
+}
+
 // known makes all codes of handlers one.
 func known(code receipts.Code) string {
 	switch code {
 	case receipts.UnknownTool, receipts.ValidationError, receipts.ExecutionError, receipts.Timeout, receipts.Panic, receipts.OutputInvalid,
 		receipts.OutcomeUnknown, receipts.WorkerLost, receipts.Cancelled, receipts.NotAllowed, receipts.KeyReused, receipts.KeyDeadlock,
-		receipts.JournalFull,
+		receipts.JournalFull, receipts.RuleBlocked, receipts.LimitReached, receipts.ApprovalDenied, receipts.ApprovalExpired, receipts.RuleError,
 		receipts.Code(notHeld), receipts.Code(leftToRecovery):
 		return string(code)
 	}

@@ -400,3 +400,57 @@ func TestEitherTracesOrMetrics(t *testing.T) {
 		t.Errorf("without a tracer: %v", spans)
 	}
 }
+
+// A verdict of a rule is counted once for a call, whatever was judged again meanwhile.
+func TestWhatRulesSayIsMeasured(t *testing.T) {
+	t.Parallel()
+	l := listen()
+	env := startRuled(t, ruledBy(t, asks,
+		`{"name": "no_secrets", "tools": ["lab.send"], "action": "block", "when": {"input": {"text": {"const": "secret"}}}}`,
+		`{"name": "hm", "tools": ["lab.*"], "action": "warn", "unless": {"input": {"text": {"const": "quiet"}}}}`,
+		`{"name": "one", "tools": ["lab.pay"], "action": "block", "limit": {"max": 1, "within": "1h"}}`,
+		`{"name": "pace", "tools": ["lab.nothing"], "action": "wait", "limit": {"max": 1, "within": "1s"}}`,
+		`{"name": "large", "tools": ["lab.write"], "action": "warn", "when": {"result": {"text": {"const": "large"}}}}`))
+	financed(t, env)
+	w := env.StartWorker(l.to)
+	asked := env.Insert(inSession("", "lab.write", "dear")) // judged again once it is approved
+	if err := answerAs(t, env, "carol", questionOf(t, env, asked), map[string]any{"approved": true}, ""); err != nil {
+		t.Fatal(err)
+	}
+	env.Await(asked)
+	unanswered := env.Insert(inSession("", "lab.write", "dear"))
+	questionOf(t, env, unanswered)
+	for _, c := range []handlertest.Call{
+		inSession("", "lab.send", "secret"),
+		inSession("", "lab.send", "quiet"),
+		inSession("", "lab.write", "large"),
+		{Tool: "lab.write", Input: task(Task{Text: "x", Then: "transient once"})}, // judged in two attempts
+		{Tool: "lab.pay", Input: `{"text": "quiet", "amount": 1}`},
+		{Tool: "lab.pay", Input: `{"text": "quiet", "amount": 1}`},
+		{Tool: "lab.nothing", Input: task(Task{Text: "quiet", Key: "a"})},
+	} {
+		env.Run(c)
+	}
+	turned := env.Insert(handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "quiet", Key: "b"})})
+	env.Await(turned)
+	w.Stop() // and so all of it has been measured
+	want := map[string]int64{
+		"gem.rule.action=ask,gem.rule.name=dear":         1,
+		"gem.rule.action=block,gem.rule.name=no_secrets": 1,
+		"gem.rule.action=warn,gem.rule.name=hm":          4,
+		"gem.rule.action=block,gem.rule.name=one":        1,
+		"gem.rule.action=warn,gem.rule.name=large":       1,
+	}
+	if slices.Contains(env.Journal(turned), "delayed") { // it may have come after its turn
+		want["gem.rule.action=wait,gem.rule.name=pace"] = 1
+	}
+	got := l.metrics(t)
+	if diff := cmp.Diff(want, got["gem.rules.verdicts"]); diff != "" {
+		t.Error(diff)
+	}
+	for series := range got["gem.call.ended"] {
+		if strings.Contains(series, "_OTHER") {
+			t.Errorf("an end of a rule's is counted as %s", series)
+		}
+	}
+}
