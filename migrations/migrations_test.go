@@ -334,7 +334,7 @@ const earlier = `
 		('00000000-0000-4000-8000-000000000008', 'os.create_task', '{}', 'failed', null, null, null);
 	insert into core_tool_receipts (call_id, tool_name, status, result, effects, created_at) values
 		('00000000-0000-4000-8000-000000000001', 'leads.create', 'succeeded', '{"lead_id": "L1"}',
-			'{"idempotency": {"mode": "keyed", "hit": false, "key_field": "phone", "key_value": "1"}}', now()),
+			'{"idempotency": {"mode": "keyed", "hit": false, "key_field": "phone", "key_value": " 1v\n"}}', now()),
 		('00000000-0000-4000-8000-000000000001', 'leads.create', 'failed', '{"error": {"error_code": "x", "message": "twice"}}', '{}', now() + interval '1 s'),
 		('00000000-0000-4000-8000-000000000002', 'leads.create', 'failed', '{"error": {"error_code": "validation_error", "message": "no phone"}}', '{}', now()),
 		('00000000-0000-4000-8000-000000000007', 'os.create_task', 'succeeded', '{"task_id": "T7"}', '{}', now());`
@@ -384,7 +384,7 @@ func TestAnEarlierGEMIsTakenOverWithNothingLost(t *testing.T) {
 		t.Errorf("the second receipt of a call is lost: %q %v", second, err)
 	}
 	err = db.QueryRow(t.Context(), "select idempotency_key from core_tool_receipts where idempotency_key is not null").Scan(&key)
-	if err != nil || key != `leads.create:phone="1"` {
+	if err != nil || key != `leads.create:phone="1v"` {
 		t.Errorf("the key of an earlier success is %q, %v", key, err)
 	}
 	// The one that was running is taken in by recovery, and all that can run are claimed: also the input that no new call may have.

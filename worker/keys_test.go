@@ -202,19 +202,19 @@ func TestAKeyOfAnotherInputIsReplayedOrRefused(t *testing.T) {
 			env, _ := startLab(t, nil, tool{name: "lab.write", mode: c.mode, keyField: keyField, onOther: c.onOther})
 			env.StartWorker()
 			run := func(input string) *receipts.Receipt {
-				return env.Run(handlertest.Call{Tool: "lab.write", Input: input, Key: "k"})
+				return env.Run(handlertest.Call{Tool: "lab.write", Input: input, Key: "\tv"})
 			}
-			first := run(`{"text": "a", "key": "k"}`)
-			same := run(`{ "key":"k", "text":"a" }`)
+			first := run(`{"text": "a", "key": "v"}`)
+			same := run(`{ "key":"v", "text":"a" }`)
 			if same.ReplayOf != first.ID || idempotency(t, same).InputDiffers {
 				t.Errorf("the same input: %+v, effects %s", same, same.Effects)
 			}
 			if c.mode == "keyed" {
-				if spaced := run(`{"text": "a", "key": " k "}`); spaced.ReplayOf != first.ID || idempotency(t, spaced).InputDiffers {
+				if spaced := run(`{"text": "a", "key": " v\n"}`); spaced.ReplayOf != first.ID || idempotency(t, spaced).InputDiffers {
 					t.Errorf("the same key with white space around it: %+v, effects %s", spaced, spaced.Effects)
 				}
 			}
-			other := run(`{"text": "b", "key": "k"}`)
+			other := run(`{"text": "b", "key": "v"}`)
 			if !idempotency(t, other).InputDiffers {
 				t.Errorf("another input: effects %s", other.Effects)
 			}
@@ -225,12 +225,13 @@ func TestAKeyOfAnotherInputIsReplayedOrRefused(t *testing.T) {
 			} else if e := handlertest.ErrorOf(t, other); e.Code != receipts.KeyReused || !strings.Contains(string(e.Details), first.ID) {
 				t.Errorf("another input: %+v", e)
 			}
-			if again := run(`{"text": "a", "key": "k"}`); again.ReplayOf != first.ID {
+			if again := run(`{"text": "a", "key": "v"}`); again.ReplayOf != first.ID {
 				t.Errorf("the same input, after that: %+v", again)
 			}
 			if rowsWith(t, env, "b") != 0 || rowsWith(t, env, "a") != 1 {
 				t.Error("a call with a key that had succeeded ran")
 			}
+			sound(t, env)
 		})
 	}
 }

@@ -69,8 +69,8 @@ from (
   from public.core_tool_receipts r
   join public.core_tool_calls c on c.id = r.call_id,
   lateral (select r.effects #>> '{idempotency,key_field}' as field, c.input -> (r.effects #>> '{idempotency,key_field}') as sent,
-    coalesce(c.created_by, '') as caller, nullif(btrim(c.idempotency_key, E' \t\n\v\f\r'), '') as client_key) v,
-  lateral (select case when jsonb_typeof(sent) = 'string' then to_jsonb(btrim(sent #>> '{}', E' \t\n\v\f\r')) else sent end as value) trimmed
+    coalesce(c.created_by, '') as caller, nullif(btrim(c.idempotency_key, E' \t\n\x0b\f\r'), '') as client_key) v,
+  lateral (select case when jsonb_typeof(sent) = 'string' then to_jsonb(btrim(sent #>> '{}', E' \t\n\x0b\f\r')) else sent end as value) trimmed
   where c.status in ('succeeded', 'failed', 'not_configured') and c.events <> 1
 ) k
 where idempotency_key is distinct from held

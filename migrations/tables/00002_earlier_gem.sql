@@ -112,7 +112,7 @@ with keyed as (
       then '="' || value || '"'
       else ' sha256 ' || encode(sha256(convert_to(value, 'UTF8')), 'hex') end as computed
   from public.core_tool_receipts,
-    lateral (select effects -> 'idempotency' as k, btrim(effects #>> '{idempotency,key_value}', E' \t\n\v\f\r') as value) e
+    lateral (select effects -> 'idempotency' as k, btrim(effects #>> '{idempotency,key_value}', E' \t\n\x0b\f\r') as value) e
   where attempt is null and status = 'succeeded' and k ->> 'mode' = 'keyed' and k ->> 'key_field' is not null
     and jsonb_typeof(k -> 'key_value') = 'string' and value <> '' and k -> 'hit' is distinct from 'true'
   order by tool_name, k ->> 'key_field', value, created_at, id
