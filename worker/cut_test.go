@@ -1,11 +1,11 @@
 package worker_test
 
 import (
-	"io"
 	"net"
 	"net/url"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/gemworker/gem/handlers/handlertest"
@@ -18,6 +18,9 @@ import (
 
 // wire is a way to Postgres that can be cut: no word of farewell comes from the server.
 type wire struct {
+	// loses says of a request whether its answer is lost, and the connection with it; nil: none is.
+	loses func(request []byte) bool
+
 	mu    sync.Mutex
 	conns []net.Conn
 }
@@ -58,13 +61,13 @@ func (w *wire) through(t *testing.T, route testdb.Route) *pgxpool.Pool {
 			w.mu.Lock()
 			w.conns = append(w.conns, client, backend)
 			w.mu.Unlock()
-			for _, ends := range [][2]net.Conn{{client, backend}, {backend, client}} {
-				go func() {
-					_, _ = io.Copy(ends[0], ends[1])
-					_ = ends[0].Close()
-					_ = ends[1].Close()
-				}()
+			var cut atomic.Bool
+			asks := func(request []byte) bool {
+				cut.Store(cut.Load() || w.loses != nil && w.loses(request))
+				return true
 			}
+			go carry(client, backend, asks)
+			go carry(backend, client, func([]byte) bool { return !cut.Load() })
 		}
 	}()
 	u.Host = l.Addr().String()
@@ -74,6 +77,20 @@ func (w *wire) through(t *testing.T, route testdb.Route) *pgxpool.Pool {
 	}
 	t.Cleanup(func() { pool.Close(); w.cut() })
 	return pool
+}
+
+// carry takes what comes from one end to the other, and closes both when one is closed, or when something is not to pass.
+func carry(from, to net.Conn, pass func([]byte) bool) {
+	defer func() { _, _ = from.Close(), to.Close() }()
+	for buffer := make([]byte, 1<<16); ; {
+		n, err := from.Read(buffer)
+		if n > 0 && !pass(buffer[:n]) {
+			return
+		}
+		if _, failed := to.Write(buffer[:n]); err != nil || failed != nil {
+			return
+		}
+	}
 }
 
 // A handler whose connection is cut in the middle of its transaction gets an error that says little. Its rows are gone with

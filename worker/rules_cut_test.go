@@ -1,0 +1,106 @@
+package worker_test
+
+import (
+	"bytes"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/worker"
+	"github.com/google/go-cmp/cmp"
+)
+
+// A gate whose answer is lost has counted its call, and is asked again: the call keeps its place, and takes no second one.
+func TestALimitHoldsWhereAnswersAreCut(t *testing.T) {
+	t.Parallel()
+	const (
+		sums  = `{"name": "budget", "tools": ["lab.pay"], "action": "block", "limit": {"max": 50, "sum": "/amount", "within": "1h", "per": ["caller"]}}`
+		seven = `{"name": "seven", "tools": ["lab.*"], "action": "block", "limit": {"max": 7, "within": "1h"}}`
+		calls = 40
+	)
+	for name, test := range map[string]struct {
+		rules       []string
+		tool, input string
+	}{
+		"counted":              {[]string{fiveASession}, "lab.write", `{"text": "a"}`},
+		"summed":               {[]string{sums}, "lab.pay", `{"text": "a", "amount": 10}`},
+		"two rules that share": {[]string{fiveASession, seven}, "lab.write", `{"text": "a"}`},
+		"a sum and a count":    {[]string{sums, seven}, "lab.pay", `{"text": "a", "amount": 10}`},
+		"with a key":           {[]string{fiveASession}, "lab.nothing", ""},
+	} {
+		for whose, loses := range map[string]func(n int64, gate bool) bool{
+			// Those that are let through are among the first: all of them lose their answers.
+			"gates'": func(n int64, gate bool) bool { return gate && (n <= 20 || n%2 == 0) },
+			"any":    func(n int64, _ bool) bool { return n%9 == 0 },
+		} {
+			t.Run(name+", "+whose, func(t *testing.T) {
+				t.Parallel()
+				env := startRuled(t, func(o *worker.Options) { o.Concurrency = 10; ruledBy(t, test.rules...)(o) })
+				var armed atomic.Bool
+				var gates, requests, lost atomic.Int64
+				w := wire{loses: func(request []byte) bool {
+					if !armed.Load() {
+						return false
+					}
+					gate, n := bytes.Contains(request, []byte(`"counter":"`)), requests.Add(1)
+					if whose == "gates'" {
+						if n = 0; gate {
+							n = gates.Add(1)
+						}
+					}
+					if !loses(n, gate) {
+						return false
+					}
+					lost.Add(1)
+					return true
+				}}
+				for range 2 {
+					pool := w.through(t, testdb.RouteTo(t, env.URL))
+					env.StartWorker(func(o *worker.Options) { o.Calls, o.Control = pool, pool })
+				}
+				env.Until("both workers", func() bool { return number(t, env, "select count(*) from core_workers") == 2 })
+				armed.Store(true)
+				ids := make([]string, calls)
+				for i := range ids {
+					input := test.input
+					if input == "" {
+						input = task(Task{Text: "a", Key: string(rune('A' + i))})
+					}
+					ids[i] = env.Insert(handlertest.Call{Tool: test.tool, Input: input, CreatedBy: "ada", Session: "s"})
+				}
+				ends := map[string]int{}
+				for _, id := range ids {
+					r := env.Await(id)
+					ends[codeOf(r)]++
+					counted := number(t, env, "select count(*) from gem.rule_runs where call_id = '"+id+"'")
+					if want := len(test.rules); codeOf(r) != "limit_reached" && counted != want || codeOf(r) == "limit_reached" && counted != 0 {
+						t.Errorf("a call that ended with %s has %d rows", codeOf(r), counted)
+					}
+				}
+				armed.Store(false)
+				// A call may lose the answers of all its attempts, and fail: it was let through all the same.
+				if whose == "gates'" {
+					if diff := cmp.Diff(map[string]int{"succeeded": 5, "limit_reached": calls - 5}, ends); diff != "" {
+						t.Error(diff)
+					}
+				}
+				if ends["limit_reached"] != calls-5 {
+					t.Errorf("%d calls were let through: %v", calls-ends["limit_reached"], ends)
+				}
+				var places []int64
+				if err := env.DB.QueryRow(t.Context(), "select array_agg(n order by counter, n) from gem.rule_runs").Scan(&places); err != nil {
+					t.Fatal(err)
+				}
+				if want := slices.Repeat([]int64{1, 2, 3, 4, 5}, len(test.rules)); !slices.Equal(places, want) {
+					t.Errorf("the counters have the rows %v", places)
+				}
+				if lost.Load() < 10 {
+					t.Errorf("%d answers were lost", lost.Load())
+				}
+				sound(t, env)
+			})
+		}
+	}
+}
