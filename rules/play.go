@@ -2,7 +2,9 @@ package rules
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,8 +34,12 @@ func (s *Scenario) Play(r *registry.Registry) ([]Played, error) {
 	judge := s.Set.For(r)
 	var all []Played
 	for _, q := range s.sequences {
-		p := &player{judge: judge, registry: r, now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), calls: map[string]*played{}}
-		if err := p.play(q); err != nil {
+		p := &player{judge: judge, registry: r, begin: s.Hook, now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), calls: map[string]*played{}}
+		err := p.play(q)
+		if p.hook != nil {
+			err = errors.Join(err, p.hook.Close())
+		}
+		if err != nil {
 			return nil, fmt.Errorf("the sequence %s: %w", schema.Show(q.Name), err)
 		}
 		all = append(all, Played{q.Name, p.differs})
@@ -46,6 +52,8 @@ type player struct {
 	judge    *Judge
 	registry *registry.Registry
 	memory   Memory
+	begin    func(Coding) (Hook, error)
+	hook     Hook // nil until the first step that needs it
 	now      time.Time
 	calls    map[string]*played
 	coming   []coming // in the order of time
@@ -114,8 +122,11 @@ func (p *player) step(number int, s step, at time.Time) error {
 		return fmt.Errorf("at is before that of an earlier step: put the steps in the order of time")
 	}
 	p.now = at
+	if s.Hook != nil || s.Files != nil {
+		return p.event(number, s)
+	}
 	if (s.Call != nil) == (s.Of != "") || s.Of != "" && (s.Answer == "" || s.Expect+s.Then+s.End != "") {
-		return fmt.Errorf("it takes a call with what to expect of it, or of and answer: state one of the two")
+		return fmt.Errorf("it takes a call with what to expect of it, of and answer, or hook and files: state one of the three")
 	}
 	if s.Of != "" {
 		c, ok := p.calls[s.Of]
@@ -133,6 +144,40 @@ func (p *player) step(number int, s step, at time.Time) error {
 	if s.Answer != "" {
 		return p.answer(c, s)
 	}
+	return nil
+}
+
+// event tells the hook of a coding agent what its step says.
+func (p *player) event(number int, s step) error {
+	if s.Call != nil || s.Of+s.Then+s.End+s.Answer+s.Reason != "" || s.Takes != 0 || s.Result != nil || s.Effects != nil || s.Hook == nil && s.Expect != "" {
+		return errors.New("it takes hook with what to expect of it, and files: state no more")
+	}
+	if p.hook == nil {
+		if p.begin == nil {
+			return errors.New("this program judges no events of hooks")
+		}
+		begun, err := p.begin(p.judge.set.coding)
+		if err != nil {
+			return err
+		}
+		p.hook = begun
+	}
+	if err := p.hook.Write(s.Files); err != nil || s.Hook == nil {
+		return err
+	}
+	event := []byte(s.Hook)
+	var text string
+	if json.Unmarshal(event, &text) == nil {
+		event = []byte(text)
+	}
+	came, message, unread, err := p.hook.Judge(context.Background(), event)
+	switch {
+	case err != nil:
+		return err
+	case unread != nil && s.Expect == "":
+		return fmt.Errorf("%w; gem hook lets it through: expect error if that is meant", unread)
+	}
+	p.compare(&played{step: s, number: number, came: came, message: message}, "expect", s.Expect)
 	return nil
 }
 

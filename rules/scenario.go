@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"context"
 	_ "embed"
 	"encoding/json"
 	"fmt"
@@ -19,8 +20,20 @@ import (
 type Scenario struct {
 	Set      *Set
 	Registry *registry.Registry // nil: the file names none
+	// Hook begins what judges the events of a sequence that a coding agent's hook is told; nil: there is none.
+	Hook func(Coding) (Hook, error)
 
 	sequences []sequence
+}
+
+// Hook judges events as gem hook does, in a folder of its own.
+type Hook interface {
+	// Write puts files into the folder, by their paths in it.
+	Write(files map[string]string) error
+	// Judge returns what becomes of the act of an event, in the words of expect, and what the agent is told. unread is why the event could not be read,
+	// which is let through.
+	Judge(ctx context.Context, event []byte) (came, message string, unread, err error)
+	Close() error
 }
 
 type sequence struct {
@@ -28,7 +41,7 @@ type sequence struct {
 	Steps []step
 }
 
-// step is a call, or an answer of people about one.
+// step is a call, an answer of people about one, or an event of a coding agent.
 type step struct {
 	At    *period
 	Takes period
@@ -41,6 +54,8 @@ type step struct {
 	Expect, Then, End  string
 	Result, Effects    json.RawMessage
 	Of, Answer, Reason string
+	Files              map[string]string
+	Hook               json.RawMessage // the event, or a string with what comes instead of one
 }
 
 // period is a duration as files write it.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/gemworker/gem/internal/hook"
 	"github.com/gemworker/gem/rules"
 	"github.com/spf13/cobra"
 )
@@ -30,6 +31,12 @@ that runs takes no time and succeeds, unless takes and end say otherwise, such
 as "takes": "5s", "end": "timeout"; result and effects are for the rules that
 look at them. People answer with "answer": "approved" or "denied" in the step of
 the call, or in a later one: {"at": "1h", "of": ID, "answer": "approved"}.
+
+For the rules of "coding" a step has hook, an event as gem hook reads it, without
+cwd: {"hook": {"hook_event_name": "PreToolUse", "session_id": "s", "tool_name":
+"Edit", "tool_input": {"file_path": "a.go"}}, "expect": "warn no_edit_unread"}.
+"files": {"a.go": "package a"} are there from that step on. What cannot be read
+is an error, which gem hook lets through.
 
 A line tells of each sequence, with the first step that differs. The exit code
 is 0 if none does, otherwise 1. It needs no database; "registry" in a file names
@@ -83,6 +90,7 @@ func (p *Program) playRules(file string) ([]rules.Played, error) {
 	if defects, _ := s.Set.Check(r); len(defects) > 0 {
 		return nil, fmt.Errorf("%s: the rules do not fit the registry:\n%w", file, &rules.InvalidError{Defects: defects})
 	}
+	s.Hook = func(coding rules.Coding) (rules.Hook, error) { return hook.NewTrial(coding) }
 	all, err := s.Play(r)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)

@@ -1,6 +1,9 @@
 package cli
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestRulesTestPlaysSequences(t *testing.T) {
 	t.Parallel()
@@ -25,4 +28,26 @@ func TestRulesTestPlaysSequences(t *testing.T) {
 	wants(t, got.stderr, wrong+": the rules do not fit the registry:\n", "did you mean demo.echo?")
 	wants(t, got.stdout, "ok: "+good+": first\n")
 	gemWith(t, nil, "rules", "test").wantCode(t, exitUsage)
+}
+
+func TestAMistakeInAnEventOfASequenceIsNamed(t *testing.T) {
+	t.Parallel()
+	const edit = `"hook": {"hook_event_name": "PreToolUse", "session_id": "s", "tool_name": "Edit", "tool_input": {"file_path": "a.go"}`
+	for step, want := range map[string]string{
+		`{` + edit + `}, "expect": "run", "then": "run"}`:                         "it takes hook with what to expect of it, and files",
+		`{` + edit + `}, "call": {"tool": "demo.echo"}}`:                          "it takes hook with what to expect of it, and files",
+		`{"files": {"a.go": ""}, "expect": "run"}`:                                "it takes hook with what to expect of it, and files",
+		`{"files": {"../a.go": ""}}`:                                              `the file "../a.go" is not in the folder`,
+		`{` + edit + `, "cwd": "/home/dev"}}`:                                     "leave it out",
+		`{` + strings.Replace(edit, "a.go", "/etc/passwd", 1) + `}}`:              `the event is about "/etc/passwd"`,
+		`{` + strings.Replace(edit, "session_id", "session", 1) + `}}`:            "session_id is missing",
+		`{"hook": "not json"}`:                                                    "expect error if that is meant",
+		`{` + edit + `}, "expects": "run"}`:                                       "unknown field",
+		`{"files": {"a.go": ""}}, {` + edit + `}, "expect": "block scope_check"}`: `differs: one: step 2: expect is "block scope_check", and it came to "warn no_edit_unread"` + "\n  A policy of the project's rules.json warns:\n  - no_edit_unread (warn): a.go was not read",
+	} {
+		file := writeFile(t, `{"rules": {"version": "1", "rules": [], "coding": {"no_edit_unread": "warn"}}, "sequences": [{"name": "one", "steps": [`+step+`]}]}`)
+		got := gemWith(t, nil, "rules", "test", file)
+		got.wantCode(t, exitFailed)
+		wants(t, got.stdout+got.stderr, want)
+	}
 }

@@ -50,31 +50,40 @@ func Run(ctx context.Context, o Options, stdin io.Reader) (printed []byte, err e
 	if len(coding) == 0 {
 		return nil, nil
 	}
-	return o.answer(ctx, a, coding).json(), nil
+	answer, _ := o.answer(ctx, store{url: o.DatabaseURL, source: o.Source, within: o.Timeout}, a, coding)
+	return answer.json(), nil
 }
 
-func (o Options) answer(ctx context.Context, a *act, coding rules.Coding) answer {
-	s := store{url: o.DatabaseURL, source: o.Source, within: o.Timeout}
+// sessions is what happened in them.
+type sessions interface {
+	// facts are those of the session of an act, as far as a question needs them.
+	facts(ctx context.Context, a *act, q question) ([]fact, error)
+	record(ctx context.Context, a *act, facts []fact) error
+}
+
+// answer records an act that has ended, and judges one that is about to begin.
+func (o Options) answer(ctx context.Context, h sessions, a *act, coding rules.Coding) (says answer, met []verdict) {
 	if a.event != before {
 		facts := a.facts()
 		if len(facts) == 0 {
-			return answer{}
+			return answer{}, nil
 		}
-		if err := s.record(ctx, a, facts); err != nil {
-			return answer{Message: short(fmt.Sprintf("gem hook did not record this act, and may judge later ones wrongly: %v", o.reason(err)), maxMessage)}
+		if err := h.record(ctx, a, facts); err != nil {
+			return answer{Message: short(fmt.Sprintf("gem hook did not record this act, and may judge later ones wrongly: %v", o.reason(err)), maxMessage)}, nil
 		}
-		return answer{}
+		return answer{}, nil
 	}
 	q := a.question(coding)
 	names := q.applying(coding)
 	if len(names) == 0 {
-		return answer{}
+		return answer{}, nil
 	}
-	history, err := s.facts(ctx, a, q)
+	facts, err := h.facts(ctx, a, q)
 	if err != nil {
-		return answerUnknown(coding, names, o.reason(err).Error())
+		return answerUnknown(coding, names, o.reason(err).Error()), nil
 	}
-	return answerTo(judge(coding, q, history))
+	met = judge(coding, q, facts)
+	return answerTo(met), met
 }
 
 func (o Options) reason(err error) error {
