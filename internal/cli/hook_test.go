@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -417,7 +419,19 @@ func TestHookWithoutItsHistoryLetsAnActThroughOrAsks(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "lock table core_hook_events in access exclusive mode"); err != nil {
 		t.Fatal(err)
 	}
+	db := testdb.Pool(t, locked)
+	full := fmt.Sprintf("gem_test_full_%d", os.Getpid())
+	if _, err := db.Exec(t.Context(), "create role "+full+" login password 'full' connection limit 0"); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = db.Exec(context.Background(), "drop role "+full) }()
+	crowded, err := url.Parse(locked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crowded.User = url.UserPassword(full, "full")
 	for name, c := range map[string]struct{ url, timeout, want string }{
+		"full":           {crowded.String(), "1m", "too many connections"},
 		"away":           {"postgres://nobody@127.0.0.1:1/none", "1m", "cannot be reached"},
 		"silent":         {"postgres://nobody@" + silent.Addr().String() + "/none?sslmode=disable", "50ms", "did not answer within 50ms"},
 		"slow":           {locked, "300ms", "did not answer within 300ms"},
