@@ -380,3 +380,32 @@ func TestACallThatWaitsForPeopleIsNotPruned(t *testing.T) {
 	}
 	sound(t, env)
 }
+
+// What a call is judged by was there when it was made, whichever call a worker takes first.
+func TestTheOrderOfClaimsChangesNoVerdict(t *testing.T) {
+	t.Parallel()
+	for name, priorities := range map[string][3]int{"as they were made": {3, 2, 1}, "the last first": {1, 2, 3}, "the one that is looked for first": {1, 3, 1}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := startRuled(t, ruledBy(t, `{"name": "look", "tools": ["lab.write"], "action": "block", "requires": {"tool": "lab.send"}}`,
+				`{"name": "never_after", "tools": ["lab.nothing"], "action": "block", "after": {"tools": ["lab.send"], "ended": ["succeeded"]}}`))
+			var ids []string
+			for i, tool := range []string{"lab.write", "lab.send", "lab.nothing"} {
+				ids = append(ids, env.Insert(handlertest.Call{Tool: tool, Input: task(Task{Text: "x", Key: "a"}), CreatedBy: "ada", Session: "s", Priority: priorities[i]}))
+			}
+			w := env.StartWorker(one)
+			var ends []string
+			for _, id := range ids {
+				ends = append(ends, codeOf(env.Await(id)))
+			}
+			for _, tool := range []string{"lab.write", "lab.nothing"} { // made after it
+				ends = append(ends, codeOf(env.Run(handlertest.Call{Tool: tool, Input: task(Task{Text: "x", Key: "b"}), CreatedBy: "ada", Session: "s"})))
+			}
+			w.Stop()
+			if want := []string{"rule_blocked", "succeeded", "succeeded", "succeeded", "rule_blocked"}; !slices.Equal(ends, want) {
+				t.Errorf("got %v", ends)
+			}
+			sound(t, env)
+		})
+	}
+}
