@@ -104,3 +104,51 @@ func TestALimitHoldsWhereAnswersAreCut(t *testing.T) {
 		}
 	}
 }
+
+// A call that has its turn, or whose question has been put, is no longer the attempt's that has not heard of it: nothing is booked or asked twice.
+func TestTurnsAndQuestionsHoldWhereAnswersAreCut(t *testing.T) {
+	t.Parallel()
+	env := startRuled(t, func(o *worker.Options) {
+		o.Concurrency = 10
+		ruledBy(t, asks, `{"name": "pace", "tools": ["lab.send"], "action": "wait", "limit": {"max": 5, "within": "1s"}}`)(o)
+	})
+	financed(t, env)
+	var gates atomic.Int64
+	w := wire{loses: func(request []byte) bool {
+		return (bytes.Contains(request, []byte(`"counter":"`)) || bytes.Contains(request, []byte(`"digest":"`))) && gates.Add(1)%2 == 1
+	}}
+	for range 2 {
+		pool := w.through(t, testdb.RouteTo(t, env.URL))
+		env.StartWorker(func(o *worker.Options) { o.Calls, o.Control = pool, pool })
+	}
+	var turns, dear []string
+	for i := range 12 {
+		turns = append(turns, env.Insert(inSession("s", "lab.send", "x")))
+		if i < 4 {
+			dear = append(dear, env.Insert(inSession("s", "lab.write", "dear")))
+		}
+	}
+	for _, id := range dear {
+		if err := answerAs(t, env, "carol", questionOf(t, env, id), map[string]any{"approved": true}, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, id := range append(turns, dear...) {
+		if r := env.Await(id); codeOf(r) != "succeeded" {
+			t.Errorf("got %s", r.Result)
+		}
+		if delays := slices.DeleteFunc(env.Journal(id), func(e string) bool { return e != "delayed" }); len(delays) > 1 {
+			t.Errorf("put back %d times", len(delays))
+		}
+	}
+	if n := number(t, env, "select count(*) from core_tool_calls where tool_name = 'wait.approval'"); n != len(dear) {
+		t.Errorf("people were asked %d times about %d calls", n, len(dear))
+	}
+	if n := number(t, env, "select count(*) from gem.rule_runs"); n != len(turns) {
+		t.Errorf("the counter has %d rows for %d calls", n, len(turns))
+	}
+	if n := number(t, env, "select count(*) from gem.rule_runs a join gem.rule_runs b on b.counter = a.counter and b.n = a.n + 5 where b.at - a.at < '1s'"); n != 0 {
+		t.Errorf("%d windows have six calls", n)
+	}
+	sound(t, env)
+}
