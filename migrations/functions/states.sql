@@ -511,18 +511,23 @@ $$;
 
 -- Asks for a call's end; in the schema public, for frontends to call. Returns `cancelled` when the call ended at once,
 -- `requested` when it is running or has made progress, or the status in which it had ended before. A caller with a token can cancel its own calls;
--- service_role, and a session without a token, any. PT404 is PostgREST's way to answer with the HTTP status 404.
+-- service_role, and a session without a token, any. A question of the rules is asked again when it is cancelled: whoever made the call that it is
+-- about would have people asked for ever. PT404 is PostgREST's way to answer with the HTTP status 404.
 create or replace function public.cancel_tool_call(id uuid) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   claims jsonb := gem.token_claims();
   call   record;
 begin
-  select c.id, c.created_by into call from public.core_tool_calls c where c.id = cancel_tool_call.id for no key update;
+  select c.id, c.created_by, c.status, c.parent_call_id, c.parent_step into call
+  from public.core_tool_calls c where c.id = cancel_tool_call.id for no key update;
   if call.id is null
     or (claims is not null and claims ->> 'role' is distinct from 'service_role'
         and (call.created_by = nullif(claims ->> 'sub', '')) is not true) then -- a call that nobody owns is nobody's to cancel
     raise exception using errcode = 'PT404', message = format('there is no call %s that you could cancel', cancel_tool_call.id);
+  elsif claims is not null and claims ->> 'role' is distinct from 'service_role' and call.parent_step like '##%' and not gem.is_final(call.status) then
+    raise exception using errcode = 'PT409', message = format('call %s asks people about the call %s, and ends with it', call.id, call.parent_call_id),
+      hint = 'Cancel the call that it is about.';
   end if;
   return gem.cancel(call.id);
 end
