@@ -57,7 +57,7 @@ func TestAWorkerWithoutRulesClaimsNothingWhereTheyAreRequired(t *testing.T) {
 	}
 }
 
-// Rows leave from the front of their counter, and its last one stays.
+// Rows leave from the front of their counter, and its last one stays as long as its call.
 func TestRowsOfLimitsLeaveWhenNoRuleLooksAtThem(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
@@ -66,7 +66,9 @@ func TestRowsOfLimitsLeaveWhenNoRuleLooksAtThem(t *testing.T) {
 		create or replace function gem.now() returns timestamptz language sql volatile as 'select at from public.clock';
 		insert into gem.rule_runs (counter, n, at, call_id, rules_version)
 		select c, n, timestamptz '2040-01-01' + n * interval '1 day', gen_random_uuid(), '1' from unnest('{a/calls, b/calls}'::text[]) c, generate_series(1, 8) n
-		where c = 'a/calls' or n < 3`)
+		where c = 'a/calls' or n < 3;
+		insert into core_tool_calls (tool_name) values ('t.a'), ('t.a');
+		update gem.rule_runs r set call_id = c.id from core_tool_calls c where c.seq = case when r.counter = 'b/calls' and r.n = 2 then 1 when r.n = 8 then 2 end`)
 	prune := func(limit int) float64 { return number(t, db, fmt.Sprintf("select gem.prune_rule_runs(%d)", limit)) }
 	left := func() string {
 		return valueOf(t, db, "select string_agg(counter || n, ' ' order by counter, n) from gem.rule_runs")
@@ -88,6 +90,10 @@ func TestRowsOfLimitsLeaveWhenNoRuleLooksAtThem(t *testing.T) {
 	insert(t, db, "update clock set at = '2041-01-01'")
 	if got := prune(100); got != 4 || left() != "a/calls8 b/calls2" {
 		t.Errorf("%v rows left, and there are %s", got, left())
+	}
+	insert(t, db, "set local gem.pruning = 'on'; delete from core_tool_calls where seq = 2")
+	if got := prune(100); got != 1 || left() != "b/calls2" {
+		t.Errorf("of a call that is gone %v rows left, and there are %s", got, left())
 	}
 }
 

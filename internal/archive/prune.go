@@ -123,8 +123,8 @@ func (p *pruner) run(ctx context.Context) error {
 	return nil
 }
 
-// forget removes rows that no call names. A statement passes over the last rows of all counters that nobody counts at any more, which stay, so one
-// removes many.
+// forget removes rows that no call names. A statement passes over the last rows of counters that nobody counts at any more, which stay while their
+// calls do, so one removes many.
 func (p *pruner) forget(ctx context.Context, sql string) (all int64, err error) {
 	for removed := forgottenPage; removed == forgottenPage; all += int64(removed) {
 		within, cancel := context.WithTimeout(ctx, pruneTimeout)

@@ -155,6 +155,9 @@ func (r *recomputed) tellRows(m *rules.Memory, check rules.Check, how looks) str
 		from = upto - 1000
 	}
 	gone := len(rows) > 0 && rows[0].n > 1
+	if window := time.Duration(max(check.WithinMS, check.RestMS)) * time.Millisecond; r.pruned && how.now.Add(-window).Before(r.complete) {
+		gone = true // a counter whose calls all were pruned begins again
+	}
 	if gone && (from < 0 || upto == 0) {
 		return rowsPruned
 	}

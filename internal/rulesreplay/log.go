@@ -17,19 +17,20 @@ import (
 
 // log is what the database says of calls and rules, in one snapshot. Inputs are read as they are needed: see [log.each].
 type log struct {
-	tx      pgx.Tx
-	since   time.Time
-	calls   []string // ids, in the order in which they were first claimed
-	pruned  bool     // calls may be gone
-	workers map[string]program
-	rules   map[string]*version
-	latest  string // registry
-	tools   map[string]*registry.Registry
-	judges  map[program]*rules.Judge
-	runs    map[string][]run            // by counter, in order
-	places  map[string]map[string]int   // by call and counter: where its row stands in runs
-	ends    map[[2]string][]rules.Ended // by session and caller, in order
-	of      map[string]rules.Ended      // by call: those that counters of failures count
+	tx       pgx.Tx
+	since    time.Time
+	calls    []string  // ids, in the order in which they were first claimed
+	pruned   bool      // calls may be gone
+	complete time.Time // rows of counters from this time on are there
+	workers  map[string]program
+	rules    map[string]*version
+	latest   string // registry
+	tools    map[string]*registry.Registry
+	judges   map[program]*rules.Judge
+	runs     map[string][]run            // by counter, in order
+	places   map[string]map[string]int   // by call and counter: where its row stands in runs
+	ends     map[[2]string][]rules.Ended // by session and caller, in order
+	of       map[string]rules.Ended      // by call: those that counters of failures count
 }
 
 // program is what a worker judges with: the rules of a version, or none, and a registry.
@@ -225,6 +226,15 @@ func (l *log) readCalls(ctx context.Context) error {
 		return err
 	}
 	l.pruned = first != nil && *first > 1
+	var now time.Time
+	if err := l.tx.QueryRow(ctx, "select gem.now()").Scan(&now); err != nil {
+		return err
+	}
+	var longest time.Duration
+	for _, v := range l.rules {
+		longest = max(longest, v.set.Longest())
+	}
+	l.complete = now.Add(-2 * longest)
 	rows, _ := l.tx.Query(ctx, `
 		select c.id::text from public.core_tool_calls c
 		join lateral (select e.at from public.core_tool_events e where e.call_id = c.id and e.event = 'claimed' order by e.seq limit 1) claimed on true

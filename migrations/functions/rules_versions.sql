@@ -13,8 +13,8 @@ end
 $$;
 
 -- Removes rows that no rule looks at any more, p_limit at most, and returns how many: those older than twice the longest time that any
--- recorded rules look back. The first of a counter go first, so that no gap comes up, and the last stays: the next one is numbered
--- after it. Only the owner may execute it; gem prune does.
+-- recorded rules look back. The first of a counter go first, so that no gap comes up. The last stays as long as its call: a counter is named after
+-- whatever callers send, and would stay for ever. One without rows begins again at 1. Only the owner may execute it; gem prune does.
 create or replace function gem.prune_rule_runs(p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -24,7 +24,8 @@ begin
   select gem.now() - 2 * max(v.longest) into before from public.core_rules_versions v;
   with old as (
     select r.counter, r.n from gem.rule_runs r
-    where r.at < before and exists (select from gem.rule_runs later where later.counter = r.counter and later.n = r.n + 1)
+    where r.at < before and (exists (select from gem.rule_runs later where later.counter = r.counter and later.n = r.n + 1)
+      or not exists (select from public.core_tool_calls c where c.id = r.call_id))
     order by r.at, r.counter, r.n limit p_limit for update
   )
   delete from gem.rule_runs r using old where (r.counter, r.n) = (old.counter, old.n);

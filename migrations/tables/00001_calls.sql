@@ -109,7 +109,7 @@ create table if not exists public.core_rules_versions (
 );
 
 -- What limits count: the calls that rules let through, a row for each counter of a call, numbered 1, 2, 3 without gaps. Rows leave
--- when they are older than twice what any recorded rules look back, but for the last of each counter.
+-- when they are older than twice what any recorded rules look back, the last of each counter with its call.
 create table if not exists gem.rule_runs (
   counter       text collate "C" not null, -- the rule's name, a slash, and what is counted together
   n             bigint      not null,
