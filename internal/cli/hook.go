@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -60,13 +61,26 @@ say; the agent's own permissions decide in any case.`,
 		if err != nil {
 			dir = string(filepath.Separator)
 		}
-		printed, err := hook.Run(cmd.Context(), hook.Options{
-			Source: source, Coding: p.codingRules, DatabaseURL: strings.TrimSpace(os.Getenv("DATABASE_URL")), Timeout: timeout, Dir: dir, Reason: refusal,
-		}, cmd.InOrStdin())
-		if err != nil {
-			say("%v", err)
+		type outcome struct {
+			printed []byte
+			err     error
 		}
-		_, _ = cmd.OutOrStdout().Write(printed)
+		ran := make(chan outcome, 1)
+		go func() {
+			printed, err := hook.Run(cmd.Context(), hook.Options{
+				Source: source, Coding: p.codingRules, DatabaseURL: strings.TrimSpace(os.Getenv("DATABASE_URL")), Timeout: timeout, Dir: dir, Reason: refusal,
+			}, cmd.InOrStdin())
+			ran <- outcome{printed, err}
+		}()
+		select {
+		case o := <-ran:
+			if o.err != nil {
+				say("%v", o.err)
+			}
+			_, _ = cmd.OutOrStdout().Write(o.printed)
+		case <-cmd.Context().Done(): // nothing else ends a read of stdin that nobody closes, or of rules that are a pipe
+			say("%v", context.Cause(cmd.Context()))
+		}
 		return nil
 	}
 	// To an agent the exit code 2, of wrong usage, would mean that the act is blocked.
