@@ -138,7 +138,9 @@ func (r *recomputed) tellRows(m *rules.Memory, check rules.Check, how looks) str
 			m.Counted(check.Counter, own.Place)
 			return ""
 		}
-		upto = i // it gets this place now
+		if later := rows[i].written.After(how.now); !later || i > 0 && rows[i].written.Equal(rows[i-1].At) { // after a row ahead of the clock
+			upto = i // it gets this place now, and otherwise when it comes to the gate again
+		}
 	}
 	var from int
 	switch check.Kind {
