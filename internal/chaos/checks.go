@@ -74,6 +74,13 @@ var checks = []check{
 				or (select count(distinct a.tool) from lab_arrivals a where a.call_id = r.call_id and a.tool in ('flow.step', 'flow.once')) < 2)`},
 	{"a flow is answered, and by the right answer", other, `
 		select r.call_id::text from core_tool_receipts r where r.tool_name = 'wait.answer' and r.status = 'succeeded' and r.result ->> 'answer' <> 'yes'`},
+	{"a call of which people were to decide has an effect only once they approved it", other, `
+		select e.call_id || ' ' || c.tool_name from (select call_id from lab_arrivals union select call_id from lab_rows union select call_id from lab_steps) e
+		join core_tool_calls c on c.id = e.call_id
+		where c.tool_name in ('lab.write', 'lab.charge', 'lab.flow') and c.parent_step is null and (c.input ->> 'takes_ms')::int >= 220 -- by rules.json
+			and exists (select from core_rules_versions) and not exists (
+				select from core_tool_calls q join core_tool_receipts r on r.call_id = q.id
+				where q.parent_call_id = c.id and q.tool_name = 'wait.approval' and r.result ->> 'approved' = 'true')`},
 
 	{"a key succeeds once by running", twice, `
 		select p.tool || ' ' || p.key || ': ' || count(*) from lab_plan p
@@ -104,6 +111,10 @@ var checks = []check{
 			when 'worker_lost' then c.losses + c.retries >= 20
 			when 'limit_reached' then c.tool_name = 'lab.write' and c.parent_step is null -- by rules.json
 			when 'rule_blocked' then c.tool_name = 'lab.send'
+			when 'approval_denied' then exists (select from core_tool_calls q join core_tool_receipts a on a.call_id = q.id
+				where q.parent_call_id = c.id and q.tool_name = 'wait.approval' and a.result ->> 'approved' = 'false' and a.result ? 'by')
+			when 'approval_expired' then exists (select from core_tool_calls q join core_tool_receipts a on a.call_id = q.id
+				where q.parent_call_id = c.id and q.tool_name = 'wait.approval' and a.result ->> 'reason' = 'expired')
 			when 'timeout' then true -- its connection was silent for that long
 			else false end is not true`},
 }

@@ -85,6 +85,8 @@ func TestEachCheckFindsWhatBreaksIt(t *testing.T) {
 		{"the row of a step is there once", "insert into lab_steps select * from lab_steps limit 1"},
 		{"a flow that succeeded has the effect of each step", "delete from lab_steps where call_id = " + success + "'lab.flow' limit 1)"},
 		{"a flow is answered, and by the right answer", "update core_tool_receipts set result = result || '{\"answer\": \"no\"}' where tool_name = 'wait.answer' and status = 'succeeded'"},
+		{"a call of which people were to decide has an effect only once they approved it",
+			"insert into core_rules_versions values ('1.0.0', repeat('0', 64), '{}', '0', now()); update core_tool_calls set input = '{\"takes_ms\": 220}' where tool_name = 'lab.charge'"},
 		{"a key succeeds once by running",
 			"drop index gem_receipts_one_success_per_key; update core_tool_receipts set replay_of = null"},
 		{"an attempt that began after its key's success has no effect",

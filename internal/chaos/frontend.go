@@ -72,19 +72,29 @@ func (h *harness) insertBatch(ctx context.Context, batch []call) error {
 // rightAnswer is what the questions of flows want.
 const rightAnswer = "yes"
 
-// answer answers the questions of flows until ctx ends: late, wrongly, twice, and otherwise.
+// answer answers the questions of flows, and approves calls and denies them, until ctx ends: late, wrongly, twice, and otherwise. Some approvals
+// it lets expire.
 func (h *harness) answer(ctx context.Context) {
 	r := stream(h.Seed, answerStream)
 	for sleep(ctx, 50*time.Millisecond) {
-		rows, err := h.server.pool.Query(ctx, "select id::text from open_questions")
+		rows, err := h.server.pool.Query(ctx, "select id::text, tool from open_questions")
 		if err != nil {
 			continue // Postgres is away
 		}
-		open, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		open, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ ID, Tool string }])
 		if err != nil {
 			continue
 		}
-		for _, id := range open {
+		for _, q := range open {
+			id, right, wrong := q.ID, encode(rightAnswer), `"no"`
+			if q.Tool == "wait.approval" {
+				if strings.HasSuffix(id, "0") {
+					continue
+				}
+				if right, wrong = `{"approved": true}`, `{"approved": false, "reason": "too big"}`; r.IntN(3) == 0 {
+					right, wrong = wrong, right
+				}
+			}
 			say := func(answer string) (code string) {
 				_, err := h.server.pool.Exec(ctx, "select answer_tool_call($1, $2)", id, answer)
 				var pgErr *pgconn.PgError
@@ -104,15 +114,15 @@ func (h *harness) answer(ctx context.Context) {
 			if r.IntN(2) == 0 {
 				continue // and later
 			}
-			first := say(`"yes"`)
+			first := say(right)
 			h.count("answer: " + first)
 			if first != "" {
 				continue // it may not have come
 			}
-			if again := say(`"yes"`); strings.HasPrefix(again, "PT") {
+			if again := say(right); strings.HasPrefix(again, "PT") {
 				h.fault("question %s refused the same answer: %s", id, again)
 			}
-			if other := say(`"no"`); other == "" {
+			if other := say(wrong); other == "" {
 				h.fault("question %s took another answer", id)
 			}
 		}

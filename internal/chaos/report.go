@@ -22,6 +22,7 @@ type Report struct {
 	Lost     int            // calls that are gone or have no receipt
 	Twice    int            // effects that happened more than once
 	Outside  int            // what reached the server outside
+	Asked    map[string]int // what came of the questions of rules
 	Repeated int            // of that, what it had done before for the same key
 	Rows     int            // what the transactional calls wrote
 	Left     int            // calls that a worker held which had stopped in order
@@ -64,6 +65,12 @@ func (h *harness) report(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	if r.Events, err = tally(ctx, pool, "select event, count(*) from core_tool_events group by 1"); err != nil {
+		return nil, err
+	}
+	if r.Asked, err = tally(ctx, pool, `
+		select case when result ->> 'approved' = 'true' then 'approved' when result ->> 'reason' = 'expired' then 'expired' when status = 'succeeded' then 'denied'
+			else coalesce(result #>> '{error,error_code}', status) end, count(*)
+		from core_tool_receipts where tool_name = 'wait.approval' group by 1`); err != nil {
 		return nil, err
 	}
 	if err := pool.QueryRow(ctx, `
@@ -114,7 +121,7 @@ func (r *Report) String() string {
 	}
 	line("run", "seed %d, %d workers, %s of troubles, %s to settle", r.Seed, r.Workers, r.Duration, short(r.Settled))
 	line("calls", "%d: %s", all, list(r.Calls, "succeeded", "hit", "not_configured", "execution_error", "panic", "unknown_tool", "cancelled", "outcome_unknown", "worker_lost", "timeout",
-		"limit_reached", "rule_blocked"))
+		"limit_reached", "rule_blocked", "approval_denied", "approval_expired"))
 	line("kills", "%s", list(r.Troubles, kill9, vanish))
 	line("stops", "%s; %d calls handed over, %d left behind", list(r.Troubles, terminate), r.Events["released"], r.Left)
 	line("pauses", "%s", list(r.Troubles, pause))
@@ -124,6 +131,7 @@ func (r *Report) String() string {
 	line("attempts", "%s", list(r.Events, "claimed", "lost", "retried", "waiting", "delayed"))
 	line("effects", "%d rows, %d requests to the server outside, %d of them with a key it had seen", r.Rows, r.Outside, r.Repeated)
 	if r.Replayed != nil {
+		line("questions", "%s", list(r.Asked, "approved", "denied", "expired", "cancelled", "outcome_unknown", "worker_lost", "timeout"))
 		line("rules", "%d decisions, %d of them otherwise when they are computed again, %v not computed", r.Replayed.Decisions, len(r.Replayed.Differences), r.Replayed.Unknown)
 	}
 	line("lost", "%d", r.Lost)
