@@ -3,16 +3,22 @@ package worker_test
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/gemworker/gem/audit"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/registry"
+	"github.com/gemworker/gem/rules"
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -37,10 +43,15 @@ type modelCall struct {
 	Journal  []string
 	Receipts int
 
-	place  int // in its priority: moves when it is retried
-	later  bool
-	hit    string // the key that was a hit for the attempt that runs
-	awaits string // the name that its handler waits for; sleeping if it is no child's
+	tool   string
+	input  string
+	code   string    // of its failure
+	runAt  time.Time // its place in its priority: moves when it is retried, and to its turn
+	gated  int       // the attempt that was at the gate
+	ruled  int       // the attempt that wrote what rules said
+	digest string    // of a question that a rule puts
+	hit    string    // the key that was a hit for the attempt that runs
+	awaits string    // the name that its handler waits for; sleeping if it is no child's
 	parent *modelCall
 	name   string // under which its parent made it
 	due    int    // when its parent is to be told of its end, or its children are to end; 0: neither
@@ -71,7 +82,7 @@ type model struct {
 	alive     map[string]bool
 	succeeded map[string]bool // keys
 	attempts  []modelAttempt  // all that ever were: late ones too
-	places    int
+	memory    rules.Memory
 	dues      int
 }
 
@@ -85,10 +96,10 @@ func (m *model) children(c *modelCall) (open []*modelCall) {
 }
 
 // end ends a call. Its parent is told at once, or when timers are looked at next.
-func (m *model) end(c *modelCall, status string, told bool) {
+func (m *model) end(c *modelCall, status, code string, told bool) {
 	c.awaits = ""
 	c.move(status, status)
-	c.Receipts++
+	c.Receipts, c.code = c.Receipts+1, code
 	if len(m.children(c)) > 0 || c.parent != nil && !told {
 		m.dues++
 		c.due, c.untold = m.dues, c.parent != nil && !told
@@ -134,10 +145,70 @@ func (m *model) cancel(c *modelCall) string {
 			return "requested"
 		}
 		c.Cancel, c.Key = true, ""
-		m.end(c, "failed", false)
+		m.end(c, "failed", "cancelled", false)
 		return "cancelled"
 	}
 	return c.Status
+}
+
+// takeKey says what comes of an attempt's wish for a key.
+func (m *model) takeKey(c *modelCall, k string) store.KeyVerdict {
+	held := m.held(k, c)
+	switch {
+	case m.succeeded[k]:
+		c.hit = k
+		m.free(k, true)
+		return store.KeyHit
+	case held && slices.ContainsFunc(m.above(c), func(p *modelCall) bool { return m.holdsKey(p, k) }):
+		return store.KeyDeadlock
+	case held && c.Cancel:
+		m.putBack(c, "released")
+		return store.KeyBusy
+	case held:
+		c.Key, c.waited = k, k
+		c.move("waiting", "waiting")
+		return store.KeyBusy
+	}
+	c.Key = k
+	return store.KeyTaken
+}
+
+// question returns what was asked about a call under a name.
+func (m *model) question(c *modelCall, name string) *modelCall {
+	i := slices.IndexFunc(m.calls, func(q *modelCall) bool { return q.parent == c && q.name == name })
+	if i < 0 {
+		return nil
+	}
+	return m.calls[i]
+}
+
+// ask lets a call wait for people. It returns the name of the question, and whether it is a new one.
+func (m *model) ask(c *modelCall, digest string) (name string, asked bool) {
+	name = "##" + digest
+	for n := 2; ; n++ {
+		if q := m.question(c, name); q == nil || q.code != "cancelled" {
+			break
+		}
+		name = fmt.Sprintf("##%s#%d", digest, n)
+	}
+	m.withdraw(c, name)
+	if asked = m.question(c, name) == nil; asked {
+		c.Journal = append(c.Journal, "called ##question")
+	}
+	freed := c.Key
+	c.Key, c.Kills, c.awaits, c.waited = "", 0, name, ""
+	c.move("waiting", "waiting")
+	m.free(freed, false)
+	return name, asked
+}
+
+// withdraw ends the open questions about a call, but for one.
+func (m *model) withdraw(c *modelCall, but string) {
+	for _, q := range m.children(c) {
+		if q.digest != "" && q.name != but && !q.Cancel {
+			m.cancel(q)
+		}
+	}
 }
 
 // held says whether another call has a key.
@@ -187,7 +258,7 @@ func (m *model) free(key string, all bool) {
 		return
 	}
 	waiting := m.in("waiting", func(c *modelCall) bool { return c.Key == key && c.awaits == "" })
-	slices.SortStableFunc(waiting, func(a, b *modelCall) int { return b.Priority - a.Priority })
+	slices.SortStableFunc(waiting, func(a, b *modelCall) int { return cmp.Or(cmp.Compare(a.tool, b.tool), b.Priority-a.Priority) })
 	if !all && len(waiting) > 1 {
 		waiting = waiting[:1]
 	}
@@ -207,20 +278,16 @@ func (m *model) in(status string, also func(*modelCall) bool) []*modelCall {
 	return found
 }
 
-// claim says which calls a claim takes: one suspect first, then the others in their order.
-func (m *model) claim(limit int, suspect, steps bool) []*modelCall {
-	order := func(a, b *modelCall) int {
-		return cmp.Or(b.Priority-a.Priority, a.place-b.place)
-	}
-	ready := m.in("queued", func(c *modelCall) bool { return !c.later && c.Kills < 2 && (steps || !c.Durable && c.parent == nil) })
-	suspects := m.in("queued", func(c *modelCall) bool { return !c.later && c.Kills >= 2 && (steps || !c.Durable && c.parent == nil) })
-	slices.SortFunc(ready, order)
-	slices.SortFunc(suspects, order)
-	var taken []*modelCall
-	if suspect && limit > 0 && len(suspects) > 0 {
-		taken = append(taken, suspects[0])
-	}
-	return append(taken, ready[:min(len(ready), limit-len(taken))]...)
+// claim says which calls a claim takes: the first in their order, and of suspects at most the first one.
+func (m *model) claim(now time.Time, limit int, suspect, steps bool) []*modelCall {
+	ready := m.in("queued", func(c *modelCall) bool { return !c.runAt.After(now) && (steps || !c.Durable && c.parent == nil) })
+	slices.SortStableFunc(ready, func(a, b *modelCall) int { return cmp.Or(b.Priority-a.Priority, a.runAt.Compare(b.runAt)) })
+	ready = slices.DeleteFunc(ready, func(c *modelCall) bool {
+		left := c.Kills >= 2 && !suspect
+		suspect = suspect && c.Kills < 2
+		return left
+	})
+	return ready[:min(len(ready), limit)]
 }
 
 // holds says whether an attempt may still move its call.
@@ -230,34 +297,103 @@ func (m *model) holds(a modelAttempt) bool {
 }
 
 // The state machine in SQL does what the model does, whatever happens in whatever order: three workers claim, finish, retry,
-// release, lose their heartbeat and come back late, while frontends insert and cancel.
+// release, lose their heartbeat and come back late, while frontends insert and cancel, and rules block calls, let them wait for their turn, and ask.
 func TestTheStateMachineFollowsItsModel(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
+	judges := modelRules(t, db)
 	checks := "50"
 	if os.Getenv("GEM_TEST_LONG") != "" {
 		checks = "300"
 	}
-	if err := flag.Set("rapid.checks", checks); err != nil {
-		t.Fatal(err)
+	for name, value := range map[string]string{"rapid.checks": checks, "rapid.steps": "60"} {
+		if err := flag.Set(name, value); err != nil {
+			t.Fatal(err)
+		}
 	}
+	met := map[string]int{}
 	rapid.Check(t, func(rt *rapid.T) {
 		emptyDatabase(t, db)
-		run(t, rt, db)
+		run(rt, db, judges, met)
+		auditJournals(rt, db)
 	})
+	t.Log("met by rules:", met)
+}
+
+// judging is a version of the rules.
+type judging struct {
+	version string
+	judge   *rules.Judge
+	tools   map[string]*registry.Tool
+}
+
+// modelRules are the versions by which calls are judged: their third asks no more, and the question of the second is another.
+func modelRules(t *testing.T, db *pgxpool.Pool) (judges []judging) {
+	t.Helper()
+	const (
+		common = `{"name": "no_secrets", "tools": ["t.*"], "action": "block", "when": {"input": {"text": {"pattern": "secret"}}}},
+			{"name": "few", "tools": ["t.*"], "action": "block", "when": {"input": {"text": {"pattern": "some"}}}, "limit": {"max": 1, "within": "1h"}},
+			{"name": "pace", "tools": ["t.*"], "action": "wait", "when": {"input": {"text": {"pattern": "slow"}}}, "limit": {"max": 1, "within": "30m"}}`
+		asks = `, {"name": "dear", "tools": ["t.*"], "action": "ask", "when": {"input": {"text": {"pattern": "dear"}}}, "ask": {"of": ["finance"], "within": "1h"}, "say": `
+	)
+	tools, err := registry.Parse(labRegistry("1.0.0", tool{name: "t.x"}, tool{name: "t.y"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	byName := map[string]*registry.Tool{}
+	for _, entry := range tools.Tools() {
+		byName[entry.Name] = entry
+	}
+	for version, last := range []string{asks + `"Think."}`, asks + `"Think twice."}`, ""} {
+		set, err := rules.Parse(fmt.Appendf(nil, `{"version": "1.0.%d", "rules": [%s%s]}`, version, common, last))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := store.RecordRules(t.Context(), db, set.Version, set.SHA256(), set.JSON(), set.Longest()); err != nil {
+			t.Fatal(err)
+		}
+		judges = append(judges, judging{set.Version, set.For(tools), byName})
+	}
+	if _, err := db.Exec(t.Context(), `
+		insert into gem.roles (subject, role) values (session_user, 'finance');
+		create table public.clock as select interval '0' as ahead;
+		create or replace function gem.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp() + ahead from public.clock'`); err != nil {
+		t.Fatal(err)
+	}
+	return judges
+}
+
+// auditJournals asks whether the journals replay to the rows, and the counters hold what the rules say.
+func auditJournals(rt *rapid.T, db *pgxpool.Pool) {
+	var skip []string
+	for _, c := range audit.Checks {
+		if !strings.HasPrefix(c.Name, "journal-") && !strings.HasPrefix(c.Name, "child-") && !strings.HasPrefix(c.Name, "rule-") {
+			skip = append(skip, c.Name)
+		}
+	}
+	report, err := audit.Database(context.Background(), db, audit.Options{Skip: skip})
+	if err != nil {
+		rt.Fatal(err)
+	}
+	for _, check := range report.Checks {
+		if check.Error != "" || check.Found > 0 {
+			rt.Fatalf("audit: %+v", check)
+		}
+	}
 }
 
 func emptyDatabase(t *testing.T, db *pgxpool.Pool) {
 	t.Helper()
 	if _, err := db.Exec(t.Context(), `
 		set session_replication_role = replica; -- past the guards
-		delete from core_tool_receipts; delete from core_tool_events; delete from core_tool_calls; delete from core_workers;
+		delete from core_tool_receipts; delete from core_tool_events; delete from core_tool_calls; delete from core_workers; delete from gem.rule_runs;
+		update public.clock set ahead = '0';
 		set session_replication_role = origin`); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
+func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 	ctx := context.Background()
 	m := &model{alive: map[string]bool{}, succeeded: map[string]bool{}}
 	workers := []string{"a", "b", "c"}
@@ -296,20 +432,186 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 		return rapid.SampledFrom(among).Draw(rt, "attempt")
 	}
 	key := rapid.SampledFrom([]string{"k1", "k1", "k2"})
+	text := rapid.SampledFrom([]string{"slow some", "dear", "slow", "dear some", "some", "dear slow some", "", "secret"})
+	now := func() (now time.Time) {
+		rt.Helper()
+		if err := db.QueryRow(ctx, "select gem.now()").Scan(&now); err != nil {
+			rt.Fatal(err)
+		}
+		return now
+	}
+	// finish ends a call by an attempt that holds it.
+	finish := func(rt *rapid.T, a modelAttempt, status, code, result string, replay *string) {
+		rt.Helper()
+		_, err := db.Exec(ctx, "select gem.finish($1, $2, $3, $4, $5, '{}', '1', $6)", a.call, a.number, a.worker, status, result, replay)
+		if refused(err) != !m.holds(a) {
+			rt.Fatalf("%+v: %v", a, err)
+		}
+		if !m.holds(a) {
+			return
+		}
+		c := m.call(a.call)
+		m.end(c, status, code, true)
+		if status == "succeeded" && c.Key != "" {
+			m.succeeded[c.Key] = true
+		}
+		m.free(c.Key, status == "succeeded")
+		if c.Key == "" && replay == nil && a.number > 1 { // it was woken for a key, and did not take it
+			m.free(c.waited, false)
+		}
+	}
 
-	rt.Repeat(map[string]func(*rapid.T){
-		"insert": func(rt *rapid.T) {
-			c := &modelCall{Status: "queued", Priority: rapid.SampledFrom([]int{0, 0, 0, 5, -5}).Draw(rt, "priority"),
-				later: rapid.Float64Range(0, 1).Draw(rt, "later") < 0.1, Journal: []string{"queued"}, place: m.places}
-			m.places++
-			if err := db.QueryRow(ctx, "insert into core_tool_calls (tool_name, priority, run_at) values ('t.x', $1, now() + make_interval(hours => $2)) returning id::text",
-				c.Priority, map[bool]int{true: 1}[c.later]).Scan(&c.ID); err != nil {
+	// gate brings an attempt to the gate, after what rules say of its call alone.
+	gate := func(rt *rapid.T, a modelAttempt) {
+		versions := []judging{judges[0], judges[0], judges[1], judges[2]}
+		if a.number > 1 { // rules have often changed while the call waited
+			slices.Reverse(versions)
+		}
+		k, by := rapid.SampledFrom([]string{"", "", "k1", "k2"}).Draw(rt, "key"), rapid.SampledFrom(versions).Draw(rt, "rules")
+		c := m.call(a.call)
+		if m.holds(a) {
+			k = cmp.Or(c.Key, k)
+		}
+		judgement := by.judge.Judge(rules.Call{ID: c.ID, Tool: by.tools[c.tool], Input: json.RawMessage(c.input)})
+		answer := rules.Answer{Outcome: rules.Passed}
+		if len(judgement.Checks) > 0 {
+			again := a.number > 1 || c.gated == a.number
+			held, got, err := store.Gate{Key: k, Checks: judgement.Checks, Version: by.version, Again: again}.Do(ctx, db, store.Attempt{CallID: a.call, Number: a.number, WorkerID: a.worker})
+			if refused(err) != !m.holds(a) {
+				rt.Fatalf("%+v: %v", a, err)
+			}
+			if !m.holds(a) {
+				return
+			}
+			want := store.KeyTaken
+			if k != "" {
+				want = m.takeKey(c, k)
+			}
+			if held.Verdict != want || (got.Outcome == "") != (want != store.KeyTaken) {
+				rt.Fatalf("%s and %s, want %s", held.Verdict, got.Outcome, want)
+			}
+			if want != store.KeyTaken {
+				return
+			}
+			c.gated, answer = a.number, got
+			if c.Cancel && (got.Outcome == rules.Asked || got.Outcome == rules.Delayed) {
+				m.putBack(c, "released")
+				return
+			}
+			if want := m.memory.Gate(got.At, rules.MemoryCall{ID: c.ID}, judgement.Checks); got.Outcome != want.Outcome || got.Outcome == rules.Delayed && !got.Turn.Equal(want.Turn) {
+				rt.Fatalf("the gate says %+v, want %+v", got, want)
+			}
+			if got.Outcome != rules.Asked && got.Outcome != rules.Delayed && (got.Outcome != rules.Passed || again) {
+				m.withdraw(c, "")
+			}
+		}
+		if !m.holds(a) {
+			return
+		}
+		met[string(answer.Outcome)]++
+		switch ruling := judgement.Rule(by.version, answer); {
+		case answer.Outcome == rules.Delayed:
+			m.putBack(c, "delayed")
+			c.runAt = answer.Turn
+		case answer.Outcome == rules.Asked:
+			digest := judgement.Checks[slices.IndexFunc(judgement.Checks, func(k rules.Check) bool { return k.Digest != "" })].Digest
+			if name, asked := m.ask(c, digest); asked {
+				q := &modelCall{Status: "queued", Priority: c.Priority, Journal: []string{"queued"}, tool: "wait.approval", parent: c, name: name, digest: digest}
+				if err := db.QueryRow(ctx, "select id::text, run_at from core_tool_calls where parent_call_id = $1 and parent_step = $2", c.ID, name).Scan(&q.ID, &q.runAt); err != nil {
+					rt.Fatalf("the question %s: %v", name, err)
+				}
+				m.calls = append(m.calls, q)
+			} else {
+				met["asked, and nothing new"]++
+			}
+		case ruling.Code != "" && rapid.IntRange(0, 3).Draw(rt, "its worker lives on") > 0:
+			met[ruling.Code]++
+			finish(rt, a, "failed", ruling.Code, fmt.Sprintf(`{"error": {"error_code": %q, "message": "y"}}`, ruling.Code), nil)
+		case ruling.Code == "" && rapid.Bool().Draw(rt, "its handler is durable"):
+			if err := store.NoteRuling(ctx, db, store.Attempt{CallID: a.call, Number: a.number, WorkerID: a.worker}, json.RawMessage("{}")); err != nil {
 				rt.Fatal(err)
 			}
-			m.calls = append(m.calls, c)
+			if c.ruled != a.number {
+				c.ruled = a.number
+				c.Journal = append(c.Journal, "ruled")
+			}
+		}
+	}
+
+	// end ends an attempt as its handler may. That of a question decides it.
+	end := func(rt *rapid.T, a modelAttempt) {
+		status := rapid.SampledFrom([]string{"succeeded", "succeeded", "failed", "not_configured"}).Draw(rt, "status")
+		result := map[string]string{"succeeded": `{}`, "not_configured": `{"status": "not_configured", "reason": "z"}`}[status]
+		var replay *string
+		if m.holds(a) && status == "succeeded" && m.call(a.call).hit != "" {
+			if err := db.QueryRow(ctx, "select id::text from core_tool_receipts where idempotency_key = $1 and status = 'succeeded' and replay_of is null", m.call(a.call).hit).Scan(&replay); err != nil {
+				rt.Fatal(err)
+			}
+		}
+		code, c := "", m.call(a.call)
+		if status == "failed" {
+			code = "x"
+			if c.Cancel {
+				code = "cancelled"
+			}
+			result = fmt.Sprintf(`{"error": {"error_code": %q, "message": "y"}}`, code)
+		}
+		if c.digest != "" {
+			d := rules.Decision{Digest: c.digest, Outcome: rules.Unasked}
+			if status == "succeeded" {
+				d.Outcome = rapid.SampledFrom([]rules.Outcome{rules.Denied, rules.Passed, rules.Expired}).Draw(rt, "decision")
+				result = map[rules.Outcome]string{rules.Passed: `{"approved": true, "by": "eve"}`, rules.Denied: `{"approved": false, "by": "eve", "reason": "no"}`,
+					rules.Expired: `{"approved": false, "reason": "expired"}`}[d.Outcome]
+			}
+			if code != "cancelled" && m.holds(a) {
+				m.memory.Decided(d)
+			}
+		}
+		finish(rt, a, status, code, result, replay)
+	}
+
+	timers := func() {
+		exec("update core_tool_calls set wake_at = now() - interval '1 day' where status = 'waiting' and waits_for = 'time'")
+		exec("select gem.run_timers('a', 1000)")
+		for first := true; ; first = false { // a call that ends by this may have children of its own
+			due := slices.DeleteFunc(slices.Clone(m.calls), func(c *modelCall) bool { return c.due == 0 })
+			slices.SortFunc(due, func(a, b *modelCall) int { return a.due - b.due })
+			for _, c := range due {
+				if c.untold {
+					m.tell(c)
+				}
+				for _, child := range m.children(c) {
+					if !child.Cancel {
+						m.cancel(child)
+					}
+				}
+				c.due, c.untold = 0, false
+			}
+			for _, c := range m.in("waiting", func(c *modelCall) bool { return first && c.awaits == "a time" }) {
+				m.wake(c)
+			}
+			if len(due) == 0 {
+				return
+			}
+		}
+	}
+
+	rt.Repeat(map[string]func(*rapid.T){ // those whose names come first are drawn most
+		"a call comes": func(rt *rapid.T) {
+			for range rapid.IntRange(1, 3).Draw(rt, "calls") {
+				c := &modelCall{Status: "queued", Priority: rapid.SampledFrom([]int{0, 0, 0, 5, -5}).Draw(rt, "priority"), Journal: []string{"queued"},
+					tool: "t.x", input: task(Task{Text: text.Draw(rt, "text")})}
+				later := rapid.IntRange(0, 9).Draw(rt, "later") == 9
+				if err := db.QueryRow(ctx, `insert into core_tool_calls (tool_name, input, priority, run_at) values ($1, $2, $3, gem.now() + make_interval(years => $4))
+					returning id::text, run_at`, c.tool, c.input, c.Priority, map[bool]int{true: 1}[later]).Scan(&c.ID, &c.runAt); err != nil {
+					rt.Fatal(err)
+				}
+				m.calls = append(m.calls, c)
+			}
 		},
-		"claim": func(rt *rapid.T) {
-			w, limit, suspect := worker.Draw(rt, "worker"), rapid.IntRange(0, 4).Draw(rt, "limit"), rapid.Bool().Draw(rt, "suspect")
+		"a claim": func(rt *rapid.T) {
+			w, limit, suspect := worker.Draw(rt, "worker"), rapid.SampledFrom([]int{3, 4, 2, 1, 0}).Draw(rt, "limit"), rapid.Bool().Draw(rt, "suspect")
+			at := now()
 			rows, err := db.Query(ctx, "select id::text from gem.claim($1, $2, $3)", w, limit, suspect)
 			if err != nil {
 				rt.Fatal(err)
@@ -323,7 +625,7 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 				return
 			}
 			var want []string
-			for _, c := range m.claim(limit, suspect, w != "c") {
+			for _, c := range m.claim(at, limit, suspect, w != "c") {
 				c.Holder, c.hit = w, ""
 				c.move("running", "claimed")
 				c.Attempt++
@@ -335,13 +637,22 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 			if !slices.Equal(want, got) {
 				rt.Fatalf("claimed %v, want %v", got, want)
 			}
+			for _, id := range want {
+				switch c, a := m.call(id), (modelAttempt{id, m.call(id).Attempt, w}); {
+				case !m.holds(a) || rapid.IntRange(0, 3).Draw(rt, "it goes on at once") == 0:
+				case c.digest != "":
+					end(rt, a)
+				case !c.Durable:
+					gate(rt, a)
+				}
+			}
 		},
 		"hold key": func(rt *rapid.T) {
 			a, k := attempt(rt), key.Draw(rt, "key")
-			if c := m.call(a.call); m.holds(a) && c.Key != "" && c.Key != k {
-				rt.Skip("a call has one key")
+			if c := m.call(a.call); c.digest != "" || m.holds(a) && c.Key != "" && c.Key != k {
+				rt.Skip("a call has one key, and a question none")
 			}
-			var verdict string
+			var verdict store.KeyVerdict
 			err := db.QueryRow(ctx, "select verdict from gem.hold_key($1, $2, $3, $4)", a.call, a.number, a.worker, k).Scan(&verdict)
 			if refused(err) != !m.holds(a) {
 				rt.Fatalf("%+v: %v", a, err)
@@ -349,26 +660,16 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 			if !m.holds(a) {
 				return
 			}
-			c, want := m.call(a.call), "run"
-			held := m.held(k, c)
-			switch {
-			case m.succeeded[k]:
-				want, c.hit = "hit", k
-				m.free(k, true)
-			case held && slices.ContainsFunc(m.above(c), func(p *modelCall) bool { return m.holdsKey(p, k) }):
-				want = "deadlock"
-			case held && c.Cancel:
-				want = "wait"
-				m.putBack(c, "released")
-			case held:
-				want, c.Key, c.waited = "wait", k, k
-				c.move("waiting", "waiting")
-			default:
-				c.Key = k
-			}
-			if verdict != want {
+			if want := m.takeKey(m.call(a.call), k); verdict != want {
 				rt.Fatalf("%s, want %s", verdict, want)
 			}
+		},
+		"gate": func(rt *rapid.T) {
+			a := attempt(rt)
+			if c := m.call(a.call); c.digest != "" || c.Durable {
+				rt.Skip("it is a question, or made progress")
+			}
+			gate(rt, a)
 		},
 		"step": func(rt *rapid.T) {
 			a, event := attempt(rt), rapid.SampledFrom([]string{"began", "step"}).Draw(rt, "event")
@@ -383,37 +684,11 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 				c.Journal = append(c.Journal, event)
 			}
 		},
-		"finish": func(rt *rapid.T) {
-			a := attempt(rt)
-			status := rapid.SampledFrom([]string{"succeeded", "succeeded", "failed", "not_configured"}).Draw(rt, "status")
-			result := map[string]string{"succeeded": `{}`, "failed": `{"error": {"error_code": "x", "message": "y"}}`, "not_configured": `{"status": "not_configured", "reason": "z"}`}[status]
-			var replay *string
-			if m.holds(a) && status == "succeeded" && m.call(a.call).hit != "" {
-				if err := db.QueryRow(ctx, "select id::text from core_tool_receipts where idempotency_key = $1 and status = 'succeeded' and replay_of is null", m.call(a.call).hit).Scan(&replay); err != nil {
-					rt.Fatal(err)
-				}
-			}
-			_, err := db.Exec(ctx, "select gem.finish($1, $2, $3, $4, $5, '{}', '1', $6)", a.call, a.number, a.worker, status, result, replay)
-			if refused(err) != !m.holds(a) {
-				rt.Fatalf("%+v: %v", a, err)
-			}
-			if !m.holds(a) {
-				return
-			}
-			c := m.call(a.call)
-			m.end(c, status, true)
-			if status == "succeeded" && c.Key != "" {
-				m.succeeded[c.Key] = true
-			}
-			m.free(c.Key, status == "succeeded")
-			if c.Key == "" && replay == nil && a.number > 1 { // it was woken for a key, and did not take it
-				m.free(c.waited, false)
-			}
-		},
+		"finish": func(rt *rapid.T) { end(rt, attempt(rt)) },
 		"retry": func(rt *rapid.T) {
 			a, attempts := attempt(rt), rapid.IntRange(1, 4).Draw(rt, "max attempts")
-			var again bool
-			err := db.QueryRow(ctx, "select gem.retry($1, $2, $3, '{}', $4, '0') is not null", a.call, a.number, a.worker, attempts).Scan(&again)
+			var at *time.Time
+			err := db.QueryRow(ctx, "select gem.retry($1, $2, $3, '{}', $4, '0')", a.call, a.number, a.worker, attempts).Scan(&at)
 			if refused(err) != !m.holds(a) {
 				rt.Fatalf("%+v: %v", a, err)
 			}
@@ -421,12 +696,11 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 				return
 			}
 			c := m.call(a.call)
-			if want := c.Retries+c.Losses+1 < attempts; again != want {
-				rt.Fatalf("again %t, want %t", again, want)
+			if want := c.Retries+c.Losses+1 < attempts; (at != nil) != want {
+				rt.Fatalf("again at %v, want %t", at, want)
 			}
-			if again {
-				c.Retries, c.place = c.Retries+1, m.places
-				m.places++
+			if at != nil {
+				c.Retries, c.runAt = c.Retries+1, *at
 				m.putBack(c, "retried")
 			}
 		},
@@ -446,12 +720,12 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 			if c.depth() >= 8 {
 				rt.Skip("it may have no children")
 			}
-			child := &modelCall{Status: "queued", Priority: c.Priority, Journal: []string{"queued"}, parent: c, ID: uuid.NewString(), place: m.places}
+			child := &modelCall{Status: "queued", Priority: c.Priority, Journal: []string{"queued"}, parent: c, ID: uuid.NewString(), tool: "t.y",
+				input: task(Task{Text: text.Draw(rt, "text")})}
 			child.name = child.ID
-			m.places++
 			var verdict string
-			err := db.QueryRow(ctx, `select verdict from gem.wait($1, $2, $3, jsonb_build_array(jsonb_build_object('id', $4::text, 'name', $4::text, 'tool', 't.y', 'input', '{}'::jsonb)),
-				'call', array[$4::text], 1, '{}', null)`, a.call, a.number, a.worker, child.ID).Scan(&verdict)
+			err := db.QueryRow(ctx, `select verdict from gem.wait($1, $2, $3, jsonb_build_array(jsonb_build_object('id', $4::text, 'name', $4::text, 'tool', 't.y', 'input', $5::jsonb)),
+				'call', array[$4::text], 1, '{}', null)`, a.call, a.number, a.worker, child.ID, child.input).Scan(&verdict)
 			if refused(err) != !m.holds(a) || err == nil && (verdict == "cancelled") != c.Cancel {
 				rt.Fatalf("%+v: %s %v", a, verdict, err)
 			}
@@ -459,6 +733,9 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 				c.Durable, c.Retries, c.Losses, c.Kills, c.awaits, c.waited = true, 0, 0, 0, child.name, ""
 				c.Journal = append(c.Journal, "called")
 				c.move("waiting", "waiting")
+				if err := db.QueryRow(ctx, "select run_at from core_tool_calls where id = $1", child.ID).Scan(&child.runAt); err != nil {
+					rt.Fatal(err)
+				}
 				m.calls = append(m.calls, child)
 			}
 		},
@@ -466,8 +743,8 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 			a, over := attempt(rt), rapid.Bool().Draw(rt, "over")
 			c := m.call(a.call)
 			var verdict string
-			err := db.QueryRow(ctx, `select verdict from gem.wait($1, $2, $3, '[]', 'time', array[$4::text], 1, jsonb_build_object($4::text, $5::int), null)`,
-				a.call, a.number, a.worker, uuid.NewString(), map[bool]int{true: 0, false: 3600000}[over]).Scan(&verdict)
+			err := db.QueryRow(ctx, `select verdict from gem.wait($1, $2, $3, '[]', 'time', array[$4::text], 1, jsonb_build_object($4::text, $5::bigint), null)`,
+				a.call, a.number, a.worker, uuid.NewString(), map[bool]int64{true: 0, false: 365 * 24 * 3600_000}[over]).Scan(&verdict)
 			if refused(err) != !m.holds(a) || err == nil && (verdict == "cancelled") != c.Cancel || verdict == "here" && !over {
 				rt.Fatalf("%+v: %s %v", a, verdict, err)
 			}
@@ -484,6 +761,9 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 		"wait for an answer": func(rt *rapid.T) {
 			a, name := attempt(rt), answerName.Draw(rt, "name")
 			c := m.call(a.call)
+			if c.digest != "" {
+				name = "answer"
+			}
 			_, here := c.answers[name]
 			var verdict string
 			err := db.QueryRow(ctx, "select verdict from gem.wait($1, $2, $3, '[]', 'answer', array['#' || $4], 1, '{}', null)", a.call, a.number, a.worker, name).Scan(&verdict)
@@ -500,9 +780,16 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 				rt.Skip("no calls")
 			}
 			c, name, value := rapid.SampledFrom(m.calls).Draw(rt, "call"), answerName.Draw(rt, "name"), rapid.IntRange(1, 2).Draw(rt, "value")
+			answer, open := fmt.Sprint(value), !c.final()
+			if c.digest != "" {
+				name, answer, open = "answer", fmt.Sprintf(`{"approved": %t}`, value == 1), open && !c.Cancel
+				if now().After(c.runAt.Add(50 * time.Minute)) {
+					rt.Skip("its time may be over")
+				}
+			}
 			given, answered := c.answers[name]
-			_, err := db.Exec(ctx, "select answer_tool_call($1, to_jsonb($2::int), $3)", c.ID, value, name)
-			if taken := err == nil; taken != (answered && given == value || !answered && !c.final()) || !taken && !store.HasCode(err, "PT409") {
+			_, err := db.Exec(ctx, "select answer_tool_call($1, $2, $3)", c.ID, answer, name)
+			if taken := err == nil; taken != (answered && given == value || !answered && open) || !taken && !store.HasCode(err, "PT409") {
 				rt.Fatalf("an answer to %+v: %v", c, err)
 			}
 			if err != nil || answered {
@@ -518,11 +805,15 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 				m.wake(c)
 			}
 		},
-		"resume": func(rt *rapid.T) {
-			if len(m.calls) == 0 {
+		"a call is resumed": func(rt *rapid.T) {
+			among := m.in("waiting", func(c *modelCall) bool { return c.awaits != "" })
+			if len(among) == 0 || rapid.IntRange(0, 3).Draw(rt, "it waits") == 3 {
+				among = m.calls
+			}
+			if len(among) == 0 {
 				rt.Skip("no calls")
 			}
-			c := rapid.SampledFrom(m.calls).Draw(rt, "call")
+			c := rapid.SampledFrom(among).Draw(rt, "call")
 			var resumed bool
 			if err := db.QueryRow(ctx, "select gem.resume($1)", c.ID).Scan(&resumed); err != nil || resumed != (c.Status == "waiting" && c.awaits != "") {
 				rt.Fatalf("resumed %t, %v", resumed, err)
@@ -531,34 +822,16 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 				m.wake(c)
 			}
 		},
-		"timers": func(*rapid.T) {
-			exec("update core_tool_calls set wake_at = now() - interval '1 day' where status = 'waiting' and waits_for = 'time'")
-			exec("select gem.run_timers('a', 1000)")
-			for _, c := range m.in("waiting", func(c *modelCall) bool { return c.awaits == "a time" }) {
-				m.wake(c)
-			}
-			var due []*modelCall
-			for _, c := range m.calls {
-				if c.due > 0 {
-					due = append(due, c)
-				}
-			}
-			slices.SortFunc(due, func(a, b *modelCall) int { return a.due - b.due })
-			for _, c := range due {
-				if c.untold {
-					m.tell(c)
-				}
-				for _, child := range m.children(c) {
-					if !child.Cancel {
-						m.cancel(child)
-					}
-				}
-				c.due, c.untold = 0, false
-			}
+		"timers": func(*rapid.T) { timers() },
+		"time passes": func(*rapid.T) { // what turns wait for, and nothing else here
+			timers() // they are looked at more often
+			exec(`with passed as (update public.clock set ahead = ahead + interval '40 minutes'),
+				workers as (update core_workers set heartbeat_at = heartbeat_at + interval '40 minutes', alive_until = alive_until + interval '40 minutes')
+				update core_tool_calls set updated_at = updated_at + interval '40 minutes' where status = 'waiting' and waits_for = 'key'`)
 		},
 		"fall silent": func(rt *rapid.T) {
 			w := worker.Draw(rt, "worker")
-			exec("update core_workers set alive_until = clock_timestamp() where worker_id = $1", w)
+			exec("update core_workers set alive_until = gem.now() where worker_id = $1", w)
 			m.alive[w] = false
 		},
 		"stop": func(rt *rapid.T) {
@@ -566,11 +839,11 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 			exec("select gem.stop_worker($1)", w)
 			m.alive[w] = false
 		},
-		"heartbeat": func(rt *rapid.T) {
+		"a heartbeat": func(rt *rapid.T) {
 			w := worker.Draw(rt, "worker")
 			// A worker that stopped and beats again is one whose last heartbeat was still under way.
 			var judges bool
-			if err := db.QueryRow(ctx, "select alive_until > clock_timestamp() from core_workers where worker_id = $1", w).Scan(&judges); err != nil {
+			if err := db.QueryRow(ctx, "select alive_until > gem.now() from core_workers where worker_id = $1", w).Scan(&judges); err != nil {
 				rt.Fatal(err)
 			}
 			rows, err := db.Query(ctx, "select call_id::text from gem.heartbeat($1, '1 hour', '{}', '{}', true) where verdict = 'unknown'", w)
@@ -616,24 +889,23 @@ func run(t *testing.T, rt *rapid.T, db *pgxpool.Pool) {
 		},
 		"": func(rt *rapid.T) { compareWithModel(rt, db, m) },
 	})
-	_ = t
 }
 
 func compareWithModel(rt *rapid.T, db *pgxpool.Pool, m *model) {
 	rows, err := db.Query(context.Background(), `
 		select c.id::text, c.status, c.attempt, case when c.status = 'running' then c.claimed_by else '' end,
 			c.priority, case when c.status in ('queued', 'running', 'waiting') then coalesce(c.computed_key, '') else '' end, c.retries, c.losses, c.kills, c.steps > 0,
-			c.cancel_requested_at is not null, coalesce(j.events, '{}'),
+			c.cancel_requested_at is not null, coalesce(j.events, '{}'), coalesce(c.error ->> 'error_code', ''),
 			(select count(*) from core_tool_receipts r where r.call_id = c.id and r.status = c.status)::int
 		from core_tool_calls c
-		cross join lateral (select array_agg(e.event order by e.seq) events, count(*) n, max(e.seq) last from core_tool_events e where e.call_id = c.id) j
+		cross join lateral (select array_agg(e.event || case when e.data ->> 'name' like '##%' and e.event = 'called' then ' ##question' else '' end order by e.seq) events, count(*) n, max(e.seq) last from core_tool_events e where e.call_id = c.id) j
 		where j.n = c.events and j.last = c.events order by c.seq`)
 	if err != nil {
 		rt.Fatal(err)
 	}
 	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
 		var c modelCall
-		err := row.Scan(&c.ID, &c.Status, &c.Attempt, &c.Holder, &c.Priority, &c.Key, &c.Retries, &c.Losses, &c.Kills, &c.Durable, &c.Cancel, &c.Journal, &c.Receipts)
+		err := row.Scan(&c.ID, &c.Status, &c.Attempt, &c.Holder, &c.Priority, &c.Key, &c.Retries, &c.Losses, &c.Kills, &c.Durable, &c.Cancel, &c.Journal, &c.code, &c.Receipts)
 		return c.line(), err
 	})
 	if err != nil {
@@ -656,5 +928,5 @@ func (c *modelCall) line() string {
 	if !c.final() {
 		key = c.Key
 	}
-	return fmt.Sprint(c.ID, c.Status, c.Attempt, holder, c.Priority, key, c.Retries, c.Losses, c.Kills, c.Durable, c.Cancel, c.Journal, c.Receipts)
+	return fmt.Sprint(c.ID, c.Status, c.Attempt, holder, c.Priority, key, c.Retries, c.Losses, c.Kills, c.Durable, c.Cancel, c.Journal, c.code, c.Receipts)
 }
