@@ -70,7 +70,7 @@ type piece struct {
 type call = piece
 
 func (c *collector) add(e *Event) error {
-	c.size += len(e.Delta) + len(e.Signature)
+	c.size += len(e.Delta) + len(e.Signature) + len(e.ID) + len(e.Name)
 	if c.size > MaxAnswer {
 		return &Error{Kind: AnswerTooBig, Message: fmt.Sprintf("the answer has more than %d bytes", MaxAnswer)}
 	}

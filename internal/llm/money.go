@@ -3,6 +3,8 @@ package llm
 import (
 	"encoding/json"
 	"fmt"
+	"math"
+	"math/big"
 	"regexp"
 	"strconv"
 	"strings"
@@ -60,7 +62,8 @@ type Price struct {
 }
 
 // Cost returns what usage costs, by the price of its tier, rounded up to 10⁻⁹ USD once. Cached input is charged once, at its own price.
-// prices are ordered by AboveInput. Without a price the cost is not known.
+// prices are ordered by AboveInput. Without a price the cost is not known. It is what the provider said: a number of tokens below 0 costs nothing,
+// and more than can be written is the most that can.
 func Cost(prices []Price, u Usage) (cost Money, known bool) {
 	var p *Price
 	for i := range prices {
@@ -77,7 +80,18 @@ func Cost(prices []Price, u Usage) (cost Money, known bool) {
 		}
 		return *m
 	}
-	fresh := max(0, u.Input-u.CacheRead-u.CacheWrite)
-	sum := Money(fresh)*p.Input + Money(u.CacheRead)*orInput(p.CacheRead) + Money(u.CacheWrite)*orInput(p.CacheWrite) + Money(u.Output)*p.Output
-	return (sum + 999_999) / 1_000_000, true
+	sum := big.NewInt(999_999) // which rounds up
+	for _, part := range []struct {
+		tokens int64
+		price  Money
+	}{
+		{u.Input - u.CacheRead - u.CacheWrite, p.Input}, {u.CacheRead, orInput(p.CacheRead)}, {u.CacheWrite, orInput(p.CacheWrite)}, {u.Output, p.Output},
+	} {
+		tokens := big.NewInt(max(0, part.tokens))
+		sum.Add(sum, tokens.Mul(tokens, big.NewInt(int64(part.price))))
+	}
+	if sum.Div(sum, big.NewInt(1_000_000)); !sum.IsInt64() {
+		return math.MaxInt64, true
+	}
+	return Money(sum.Int64()), true
 }

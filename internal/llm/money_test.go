@@ -1,6 +1,7 @@
 package llm_test
 
 import (
+	"math"
 	"testing"
 
 	"github.com/gemworker/gem/internal/llm"
@@ -41,5 +42,22 @@ func TestCachedInputIsChargedOnceAndByItsTier(t *testing.T) {
 	}
 	if _, known := llm.Cost(nil, llm.Usage{Input: 1}); known {
 		t.Error("without a price the cost is known")
+	}
+}
+
+func TestWhatAProviderSaysOfItsUsageNeverMakesACostNegative(t *testing.T) {
+	t.Parallel()
+	prices := []llm.Price{{Input: 600 * llm.USD, Output: 600 * llm.USD}}
+	for _, test := range []struct {
+		usage llm.Usage
+		want  llm.Money
+	}{
+		{llm.Usage{Input: 10_000_000, Output: 10_000_000}, 12_000 * llm.USD}, // a sum beyond 64 bits before it is divided
+		{llm.Usage{Input: math.MaxInt64, Output: math.MaxInt64}, math.MaxInt64},
+		{llm.Usage{Input: -5, Output: -5, CacheRead: -5}, 0},
+	} {
+		if cost, known := llm.Cost(prices, test.usage); !known || cost != test.want {
+			t.Errorf("%+v costs %s, not %s", test.usage, cost, test.want)
+		}
 	}
 }

@@ -1,0 +1,136 @@
+package llm
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+)
+
+// Member is a member of a JSON object.
+type Member struct {
+	Name  string
+	Value json.RawMessage
+}
+
+// Members returns the members of an object in their order, which decides the order of the members in a structured answer.
+func Members(object json.RawMessage) ([]Member, error) {
+	d := json.NewDecoder(bytes.NewReader(object))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return nil, errors.New("it is no JSON object")
+	}
+	var members []Member
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		m := Member{Name: name.(string)}
+		if err := d.Decode(&m.Value); err != nil {
+			return nil, err
+		}
+		members = append(members, m)
+	}
+	_, err := d.Token()
+	return members, err
+}
+
+// Object writes members as an object.
+func Object(members []Member) json.RawMessage {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	for i, m := range members {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		name, _ := json.Marshal(m.Name)
+		b.Write(name)
+		b.WriteByte(':')
+		b.Write(m.Value)
+	}
+	b.WriteByte('}')
+	return b.Bytes()
+}
+
+// Subset rewrites a JSON Schema for a provider that takes a part of the keywords only. change is called for each schema in it, the outer
+// ones last, with its members; it returns those to keep. Schemas that are true or false stay as they are.
+func Subset(schema json.RawMessage, change func([]Member) []Member) (json.RawMessage, error) {
+	if t := bytes.TrimSpace(schema); bytes.Equal(t, []byte("true")) || bytes.Equal(t, []byte("false")) {
+		return t, nil
+	}
+	members, err := Members(schema)
+	if err != nil {
+		return nil, err
+	}
+	for i, m := range members {
+		value, err := within(m, change)
+		if err != nil {
+			return nil, err
+		}
+		members[i].Value = value
+	}
+	return Object(change(members)), nil
+}
+
+// within rewrites the schemas in a keyword's value.
+func within(m Member, change func([]Member) []Member) (json.RawMessage, error) {
+	one := func(s json.RawMessage) (json.RawMessage, error) { return Subset(s, change) }
+	switch m.Name {
+	case "properties", "$defs", "definitions", "patternProperties", "dependentSchemas":
+		named, err := Members(m.Value)
+		if err != nil {
+			return nil, err
+		}
+		for i := range named {
+			if named[i].Value, err = one(named[i].Value); err != nil {
+				return nil, err
+			}
+		}
+		return Object(named), nil
+	case "anyOf", "oneOf", "allOf", "prefixItems":
+		return each(m.Value, one)
+	case "items":
+		if bytes.HasPrefix(bytes.TrimSpace(m.Value), []byte("[")) {
+			return each(m.Value, one)
+		}
+		return one(m.Value)
+	case "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames", "unevaluatedProperties", "unevaluatedItems":
+		return one(m.Value)
+	}
+	return m.Value, nil
+}
+
+func each(list json.RawMessage, one func(json.RawMessage) (json.RawMessage, error)) (json.RawMessage, error) {
+	var schemas []json.RawMessage
+	if err := json.Unmarshal(list, &schemas); err != nil {
+		return nil, err
+	}
+	for i := range schemas {
+		var err error
+		if schemas[i], err = one(schemas[i]); err != nil {
+			return nil, err
+		}
+	}
+	return json.Marshal(schemas)
+}
+
+// Noted returns kept with what was left out of a schema in its description, so that a model is at least told.
+func Noted(kept, dropped []Member) []Member {
+	if len(dropped) == 0 {
+		return kept
+	}
+	var words []string
+	for _, m := range dropped {
+		words = append(words, m.Name+": "+string(m.Value))
+	}
+	note := "(" + strings.Join(words, ", ") + ")"
+	for i, m := range kept {
+		var text string
+		if m.Name == "description" && json.Unmarshal(m.Value, &text) == nil {
+			kept[i].Value, _ = json.Marshal(strings.TrimSpace(text + " " + note))
+			return kept
+		}
+	}
+	text, _ := json.Marshal(note)
+	return append(kept, Member{Name: "description", Value: text})
+}
