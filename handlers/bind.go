@@ -54,7 +54,20 @@ func (h *Handler) Run(ctx context.Context, call *Call, tx Tx, journal Journal) (
 }
 
 // Handlers holds the handlers of all domains, by tool.
-type Handlers struct{ byKey map[string]*Handler }
+type Handlers struct {
+	byKey  map[string]*Handler
+	checks []func(context.Context, DB) error
+}
+
+// Check does what the domains check before a worker starts. It returns the first error.
+func (h *Handlers) Check(ctx context.Context, db DB) error {
+	for _, check := range h.checks {
+		if err := check(ctx, db); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // For returns the handler of a tool. The tool's name is cut at its first dot into domain and method; both are compared
 // without case, dots and underscores, so comms.send_sms finds Comms.SendSMS.
@@ -91,6 +104,9 @@ func Bind(domains ...any) (*Handlers, error) {
 		if d.Tools == nil {
 			faults = append(faults, fmt.Errorf("domain %d has no Tools", i+1))
 			continue
+		}
+		if d.Check != nil {
+			bound.checks = append(bound.checks, d.Check)
 		}
 		for method := range reflect.TypeOf(d.Tools).Methods() {
 			h, err := newHandler(reflect.ValueOf(d.Tools), d.typeName(), method)

@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/gemworker/gem/internal/envvar"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
 	"go.uber.org/zap"
 )
 
@@ -22,11 +25,16 @@ type Domain struct {
 	// Config, if set, points to a struct that [Configure] fills from the environment. A field states its variable in tags:
 	// envconfig is its name, default its default, desc a sentence for `gem worker --help`, and may ends the sentence "it may
 	// be …" of the error for a wrong value. A field can be of any type that github.com/kelseyhightower/envconfig reads; a
-	// [Secret] is never shown. A type with a method Decode(string) error parses its own value. A struct with a method
-	// Wrong() map[string]string is asked which variables cannot be used, each with a reason that may be empty.
+	// [Secret] is never shown, and a field without envconfig is left alone. A type with a method Decode(string) error parses
+	// its own value. A struct with a method Wrong() map[string]string is asked which variables cannot be used, each with a
+	// reason that may be empty. A struct with a method Lookup(func(variable string) string) is given, after its fields and
+	// before Wrong, a function that returns the value of any variable, without the white space around it: for variables whose
+	// names stand in a file of the domain's own. What may be secret in them becomes a [Secret] at once.
 	Config any
 	// Open, if set, is called once, after Config was filled and before the worker starts.
 	Open func(Env) error
+	// Check, if set, is called each time that a worker starts, once Postgres is there. With an error the worker does not start.
+	Check func(context.Context, DB) error
 	// Tables, if set, holds the domain's tables: SQL files in its root, named NNNNN_name.sql and numbered from 1. `gem migrate`
 	// applies each once, in a transaction.
 	Tables fs.FS
@@ -40,6 +48,8 @@ type Env struct {
 	Pool      *pgxpool.Pool
 	Log       *zap.Logger
 	Transport http.RoundTripper
+	// Meter makes instruments for what a domain measures.
+	Meter metric.Meter
 	// Tables names the tables of all domains of the program, as their Grants name them.
 	Tables []string
 }
@@ -80,13 +90,16 @@ func Configure(lookup func(variable string) string, domains ...any) error {
 	return envvar.Read(lookup, configs...)
 }
 
-// Open opens the domains. Log and Transport have defaults: no log, and [http.DefaultTransport].
+// Open opens the domains. Log, Transport and Meter have defaults: no log, [http.DefaultTransport], and no measurements.
 func Open(env Env, domains ...any) error {
 	if env.Log == nil {
 		env.Log = zap.NewNop()
 	}
 	if env.Transport == nil {
 		env.Transport = http.DefaultTransport
+	}
+	if env.Meter == nil {
+		env.Meter = noop.Meter{}
 	}
 	all := Domains(domains...)
 	for _, d := range all {

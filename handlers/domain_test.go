@@ -106,6 +106,39 @@ SHOP_TOKEN is not valid (its value is not shown): it has a space; it may be the 
 	}
 }
 
+// branchConfig has the name of a further variable in one of its own.
+type branchConfig struct {
+	Branch string `envconfig:"SHOP_BRANCH" may:"the branch" desc:"The branch."`
+
+	key handlers.Secret
+}
+
+func (c *branchConfig) Lookup(lookup func(string) string) {
+	c.key = handlers.Secret(lookup(c.Branch + "_API_KEY"))
+}
+
+func (c *branchConfig) Wrong() map[string]string {
+	if c.key == "" {
+		return map[string]string{"SHOP_BRANCH": "it has no key"}
+	}
+	return nil
+}
+
+func TestAConfigLooksUpVariablesThatItsOwnName(t *testing.T) {
+	t.Parallel()
+	set := map[string]string{"SHOP_BRANCH": " EAST ", "EAST_API_KEY": " k\n"}
+	config := &branchConfig{}
+	domain := handlers.Domain{Tools: Plain{}, Config: config}
+	lookup := func(name string) string { return set[name] }
+	if err := handlers.Configure(lookup, domain); err != nil || config.key != "k" {
+		t.Errorf("got %q, %v", config.key.Reveal(), err)
+	}
+	set["EAST_API_KEY"] = " "
+	if err := handlers.Configure(lookup, domain); err == nil || !strings.Contains(err.Error(), "it has no key") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestAnErrorOfOpenNamesTheDomain(t *testing.T) {
 	t.Parallel()
 	domain := shop()

@@ -220,7 +220,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	return nil
 }
 
-// start makes the registry and the worker known.
+// start makes the registry, the rules, what domains have to say, and the worker known.
 func (w *Worker) start(ctx context.Context) error {
 	starting, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
@@ -228,6 +228,9 @@ func (w *Worker) start(ctx context.Context) error {
 		return err
 	}
 	if err := w.checkRules(starting); err != nil {
+		return err
+	}
+	if err := w.options.Handlers.Check(starting, w.options.Control); err != nil {
 		return err
 	}
 	if err := w.register(starting); err != nil {

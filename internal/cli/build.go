@@ -118,7 +118,7 @@ func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
 	if !mode.KeepsSession() {
 		s.lookAtIsolation(ctx, s.pools[0])
 	}
-	if err := handlers.Open(handlers.Env{Pool: s.pools[1], Log: s.log}, s.program.domains()...); err != nil {
+	if err := handlers.Open(handlers.Env{Pool: s.pools[1], Log: s.log, Meter: s.telemetry.Meter()}, s.program.domains()...); err != nil {
 		return nil, err
 	}
 	return s.newWorker()

@@ -19,18 +19,24 @@ type Variable struct {
 	Description string // what it is for, in sentences
 	May         string // ends the sentence "it may be …"
 	Secret      bool   // its value is never shown
+
+	field int // its number in its struct
 }
 
-// Describe lists the variables of structs, given by pointers, in the order of their fields.
+// Describe lists the variables of structs, given by pointers, in the order of their fields. A field without a name for its
+// variable has none.
 func Describe(configs ...any) []Variable {
 	var all []Variable
 	for _, config := range configs {
 		t := reflect.TypeOf(config).Elem()
 		for i := range t.NumField() {
 			f := t.Field(i)
+			if f.Tag.Get("envconfig") == "" {
+				continue
+			}
 			_, secret := reflect.Zero(f.Type).Interface().(interface{ Reveal() string })
 			all = append(all, Variable{
-				Name: f.Tag.Get("envconfig"), Default: f.Tag.Get("default"), Description: f.Tag.Get("desc"), May: f.Tag.Get("may"), Secret: secret,
+				Name: f.Tag.Get("envconfig"), Default: f.Tag.Get("default"), Description: f.Tag.Get("desc"), May: f.Tag.Get("may"), Secret: secret, field: i,
 			})
 		}
 	}
@@ -48,17 +54,23 @@ type InvalidError struct {
 func (e *InvalidError) Error() string { return strings.Join(e.Problems, "\n") }
 
 // Read fills structs, given by pointers. lookup returns the value of a variable, and "" for one that is not set. A value of
-// only white space counts as not set; text is trimmed. A struct with a method Wrong is asked which variables cannot be used
-// beyond their types, each with a reason that may be empty. The error is an [*InvalidError] with every wrong value.
+// only white space counts as not set; text is trimmed. A struct with a method Lookup is then given the lookup of further
+// variables, for names that stand in a file of its own. A struct with a method Wrong is asked at last which variables cannot be
+// used beyond their types, each with a reason that may be empty. The error is an [*InvalidError] with every wrong value.
 func Read(lookup func(name string) string, configs ...any) error {
 	e := &InvalidError{}
 	for _, config := range configs {
 		variables := Describe(config)
 		var unreadable []string // without the errors, which show values that may be secret
-		for i, v := range variables {
-			if readField(reflect.ValueOf(config).Elem(), i, strings.TrimSpace(lookup(v.Name))) != nil {
+		for _, v := range variables {
+			if readField(reflect.ValueOf(config).Elem(), v.field, strings.TrimSpace(lookup(v.Name))) != nil {
 				unreadable = append(unreadable, v.Name)
 			}
+		}
+		if c, ok := config.(interface {
+			Lookup(func(name string) string)
+		}); ok {
+			c.Lookup(func(name string) string { return strings.TrimSpace(lookup(name)) })
 		}
 		var wrong map[string]string
 		if c, ok := config.(interface{ Wrong() map[string]string }); ok {
