@@ -43,7 +43,7 @@ commands below try that out, run it, and show what became of a call.`,
 	add("calls", "Make a call, and see what became of it:",
 		callCommand(), cancelCommand(), receiptCommand(), traceCommand(), explainCommand(), replayCommand(p))
 	add("answers", "Answer calls that ask:", questionsCommand(), answerCommand(), approveCommand(), denyCommand(), resumeCommand(), rolesCommand())
-	add("more", "And:", registryCommand(p), rulesCommand(p), hookCommand(p), versionCommand(p))
+	add("more", "And:", registryCommand(p), rulesCommand(p), llmCommand(), hookCommand(p), versionCommand(p))
 	root.SetHelpCommandGroupID("more")
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {

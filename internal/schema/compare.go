@@ -14,6 +14,8 @@ type File struct {
 	Version    string
 	Doc        map[string]any            // all of it
 	Entries    map[string]map[string]any // of the list, by name
+	// Beside names further fields of the document whose entries are among Entries.
+	Beside []string
 }
 
 // Compare returns a line for each entry that was added, removed or changed, sorted by name. Formatting and order do not count.
@@ -39,7 +41,7 @@ func Compare(old, new File) []string {
 func CompareTop(old, new File) []string {
 	var changes []string
 	for _, field := range differing(old.Doc, new.Doc) {
-		if field != old.List && field != "version" {
+		if field != old.List && field != "version" && !slices.Contains(old.Beside, field) {
 			changes = append(changes, field+" at the top was changed")
 		}
 	}

@@ -76,7 +76,11 @@ func (s *Schema) advice(doc any, f finding) string {
 		about = JoinPointer(about+"/properties", name)
 		text = "is missing"
 	case "pattern", "minimum", "maximum":
-		text += "; it is " + Cut(Show(ValueAt(doc, f.path)), 40)
+		if strings.Contains(f.route, "/propertyNames/") {
+			text = "its name " + text
+		} else {
+			text += "; it is " + Cut(Show(ValueAt(doc, f.path)), 40)
+		}
 	}
 	if description, ok := ValueAt(s.doc, about+"/description").(string); ok {
 		text = strings.Replace(text+". ", "?. ", "? ", 1) + description

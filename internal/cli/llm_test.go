@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const oneArm = `{"version": "1.0.0",
+	"providers": {"here": {"dialect": "openai", "base_url": "https://models.example/v1", "key_env": "HERE_API_KEY"}},
+	"arms": {"quick": {"provider": "here", "model": "quick-1", "context": 8000, "max_output": 2000, "capabilities": ["structured", "tools"],
+		"usd_per_mtok": [{"input": "0.1", "output": "0.3"}, {"above_input": 4000, "input": "0.2", "output": "0.6"}]}},
+	"routes": {"default": {"arms": ["quick"]}}}`
+
+func TestLLMCheckPrintsEveryFault(t *testing.T) {
+	t.Parallel()
+	invalid := writeFile(t, strings.NewReplacer(`https://`, `http://`, `"arms": ["quick"]`, `"arms": ["quik"], "order": "cheap"`).Replace(oneArm))
+	got := gemWith(t, nil, "llm", "check", invalid)
+	got.wantCode(t, exitFailed)
+	wants(t, got.stderr, invalid, "providers.here.base_url: is http", "routes.default.arms[0]: there is no arm quik: did you mean quick?", "routes.default.order: must be one of")
+	if got.stdout != "" {
+		t.Errorf("stdout: got %q", got.stdout)
+	}
+}
+
+func TestLLMCheckOfAGoodFile(t *testing.T) {
+	t.Parallel()
+	for _, chosen := range []string{writeFile(t, oneArm), oneArm} {
+		got := gemWith(t, []string{"LLM_ROUTES=" + chosen}, "llm", "check")
+		got.wantCode(t, exitDone)
+		wants(t, got.stdout, "ok: 1 route, 1 arm, 0 budgets, version 1.0.0 (")
+	}
+	noted := gemWith(t, nil, "llm", "check", writeFile(t, strings.Replace(oneArm, `"default"`, `"main"`, 1)))
+	noted.wantCode(t, exitDone)
+	wants(t, noted.stderr, "note: no route is named default")
+
+	none := gemWith(t, nil, "llm", "check")
+	none.wantCode(t, exitFailed)
+	wants(t, none.stderr, "there are no routes here: name a FILE, set LLM_ROUTES, or write them into llm.routes.json")
+}
+
+func TestLLMTakesTheFileOfTheWorkingDirectory(t *testing.T) {
+	t.Parallel()
+	p := prepare(t, nil, "llm", "check")
+	if err := os.WriteFile(filepath.Join(p.cmd.Dir, "llm.routes.json"), []byte(oneArm), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.start(t)
+	if code := p.wait(t); code != exitDone {
+		t.Errorf("exit code %d: %s", code, p.stderr.String())
+	}
+	wants(t, p.stdout.String(), "version 1.0.0 (llm.routes.json)")
+}
+
+func TestLLMCheckAgainstAnEarlierFile(t *testing.T) {
+	t.Parallel()
+	old := writeFile(t, oneArm)
+	same := gemWith(t, nil, "llm", "check", old, "--against", old)
+	same.wantCode(t, exitDone)
+	wants(t, same.stdout, "nothing was changed against "+old)
+
+	changed := strings.Replace(oneArm, `"0.3"`, `"0.4"`, 1)
+	refused := gemWith(t, nil, "llm", "check", writeFile(t, changed), "--against", old)
+	refused.wantCode(t, exitFailed)
+	wants(t, refused.stderr, "version 1.0.0 of the routes has other contents than the recorded version 1.0.0: arm quick was changed (usd_per_mtok)")
+
+	raised := gemWith(t, nil, "llm", "check", writeFile(t, strings.Replace(changed, "1.0.0", "1.1.0", 1)), "--against", old)
+	raised.wantCode(t, exitDone)
+	wants(t, raised.stdout, "version 1.1.0", "arm quick was changed (usd_per_mtok)\n")
+
+	missing := gemWith(t, nil, "llm", "check", old, "--against", "nowhere.json")
+	missing.wantCode(t, exitFailed)
+	wants(t, missing.stderr, "--against: there are no routes at nowhere.json")
+}
+
+func TestLLMListNamesKeysAndShowsNone(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, oneArm)
+	const head = "ROUTE    ORDER   ARM    PROVIDER  MODEL    CAPABILITIES      USD/MTOK  KEY\n" +
+		"default  listed  quick  here      quick-1  tools structured  0.1 in, 0.3 out; 0.2 in, 0.6 out above 4000  HERE_API_KEY "
+	for value, want := range map[string]string{"hunter2": "is set", " ": "is not set"} {
+		got := gemWith(t, []string{"HERE_API_KEY=" + value}, "llm", "list", file)
+		got.wantCode(t, exitDone)
+		if flat := regexp.MustCompile(` {2,}`); flat.ReplaceAllString(got.stdout, "  ") != flat.ReplaceAllString(head+want+"\n", "  ") {
+			t.Errorf("got\n%s", got.stdout)
+		}
+	}
+	local := gemWith(t, nil, "llm", "list", fromRoot(t, "docs/examples/llm/local.routes.json"))
+	local.wantCode(t, exitDone)
+	wants(t, local.stdout, "  none\n")
+}
+
+// The examples of docs/llm.md are taken without a note, and it shows what is in them.
+func TestTheExamplesOfTheGuideToModelsAreSound(t *testing.T) {
+	t.Parallel()
+	guide, err := os.ReadFile(fromRoot(t, "docs/llm.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples, err := filepath.Glob(fromRoot(t, "docs/examples/llm/*.routes.json"))
+	if err != nil || len(examples) < 3 {
+		t.Fatalf("%d examples, %v", len(examples), err)
+	}
+	var texts []string
+	for _, file := range examples {
+		got := gemWith(t, nil, "llm", "check", file)
+		got.wantCode(t, exitDone)
+		if got.stderr != "" {
+			t.Errorf("%s: %s", file, got.stderr)
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, string(text))
+		wants(t, string(guide), "examples/llm/"+filepath.Base(file))
+	}
+	_, section, _ := strings.Cut(string(guide), "## The routes file\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	plain := func(text string) string { return strings.Join(strings.Fields(text), "") }
+	blocks := regexp.MustCompile("(?s)```json\n(.*?)```").FindAllStringSubmatch(section, -1)
+	for _, block := range blocks {
+		if !strings.Contains(plain(strings.Join(texts, "")), plain(block[1])) {
+			t.Errorf("the examples do not have this:\n%s", block[1])
+		}
+	}
+	if len(blocks) < 2 {
+		t.Errorf("%d blocks are shown", len(blocks))
+	}
+}
