@@ -102,6 +102,19 @@ var Checks = []Check{
 	{Name: "rule-window", counts: "counted calls", file: "rules.sql", only: databases,
 		Proves: "No limit of a rule that blocks, or lets calls wait, let more through in its time than the rules of that version say."},
 
+	{Name: "llm-call", counts: "model requests", file: "llm.sql", only: databases,
+		Proves: "A request to a model is of a call and of an attempt that it had, and those of a call are numbered without gaps."},
+	{Name: "llm-entries", counts: "model requests", file: "llm.sql", only: databases,
+		Proves: "The requests to models on a receipt are those of the ledger, each once, with its arm, its end and its cost."},
+	{Name: "llm-usage", counts: "model requests", file: "llm.sql", only: databases,
+		Proves: "What a receipt says that the requests of its call came to is their sum."},
+	{Name: "llm-spend", counts: "budgets", file: "llm.sql", only: databases,
+		Proves: "What a budget has spent and reserved is the sum of its requests, and of those that were pruned."},
+	{Name: "llm-open", counts: "arms", file: "llm.sql", only: databases,
+		Proves: "An arm has as many requests under way as it counts."},
+	{Name: "llm-due", Remark: true, counts: "model requests", file: "llm.sql", only: databases,
+		Proves: "No request is still sent whose call ended over an hour ago. One is if no worker was there to close it."},
+
 	{Name: "effects-missing", counts: "receipts", file: "effects.sql", only: databases,
 		Proves: "The rows that receipts say were written are there, in every table that exists and has a column id. " +
 			"Rows that people deleted are found too: skip this check if they do that."},

@@ -303,6 +303,40 @@ var breaks = []struct {
 	{"rule-window", "no call may run", "it lets 0 through",
 		[]string{`update core_rules_versions set rules = jsonb_set(rules, '{rules,0,limit,max}', '0')`}},
 
+	{"llm-call", "its call is gone", "of a call that does not exist", []string{"update core_llm_requests set call_id = gen_random_uuid() where status = 'sent'"}},
+	{"llm-call", "an attempt to come", "the ledger has a request of its attempt 7, and the call is attempt 1", []string{"update core_llm_requests set attempt = 7 where status = 'sent'"}},
+	{"llm-call", "a gap", "the ledger has 1 requests of it, and the last is number 2", []string{"update core_llm_requests set n = 2 where status = 'sent'"}},
+	{"llm-entries", "one more on the receipt", "its receipt has a request 9 to a model, and the ledger has not",
+		[]string{`update core_tool_receipts set effects = jsonb_insert(effects, '{external_calls,0}', '{"llm": {"request": 9}}') where effects @? '$.external_calls[*].llm'`}},
+	{"llm-entries", "one on the receipt of a call that asked nothing", "its receipt has a request 1 to a model, and the ledger has not",
+		[]string{`update core_tool_receipts set effects = jsonb_set(effects, '{external_calls}', '[{"llm": {"request": 1}}]') where tool_name = 'os.list_tasks' and replay_of is null and idempotency_key like '%ada%'`}},
+	{"llm-entries", "one less on the receipt", "the ledger has its request 1, which was lost, and its receipt has not",
+		[]string{`update core_tool_receipts set effects = effects #- '{external_calls,0}' where effects @? '$.external_calls[*].llm'`}},
+	{"llm-entries", "twice on the receipt", "its receipt has its request 3 2 times",
+		[]string{`update core_tool_receipts set effects = jsonb_insert(effects, '{external_calls,0}', effects #> '{external_calls,2}') where effects @? '$.external_calls[*].llm'`}},
+	{"llm-entries", "cheaper on the receipt", "its request 3: done by y for 0.1 USD; and the ledger: done by y for 0.25",
+		[]string{`update core_tool_receipts set effects = jsonb_set(effects, '{external_calls,2,llm,cost_usd}', '"0.1"') where effects @? '$.external_calls[*].llm'`}},
+	{"llm-entries", "a cost that is not known", "its request 1: lost by x for 0 USD; and the ledger: lost by x for unknown",
+		[]string{`update core_tool_receipts set effects = jsonb_set(effects, '{external_calls,0,llm,cost_usd}', '"0"') where effects @? '$.external_calls[*].llm'`}},
+	{"llm-entries", "another arm", "its request 2: failed by y for 0 USD; and the ledger: failed by x for 0",
+		[]string{`update core_tool_receipts set effects = jsonb_set(effects, '{external_calls,1,llm,arm}', '"y"') where effects @? '$.external_calls[*].llm'`}},
+	{"llm-entries", "another end", "its request 2: done by x for 0 USD; and the ledger: failed by x for 0",
+		[]string{`update core_tool_receipts set effects = jsonb_set(effects, '{external_calls,1,llm,outcome}', '"done"') where effects @? '$.external_calls[*].llm'`}},
+	{"llm-usage", "it was cheaper", "and the ledger: 3 requests, 1 of them of unknown cost, for 0.25",
+		[]string{`update core_tool_receipts set result = jsonb_set(result, '{usage,call,cost_usd}', '"0.1"') where result #> '{usage,call}' is not null`}},
+	{"llm-usage", "all of it is known", `"unknown_requests": 0}; and the ledger: 3 requests, 1 of them`,
+		[]string{`update core_tool_receipts set result = jsonb_set(result, '{usage,call,unknown_requests}', '0') where result #> '{usage,call}' is not null`}},
+	{"llm-spend", "less was spent", "it has 4 requests, which spent 1 and have 1000000000 reserved; and its requests, with 0 that were pruned, come to 4, 1250000000 and 1000000000",
+		[]string{"update gem.llm_spend set spent = 1"}},
+	{"llm-spend", "less is reserved", "which spent 1250000000 and have 0 reserved", []string{"update gem.llm_spend set reserved = 0"}},
+	{"llm-spend", "more was pruned", "with 1 that were pruned, come to 5, 1250000007", []string{"update gem.llm_spend set pruned = 7, pruned_requests = 1"}},
+	{"llm-spend", "its row is gone", "4 requests count in a budget that is not there", []string{"delete from gem.llm_spend"}},
+	{"llm-open", "one too many", "y: it has 2 requests under way, and the ledger has 1", []string{"update gem.llm_arms set open = 2 where arm = 'y'"}},
+	{"llm-due", "nobody closed it", ", and its request 1 is still sent", []string{"update core_llm_requests set at = at - interval '2 hours' where status = 'sent'",
+		"update core_tool_calls c set updated_at = c.updated_at - interval '2 hours', created_at = c.created_at - interval '2 hours', cancel_requested_at = c.cancel_requested_at - interval '2 hours' from core_llm_requests r where r.call_id = c.id and r.status = 'sent'",
+		"update core_tool_events e set at = e.at - interval '2 hours' from core_llm_requests r where r.call_id = e.call_id and r.status = 'sent'",
+		"update core_tool_receipts t set created_at = t.created_at - interval '2 hours' from core_llm_requests r where r.call_id = t.call_id and r.status = 'sent'"}},
+
 	{"effects-missing", "an inserted row", "its receipt says insert of notes ", []string{"delete from notes"}},
 	{"effects-missing", "an updated row", "its receipt says update of comms_log ",
 		[]string{`update core_tool_receipts set effects = jsonb_set(effects, '{db_writes}', '[{"table": "comms_log", "action": "update", "id": "7"}]') where tool_name = 'os.list_tasks' and replay_of is null and idempotency_key like '%ada%'`}},
@@ -427,7 +461,7 @@ func TestEachCheckReportsWhatBreaksIt(t *testing.T) {
 				t.Errorf("got %q, want %q", found[b.check], b.says)
 			}
 			archived(t, tx, b.check, found[b.check])
-			remark := slices.Contains([]string{"recovery-due", "waiting-due", "wake-due", "wait-stuck", "cancel-due", "overdue", "registry-recorded"}, b.check)
+			remark := slices.Contains([]string{"recovery-due", "waiting-due", "wake-due", "wait-stuck", "cancel-due", "overdue", "registry-recorded", "llm-due"}, b.check)
 			if (report.Faults == 0) != remark || (report.Remarks > 0) != remark {
 				t.Errorf("%d faults, %d remarks", report.Faults, report.Remarks)
 			}

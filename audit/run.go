@@ -123,7 +123,8 @@ func (a auditor) sizes(ctx context.Context) (map[string]int64, error) {
 	if a.of == archives {
 		sql += " union all select 'lines', count(*) from pg_temp.archive_lines"
 	} else {
-		sql += " union all select 'counted calls', count(*) from gem.rule_runs"
+		sql += " union all select 'counted calls', count(*) from gem.rule_runs union all select 'model requests', count(*) from public.core_llm_requests " +
+			"union all select 'budgets', count(*) from gem.llm_spend union all select 'arms', count(*) from gem.llm_arms"
 	}
 	sizes := map[string]int64{}
 	rows, _ := a.tx.Query(ctx, sql) // an error of a query is that of its rows

@@ -65,6 +65,7 @@ func everyKind(t *testing.T) *handlertest.Env {
 		gem.step_effects($1) || '{"idempotency": {"mode": "none", "hit": false}}', 'x')`, durable)
 	families(t, env)
 	delayed, asking := judged(t, env)
+	asked(t, env)
 
 	w := env.StartWorker()
 	for _, id := range before {

@@ -46,6 +46,22 @@ type ExternalCall struct {
 	Service    string `json:"service"`
 	Endpoint   string `json:"endpoint"` // without query string and credentials
 	StatusCode int    `json:"status_code"`
+	// LLM is set if it was a request to a model.
+	LLM *ModelRequest `json:"llm,omitempty"`
+}
+
+// ModelRequest is what a receipt says about a request to a model. The ledger of requests has it too.
+type ModelRequest struct {
+	Request        int     `json:"request"` // numbers those of the call, from 1
+	Arm            string  `json:"arm"`
+	Model          string  `json:"model"`                // that answered, else that was asked
+	RequestID      string  `json:"request_id,omitempty"` // the provider's
+	InputTokens    int64   `json:"input_tokens"`
+	OutputTokens   int64   `json:"output_tokens"`
+	CostUSD        *string `json:"cost_usd"` // in decimal digits; null if it is not known
+	Outcome        string  `json:"outcome"`  // done, failed, cut, cancelled, lost
+	FirstContentMS int64   `json:"first_content_ms,omitempty"`
+	MS             int64   `json:"ms"`
 }
 
 // record adds an effect under a lock, since a handler that ignored the end of its context may still add to them.
@@ -80,17 +96,37 @@ func (c *Call) WroteFile(path string) {
 // have no secret: leave out query strings and credentials.
 func (c *Call) Called(service, endpoint string, statusCode int) {
 	c.record(func(e *Effects) {
-		e.ExternalCalls = append(e.ExternalCalls, ExternalCall{service, endpoint, statusCode})
+		e.ExternalCalls = append(e.ExternalCalls, ExternalCall{Service: service, Endpoint: endpoint, StatusCode: statusCode})
 	})
 }
 
-// Add appends the effects of others.
+// CalledModel is [Call.Called] for a request to a model. One of the same number takes the place of what was recorded before.
+func (c *Call) CalledModel(service, endpoint string, statusCode int, r ModelRequest) {
+	c.record(func(e *Effects) {
+		e.called(ExternalCall{service, endpoint, statusCode, &r})
+	})
+}
+
+// Add adds the effects of others.
 func (e *Effects) Add(others Effects) {
 	e.DBWrites = append(e.DBWrites, others.DBWrites...)
 	e.DBReads = append(e.DBReads, others.DBReads...)
 	e.MessagesSent = append(e.MessagesSent, others.MessagesSent...)
 	e.FilesWritten = append(e.FilesWritten, others.FilesWritten...)
-	e.ExternalCalls = append(e.ExternalCalls, others.ExternalCalls...)
+	for _, c := range others.ExternalCalls {
+		e.called(c)
+	}
+}
+
+// called adds a request. One to a model stands once, however many attempts and steps tell of it.
+func (e *Effects) called(c ExternalCall) {
+	for i, has := range e.ExternalCalls {
+		if c.LLM != nil && has.LLM != nil && has.LLM.Request == c.LLM.Request {
+			e.ExternalCalls[i] = c
+			return
+		}
+	}
+	e.ExternalCalls = append(e.ExternalCalls, c)
 }
 
 // TakeEffects returns the effects so far and forgets them. It is for workers, which keep those of steps apart.

@@ -17,15 +17,16 @@ from (
   from (values
     ('core_tool_calls', 'gem_calls_one_holder_per_key'), ('core_tool_calls', 'gem_calls_one_child_per_step'),
     ('core_tool_receipts', 'gem_receipts_one_per_call'), ('core_tool_receipts', 'gem_receipts_one_success_per_key'),
-    ('core_tool_events', 'core_tool_events_pkey'), ('rule_runs', 'rule_runs_pkey'), ('rule_runs', 'rule_runs_counter_call_id_key')
+    ('core_tool_events', 'core_tool_events_pkey'), ('rule_runs', 'rule_runs_pkey'), ('rule_runs', 'rule_runs_counter_call_id_key'),
+    ('core_llm_requests', 'core_llm_requests_call_id_n_key'), ('llm_spend', 'llm_spend_budget_subject_period_starts_key')
   ) e (rel, guard)
-  cross join lateral (select case e.rel when 'rule_runs' then 'gem.' else 'public.' end as schema) s
+  cross join lateral (select case when e.rel in ('rule_runs', 'llm_spend') then 'gem.' else 'public.' end as schema) s
   left join pg_index i on i.indrelid = (s.schema || e.rel)::regclass and i.indexrelid = to_regclass(s.schema || e.guard)
 
   union all
   select 'row level security', e.rel, 'row_security', case when not c.relrowsecurity then 'is switched off' end
   from (values ('core_tool_calls'), ('core_tool_receipts'), ('core_tool_events'), ('core_workers'), ('core_registry_versions'),
-    ('core_rules_versions'), ('core_hook_events')) e (rel)
+    ('core_rules_versions'), ('core_hook_events'), ('core_llm_versions'), ('core_llm_requests')) e (rel)
   join pg_class c on c.oid = ('public.' || e.rel)::regclass
 ) guard
 where guard.fault is not null

@@ -50,7 +50,7 @@ type DB interface {
 const (
 	// pageSize is how many calls one statement reads to find those that are old enough.
 	pageSize = 20_000
-	// forgottenPage is how many rows of counters, or facts of hooks, one statement removes.
+	// forgottenPage is how many rows of counters, facts of hooks, or budgets, one statement removes.
 	forgottenPage = 50_000
 	// pruneTimeout bounds every statement and every batch.
 	pruneTimeout = 2 * time.Minute
@@ -60,7 +60,8 @@ const (
 //
 // It works in small batches with a transaction each: gem.prune removes the calls, their lines are written and synced, and only
 // then the transaction commits. Whatever dies in between, every call is in the database, in the archive, or in both. After an
-// error, Pruned counts what is gone; calling Prune again goes on. At the end it removes old rows of the rules' counters.
+// error, Pruned counts what is gone; calling Prune again goes on. At the end it removes old rows of the rules' counters, of hooks and
+// of budgets.
 func Prune(ctx context.Context, db DB, o PruneOptions) (Pruned, error) {
 	if o.Batch <= 0 {
 		o.Batch = 1000
@@ -119,6 +120,9 @@ func (p *pruner) run(ctx context.Context) error {
 	}
 	if _, err = p.forget(ctx, "select gem.prune_hook_events($1)"); err != nil {
 		return fmt.Errorf("remove old facts of hooks: %w", err)
+	}
+	if _, err = p.forget(ctx, "select gem.prune_llm_spend($1)"); err != nil {
+		return fmt.Errorf("remove old budgets of models: %w", err)
 	}
 	return nil
 }

@@ -110,7 +110,8 @@ begin
   execute format('revoke all on function %s, %s from public', functions, of_rows);
   foreach api_role in array array(select rolname from pg_roles where rolname in ('anon', 'authenticated', 'service_role')) loop
     execute format('revoke all on public.core_tool_calls, public.core_tool_receipts, public.core_tool_events, public.core_workers, '
-      || 'public.core_registry_versions, public.core_rules_versions, public.core_hook_events, public.open_questions from %I', api_role);
+      || 'public.core_registry_versions, public.core_rules_versions, public.core_hook_events, '
+      || 'public.core_llm_versions, public.core_llm_requests, public.open_questions from %I', api_role);
     execute format('revoke all on function %s, %s from %I', functions, of_rows, api_role);
     if api_role <> 'anon' then
       execute format('grant insert (id, tool_name, input, status, idempotency_key, session_id, parent_call_id, priority, run_at, traceparent) '

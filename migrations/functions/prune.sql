@@ -3,8 +3,8 @@
 -- owner may execute it. The caller says which calls are old enough; `gem prune` walks gem_events_first.
 
 -- Removes the finished calls among p_calls, and returns each with its line for the archive: the rows of the call, of its
--- receipt and of its events as they were, as {"gem_archive": 1, "call", "receipt", "events"}, and "second_receipts" where
--- an import found such. A call stays, and is not returned, while
+-- receipt and of its events as they were, as {"gem_archive": 1, "call", "receipt", "events"}, "llm_requests" where it
+-- asked models, and "second_receipts" where an import found such. A call stays, and is not returned, while
 --   another call that stays was made on its behalf, or repeats its receipt,
 --   the handler that made it has not ended, or
 --   it has no receipt, which gem audit reports, or another transaction has it locked.
@@ -41,19 +41,25 @@ begin
     )
     select b.id from batch b where b.id not in (select n.id from needed n));
 
+  perform gem.llm_prune(ids);
+
   return query
     select c.id, (jsonb_build_object('gem_archive', 1, 'call', to_jsonb(c), 'receipt', to_jsonb(r), 'events',
         (select jsonb_agg(to_jsonb(e) order by e.seq) from public.core_tool_events e where e.call_id = c.id))
+      || case when asked.id is null then '{}' else jsonb_build_object('llm_requests', asked.requests) end
       || case when second.id is null then '{}' else jsonb_build_object('second_receipts', second.receipts) end)::text
     from public.core_tool_calls c
     join public.core_tool_receipts r on r.call_id = c.id
     left join (select s.call_id as id, jsonb_agg(to_jsonb(s)) as receipts from gem.imported_second_receipts s where s.call_id = any (ids)
       group by s.call_id) second on second.id = c.id
+    left join (select q.call_id as id, jsonb_agg(to_jsonb(q) order by q.n) as requests from public.core_llm_requests q where q.call_id = any (ids)
+      group by q.call_id) asked on asked.id = c.id
     where c.id = any (ids)
     order by r.replay_of is null, r.created_at, c.id; -- a receipt after those that repeat it
 
   -- Set here, and not with the function: an owner that is no superuser may not do that with a setting of its own.
   perform set_config('gem.pruning', 'on', true);
+  delete from public.core_llm_requests r where r.call_id = any (ids);
   delete from gem.imported_second_receipts s where s.call_id = any (ids);
   delete from public.core_tool_events e where e.call_id = any (ids);
   delete from public.core_tool_receipts r where r.call_id = any (ids);

@@ -156,7 +156,8 @@ $$;
 
 -- running → queued: lost. Takes the calls of dead workers back into the queue: of those that died or stopped since p_since,
 -- or of all when it is null, also of workers that nobody knows. Returns how many. Whether a lost call may run again is
--- decided by the worker that claims it next. It also wakes calls that wait for nobody, and removes old rows of workers.
+-- decided by the worker that claims it next. It also wakes calls that wait for nobody, removes old rows of workers, and closes
+-- requests to models that were lost.
 create or replace function gem.recover(p_worker text, p_since timestamptz) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -253,6 +254,7 @@ begin
     order by d.alive_until limit 1000 for update skip locked);
   if p_since is null then
     perform gem.forget_answers();
+    perform gem.llm_sweep();
   end if;
   return cardinality(ids);
 end

@@ -5,7 +5,7 @@
 create schema if not exists gem;
 revoke all on schema gem from public;
 
--- A call: what a frontend asked for, and where it stands.
+-- A call: what a frontend asked for, and where it stands. Rows leave by gem prune.
 create table if not exists public.core_tool_calls (
   id                  uuid        primary key,          -- of version 7: it begins with the time
   -- Set by the frontend, only on insert.

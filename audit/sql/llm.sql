@@ -1,0 +1,81 @@
+-- Requests to models: the ledger beside budgets, arms and receipts. Rows leave with their call, and the part of them in a budget is in its
+-- `pruned` then. A call that others ended, since it was cancelled or lost too often, has a receipt without requests whose worker was lost.
+with asked as (
+  select q.*, coalesce(q.cost, q.reserved) as charged from public.core_llm_requests q
+), sums as (
+  select call_id, count(*) as requests, count(*) filter (where cost is null) as unknown, coalesce(sum(cost), 0) as cost, max(n) as last, max(attempt) as attempt
+  from asked group by call_id
+), counted as (
+  select spend as id, count(*) as requests, coalesce(sum(a.charged) filter (where a.status <> 'sent'), 0) as spent,
+    coalesce(sum(a.reserved) filter (where a.status = 'sent'), 0) as reserved
+  from asked a, unnest(a.spends) spend group by spend
+), under_way as (
+  select arm, count(*) as requests from asked where status = 'sent' group by arm
+), receipt as (
+  select r.call_id, r.tool_name, coalesce(r.status = 'succeeded' or r.result #> '{error,details,usage}' is not null, false) as by_handler,
+    coalesce(r.result #> '{usage,call}', r.result #> '{error,details,usage,call}') as usage,
+    case when jsonb_typeof(r.effects -> 'external_calls') = 'array' then r.effects -> 'external_calls' end as entries
+  from public.core_tool_receipts r where r.replay_of is null
+), entry as (
+  select r.call_id, e -> 'llm' ->> 'request' as n, min((e -> 'llm')::text)::jsonb as llm, count(*) as times
+  from receipt r, jsonb_array_elements(r.entries) e where e ? 'llm' group by 1, 2
+)
+select 'llm-call' as name, s.call_id::text as id, case when c.id is null then 'the ledger has requests of a call that does not exist'
+  when s.attempt > c.attempt then format('the ledger has a request of its attempt %s, and the call is attempt %s', s.attempt, c.attempt)
+  else format('the ledger has %s requests of it, and the last is number %s', s.requests, s.last) end as what
+from sums s
+left join public.core_tool_calls c on c.id = s.call_id
+where c.id is null or s.attempt > c.attempt or s.requests <> s.last
+
+union all
+
+select 'llm-entries', coalesce(e.call_id, a.call_id)::text, case
+  when a.id is null then format('its receipt has a request %s to a model, and the ledger has not', coalesce(e.n, 'null'))
+  when e.call_id is null then format('the ledger has its request %s, which was %s, and its receipt has not', a.n, a.status)
+  when e.times > 1 then format('its receipt has its request %s %s times', e.n, e.times)
+  else format('its receipt says of its request %s: %s by %s for %s USD; and the ledger: %s by %s for %s', e.n, e.llm ->> 'outcome', e.llm ->> 'arm',
+    coalesce(e.llm ->> 'cost_usd', 'unknown'), a.status, a.arm, coalesce((a.cost / 1e9)::text, 'unknown')) end
+from entry e
+full join (select a.*, r.by_handler from asked a join receipt r on r.call_id = a.call_id) a on a.call_id = e.call_id and a.n::text = e.n
+where a.id is null or e.call_id is null and a.by_handler or e.times > 1
+  or e.call_id is not null and ((e.llm ->> 'arm', (e.llm ->> 'cost_usd')::numeric * 1e9) is distinct from (a.arm, a.cost::numeric)
+    or a.status not in ('sent', 'lost') and e.llm ->> 'outcome' is distinct from a.status)
+
+union all
+
+select 'llm-usage', r.call_id::text, format('its receipt says that its requests came to %s; and the ledger: %s requests, %s of them of unknown cost, for %s USD', r.usage,
+  coalesce(s.requests, 0), coalesce(s.unknown, 0), coalesce(s.cost, 0) / 1e9)
+from receipt r
+left join sums s on s.call_id = r.call_id
+where (s.call_id is not null or r.tool_name like 'llm.%') and jsonb_typeof(r.usage) = 'object'
+  and ((r.usage ->> 'requests')::bigint, (r.usage ->> 'unknown_requests')::bigint, coalesce((r.usage ->> 'cost_usd')::numeric * 1e9, 0))
+    is distinct from (coalesce(s.requests, 0), coalesce(s.unknown, 0), coalesce(s.cost, 0))
+
+union all
+
+select 'llm-spend', concat_ws(' ', s.budget, nullif(s.subject, ''), s.period, s.starts::date),
+  format('it has %s requests, which spent %s and have %s reserved; and its requests, with %s that were pruned, come to %s, %s and %s', s.requests, s.spent,
+    s.reserved, s.pruned_requests, coalesce(c.requests, 0) + s.pruned_requests, coalesce(c.spent, 0) + s.pruned, coalesce(c.reserved, 0))
+from gem.llm_spend s
+left join counted c on c.id = s.id
+where (s.requests, s.spent, s.reserved) is distinct from
+  (coalesce(c.requests, 0) + s.pruned_requests, coalesce(c.spent, 0) + s.pruned, coalesce(c.reserved, 0))
+
+union all
+
+select 'llm-spend', c.id::text, format('%s requests count in a budget that is not there', c.requests)
+from counted c left join gem.llm_spend s on s.id = c.id where s.id is null
+
+union all
+
+select 'llm-open', coalesce(a.arm, u.arm), format('it has %s requests under way, and the ledger has %s', coalesce(a.open, 0), coalesce(u.requests, 0))
+from gem.llm_arms a full join under_way u on u.arm = a.arm
+where coalesce(a.open, 0) <> coalesce(u.requests, 0)
+
+union all
+
+select 'llm-due', a.call_id::text, format('the call ended at %s, and its request %s is still sent', c.updated_at, a.n)
+from asked a
+join public.core_tool_calls c on c.id = a.call_id
+where a.status = 'sent' and c.status in ('succeeded', 'failed', 'not_configured') and c.updated_at < now() - interval '61 minutes'
+  and a.at < now() - interval '61 minutes'

@@ -1,0 +1,731 @@
+package ledger_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/handlers/llm/ledger"
+	"github.com/gemworker/gem/internal/llm"
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+// bench is a database whose clock stands still until it is set.
+type bench struct {
+	testing.TB
+	url string
+	db  *pgxpool.Pool
+}
+
+func newBench(t testing.TB) *bench {
+	url := testdb.New(t)
+	b := &bench{t, url, testdb.Pool(t, url)}
+	b.run(`create table public.clock as select timestamptz '2030-01-15 10:30:00Z' as at`)
+	b.run(`create or replace function gem.now() returns timestamptz language sql volatile as 'select at from public.clock'`)
+	b.run("select gem.start_worker('w', 1000, '', '', '1 year')")
+	return b
+}
+
+func (b *bench) run(sql string, args ...any) {
+	b.Helper()
+	if _, err := b.db.Exec(context.Background(), sql, args...); err != nil {
+		b.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// pass lets time pass.
+func (b *bench) pass(d time.Duration) {
+	b.Helper()
+	b.run("update public.clock set at = at + $1", d)
+}
+
+// value is what a statement returns, as text.
+func (b *bench) value(sql string, args ...any) (got string) {
+	b.Helper()
+	if err := b.db.QueryRow(context.Background(), "select coalesce(("+sql+")::text, 'null')", args...).Scan(&got); err != nil {
+		b.Fatalf("%s: %v", sql, err)
+	}
+	return got
+}
+
+// running is a call that runs in its first attempt.
+func (b *bench) running() string {
+	b.Helper()
+	var id string
+	err := b.db.QueryRow(context.Background(), `insert into core_tool_calls (tool_name, created_by, session_id) values ('llm.chat', 'ada', 's') returning id::text`).Scan(&id)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.claim()
+	return id
+}
+
+func (b *bench) claim() { b.Helper(); b.run("select gem.claim('w', 100, true)") }
+
+// arm is one with a price and no budget.
+func arm(name string, reserve llm.Money, budgets ...ledger.Budget) ledger.Arm {
+	return ledger.Arm{Arm: name, Provider: "p", Model: name + "-1", Reserve: reserve, Priced: true, EstimatedInput: 100, Budgets: budgets}
+}
+
+func begin(call string, attempt int, arms ...ledger.Arm) ledger.Begin {
+	return ledger.Begin{CallID: call, Attempt: attempt, Label: "main", Route: "default", RoutesVersion: "1", Arms: arms}
+}
+
+// send begins a request, and says which arm it got, or why none.
+func (b *bench) send(r ledger.Begin) (ledger.Begun, string) {
+	b.Helper()
+	begun, err := r.Send(context.Background(), b.db)
+	if err != nil {
+		b.Fatal(err)
+	}
+	said := []string{begun.Arm}
+	for _, s := range begun.Skipped {
+		said = append(said, strings.TrimSpace(fmt.Sprintf("%s %s %s", s.Arm, s.Why, s.Reason)))
+	}
+	return begun, strings.Join(said, ", ")
+}
+
+func (b *bench) end(e ledger.End) bool {
+	b.Helper()
+	settled, err := e.Settle(context.Background(), b.db)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return settled
+}
+
+func done(id int64, cost llm.Money) ledger.End {
+	return ledger.End{ID: id, Status: ledger.Done, HTTPStatus: 200, Usage: llm.Usage{Input: 90, Output: 20, Known: true}, Cost: &cost,
+		FirstContent: 200 * time.Millisecond, Took: 1200 * time.Millisecond}
+}
+
+func failed(id int64, kind llm.ErrorKind) ledger.End {
+	return ledger.End{ID: id, Status: ledger.Failed, Kind: kind, Cost: new(llm.Money), Took: time.Second}
+}
+
+// spends are the rows of gem.llm_spend, and whether they add up.
+func (b *bench) spends() string {
+	b.Helper()
+	return b.value("select string_agg(format('%s/%s/%s spent %s reserved %s requests %s', budget, subject, period, spent, reserved, requests), '; ' order by budget, subject, period, starts) from gem.llm_spend")
+}
+
+// addsUp fails where the budgets are not the sum of their requests.
+func (b *bench) addsUp() {
+	b.Helper()
+	if got := b.value(`select count(*) from gem.llm_spend s left join lateral (
+		select coalesce(sum(coalesce(r.cost, r.reserved)) filter (where r.status <> 'sent'), 0) as spent, coalesce(sum(r.reserved) filter (where r.status = 'sent'), 0) as reserved, count(*) as requests
+		from core_llm_requests r where s.id = any (r.spends)) sums on true
+		where (s.spent, s.reserved, s.requests) is distinct from (sums.spent + s.pruned, sums.reserved, sums.requests + s.pruned_requests)`); got != "0" {
+		b.Errorf("%s budgets are not the sum of their requests: %s", got, b.spends())
+	}
+	if got := b.value("select count(*) from gem.llm_arms a where a.open <> (select count(*) from core_llm_requests r where r.arm = a.arm and r.status = 'sent')"); got != "0" {
+		b.Errorf("%s arms have another number of requests under way", got)
+	}
+}
+
+var today = ledger.Budget{Name: "all", Period: ledger.Day, Limit: 7 * llm.USD}
+
+func TestARequestIsARowBeforeItIsSentAndIsSettledOnce(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	call := b.running()
+	month := ledger.Budget{Name: "user", Subject: "ada", Period: ledger.Month, Limit: 9 * llm.USD}
+	begun, got := b.send(begin(call, 1, arm("x", 2*llm.USD, today, month)))
+	if got != "x" || begun.N != 1 || begun.ID == 0 {
+		t.Fatalf("%s: %+v", got, begun)
+	}
+	if got, want := b.spends(), "all//day spent 0 reserved 2000000000 requests 1; user/ada/month spent 0 reserved 2000000000 requests 1"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	e := done(begun.ID, llm.USD/2)
+	e.RequestID, e.Model, e.ProviderCost = "req_1", "x-1-2030", new(llm.Money(3))
+	b.pass(3 * time.Second)
+	if !b.end(e) {
+		t.Error("the first end was none")
+	}
+	e.Status, e.Cost = ledger.Failed, new(9*llm.USD)
+	if b.end(e) {
+		t.Error("the second end counted")
+	}
+	if got, want := b.spends(), "all//day spent 500000000 reserved 0 requests 1; user/ada/month spent 500000000 reserved 0 requests 1"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	rows, err := ledger.Requests(t.Context(), b.db, call)
+	if err != nil || len(rows) != 1 {
+		t.Fatalf("%v, %v", rows, err)
+	}
+	r := rows[0]
+	if r.At.IsZero() || !r.EndedAt.Equal(r.At.Add(3*time.Second)) {
+		t.Errorf("from %s to %s", r.At, r.EndedAt)
+	}
+	r.At, r.EndedAt = time.Time{}, time.Time{}
+	if *r.Cost != llm.USD/2 || *r.ProviderCost != 3 {
+		t.Errorf("it cost %s, and %s by its provider", r.Cost, r.ProviderCost)
+	}
+	r.Cost, r.ProviderCost = nil, nil
+	want := ledger.Request{ID: begun.ID, CallID: call, Attempt: 1, N: 1, Label: "main", Tool: "llm.chat", Route: "default", RoutesVersion: "1", Arm: "x", Provider: "p", Model: "x-1",
+		CreatedBy: "ada", SessionID: "s", Status: ledger.Done, Reserved: 2 * llm.USD, Usage: llm.Usage{Input: 90, Output: 20, Known: true}, HTTPStatus: 200,
+		RequestID: "req_1", Answered: "x-1-2030", FirstContent: 200 * time.Millisecond, Took: 1200 * time.Millisecond}
+	if r != want {
+		t.Errorf("got  %+v\nwant %+v", r, want)
+	}
+	b.addsUp()
+}
+
+// An end commits with the transaction of its caller, or not at all.
+func TestAnEndIsPartOfItsTransaction(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	call := b.running()
+	begun, _ := b.send(begin(call, 1, arm("x", llm.USD, today)))
+	for _, commit := range []bool{false, true} {
+		tx, err := b.db.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if settled, err := done(begun.ID, 5).Settle(t.Context(), tx); err != nil || !settled {
+			t.Fatal(settled, err)
+		}
+		if _, err := tx.Exec(t.Context(), `select gem.step($1, 1, 'w', 'step', '{"name": "main", "kind": "tx", "result": 1}', 0, false)`, call); err != nil {
+			t.Fatal(err)
+		}
+		want := "sent 0"
+		if commit {
+			want = "done 1"
+			err = tx.Commit(t.Context())
+		} else {
+			err = tx.Rollback(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := b.value("select r.status || ' ' || c.steps from core_llm_requests r join core_tool_calls c on c.id = r.call_id"); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	b.addsUp()
+}
+
+func TestABudgetHoldsForRequestsThatComeAtOnce(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for range 50 {
+		b.queue()
+	}
+	b.claim()
+	calls := b.calls()
+	if len(calls) != 50 {
+		t.Fatalf("%d calls run", len(calls))
+	}
+	var began, over atomic.Int32
+	ids := make([]int64, 50)
+	atOnce(t, b.url, 16, 50, func(db *pgxpool.Pool, i int) error {
+		begun, err := begin(calls[i], 1, arm("x", llm.USD, today)).Send(context.Background(), db)
+		if ids[i] = begun.ID; begun.ID != 0 {
+			began.Add(1)
+		} else if len(begun.Exceeded) == 1 && begun.Exceeded[0] == (ledger.Exceeded{Budget: "all", Limit: 7 * llm.USD, Reserved: 7 * llm.USD, ResetsAt: time.Date(2030, 1, 16, 0, 0, 0, 0, time.UTC)}) {
+			over.Add(1)
+		} else {
+			t.Errorf("%+v, %v", begun, err)
+		}
+		return err
+	})
+	if began.Load() != 7 || over.Load() != 43 {
+		t.Errorf("%d began and %d were over the budget", began.Load(), over.Load())
+	}
+	b.addsUp()
+	// Two cost half: there is money for one more.
+	for _, id := range ids {
+		if id != 0 && over.Add(1) <= 45 {
+			b.end(done(id, llm.USD/2))
+		}
+	}
+	for _, want := range []string{"x", ", x budget"} {
+		if _, got := b.send(begin(calls[0], 1, arm("x", llm.USD, today))); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	b.pass(24 * time.Hour)
+	if _, got := b.send(begin(calls[0], 1, arm("x", llm.USD, today))); got != "x" {
+		t.Errorf("on the next day: %q", got)
+	}
+	b.addsUp()
+}
+
+// queue inserts a call that waits to be claimed.
+func (b *bench) queue() {
+	b.Helper()
+	b.run("insert into core_tool_calls (tool_name) values ('llm.chat')")
+}
+
+// calls are the calls that run.
+func (b *bench) calls() (ids []string) {
+	b.Helper()
+	rows, _ := b.db.Query(context.Background(), "select id::text from core_tool_calls where status = 'running' order by seq")
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		b.Fatal(err)
+	}
+	return ids
+}
+
+// atOnce does something n times, on so many connections.
+func atOnce(t *testing.T, url string, lanes, n int, do func(db *pgxpool.Pool, i int) error) {
+	t.Helper()
+	var pools []*pgxpool.Pool
+	for range (lanes + 7) / 8 {
+		pools = append(pools, testdb.Pool(t, url)) // of 8 connections
+	}
+	var g errgroup.Group
+	for lane := range lanes {
+		g.Go(func() error {
+			for i := lane; i < n; i += lanes {
+				if err := do(pools[lane%len(pools)], i); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Whatever begins, ends, is lost or is rolled back at once: nothing waits in a circle, and the sums are right.
+func TestSumsAreRightAfterRandomRequests(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	const calls = 24
+	for range calls {
+		b.queue()
+	}
+	b.claim()
+	ids := b.calls()
+	budgets := []ledger.Budget{{Name: "all", Period: ledger.Day, Limit: 200 * llm.USD}, {Name: "user", Subject: "a", Period: ledger.Hour, Limit: 120 * llm.USD}, {Name: "user", Subject: "b", Period: ledger.Hour, Limit: 120 * llm.USD},
+		{Name: "route", Subject: "default", Period: ledger.Month, Limit: 240 * llm.USD}, {Name: "all", Period: ledger.Month, Limit: 400 * llm.USD}}
+	var begun atomic.Int32
+	atOnce(t, b.url, 16, 600, func(db *pgxpool.Pool, i int) error {
+		random := rand.New(rand.NewPCG(7, uint64(i)))
+		var arms []ledger.Arm
+		for _, n := range random.Perm(4)[:1+random.IntN(3)] {
+			a := arm(fmt.Sprint("arm", n), llm.Money(random.IntN(int(llm.USD))))
+			for _, k := range random.Perm(len(budgets))[:random.IntN(4)] {
+				a.Budgets = append(a.Budgets, budgets[k])
+			}
+			a.MaxConcurrent = random.IntN(9)
+			arms = append(arms, a)
+		}
+		call := ids[random.IntN(calls)]
+		request := begin(call, 1+random.IntN(2), arms...)
+		if i%40 == 7 { // as the sweep does
+			_, err := db.Exec(context.Background(), "select gem.llm_lose_now(array(select id from core_llm_requests where status = 'sent' order by id desc limit 3))")
+			return err
+		}
+		if random.IntN(20) == 0 { // its worker is lost
+			if _, err := db.Exec(context.Background(), `update core_tool_calls set attempt = 2 where id = $1`, call); err != nil {
+				return err
+			}
+		}
+		got, err := request.Send(context.Background(), db)
+		if errors.Is(err, ledger.ErrNotHeld) || errors.Is(err, ledger.ErrTooMany) {
+			return nil
+		}
+		if err != nil || got.ID == 0 || random.IntN(8) == 0 { // never ended
+			return err
+		}
+		begun.Add(1)
+		end := done(got.ID, llm.Money(random.IntN(int(llm.USD))))
+		switch random.IntN(4) {
+		case 0:
+			end.Status, end.Cost, end.Kind = ledger.Cut, nil, llm.Cut
+		case 1:
+			end = failed(got.ID, llm.Unavailable)
+		}
+		if random.IntN(2) == 0 {
+			_, err = end.Settle(context.Background(), db)
+			return err
+		}
+		return pgx.BeginFunc(context.Background(), db, func(tx pgx.Tx) error {
+			if _, err := end.Settle(context.Background(), tx); err != nil {
+				return err
+			}
+			_, err := tx.Exec(context.Background(), "update core_tool_calls set steps = steps + 1 where id = $1", call)
+			return err
+		})
+	})
+	if begun.Load() < 25 {
+		t.Errorf("only %d requests were begun and ended", begun.Load())
+	}
+	b.addsUp()
+	// And those that were left are lost, while calls are pruned.
+	b.run(`select case when i % 2 = 0 then gem.release(id, attempt, 'w')::text else gem.finish(id, attempt, 'w', 'succeeded', '{}', '{}', '1')::text end
+		from (select *, row_number() over () as i from core_tool_calls) c`)
+	ended := b.value("select count(*) from core_tool_receipts")
+	atOnce(t, b.url, 8, 40, func(db *pgxpool.Pool, i int) error {
+		if i%4 == 0 {
+			_, err := db.Exec(context.Background(), "select gem.prune(array(select call_id from core_tool_receipts order by random() limit 2))")
+			return err
+		}
+		_, err := db.Exec(context.Background(), "select gem.llm_lose_now(array(select id from core_llm_requests where status = 'sent' order by random() limit 3))")
+		return err
+	})
+	b.run("select gem.prune(array(select call_id from core_tool_receipts))")
+	if n := b.value("select count(*) from core_tool_receipts"); ended == "0" || n != "0" {
+		t.Errorf("of %s calls that ended %s were not pruned", ended, n)
+	}
+	b.addsUp()
+	b.pass(61 * time.Minute)
+	b.run("select gem.recover('w', null)")
+	if n := b.value("select count(*) from core_llm_requests where status = 'sent'"); n != "0" {
+		t.Errorf("%s are still sent", n)
+	}
+	b.addsUp()
+}
+
+func TestAStalledWorkerBeginsNothing(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	call := b.running()
+	begun, _ := b.send(begin(call, 1, arm("x", llm.USD, today)))
+	b.run("select gem.release($1, 1, 'w')", call)
+	stalled := func(when string) {
+		t.Helper()
+		if _, err := begin(call, 1, arm("x", llm.USD, today)).Send(t.Context(), b.db); !errors.Is(err, ledger.ErrNotHeld) {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	stalled("the call is queued")
+	b.claim()
+	stalled("another attempt holds it")
+	if got := b.value("select count(*) from core_llm_requests"); got != "1" {
+		t.Errorf("%s rows", got)
+	}
+	// What it ends is lost, and costs its reserve.
+	if b.end(done(begun.ID, 1)) {
+		t.Error("it ended its request")
+	}
+	if got, want := b.spends(), "all//day spent 1000000000 reserved 0 requests 1"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	b.addsUp()
+}
+
+func TestTheReserveOfALostAttemptStaysSpent(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	call := b.running()
+	first, _ := b.send(begin(call, 1, arm("x", 5*llm.USD, today)))
+	b.run("select gem.release($1, 1, 'w')", call)
+	b.claim()
+	if _, got := b.send(begin(call, 2, arm("x", 3*llm.USD, today), arm("y", llm.USD, today))); got != "y, x budget" {
+		t.Errorf("the next attempt: %s", got)
+	}
+	if b.end(done(first.ID, 1)) {
+		t.Error("a late end counted")
+	}
+	if got, want := b.spends(), "all//day spent 5000000000 reserved 1000000000 requests 2"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	rows, err := ledger.Requests(t.Context(), b.db, call)
+	if err != nil || len(rows) != 2 || rows[0].Status != ledger.Lost || rows[0].Cost != nil || rows[1].N != 2 || rows[1].Attempt != 2 {
+		t.Errorf("%+v, %v", rows, err)
+	}
+	if total := ledger.Sum(rows); total.Requests != 2 || total.Unknown != 2 || total.Cost != nil {
+		t.Errorf("%+v", total)
+	}
+	b.addsUp()
+}
+
+func TestWhatACallMayCostIsBoundedOverAllItsRequests(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	call := b.running()
+	request := begin(call, 1, arm("x", 4*llm.USD), arm("y", llm.USD))
+	request.MaxCost = new(6 * llm.USD)
+	for i, want := range []string{"x", "y, x max_cost", "y, x max_cost", ", x max_cost, y max_cost"} {
+		begun, got := b.send(request)
+		if got != want {
+			t.Errorf("request %d: got %q, want %q", i+1, got, want)
+		}
+		if i == 1 {
+			b.end(done(begun.ID, llm.USD))
+		}
+	}
+	free := arm("free", 0)
+	free.Priced = false
+	request.Arms = []ledger.Arm{free}
+	if _, got := b.send(request); got != ", free unpriced" {
+		t.Error(got)
+	}
+	request.MaxCost = nil
+	if _, got := b.send(request); got != "free" {
+		t.Error(got)
+	}
+	b.addsUp()
+}
+
+func TestACallMakes64Requests(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	call := b.running()
+	for range ledger.MaxRequests {
+		b.send(begin(call, 1, arm("x", 1)))
+	}
+	if _, err := begin(call, 1, arm("x", 1)).Send(t.Context(), b.db); !errors.Is(err, ledger.ErrTooMany) {
+		t.Error(err)
+	}
+	if got := b.value("select max(n) || ' ' || count(*) from core_llm_requests"); got != "64 64" {
+		t.Error(got)
+	}
+}
+
+func TestAnArmTakesSoManyRequestsAtOnce(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	few := arm("few", 1)
+	few.MaxConcurrent = 2
+	call := b.running()
+	first, _ := b.send(begin(call, 1, few))
+	lost := b.running()
+	b.send(begin(lost, 1, few))
+	if _, got := b.send(begin(call, 1, few, arm("y", 1))); got != "y, few busy" {
+		t.Error(got)
+	}
+	b.end(done(first.ID, 1))
+	if _, got := b.send(begin(call, 1, few)); got != "few" {
+		t.Error(got)
+	}
+	if _, got := b.send(begin(call, 1, few)); got != ", few busy" {
+		t.Error(got)
+	}
+	// A request whose worker was lost takes no place, also before it is closed.
+	b.run("select gem.release($1, 1, 'w')", lost)
+	if _, got := b.send(begin(call, 1, few)); got != "few" {
+		t.Error(got)
+	}
+	b.addsUp()
+}
+
+func TestTheLongestRestWins(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	call := b.running()
+	var ids []int64
+	for range 3 {
+		begun, _ := b.send(begin(call, 1, arm("x", 1)))
+		ids = append(ids, begun.ID)
+	}
+	limited := func(id int64, d time.Duration, why string) {
+		e := failed(id, llm.RateLimited)
+		e.RestFor, e.RestWhy = d, why
+		b.end(e)
+	}
+	limited(ids[0], 7*time.Second, "first")
+	limited(ids[1], 40*time.Second, "longest")
+	b.pass(time.Second)
+	limited(ids[2], 5*time.Second, "shorter")
+	begun, got := b.send(begin(call, 1, arm("x", 1), arm("y", 1)))
+	if want := "y, x resting longest"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	b.end(done(begun.ID, 1))
+	b.pass(38*time.Second + 500*time.Millisecond)
+	if begun, got = b.send(begin(call, 1, arm("x", 1))); got != ", x resting longest" || begun.Wait != 500*time.Millisecond {
+		t.Errorf("%s for %s", got, begun.Wait)
+	}
+	states, err := ledger.Arms(t.Context(), b.db, "y", "x", "unknown")
+	if err != nil || len(states) != 3 || states[1].RestsUntil.IsZero() || states[1].Why != "longest" || !states[0].RestsUntil.IsZero() || states[2].InputRatio != 1 {
+		t.Errorf("%+v, %v", states, err)
+	}
+	b.pass(500 * time.Millisecond)
+	if _, got = b.send(begin(call, 1, arm("x", 1))); got != "x" {
+		t.Errorf("after the rest: %s", got)
+	}
+	b.addsUp()
+}
+
+// After a rest that failures brought, one request of all workers goes; the rest is doubled if it fails.
+func TestOneRequestProbesAnArmThatFailed(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	call := b.running()
+	x := func() (ledger.Begun, string) {
+		t.Helper()
+		if b.value("select count(*) from core_llm_requests where call_id = $1", call) > "5" {
+			call = b.running()
+		}
+		return b.send(begin(call, 1, arm("x", 1)))
+	}
+	expect := func(want string) ledger.Begun {
+		t.Helper()
+		begun, got := x()
+		if got != want {
+			t.Fatalf("got %q, want %q", got, want)
+		}
+		return begun
+	}
+	const rests = ", x resting unavailable"
+	slow := expect("x") // which ends when the arm has rested
+	for range 2 {
+		b.end(failed(expect("x").ID, llm.Unavailable))
+	}
+	b.pass(61 * time.Second) // and those are forgotten
+	b.end(failed(expect("x").ID, llm.BadRequest))
+	for range 3 {
+		b.end(failed(expect("x").ID, llm.Unavailable))
+	}
+	if begun := expect(rests); begun.Wait != 30*time.Second {
+		t.Errorf("it rests for %s", begun.Wait)
+	}
+	for _, rest := range []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 5 * time.Minute, 5 * time.Minute} {
+		if begun := expect(rests); begun.Wait != rest {
+			t.Errorf("it rests for %s, and not for %s", begun.Wait, rest)
+		}
+		b.pass(rest)
+		probe := expect("x")
+		if begun := expect(rests); begun.Wait != time.Minute {
+			t.Errorf("while it is probed others wait for %s", begun.Wait)
+		}
+		b.end(failed(probe.ID, llm.Unavailable))
+	}
+	b.end(done(slow.ID, 1)) // which says nothing of what came after it
+	b.pass(5 * time.Minute)
+	probe := expect("x")
+	expect(rests)
+	e := failed(probe.ID, "")
+	e.Status = ledger.Cancelled
+	b.end(e) // says nothing
+	first := expect("x")
+	expect(rests)
+	b.pass(time.Minute)
+	second := expect("x") // since the first says nothing for so long
+	expect(rests)
+	b.end(failed(first.ID, llm.Unavailable))
+	expect(rests)
+	b.end(done(second.ID, 1))
+	for range 3 {
+		expect("x")
+	}
+	b.addsUp()
+}
+
+func TestOneOfManyAtOnceProbes(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	call := b.running()
+	for range 3 {
+		begun, _ := b.send(begin(call, 1, arm("x", 1)))
+		b.end(failed(begun.ID, llm.Unreachable))
+	}
+	b.pass(30 * time.Second)
+	for range 30 {
+		b.queue()
+	}
+	b.claim()
+	calls := b.calls()
+	var probes atomic.Int32
+	atOnce(t, b.url, 16, 30, func(db *pgxpool.Pool, i int) error {
+		begun, err := begin(calls[i], 1, arm("x", 1)).Send(context.Background(), db)
+		if begun.ID != 0 {
+			probes.Add(1)
+		}
+		return err
+	})
+	if probes.Load() != 1 {
+		t.Errorf("%d requests probed", probes.Load())
+	}
+	// Its worker is lost: the next may go when that is known.
+	b.run("select gem.release(r.call_id, 1, 'w') from core_llm_requests r where r.status = 'sent'")
+	b.claim()
+	holder := b.value("select call_id from core_llm_requests where status = 'sent'")
+	if _, got := b.send(begin(holder, 2, arm("x", 1))); got != "x" {
+		t.Errorf("after a lost probe: %s", got)
+	}
+	b.addsUp()
+}
+
+func TestFiguresOfAnArm(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	call := b.running()
+	for i, u := range []llm.Usage{{Input: 50, Output: 100, Known: true}, {Input: 150, Output: 300, Known: true}, {Input: 999, Output: 999}} {
+		begun, _ := b.send(begin(call, 1, arm("x", 1)))
+		e := done(begun.ID, 1)
+		e.Usage, e.Estimated = u, !u.Known
+		e.FirstContent, e.Took = time.Duration(100+100*min(i, 1))*time.Millisecond, time.Duration(1100+100*min(i, 1))*time.Millisecond
+		b.end(e)
+	}
+	states, err := ledger.Arms(t.Context(), b.db, "x")
+	if err != nil || len(states) != 1 {
+		t.Fatal(states, err)
+	}
+	s := states[0]
+	if s.Samples != 2 || s.MeanOutput != 200 || s.InputRatio != 1 || s.TokensPerSec != 160 || s.FirstContent != 151*time.Millisecond || s.Open != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestUsageByDayRouteAndArm(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for _, day := range []int{0, 1} {
+		b.run("update public.clock set at = timestamptz '2030-01-15 23:59:00Z' + $1 * interval '1 day'", day)
+		for _, a := range []string{"x", "y"} {
+			begun, _ := b.send(begin(b.running(), 1, arm(a, 5)))
+			e := done(begun.ID, 7)
+			if a == "y" && day == 1 {
+				e.Cost, e.Status = nil, ledger.Cut
+			}
+			b.end(e)
+		}
+	}
+	ask := func(f ledger.Filter) string {
+		t.Helper()
+		all, err := ledger.UsageByDay(t.Context(), b.db, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var said []string
+		for _, u := range all {
+			cost := "unknown"
+			if u.Cost != nil {
+				cost = u.Cost.String()
+			}
+			said = append(said, fmt.Sprint(u.Day, " ", u.Route, " ", u.Arm, " ", u.Requests, " ", cost, " ", u.Unknown, " ", u.Input))
+		}
+		return strings.Join(said, "; ")
+	}
+	from, to := time.Date(2030, 1, 15, 12, 0, 0, 0, time.UTC), time.Date(2030, 1, 16, 0, 0, 0, 0, time.UTC)
+	all := "2030-01-16 default x 1 0.000000007 0 90; 2030-01-16 default y 1 unknown 1 90; 2030-01-15 default x 1 0.000000007 0 90; 2030-01-15 default y 1 0.000000007 0 90"
+	if got := ask(ledger.Filter{From: from, To: to}); got != all {
+		t.Errorf("got  %s\nwant %s", got, all)
+	}
+	if got := ask(ledger.Filter{CreatedBy: new("ada"), From: to, To: to}); !strings.HasPrefix(all, got+"; 2030-01-15 default x") {
+		t.Errorf("of ada: %s", got)
+	}
+	if got := ask(ledger.Filter{CreatedBy: new("mallory"), From: from, To: to}); got != "" {
+		t.Errorf("of mallory: %s", got)
+	}
+}
+
+func TestOtherRoutesUnderARecordedVersionAreRefused(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for i, c := range []struct{ sha, wrong string }{{"a", ""}, {"a", ""}, {"b", "other routes are recorded under the version 1"}} {
+		err := ledger.RecordVersion(t.Context(), b.db, "1", strings.Repeat(c.sha, 64), []byte(`{"version": "1"}`))
+		if (err == nil) != (c.wrong == "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+}

@@ -1,0 +1,372 @@
+-- Requests to models: their ledger, what budgets have left, and which arms rest. Amounts are in units of 10⁻⁹ USD.
+--
+--   begin ──▶ sent ──▶ done | failed | cut | cancelled
+--               └────▶ lost     its attempt ended before it did
+--
+-- A request takes its reserve from each budget before it is sent. When it ends, its cost takes the place of the reserve; where that is not
+-- known, the reserve itself is spent. So a budget's spent is the sum of coalesce(cost, reserved) over the requests that ended, and its
+-- reserved the sum over those that are sent.
+--
+-- Rows are locked in one order, so that nothing waits in a circle: the call, its requests, rows of gem.llm_spend by their id, rows of
+-- gem.llm_arms by their name. A new row of these two is inserted before any of them is locked. The call comes first, since a frontend may
+-- have it locked for as long as it likes: who waits for that keeps no budget from others.
+
+-- Records the routes that a worker is about to run with, and returns what stands under their version: the same, or what another
+-- worker recorded there before.
+create or replace function gem.record_routes(p_version text, p_sha256 text, p_routes jsonb)
+returns table (sha256 text, routes jsonb) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  insert into public.core_llm_versions (version, sha256, routes, recorded_at) values (p_version, p_sha256, p_routes, gem.now())
+  on conflict do nothing;
+  return query select v.sha256, v.routes from public.core_llm_versions v where v.version = p_version;
+end
+$$;
+
+-- Begins a request: takes the reserve for the first of the arms that may serve, and writes its row. Without an id nothing may be sent:
+-- `skipped` says why each arm may not, {arm, why, until, reason}, `exceeded` which budgets have too little left, {budget, limit_usd,
+-- spent_usd, reserved_usd, resets_at} in units, and wait_ms when the first arm comes back that rests.
+--
+-- p_arms is a list of {arm, provider, model, max_concurrent, reserve, priced, estimated_input, budgets: [{name, subject, period, limit}]}.
+-- p_max_cost bounds what all requests of the call cost together. The attempt proves that it holds the call by its number: each claim has
+-- another one. What earlier attempts of the call left open is lost.
+create or replace function gem.llm_begin(p_call uuid, p_attempt integer, p_label text, p_route text, p_version text, p_max_cost bigint,
+  p_arms jsonb, out id bigint, out n integer, out arm text, out skipped jsonb, out exceeded jsonb, out wait_ms bigint)
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off -- by id, whatever the statistics say
+  set plan_cache_mode = force_generic_plan set jit = off as $$
+#variable_conflict use_column
+declare
+  moment    timestamptz;
+  call      record;
+  lost      bigint[] := '{}';
+  counts_in bigint[]; -- rows of gem.llm_spend
+  names     text[];   -- of arms
+  missing   boolean;  -- one of either has no row yet
+  so_far    numeric;  -- what the requests of the call cost, or may
+  this      record;   -- of p_arms
+  state     record;   -- of the arm
+  over      jsonb;    -- budgets that have too little for it
+  spends    bigint[]; -- its budgets
+  why       text;
+  until     timestamptz;
+  back      timestamptz;
+begin
+  skipped := '[]';
+  exceeded := '[]';
+  select c.tool_name, c.created_by, c.session_id into call from public.core_tool_calls c
+  where c.id = p_call and c.attempt = p_attempt and c.status = 'running' for no key update;
+  if not found then
+    raise exception using errcode = 'GM001', message = format('call %s is not held by attempt %s', p_call, p_attempt);
+  end if;
+  moment := gem.now(); -- after the wait for the row
+  if p_attempt > 1 then
+    lost := array(select r.id from public.core_llm_requests r
+      where r.call_id = p_call and r.status = 'sent' and r.attempt < p_attempt order by r.id for no key update);
+  end if;
+
+  for try in 1 .. 2 loop
+    select array_agg(s.id), array_agg(a.arm), bool_or(s.id is null and b.name is not null or m.arm is null) into counts_in, names, missing
+    from jsonb_to_recordset(p_arms) a (arm text, budgets jsonb)
+    left join gem.llm_arms m on m.arm = a.arm
+    left join jsonb_to_recordset(a.budgets) b (name text, subject text, period text) on true
+    left join gem.llm_spend s on s.budget = b.name and s.subject = coalesce(b.subject, '') and s.period = b.period
+      and s.starts = gem.llm_starts(b.period, moment);
+    exit when not missing;
+    insert into gem.llm_spend (budget, subject, period, starts)
+    select distinct b.name, coalesce(b.subject, ''), b.period, gem.llm_starts(b.period, moment)
+    from jsonb_to_recordset(p_arms) a (budgets jsonb), jsonb_to_recordset(a.budgets) b (name text, subject text, period text)
+    order by 1, 2, 3, 4 on conflict do nothing;
+    insert into gem.llm_arms (arm) select distinct a.arm from jsonb_to_recordset(p_arms) a (arm text) order by 1 on conflict do nothing;
+  end loop;
+  if cardinality(lost) > 0 then
+    select counts_in || array_agg(spend), names || array_agg(r.arm) into counts_in, names
+    from public.core_llm_requests r left join unnest(r.spends) spend on true where r.id = any (lost);
+  end if;
+  perform from gem.llm_spend s where s.id = any (counts_in) order by s.id for no key update;
+  perform from gem.llm_arms s where s.arm = any (names) order by s.arm for no key update;
+  if cardinality(lost) > 0 then
+    perform gem.llm_lose(lost, moment);
+  end if;
+
+  select coalesce(max(r.n), 0) + 1, coalesce(sum(coalesce(r.cost, r.reserved)), 0) into n, so_far
+  from public.core_llm_requests r where r.call_id = p_call;
+  if n > 64 then
+    raise exception using errcode = 'GM005', message = format('call %s has made 64 requests to models', p_call);
+  end if;
+
+  for this in
+    select a.* from jsonb_to_recordset(p_arms) a (arm text, provider text, model text, max_concurrent integer, reserve bigint, priced boolean,
+      estimated_input bigint, budgets jsonb)
+  loop
+    select * into state from gem.llm_arms s where s.arm = this.arm;
+    over := '[]';
+    spends := '{}';
+    until := null;
+    if state.rests_until > moment then
+      why := 'resting';
+      until := state.rests_until;
+    elsif state.backoff > 0 and state.probing_since > moment - interval '1 minute' then
+      why := 'resting';
+      until := state.probing_since + interval '1 minute';
+    elsif not this.priced and (p_max_cost is not null or jsonb_array_length(this.budgets) > 0) then
+      why := 'unpriced';
+    elsif so_far + this.reserve > p_max_cost then
+      why := 'max_cost';
+    elsif this.max_concurrent > 0 and state.open >= this.max_concurrent and gem.llm_under_way(this.arm) >= this.max_concurrent then
+      why := 'busy';
+    else
+      select coalesce(array_agg(s.id), '{}'), coalesce(jsonb_agg(jsonb_build_object('budget', s.budget, 'limit_usd', b."limit", 'spent_usd', s.spent,
+          'reserved_usd', s.reserved, 'resets_at', gem.llm_ends(s.period, s.starts))) filter (where s.spent + s.reserved + this.reserve > b."limit"), '[]')
+      into spends, over
+      from jsonb_to_recordset(this.budgets) b (name text, subject text, period text, "limit" bigint)
+      join gem.llm_spend s on s.budget = b.name and s.subject = coalesce(b.subject, '') and s.period = b.period
+        and s.starts = gem.llm_starts(b.period, moment);
+      if over = '[]' then
+        arm := this.arm;
+        exit;
+      end if;
+      why := 'budget';
+      exceeded := exceeded || coalesce((select jsonb_agg(o) from jsonb_array_elements(over) o where not exceeded @> jsonb_build_array(o)), '[]');
+    end if;
+    back := least(back, until);
+    skipped := skipped || jsonb_strip_nulls(jsonb_build_object('arm', this.arm, 'why', why, 'until', until,
+      'reason', case when why = 'resting' then state.why end));
+  end loop;
+  if arm is null then
+    n := null;
+    wait_ms := ceil(extract(epoch from back - moment) * 1000);
+    return;
+  end if;
+
+  update gem.llm_spend s set reserved = s.reserved + this.reserve, requests = s.requests + 1 where s.id = any (spends);
+  insert into public.core_llm_requests as r (call_id, attempt, n, label, tool_name, route, arm, provider, model, routes_version, created_by, session_id,
+    status, at, reserved, estimated_input, spends)
+  values (p_call, p_attempt, n, p_label, coalesce(call.tool_name, ''), p_route, this.arm, this.provider, this.model, p_version, call.created_by,
+    call.session_id, 'sent', moment, this.reserve, this.estimated_input, spends)
+  returning r.id into id;
+  update gem.llm_arms s set open = s.open + 1, probe = case when s.backoff > 0 then id else s.probe end,
+    probing_since = case when s.backoff > 0 then moment else s.probing_since end
+  where s.arm = this.arm;
+end
+$$;
+
+-- When the period began in which a time lies, in UTC, and when one ends that begins then.
+create or replace function gem.llm_starts(p_period text, p_at timestamptz) returns timestamptz language sql immutable as $$
+  select date_trunc(p_period, p_at at time zone 'UTC') at time zone 'UTC'
+$$;
+create or replace function gem.llm_ends(p_period text, p_starts timestamptz) returns timestamptz language sql immutable as $$
+  select (p_starts at time zone 'UTC' + ('1 ' || p_period)::interval) at time zone 'UTC'
+$$;
+
+-- How many requests an arm has whose attempts live. It is asked only where the count of open ones, which has those of lost workers too, says
+-- that the arm is full.
+create or replace function gem.llm_under_way(p_arm text) returns bigint language sql stable as $$
+  select count(*) from public.core_llm_requests r join public.core_tool_calls c on c.id = r.call_id
+  where r.arm = p_arm and r.status = 'sent' and c.status = 'running' and c.attempt = r.attempt
+$$;
+
+-- Ends a request: its first end counts, and the rest do nothing. Returns the status that it got, or null where it had ended. If its attempt
+-- no longer holds the call, that is `lost`: what the call cost, as its receipt says it, does not change behind its back.
+--
+-- p_rest_ms is how long the arm is to rest at least; a rest that ends later stays. p_failure: the provider failed, which counts. Three failures
+-- within a minute make the arm rest for 30 s, and then a request probes it: if that fails too, the rest is doubled, up to 5 min. A success
+-- clears all this, but not one that began before the arm rested.
+create or replace function gem.llm_end(p_id bigint, p_status text, p_kind text, p_http integer, p_request_id text, p_answered text,
+  p_input bigint, p_output bigint, p_cache_read bigint, p_cache_write bigint, p_reasoning bigint, p_source text, p_cost bigint,
+  p_provider_cost bigint, p_first_ms bigint, p_ms bigint, p_rest_ms bigint, p_rest_why text, p_failure boolean)
+returns text language plpgsql security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off -- by id, whatever the statistics say
+  set plan_cache_mode = force_generic_plan set jit = off as $$
+declare
+  moment timestamptz;
+  held   record;
+  req    record;
+  a      record; -- the arm
+  probed boolean;
+begin
+  select r.call_id into req from public.core_llm_requests r where r.id = p_id and r.status = 'sent';
+  if not found then
+    return null;
+  end if;
+  select c.attempt, c.status into held from public.core_tool_calls c where c.id = req.call_id for no key update;
+  select r.* into req from public.core_llm_requests r where r.id = p_id and r.status = 'sent' for no key update;
+  if not found then
+    return null;
+  end if;
+  perform from gem.llm_spend s where s.id = any (req.spends) order by s.id for no key update;
+  select s.* into a from gem.llm_arms s where s.arm = req.arm for no key update;
+  moment := gem.now();
+  if (held.attempt = req.attempt and held.status = 'running') is not true then
+    perform gem.llm_lose(array[p_id], moment);
+    return 'lost';
+  end if;
+
+  update public.core_llm_requests r
+  set status = p_status, ended_at = moment, cost = p_cost, provider_cost = p_provider_cost, input_tokens = p_input, output_tokens = p_output,
+      cache_read_tokens = p_cache_read, cache_write_tokens = p_cache_write, reasoning_tokens = p_reasoning, usage_source = p_source,
+      http_status = p_http, request_id = p_request_id, answered = p_answered, error_kind = p_kind, first_content_ms = p_first_ms, ms = p_ms
+  where r.id = p_id;
+  update gem.llm_spend s set reserved = s.reserved - req.reserved, spent = s.spent + coalesce(p_cost, req.reserved) where s.id = any (req.spends);
+
+  a.open := a.open - 1;
+  probed := coalesce(a.probe = p_id, false);
+  if probed then
+    a.probe := null;
+    a.probing_since := null;
+  end if;
+  if p_status = 'done' then
+    a.failed_at := '{}';
+    if probed or req.at > a.rested_at then
+      a.backoff := 0;
+      a.probe := null;
+      a.probing_since := null;
+    end if;
+    a.first_content_ms := coalesce(a.first_content_ms + 0.3 * (p_first_ms - a.first_content_ms), p_first_ms, a.first_content_ms);
+    if p_source = 'provider' then
+      a.samples := a.samples + 1;
+      a.output_tokens := coalesce(a.output_tokens, 0) + (p_output - coalesce(a.output_tokens, 0)) / a.samples;
+      if p_ms > p_first_ms and p_output > 0 then
+        a.tokens_per_s := coalesce(a.tokens_per_s + 0.3 * (p_output * 1000.0 / (p_ms - p_first_ms) - a.tokens_per_s), p_output * 1000.0 / (p_ms - p_first_ms));
+      end if;
+      if req.estimated_input > 0 and p_input > 0 then
+        a.input_ratio := coalesce(a.input_ratio, 1) + (p_input::double precision / req.estimated_input - coalesce(a.input_ratio, 1)) / a.samples;
+      end if;
+    end if;
+  elsif p_failure then
+    a.failed_at := array(select f from unnest(a.failed_at) f where f > moment - interval '1 minute') || moment;
+    if probed or a.backoff = 0 and cardinality(a.failed_at) >= 3 then
+      a.backoff := least(a.backoff + 1, 10);
+      a.rested_at := moment;
+      a.failed_at := '{}';
+      if (a.rests_until > moment + gem.llm_backoff(a.backoff)) is not true then
+        a.rests_until := moment + gem.llm_backoff(a.backoff);
+        a.why := p_kind;
+      end if;
+    elsif a.backoff > 0 then
+      a.failed_at := '{}'; -- of a request that began before the rest
+    end if;
+  end if;
+  if p_rest_ms > 0 and (a.rests_until > moment + p_rest_ms * interval '1 millisecond') is not true then
+    a.rests_until := moment + p_rest_ms * interval '1 millisecond';
+    a.why := p_rest_why;
+  end if;
+  update gem.llm_arms s
+  set open = a.open, rests_until = a.rests_until, why = a.why, failed_at = a.failed_at, backoff = a.backoff, rested_at = a.rested_at, probe = a.probe,
+      probing_since = a.probing_since, first_content_ms = a.first_content_ms, tokens_per_s = a.tokens_per_s, output_tokens = a.output_tokens,
+      input_ratio = a.input_ratio, samples = a.samples
+  where s.arm = a.arm;
+  return p_status;
+end
+$$;
+
+-- How long an arm rests after so many rests in a row.
+create or replace function gem.llm_backoff(p_rests integer) returns interval language sql immutable as $$
+  select least(interval '30 seconds' * power(2, p_rests - 1), interval '5 minutes')
+$$;
+
+-- What is known of arms, in the order of p_arms. rests_until is null where the arm does not rest.
+create or replace function gem.llm_arm_states(p_arms text[])
+returns table (arm text, rests_until timestamptz, why text, open integer, samples bigint, first_content_ms double precision,
+  tokens_per_s double precision, output_tokens double precision, input_ratio double precision)
+language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+  select one.arm, rest.until, case when rest.until is not null then a.why end, coalesce(a.open, 0), coalesce(a.samples, 0), a.first_content_ms,
+    a.tokens_per_s, a.output_tokens, a.input_ratio
+  from (select gem.now() as at) now, unnest(p_arms) with ordinality one (arm, place)
+  left join gem.llm_arms a on a.arm = one.arm
+  left join lateral (select greatest(case when a.rests_until > now.at then a.rests_until end,
+    case when a.backoff > 0 and a.probing_since > now.at - interval '1 minute' then a.probing_since + interval '1 minute' end) as until) rest on true
+  order by one.place
+$$;
+
+-- Closes requests that are `sent` as lost, whose reserves are spent then. The caller has locked them, and what they count in.
+create or replace function gem.llm_lose(p_ids bigint[], p_at timestamptz) returns void language sql as $$
+  with lost as (
+    update public.core_llm_requests r set status = 'lost', ended_at = p_at where r.id = any (p_ids) and r.status = 'sent'
+    returning r.id, r.arm, r.reserved, r.spends
+  ), spent as (
+    update gem.llm_spend s set reserved = s.reserved - sums.reserve, spent = s.spent + sums.reserve
+    from (select spend, sum(l.reserved) as reserve from lost l, unnest(l.spends) spend group by spend) sums where s.id = sums.spend
+  )
+  update gem.llm_arms s set open = s.open - sums.requests, probe = nullif(s.probe, sums.probe),
+    probing_since = case when s.probe = sums.probe then null else s.probing_since end
+  from (select l.arm, count(*) as requests, max(l.id) filter (where l.id = o.probe) as probe from lost l join gem.llm_arms o on o.arm = l.arm
+    group by l.arm) sums
+  where s.arm = sums.arm;
+$$;
+
+-- Locks requests that are `sent`, and what they count in, and closes them as lost. Those that others have locked stay.
+create or replace function gem.llm_lose_now(p_ids bigint[]) returns void language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  ids bigint[] := array(select r.id from public.core_llm_requests r where r.id = any (p_ids) and r.status = 'sent' order by r.id for no key update skip locked);
+begin
+  if cardinality(ids) = 0 then
+    return;
+  end if;
+  perform from gem.llm_spend s where s.id = any (array(select unnest(r.spends) from public.core_llm_requests r where r.id = any (ids)))
+  order by s.id for no key update;
+  perform from gem.llm_arms s where s.arm = any (array(select r.arm from public.core_llm_requests r where r.id = any (ids)))
+  order by s.arm for no key update;
+  perform gem.llm_lose(ids, gem.now());
+end
+$$;
+
+-- Closes as lost what was sent more than an hour ago by attempts that no longer hold their calls, a hundred requests of an arm at most:
+-- the next heartbeat takes the next.
+create or replace function gem.llm_sweep() returns void language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  before timestamptz := gem.now() - interval '1 hour';
+begin
+  perform gem.llm_lose_now(array(
+    select old.id from gem.llm_arms s, lateral (
+      select r.id from public.core_llm_requests r
+      where r.arm = s.arm and r.status = 'sent' and r.at < before
+        and not exists (select from public.core_tool_calls c where c.id = r.call_id and c.status = 'running' and c.attempt = r.attempt)
+      order by r.at limit 100) old
+    where s.open > 0));
+end
+$$;
+
+-- Closes what calls that are about to be pruned left open, and counts in gem.llm_spend what they cost: it stays there when their requests
+-- leave. The calls have ended, and are locked.
+create or replace function gem.llm_prune(p_calls uuid[]) returns void language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  ids bigint[] := array(select r.id from public.core_llm_requests r where r.call_id = any (p_calls) order by r.id for update);
+begin
+  if cardinality(ids) = 0 then
+    return;
+  end if;
+  perform from gem.llm_spend s where s.id = any (array(select unnest(r.spends) from public.core_llm_requests r where r.id = any (ids)))
+  order by s.id for no key update;
+  perform from gem.llm_arms s where s.arm = any (array(select r.arm from public.core_llm_requests r where r.id = any (ids) and r.status = 'sent'))
+  order by s.arm for no key update;
+  perform gem.llm_lose(ids, gem.now());
+  update gem.llm_spend s set pruned = s.pruned + sums.cost, pruned_requests = s.pruned_requests + sums.requests
+  from (select spend, sum(coalesce(r.cost, r.reserved)) as cost, count(*) as requests
+    from public.core_llm_requests r, unnest(r.spends) spend where r.id = any (ids) group by spend) sums
+  where s.id = sums.spend;
+end
+$$;
+
+-- Removes budgets' rows whose period ended a year ago and of whose requests none is left, p_limit at most, and returns how many. Only the owner
+-- may execute it; gem prune does.
+create or replace function gem.prune_llm_spend(p_limit integer) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  before  timestamptz := gem.now() - interval '366 days';
+  removed integer;
+begin
+  delete from gem.llm_spend s where s.id in (
+    select o.id from gem.llm_spend o
+    where gem.llm_ends(o.period, o.starts) < before and o.requests = o.pruned_requests order by o.id limit p_limit for update skip locked);
+  get diagnostics removed = row_count;
+  return removed;
+end
+$$;
+
+select gem.grant_to('gem_worker', 'select on public.core_llm_requests');
+select gem.open_to('gem_worker', 'public.core_llm_requests', 'gem_worker_reads', 'for select to %I using (true)');
+select gem.grant_to('gem_worker', 'execute on function gem.record_routes(text, text, jsonb),
+  gem.llm_begin(uuid, integer, text, text, text, bigint, jsonb),
+  gem.llm_arm_states(text[]),
+  gem.llm_end(bigint, text, text, integer, text, text, bigint, bigint, bigint, bigint, bigint, text, bigint, bigint, bigint, bigint, bigint, text, boolean)');
+revoke all on all functions in schema gem from public;
