@@ -5,11 +5,12 @@ import (
 	"github.com/gemworker/gem/handlers/comms"
 	"github.com/gemworker/gem/handlers/entity"
 	"github.com/gemworker/gem/handlers/leads"
+	"github.com/gemworker/gem/handlers/llm"
 	"github.com/gemworker/gem/handlers/os"
 	"github.com/gemworker/gem/handlers/web"
 )
 
 // Domains returns them for gem.Program, each made anew.
 func Domains() []any {
-	return []any{os.Domain(), leads.Domain(), entity.Domain(), comms.Domain(), web.Domain()}
+	return []any{os.Domain(), leads.Domain(), entity.Domain(), comms.Domain(), web.Domain(), llm.Domain()}
 }

@@ -1,0 +1,146 @@
+package llm
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/llm/models"
+	"github.com/gemworker/gem/internal/llm"
+	"github.com/gemworker/gem/internal/schema"
+)
+
+type chat struct {
+	ask
+	Tools      []llm.Tool     `json:"tools,omitempty"`
+	ToolChoice llm.ToolChoice `json:"tool_choice,omitempty"`
+	Stop       []string       `json:"stop,omitempty"`
+	Progress   bool           `json:"progress,omitempty"`
+}
+
+type chatted struct {
+	Text         string         `json:"text"`
+	Parts        []llm.Part     `json:"parts"`
+	ToolCalls    []proposed     `json:"tool_calls"`
+	StopReason   llm.Stop       `json:"stop_reason"`
+	ProviderStop string         `json:"provider_stop,omitempty"`
+	Model        string         `json:"model"`
+	Usage        models.Usage   `json:"usage"`
+	Routing      models.Routing `json:"routing"`
+}
+
+// proposed is a call of a tool that the model wants. Nobody makes it but whoever called.
+type proposed struct {
+	ID           string          `json:"id"`
+	Name         string          `json:"name"`
+	Arguments    json.RawMessage `json:"arguments"`
+	ArgumentsRaw string          `json:"arguments_raw,omitempty"` // what the model wrote, where that is no object
+	Faults       []schema.Fault  `json:"faults,omitempty"`        // against the tool's parameters
+}
+
+// Chat asks a model.
+func (l *LLM) Chat(ctx context.Context, call *handlers.Durable, in chat) (chatted, error) {
+	m, err := l.asked()
+	if err != nil {
+		return chatted{}, err
+	}
+	tools, err := compileTools(in.Tools)
+	if err != nil {
+		return chatted{}, err
+	}
+	q := in.question()
+	q.Tools, q.ToolChoice, q.Stop = in.Tools, in.ToolChoice, in.Stop
+	a, err := m.Ask(ctx, call, "main", q)
+	if err != nil {
+		return chatted{}, err
+	}
+	out := chatted{Text: textOf(&a), Parts: a.Parts, ToolCalls: []proposed{}, StopReason: a.Stop, ProviderStop: a.ProviderStop, Model: a.Model, Usage: a.Usage, Routing: a.Routing}
+	for _, p := range a.Parts {
+		if p.Type == llm.ToolCall {
+			out.ToolCalls = append(out.ToolCalls, tools.propose(p))
+		}
+	}
+	return out, nil
+}
+
+// tools are the schemas of the tools that were described, by name.
+type tools map[string]*schema.Schema
+
+func compileTools(described []llm.Tool) (tools, error) {
+	all := tools{}
+	for i, t := range described {
+		s, err := compile("the arguments", fmt.Sprintf("/tools/%d/parameters", i), t.Parameters)
+		if err != nil {
+			return nil, err
+		}
+		s.Object = true
+		if all[t.Name] != nil {
+			return nil, invalid(fmt.Sprintf("/tools/%d/name", i), fmt.Sprintf("there are two tools of the name %s", t.Name))
+		}
+		all[t.Name] = s
+	}
+	return all, nil
+}
+
+func (t tools) propose(p llm.Part) proposed {
+	c := proposed{ID: p.ID, Name: p.Name, Arguments: p.Arguments, ArgumentsRaw: p.RawArguments}
+	s, known := t[p.Name]
+	switch {
+	case !known:
+		c.Faults = []schema.Fault{{Keyword: "name", Message: "no tool of this name was described"}}
+	case p.RawArguments != "":
+		c.Faults = []schema.Fault{{Keyword: "json", Message: "the arguments are no JSON object"}}
+	default:
+		c.Faults, _ = s.Check(p.Arguments, true)
+	}
+	return c
+}
+
+// maxSchema is how many bytes a caller's schema may have, and maxLevels how many levels of objects and lists.
+const (
+	maxSchema = 32 << 10
+	maxLevels = 32
+)
+
+// compile compiles a schema of the caller's, which stands at a path of the input.
+func compile(noun, path string, raw json.RawMessage) (*schema.Schema, error) {
+	if len(raw) > maxSchema {
+		return nil, invalid(path, fmt.Sprintf("the schema has %d bytes and may have at most %d", len(raw), maxSchema))
+	}
+	doc, err := schema.Read("the schema", raw)
+	if err != nil {
+		return nil, invalid(path, err.Error())
+	}
+	if levels(doc.Value()) > maxLevels {
+		return nil, invalid(path, fmt.Sprintf("the schema has more than %d levels", maxLevels))
+	}
+	s, problems := schema.New(noun, doc.Value())
+	if len(problems) > 0 {
+		return nil, invalid(path+problems[0].Pointer, problems[0].Text)
+	}
+	return s, nil
+}
+
+// invalid is the failure of an input that its tool's schema cannot judge.
+func invalid(path, message string) error {
+	return &handlers.Failure{Code: "validation_error", Message: fmt.Sprintf("The input does not fit: %s: %s", path, message),
+		Details: []schema.Fault{{Path: path, Keyword: "schema", Message: message}}}
+}
+
+// levels is how deep a document is nested.
+func levels(v any) (deepest int) {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, inner := range v {
+			deepest = max(deepest, levels(inner))
+		}
+		return deepest + 1
+	case []any:
+		for _, inner := range v {
+			deepest = max(deepest, levels(inner))
+		}
+		return deepest + 1
+	}
+	return 0
+}

@@ -1,0 +1,108 @@
+// Package llm is the domain llm: tools that ask models of several providers. What may be asked stands in the routes file of the operator;
+// package models below asks, and package ledger keeps what it costs.
+package llm
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/llm/ledger"
+	"github.com/gemworker/gem/handlers/llm/models"
+	"github.com/gemworker/gem/internal/llm"
+	"github.com/gemworker/gem/internal/llm/routes"
+)
+
+// LLM has the tools of the domain.
+type LLM struct {
+	config config
+	models *models.Models // nil without a routes file
+}
+
+// Domain returns the domain llm. Without a routes file, its tools that ask answer not_configured.
+func Domain() handlers.Domain {
+	l := &LLM{}
+	return handlers.Domain{Tools: l, Config: &l.config, Open: l.open, Check: l.check}
+}
+
+// open reads the routes file, and makes a client for each provider that has its key.
+func (l *LLM) open(env handlers.Env) error {
+	r, _, err := routes.Find(l.config.Routes)
+	if r == nil || err != nil {
+		return err
+	}
+	proxy, err := l.config.proxy()
+	if err != nil {
+		return err
+	}
+	measured, err := models.NewTelemetry(env.Meter)
+	if err != nil {
+		return err
+	}
+	l.models = &models.Models{Routes: r, Providers: map[string]llm.Provider{}, DB: env.Pool, Telemetry: measured}
+	client := llm.NewHTTP(proxy)
+	for _, p := range r.Providers() {
+		key := ""
+		if p.KeyEnv != "" {
+			if key = l.config.key(p.KeyEnv).Reveal(); key == "" {
+				continue
+			}
+		}
+		l.models.Providers[p.Name] = dial(p, llm.Endpoint{BaseURL: p.BaseURL, Key: key, HTTP: client})
+	}
+	return nil
+}
+
+// check records the routes, and refuses others under a recorded version.
+func (l *LLM) check(ctx context.Context, db handlers.DB) error {
+	if l.models == nil {
+		return nil
+	}
+	r := l.models.Routes
+	if err := ledger.RecordVersion(ctx, db, r.Version, r.SHA256(), r.JSON()); err != nil {
+		return fmt.Errorf("the routes of models: %w", err)
+	}
+	return nil
+}
+
+// asked returns the models, or why there are none.
+func (l *LLM) asked() (*models.Models, error) {
+	if l.models == nil {
+		return nil, &handlers.NotConfigured{
+			Reason:      "There is no routes file, which says what models may be asked.",
+			RequiredEnv: []string{"LLM_ROUTES"},
+			NextSteps: []string{"Write llm.routes.json, and check it with `gem llm check`.",
+				"Put it into the worker's working directory, or set LLM_ROUTES to its path, restart the worker and make the call again."},
+		}
+	}
+	return l.models, nil
+}
+
+// ask is what chat and structured have in common.
+type ask struct {
+	Messages        []llm.Message     `json:"messages"`
+	System          string            `json:"system,omitempty"`
+	Route           string            `json:"route,omitempty"`
+	MaxOutputTokens int               `json:"max_output_tokens,omitempty"`
+	Temperature     *float64          `json:"temperature,omitempty"`
+	TopP            *float64          `json:"top_p,omitempty"`
+	Effort          llm.Effort        `json:"effort,omitempty"`
+	MaxCostUSD      *llm.Money        `json:"max_cost_usd,omitempty"`
+	Metadata        map[string]string `json:"metadata,omitempty"`
+}
+
+func (a *ask) question() models.Question {
+	q := models.Question{Route: a.Route, System: a.System, Messages: a.Messages, MaxOutputTokens: a.MaxOutputTokens, Temperature: a.Temperature, TopP: a.TopP,
+		Effort: a.Effort, MaxCost: a.MaxCostUSD}
+	if q.Route == "" {
+		q.Route = "default"
+	}
+	return q
+}
+
+// textOf joins the texts of an answer.
+func textOf(a *models.Answer) string { return (&llm.Answer{Parts: a.Parts}).Text() }
+
+// noUsageBefore is how far back llm.usage looks unless it is told.
+const noUsageBefore = 30 * 24 * time.Hour

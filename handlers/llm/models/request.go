@@ -1,0 +1,267 @@
+package models
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/llm/ledger"
+	"github.com/gemworker/gem/internal/llm"
+	"github.com/gemworker/gem/internal/llm/routes"
+)
+
+// ask asks one arm after the other until one answers, and settles with the answer in the transaction of its step.
+func (r *round) ask(ctx context.Context, tx handlers.Tx) (Answer, error) {
+	for len(r.routing.Tried) < mostArms && len(r.arms) > 0 {
+		begun, err := r.begin(ctx)
+		if err != nil {
+			return Answer{}, err
+		}
+		if begun.ID == 0 {
+			return Answer{}, r.noneServes(begun)
+		}
+		arm := r.take(begun.Arm)
+		asking, span := r.span(ctx, begun, arm)
+		got := r.send(asking, arm)
+		end := r.endOf(begun, arm, got)
+		span.end(&end, got.answer)
+		if got.err == nil {
+			return r.settle(ctx, tx, end, arm, got)
+		}
+		if err := r.settleFailed(ctx, end); err != nil {
+			return Answer{}, err
+		}
+		wrong, ok := errors.AsType[*llm.Error](got.err)
+		if !ok {
+			return Answer{}, got.err // the call was cancelled, or its time is over
+		}
+		r.routing.Tried = append(r.routing.Tried, Tried{Arm: arm.Arm.Name, Outcome: wrong.Kind, Status: wrong.Status, Message: wrong.Message})
+		r.failed = append(r.failed, &failed{wrong, got.content})
+		if !r.mayFailOver(r.failed[len(r.failed)-1], arm) {
+			break
+		}
+		span.failedOver()
+	}
+	return Answer{}, r.failure()
+}
+
+// begin reserves money for the first arm that may serve.
+func (r *round) begin(ctx context.Context) (ledger.Begun, error) {
+	b := ledger.Begin{CallID: r.call.ID, Attempt: r.call.Attempt, Label: r.label, Route: r.route.Name, RoutesVersion: r.Routes.Version, MaxCost: lower(r.q.MaxCost, r.route.MaxCost)}
+	for _, c := range r.arms {
+		b.Arms = append(b.Arms, ledger.Arm{Arm: c.Arm.Name, Provider: c.Provider.Name, Model: c.Model, MaxConcurrent: c.Arm.MaxConcurrent, Reserve: c.Reserve,
+			Priced: c.ReserveKnown, EstimatedInput: int64(routes.Estimate(r.q.size())), Budgets: r.budgets(c.Arm)})
+	}
+	begun, err := b.Send(ctx, r.DB)
+	if errors.Is(err, ledger.ErrTooMany) {
+		return begun, r.fail(ProviderUnavailable, fmt.Sprintf("The call has made %d requests to models, which is the most that one may make.", ledger.MaxRequests), nil)
+	}
+	for _, s := range begun.Skipped {
+		why := string(s.Why)
+		if s.Reason != "" {
+			why += ": " + s.Reason
+		}
+		r.routing.Skipped = append(r.routing.Skipped, Skipped{Arm: s.Arm, Why: why, Until: s.Until})
+	}
+	return begun, err
+}
+
+// budgets are those that count the requests of this call to an arm.
+func (r *round) budgets(arm *routes.Arm) (all []ledger.Budget) {
+	for _, b := range r.Routes.Budgets() {
+		subject := ""
+		switch b.Scope {
+		case routes.OfUser:
+			subject = r.call.CreatedBy
+		case routes.OfSession:
+			subject = r.call.SessionID
+		case routes.OfRoute:
+			subject = r.route.Name
+		case routes.OfArm:
+			subject = arm.Name
+		case routes.OfAll:
+		}
+		all = append(all, ledger.Budget{Name: b.Name, Subject: subject, Period: ledger.Period(b.Period), Limit: b.USD})
+	}
+	return all
+}
+
+// take takes an arm, and those that were skipped before it, from the list.
+func (r *round) take(name string) routes.Candidate {
+	for i, c := range r.arms {
+		if c.Arm.Name == name {
+			r.arms = r.arms[i+1:]
+			return c
+		}
+	}
+	panic("the ledger chose an arm that it was not given: " + name)
+}
+
+// came is what a request brought.
+type came struct {
+	answer       *llm.Answer
+	err          error
+	content      bool
+	firstContent time.Duration
+	took         time.Duration
+}
+
+var (
+	errLate    = &llm.Error{Kind: llm.Late, Message: "no content came in the time that the arm has for its first"}
+	errStalled = &llm.Error{Kind: llm.Stalled, Message: "no further content came in the time that the arm has"}
+)
+
+// settleTime is left of an attempt's time, so that its request is settled by the end.
+const settleTime = 3 * time.Second
+
+// send asks an arm, and reads its answer. It holds no connection to Postgres.
+func (r *round) send(ctx context.Context, c routes.Candidate) (got came) {
+	began := time.Now()
+	limited, stop := ctx, context.CancelFunc(func() {})
+	if deadline, ok := ctx.Deadline(); ok {
+		limited, stop = context.WithDeadlineCause(ctx, deadline.Add(-settleTime), context.DeadlineExceeded)
+	}
+	defer stop()
+	asked, cancel := context.WithCancelCause(limited)
+	defer cancel(nil)
+	var content atomic.Bool
+	clock := time.AfterFunc(c.Arm.FirstContent, func() {
+		if content.Load() {
+			cancel(errStalled)
+		} else {
+			cancel(errLate)
+		}
+	})
+	defer clock.Stop()
+	got.answer = &llm.Answer{}
+	stream, err := r.Providers[c.Provider.Name].Stream(asked, r.q.request(c.Arm))
+	if err == nil {
+		got.answer, err = llm.Collect(stream, func(e *llm.Event) {
+			if !e.IsContent() {
+				return
+			}
+			if !content.Swap(true) {
+				got.firstContent = time.Since(began)
+			}
+			clock.Reset(c.Arm.Idle)
+		})
+	}
+	got.took, got.content, got.err = time.Since(began), content.Load(), err
+	if err != nil && asked.Err() != nil {
+		got.err = context.Cause(asked)
+	}
+	for i, p := range got.answer.Parts {
+		if p.Type == llm.Thinking || p.Signature != "" {
+			got.answer.Parts[i].Arm = c.Arm.Name
+		}
+	}
+	return got
+}
+
+// endOf says what a request came to.
+func (r *round) endOf(begun ledger.Begun, c routes.Candidate, got came) ledger.End {
+	end := ledger.End{ID: begun.ID, Status: ledger.Done, RequestID: got.answer.RequestID, Model: got.answer.Model, Usage: got.answer.Usage,
+		FirstContent: got.firstContent, Took: got.took, HTTPStatus: 200}
+	wrong, ok := errors.AsType[*llm.Error](got.err)
+	switch {
+	case got.err == nil:
+	case !ok:
+		end.Status = ledger.Cancelled
+	case got.content:
+		end.Status = ledger.Cut
+	default:
+		end.Status = ledger.Failed
+	}
+	if ok {
+		end.Kind, end.HTTPStatus = wrong.Kind, wrong.Status
+		if end.RequestID == "" {
+			end.RequestID = wrong.RequestID
+		}
+		end.RestFor, end.RestWhy = rest(wrong)
+	}
+	if !end.Usage.Known {
+		end.Estimated = true
+		if end.Status != ledger.Failed {
+			end.Usage = llm.Usage{Input: int64(c.InputTokens), Output: int64(routes.Estimate(size(got.answer)))}
+		}
+	}
+	if cost, known := llm.Cost(c.Arm.Prices, end.Usage); known {
+		end.Cost = &cost
+	}
+	if end.Status == ledger.Failed && !end.Usage.Known && c.ReserveKnown {
+		end.Cost = new(llm.Money) // providers charge no request that they refuse
+	}
+	if cost, err := llm.ParseMoney(got.answer.Usage.CostUSD); err == nil {
+		end.ProviderCost = &cost
+	}
+	return end
+}
+
+func size(a *llm.Answer) (n int) {
+	for _, p := range a.Parts {
+		n += len(p.Text) + len(p.Arguments) + len(p.RawArguments) + len(p.Name)
+	}
+	return n
+}
+
+// settle ends the request of a whole answer in the transaction of its step.
+func (r *round) settle(ctx context.Context, tx handlers.Tx, end ledger.End, c routes.Candidate, got came) (Answer, error) {
+	if _, err := end.Settle(ctx, tx); err != nil {
+		return Answer{}, err
+	}
+	total, err := r.record(ctx, tx)
+	if err != nil {
+		return Answer{}, err
+	}
+	r.routing.Arm = c.Arm.Name
+	a := Answer{Parts: got.answer.Parts, Stop: got.answer.Stop, ProviderStop: got.answer.ProviderStop, Model: got.answer.Model, Routing: r.routing,
+		Usage: Usage{Usage: end.Usage, Source: "provider", Cost: end.Cost, Call: total}}
+	if end.Estimated {
+		a.Usage.Source = "estimated"
+	}
+	if a.Parts == nil {
+		a.Parts = []llm.Part{}
+	}
+	return a, nil
+}
+
+// settlePatience is how long a request that failed is settled; the handler has a second after the end of its context.
+const settlePatience = 800 * time.Millisecond
+
+// settleFailed ends a request that brought no answer, by itself. What cannot be settled now is lost later.
+func (r *round) settleFailed(ctx context.Context, end ledger.End) error {
+	settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), settlePatience)
+	defer cancel()
+	_, err := end.Settle(settling, r.DB)
+	if err == nil {
+		_, err = r.record(settling, r.DB)
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// record lists the requests for this answer, of all attempts, among the call's effects, and returns what all requests of the call come to.
+func (r *round) record(ctx context.Context, db handlers.DB) (ledger.Total, error) {
+	all, err := ledger.Requests(ctx, db, r.call.ID)
+	if err != nil {
+		return ledger.Total{}, err
+	}
+	for _, req := range all {
+		if req.Label == r.label && req.Status != ledger.Sent {
+			r.called(&req)
+		}
+	}
+	return ledger.Sum(all), nil
+}
+
+func lower(a, b *llm.Money) *llm.Money {
+	if a == nil || b != nil && *b < *a {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,121 @@
+package models
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/gemworker/gem/handlers/llm/ledger"
+	"github.com/gemworker/gem/internal/llm"
+	"github.com/gemworker/gem/internal/llm/routes"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Telemetry has the measurements of requests, by OpenTelemetry's conventions for generative AI where they have one. No span and no
+// measurement has a prompt, an answer or a key.
+type Telemetry struct {
+	tokens    metric.Int64Histogram
+	duration  metric.Float64Histogram
+	first     metric.Float64Histogram
+	cost      metric.Float64Counter
+	failovers metric.Int64Counter
+	resting   metric.Int64Gauge
+}
+
+// The buckets are those of the conventions.
+var (
+	tokenBuckets = metric.WithExplicitBucketBoundaries(1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
+	timeBuckets  = metric.WithExplicitBucketBoundaries(0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+)
+
+// NewTelemetry makes the instruments.
+func NewTelemetry(meter metric.Meter) (*Telemetry, error) {
+	t := &Telemetry{}
+	var errs [6]error
+	t.tokens, errs[0] = meter.Int64Histogram("gen_ai.client.token.usage", metric.WithUnit("{token}"), tokenBuckets, metric.WithDescription("Tokens of a request to a model."))
+	t.duration, errs[1] = meter.Float64Histogram("gen_ai.client.operation.duration", metric.WithUnit("s"), timeBuckets, metric.WithDescription("Duration of a request to a model."))
+	t.first, errs[2] = meter.Float64Histogram("gen_ai.client.operation.time_to_first_chunk", metric.WithUnit("s"), timeBuckets, metric.WithDescription("How long the first content of an answer took."))
+	t.cost, errs[3] = meter.Float64Counter("gem.llm.cost", metric.WithUnit("{USD}"), metric.WithDescription("What requests to models cost, by the prices of the routes file."))
+	t.failovers, errs[4] = meter.Int64Counter("gem.llm.failover", metric.WithUnit("{request}"), metric.WithDescription("Requests after which another arm was asked."))
+	t.resting, errs[5] = meter.Int64Gauge("gem.llm.arm.resting", metric.WithUnit("{arm}"), metric.WithDescription("1 while an arm rests, as this worker last saw it."))
+	return t, errors.Join(errs[:]...)
+}
+
+// other stands for models that the routes file does not name.
+const other = "_OTHER"
+
+// request is the span of one request, and what is measured at its end.
+type request struct {
+	*Telemetry
+	ctx    context.Context
+	span   trace.Span
+	labels []attribute.KeyValue
+	arm    attribute.KeyValue
+	model  string
+}
+
+func (r *round) span(ctx context.Context, begun ledger.Begun, c routes.Candidate) (context.Context, *request) {
+	s := &request{Telemetry: r.Telemetry, arm: attribute.String("gem.llm.arm", c.Arm.Name), model: c.Model}
+	s.labels = []attribute.KeyValue{attribute.String("gen_ai.operation.name", "chat"), attribute.String("gen_ai.provider.name", c.Provider.Label), attribute.String("gen_ai.request.model", c.Model)}
+	if u, err := url.Parse(c.Provider.BaseURL); err == nil {
+		s.labels = append(s.labels, attribute.String("server.address", u.Hostname()))
+	}
+	s.ctx, s.span = trace.SpanFromContext(ctx).TracerProvider().Tracer("github.com/gemworker/gem").Start(ctx, "chat "+c.Model, trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(s.labels...), trace.WithAttributes(s.arm, attribute.String("gem.llm.route", r.route.Name), attribute.Int("gem.llm.request", begun.N),
+			attribute.Bool("gen_ai.request.stream", true), attribute.Int("gen_ai.request.max_tokens", r.q.MaxOutputTokens)))
+	for _, skipped := range begun.Skipped {
+		if skipped.Why == ledger.Rests {
+			s.resting.Record(ctx, 1, metric.WithAttributes(attribute.String("gem.llm.arm", skipped.Arm)))
+		}
+	}
+	s.resting.Record(ctx, 0, metric.WithAttributes(s.arm))
+	return s.ctx, s
+}
+
+// end ends the span with what the request came to.
+func (s *request) end(e *ledger.End, answer *llm.Answer) {
+	defer s.span.End()
+	answered := e.Model
+	if answered != s.model {
+		answered = other
+	}
+	labels := append(slices.Clone(s.labels), attribute.String("gen_ai.response.model", answered))
+	s.span.SetAttributes(attribute.String("gen_ai.response.model", e.Model), attribute.String("gen_ai.response.id", e.RequestID),
+		attribute.Int64("gen_ai.usage.input_tokens", e.Usage.Input), attribute.Int64("gen_ai.usage.output_tokens", e.Usage.Output),
+		attribute.Int64("gen_ai.usage.cache_read.input_tokens", e.Usage.CacheRead), attribute.Int64("gen_ai.usage.cache_creation.input_tokens", e.Usage.CacheWrite),
+		attribute.Int64("gen_ai.usage.reasoning.output_tokens", e.Usage.Reasoning))
+	if answer.ProviderStop != "" {
+		s.span.SetAttributes(attribute.StringSlice("gen_ai.response.finish_reasons", []string{answer.ProviderStop}))
+	}
+	if e.FirstContent > 0 {
+		s.span.SetAttributes(attribute.Float64("gen_ai.response.time_to_first_chunk", e.FirstContent.Seconds()))
+		s.first.Record(s.ctx, e.FirstContent.Seconds(), metric.WithAttributes(labels...))
+	}
+	for kind, n := range map[string]int64{"input": e.Usage.Input, "output": e.Usage.Output} {
+		if !e.Estimated {
+			s.tokens.Record(s.ctx, n, metric.WithAttributes(append(labels, attribute.String("gen_ai.token.type", kind))...))
+		}
+	}
+	if e.Status != ledger.Done {
+		what := string(e.Status)
+		if e.Kind != "" {
+			what = string(e.Kind)
+		}
+		failed := attribute.String("error.type", what)
+		s.span.SetStatus(codes.Error, what)
+		s.span.SetAttributes(failed)
+		labels = append(labels, failed)
+	}
+	s.duration.Record(s.ctx, e.Took.Round(time.Microsecond).Seconds(), metric.WithAttributes(labels...))
+	if e.Cost != nil {
+		s.cost.Add(s.ctx, float64(*e.Cost)/float64(llm.USD), metric.WithAttributes(s.arm))
+	}
+}
+
+// failedOver counts that another arm is asked in this one's place.
+func (s *request) failedOver() { s.failovers.Add(s.ctx, 1, metric.WithAttributes(s.arm)) }

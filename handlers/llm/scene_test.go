@@ -1,0 +1,203 @@
+package llm_test
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/gemworker/gem"
+	"github.com/gemworker/gem/handlers/handlertest"
+	gemllm "github.com/gemworker/gem/handlers/llm"
+	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/worker"
+)
+
+// object is a JSON object.
+type object = map[string]any
+
+// scene is a routes file over one fake server: each arm has a provider of its own, below a path of the arm's name, which is also the name of
+// its queue: "/a".
+type scene struct {
+	server    *llmtest.Server
+	providers object
+	arms      object
+	routes    object
+	budgets   []any
+	keys      map[string]string
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	return &scene{server: llmtest.Start(t, llmtest.Options{}), providers: object{}, arms: object{}, routes: object{}, keys: map[string]string{}}
+}
+
+// arm adds an arm with a price of 1 USD for 10⁶ tokens in, and 2 out; more overrides its fields.
+func (s *scene) arm(name string, d llmtest.Dialect, more object) *scene {
+	s.providers[name] = object{"dialect": d, "base_url": s.server.BaseURL(d, "/"+name), "local": true}
+	fields := object{"provider": name, "model": "model-" + name, "context": 100_000, "max_output": 10_000, "capabilities": []string{"tools", "thinking", "structured"},
+		"usd_per_mtok": []any{object{"input": "1", "output": "2"}}}
+	maps.Copy(fields, more)
+	s.arms[name] = fields
+	return s
+}
+
+// route adds a route over arms.
+func (s *scene) route(name string, arms ...string) *scene {
+	s.routes[name] = object{"arms": arms}
+	return s
+}
+
+// key lets the provider of an arm need a key, which is set unless it is empty.
+func (s *scene) key(arm, variable, key string) *scene {
+	s.providers[arm].(object)["key_env"] = variable
+	s.keys[variable] = key
+	return s
+}
+
+func (s *scene) budget(name, scope, usd string) *scene {
+	s.budgets = append(s.budgets, object{"name": name, "scope": scope, "period": "month", "usd": usd})
+	return s
+}
+
+func (s *scene) file(t *testing.T) string {
+	t.Helper()
+	file := object{"version": "1", "providers": s.providers, "arms": s.arms, "routes": s.routes}
+	if s.budgets != nil {
+		file["budgets"] = s.budgets
+	}
+	encoded, err := json.Marshal(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(encoded)
+}
+
+// start starts a worker with the routes.
+func (s *scene) start(t *testing.T, change ...func(*handlertest.Options)) *handlertest.Env {
+	t.Helper()
+	environment := maps.Clone(s.keys)
+	if s.routes != nil {
+		environment["LLM_ROUTES"] = s.file(t)
+	}
+	o := handlertest.Options{Registry: gem.BuiltInRegistry, Domains: []any{gemllm.Domain()}, Environment: environment,
+		Worker: func(o *worker.Options) { o.Concurrency = 8 }}
+	for _, c := range change {
+		c(&o)
+	}
+	return handlertest.Start(t, o)
+}
+
+// asks is a call of llm.chat with one message; more adds to its input.
+func asks(text string, more ...object) handlertest.Call {
+	return tool("llm.chat", slices.Concat([]object{{"messages": []any{object{"role": "user", "content": text}}}}, more)...)
+}
+
+func tool(name string, parts ...object) handlertest.Call {
+	input := object{}
+	for _, p := range parts {
+		maps.Copy(input, p)
+	}
+	encoded, _ := json.Marshal(input)
+	return handlertest.Call{Tool: name, Input: string(encoded)}
+}
+
+// said is what the tests look at in a result.
+type said struct {
+	Text      string
+	ToolCalls []struct {
+		ID, Name  string
+		Arguments json.RawMessage
+		Raw       string `json:"arguments_raw"`
+		Faults    []any
+	} `json:"tool_calls"`
+	Parts []json.RawMessage
+	Stop  string `json:"stop_reason"`
+	Model string
+	Usage struct {
+		Input     int64   `json:"input_tokens"`
+		Output    int64   `json:"output_tokens"`
+		Source    string  `json:"source"`
+		Cost      *string `json:"cost_usd"`
+		Reasoning int64   `json:"reasoning_tokens"`
+		Call      struct {
+			Requests int
+			Cost     *string `json:"cost_usd"`
+			Unknown  int     `json:"unknown_requests"`
+		}
+	}
+	Routing struct {
+		Route, Arm string
+		Version    string `json:"routes_version"`
+		Tried      []struct {
+			Arm, Outcome string
+			Status       int
+		}
+		Skipped []struct{ Arm, Why string }
+	}
+	Output     json.RawMessage
+	Repairs    int
+	Winner     int
+	Tie        bool
+	Judge      *struct{ Reason string }
+	Candidates []struct {
+		Member int
+		Text   string
+		Output json.RawMessage
+		Error  *struct {
+			Code string `json:"error_code"`
+		}
+	}
+}
+
+// succeeded returns the result of a receipt.
+func succeeded(t *testing.T, r *receipts.Receipt) said {
+	t.Helper()
+	if r.Status != receipts.Succeeded {
+		t.Fatalf("%s: %s", r.Status, r.Result)
+	}
+	var s said
+	if err := json.Unmarshal(r.Result, &s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// failedWith checks a failure's code, and returns its details.
+func failedWith(t *testing.T, r *receipts.Receipt, code string) said {
+	t.Helper()
+	e, ok := r.Error()
+	if !ok || string(e.Code) != code {
+		t.Fatalf("not %s: %s %s", code, r.Status, r.Result)
+	}
+	var s said
+	if e.Details != nil {
+		if err := json.Unmarshal(e.Details, &s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// requested is an entry of external_calls.
+type requested struct {
+	Service string
+	Status  int `json:"status_code"`
+	LLM     struct {
+		Request int
+		Arm     string
+		Outcome string
+	}
+}
+
+func external(t *testing.T, r *receipts.Receipt) []requested {
+	t.Helper()
+	var effects struct {
+		External []requested `json:"external_calls"`
+	}
+	if err := json.Unmarshal(r.Effects, &effects); err != nil {
+		t.Fatal(err)
+	}
+	return effects.External
+}

@@ -1,0 +1,141 @@
+package llm
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/llm/models"
+	"github.com/gemworker/gem/internal/llm"
+	"github.com/gemworker/gem/internal/schema"
+)
+
+type structured struct {
+	ask
+	Schema     json.RawMessage `json:"schema"`
+	Name       string          `json:"name,omitempty"`
+	MaxRepairs *int            `json:"max_repairs,omitempty"`
+}
+
+type fitting struct {
+	Output  json.RawMessage `json:"output"`
+	Repairs int             `json:"repairs"`
+	Model   string          `json:"model"`
+	Usage   models.Usage    `json:"usage"`
+	Routing models.Routing  `json:"routing"`
+}
+
+// Structured asks a model for an output that fits a schema. What does not fit is shown to the same model, with what is wrong.
+func (l *LLM) Structured(ctx context.Context, call *handlers.Durable, in structured) (fitting, error) {
+	m, err := l.asked()
+	if err != nil {
+		return fitting{}, err
+	}
+	s, err := compile("the output", "/schema", in.Schema)
+	if err != nil {
+		return fitting{}, err
+	}
+	q := in.question()
+	q.Schema, q.SchemaName = in.Schema, in.Name
+	if q.SchemaName == "" {
+		q.SchemaName = "output"
+	}
+	repairs := 1
+	if in.MaxRepairs != nil {
+		repairs = *in.MaxRepairs
+	}
+	for n := 0; ; n++ {
+		step := "main"
+		if n > 0 {
+			step = fmt.Sprintf("repair %d", n)
+		}
+		a, err := m.Ask(ctx, call, step, q)
+		if err != nil {
+			return fitting{}, err
+		}
+		output, faults, err := read(&a, s)
+		if err != nil {
+			return fitting{}, err
+		}
+		if faults == nil {
+			return fitting{Output: output, Repairs: n, Model: a.Model, Usage: a.Usage, Routing: a.Routing}, nil
+		}
+		if n == repairs {
+			return fitting{}, unusable("output_schema_mismatch", "The model's output does not fit the schema: "+faults[0].Message, &a, faults)
+		}
+		q.Arm = a.Routing.Arm
+		q.Messages = append(q.Messages[:len(q.Messages):len(q.Messages)],
+			llm.Message{Role: llm.Assistant, Content: llm.Content{{Type: llm.Text, Text: orNothing(textOf(&a))}}},
+			llm.Message{Role: llm.User, Content: llm.Content{{Type: llm.Text, Text: complaint(faults)}}})
+	}
+}
+
+// read takes the output out of an answer: all of it, or what stands in one code fence.
+func read(a *models.Answer, s *schema.Schema) (json.RawMessage, []schema.Fault, error) {
+	switch a.Stop {
+	case llm.Refusal:
+		return nil, nil, unusable("refused", "The model refused to answer.", a, nil)
+	case llm.MaxTokens:
+		return nil, nil, unusable("output_truncated", "The output was cut off: it needs more than max_output_tokens.", a, nil)
+	case llm.EndTurn, llm.ToolUse, llm.StopSequence:
+	}
+	text := strings.TrimSpace(textOf(a))
+	if inner, fenced := unfence(text); fenced {
+		text = inner
+	}
+	if faults, _ := s.Check([]byte(text), true); len(faults) > 0 {
+		return nil, faults, nil
+	}
+	return json.RawMessage(text), nil, nil
+}
+
+// unfence returns what stands in the one code fence of a text.
+func unfence(text string) (string, bool) {
+	before, rest, found := strings.Cut(text, "```")
+	inner, after, closed := strings.Cut(rest, "```")
+	if !found || !closed || strings.Contains(after, "```") || strings.HasPrefix(strings.TrimSpace(before), "{") {
+		return "", false
+	}
+	if line, body, ok := strings.Cut(inner, "\n"); ok && !strings.ContainsAny(line, "{[\"") {
+		inner = body
+	}
+	return strings.TrimSpace(inner), true
+}
+
+// mostComplaints is how many faults a model is shown.
+const mostComplaints = 20
+
+func complaint(faults []schema.Fault) string {
+	var b strings.Builder
+	b.WriteString("That does not fit the JSON Schema:\n")
+	for _, f := range faults[:min(len(faults), mostComplaints)] {
+		path := f.Path
+		if path == "" {
+			path = "the document"
+		}
+		fmt.Fprintf(&b, "- %s: %s\n", path, f.Message)
+	}
+	b.WriteString("Answer again with the whole JSON document, mended, and nothing else.")
+	return b.String()
+}
+
+func orNothing(text string) string {
+	if strings.TrimSpace(text) == "" { // no provider takes an empty message
+		return "(nothing)"
+	}
+	return text
+}
+
+// maxShown is how much of an answer a failure shows.
+const maxShown = 4000
+
+// unusable is the failure of an answer that came, and cannot be used.
+func unusable(code, message string, a *models.Answer, faults []schema.Fault) error {
+	details := map[string]any{"usage": a.Usage, "routing": a.Routing, "text": schema.Cut(textOf(a), maxShown)}
+	if faults != nil {
+		details["faults"] = faults
+	}
+	return &handlers.Failure{Code: code, Message: message, Details: details}
+}
