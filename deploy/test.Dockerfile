@@ -1,5 +1,5 @@
 # Everything that the tests need, for the profile "test" of docker-compose.yml: Postgres and PgBouncer, which some tests start
-# themselves, Docker Compose, which checks its file, and PostgREST and supabase-js with Node.js.
+# themselves, Docker Compose, which checks its file, and PostgREST, supabase-js and aimock with Node.js.
 ARG BUILD_IMAGE=golang:1.26-bookworm
 ARG NODE_IMAGE=node:22-bookworm-slim
 
@@ -18,6 +18,8 @@ COPY go.mod go.sum ./
 RUN go mod download
 COPY internal/supabase/package.json internal/supabase/package-lock.json internal/supabase/.npmrc internal/supabase/
 RUN npm ci --prefix internal/supabase
+COPY internal/llm/aimock/package.json internal/llm/aimock/package-lock.json internal/llm/aimock/.npmrc internal/llm/aimock/
+RUN npm ci --prefix internal/llm/aimock
 COPY . .
 # Nothing of that may be missing: a test that would be skipped fails.
 ENV GEM_TEST_REQUIRE=1
