@@ -1,6 +1,7 @@
 package llm_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -390,5 +391,19 @@ func TestAnArmWhoseKeyIsWrongRests(t *testing.T) {
 	failedWith(t, env.Run(asks("hello")), "provider_auth")
 	if n := len(s.server.Requests()); n != 1 {
 		t.Errorf("%d requests", n)
+	}
+}
+
+func TestAnAnswerThatTakesLongerThanItsToolMayIsATimeoutThatIsSettled(t *testing.T) {
+	t.Parallel()
+	s := newScene(t).arm("a", llmtest.OpenAI, nil).route("default", "a")
+	s.server.Always("/a", llmtest.Say("an answer that does not go on").With(llmtest.After(2, llmtest.Stalled)))
+	env := s.start(t, func(o *handlertest.Options) {
+		o.Registry = bytes.ReplaceAll(o.Registry, []byte(`"timeout_ms": 600000`), []byte(`"timeout_ms": 4000`))
+	})
+	r := env.Run(asks("hello"))
+	failedWith(t, r, "timeout")
+	if calls := external(t, r); r.Attempt != 1 || len(calls) != 1 || calls[0].LLM.Outcome != "cancelled" {
+		t.Errorf("attempt %d: %s", r.Attempt, r.Effects)
 	}
 }

@@ -36,7 +36,7 @@ func (r *round) ask(ctx context.Context, tx handlers.Tx) (Answer, error) {
 		}
 		wrong, ok := errors.AsType[*llm.Error](got.err)
 		if !ok {
-			return Answer{}, got.err // the call was cancelled, or its time is over
+			return Answer{}, r.interrupted(ctx, got.err)
 		}
 		r.routing.Tried = append(r.routing.Tried, Tried{Arm: arm.Arm.Name, Outcome: wrong.Kind, Status: wrong.Status, Message: wrong.Message})
 		r.failed = append(r.failed, &failed{wrong, got.content})
@@ -46,6 +46,14 @@ func (r *round) ask(ctx context.Context, tx handlers.Tx) (Answer, error) {
 		span.failedOver()
 	}
 	return Answer{}, r.failure()
+}
+
+// interrupted is the error of a round that was ended from outside: the call was cancelled or lost, the worker stops, or its time is over.
+func (r *round) interrupted(ctx context.Context, err error) error {
+	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) { // only what is left to settle is left
+		return r.fail("timeout", "No model of the route "+r.route.Name+" answered in the time that the tool has.", nil)
+	}
+	return err
 }
 
 // begin reserves money for the first arm that may serve.
