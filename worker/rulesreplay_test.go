@@ -75,6 +75,7 @@ func busy(t *testing.T, env *handlertest.Env) {
 	env.Pass(25 * time.Hour)
 	env.Await(late)
 	env.Run(write("eve", "e", "after the rest", ""))
+	env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "x", Key: "late"}), CreatedBy: "bob"}) // its turn is at once
 	open := env.Insert(write("zoe", "z", "dear", ""))
 	questionOf(t, env, open)
 }
@@ -122,7 +123,9 @@ func TestADecisionThatWasForgedComesOutOtherwise(t *testing.T) {
 		"a warning that is gone": {`update core_tool_receipts set effects = effects - 'rules' where status = 'succeeded' and tool_name = 'lab.send'
 			and effects #>> '{rules,verdicts,0,rule}' = 'loud'`, "loud"},
 		"a call that was stopped": {`update core_tool_receipts set status = 'succeeded', result = '{"text": "x"}', effects = effects - 'rules' where call_id = ` + stopped, "counted in few/"},
-		"a turn": {`update gem.rule_runs set at = at + interval '1 hour' where counter like 'pace/%' and n = (select max(n) from gem.rule_runs where counter like 'pace/%')`,
+		"a turn": {`update gem.rule_runs set at = at + interval '1 hour' where (counter, n) = (select r.counter, r.n from gem.rule_runs r
+			where r.counter like 'pace/%' and exists (select from core_tool_events e where e.call_id = r.call_id and e.event = 'delayed') order by r.n desc limit 1)`, "pace"},
+		"the turn of a call that did not wait": {`update gem.rule_runs set at = at + interval '1 hour' where counter like 'pace/%' and n = (select max(n) from gem.rule_runs where counter like 'pace/%')`,
 			"pace"},
 		"a place that is gone": {`delete from gem.rule_runs where counter like 'budget/%' and n = (select max(n) from gem.rule_runs where counter like 'budget/%')`, "budget/sum"},
 		"who approved":         {`update core_tool_receipts set effects = jsonb_set(effects, '{rules,approvals,0,by}', '"ada"') where effects #> '{rules,approvals}' is not null`, "approved for dear by ada"},

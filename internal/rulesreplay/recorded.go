@@ -154,8 +154,16 @@ func names(j rules.Judgement, a rules.Answer, action rules.Action) (all []string
 func (r *recomputed) counted() {
 	at := map[time.Time]string{} // the version by which it was counted
 	for counter, i := range r.places[r.ID] {
-		if row := r.runs[counter][i]; !row.turn {
-			at[row.At] = row.version
+		rows := r.runs[counter]
+		row := rows[i]
+		if row.turn {
+			continue
+		}
+		at[row.At] = row.version
+		ahead := i > 0 && !row.At.After(rows[i-1].At) // where the clock went back
+		if r.Receipt != nil && row.At.After(r.Receipt.CreatedAt) && !ahead {
+			p, _ := r.by("", row.version)
+			r.differ(p, row.At, "counted in "+counter+" at "+moment(row.At), "its end came at "+moment(r.Receipt.CreatedAt)+", before that")
 		}
 	}
 	for _, now := range slices.SortedFunc(maps.Keys(at), time.Time.Compare) {
