@@ -42,7 +42,7 @@ type Domain struct {
 	Grants []string
 }
 
-// Env is what a process shares with its domains. All fields are set.
+// Env is what a process shares with its domains. All fields are set but Isolated.
 type Env struct {
 	// Pool holds the connections of running calls. It serves tools with effects outside, which have no Tx.
 	Pool      *pgxpool.Pool
@@ -52,6 +52,8 @@ type Env struct {
 	Meter metric.Meter
 	// Tables names the tables of all domains of the program, as their Grants name them.
 	Tables []string
+	// Isolated: nothing outside may be reached, and no file of the working directory be read, as in gem demo. Config has no values then.
+	Isolated bool
 }
 
 // Domains returns what a program lists, plain values and [Domain]s, as Domains.

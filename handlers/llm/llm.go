@@ -12,6 +12,7 @@ import (
 	"github.com/gemworker/gem/handlers/llm/models"
 	"github.com/gemworker/gem/internal/llm"
 	"github.com/gemworker/gem/internal/llm/routes"
+	"go.uber.org/zap"
 )
 
 // LLM has the tools of the domain.
@@ -28,9 +29,16 @@ func Domain() handlers.Domain {
 
 // open reads the routes file, and makes a client for each provider that has its key.
 func (l *LLM) open(env handlers.Env) error {
-	r, _, err := routes.Find(l.config.Routes)
-	if r == nil || err != nil {
+	if env.Isolated {
+		return nil
+	}
+	r, from, err := routes.Find(l.config.Routes)
+	if err != nil {
 		return err
+	}
+	if r == nil {
+		env.Log.Info("no routes of models")
+		return nil
 	}
 	proxy, err := l.config.proxy()
 	if err != nil {
@@ -42,15 +50,19 @@ func (l *LLM) open(env handlers.Env) error {
 	}
 	l.models = &models.Models{Routes: r, Providers: map[string]llm.Provider{}, DB: env.Pool, Telemetry: measured}
 	client := llm.NewHTTP(proxy)
+	missing := []string{}
 	for _, p := range r.Providers() {
 		key := ""
 		if p.KeyEnv != "" {
 			if key = l.config.key(p.KeyEnv).Reveal(); key == "" {
+				missing = append(missing, p.KeyEnv)
 				continue
 			}
 		}
 		l.models.Providers[p.Name] = dial(p, llm.Endpoint{BaseURL: p.BaseURL, Key: key, HTTP: client})
 	}
+	env.Log.Info("routes of models loaded", zap.String("from", from), zap.String("version", r.Version), zap.Int("routes", len(r.Routes())),
+		zap.Strings("missing_keys", missing), zap.String("sha256", r.SHA256()))
 	return nil
 }
 

@@ -26,7 +26,7 @@ type setup struct {
 	console  io.Writer     // where OpenTelemetry's exporter `console` writes
 	patience time.Duration // with a database that cannot be reached
 	// isolated takes nothing from the environment but the database: the registry is the program's own, the domains have no
-	// configuration, so that no tool reaches anything outside, and nothing is traced or measured.
+	// configuration and read no files, so that no tool reaches anything outside, and nothing is traced or measured.
 	isolated bool
 
 	registry  *registry.Registry // filled in by prepare, like the three below
@@ -118,7 +118,7 @@ func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
 	if !mode.KeepsSession() {
 		s.lookAtIsolation(ctx, s.pools[0])
 	}
-	if err := handlers.Open(handlers.Env{Pool: s.pools[1], Log: s.log, Meter: s.telemetry.Meter()}, s.program.domains()...); err != nil {
+	if err := handlers.Open(handlers.Env{Pool: s.pools[1], Log: s.log, Meter: s.telemetry.Meter(), Isolated: s.isolated}, s.program.domains()...); err != nil {
 		return nil, err
 	}
 	return s.newWorker()

@@ -130,3 +130,42 @@ func TestTheExamplesOfTheGuideToModelsAreSound(t *testing.T) {
 		t.Errorf("%d blocks are shown", len(blocks))
 	}
 }
+
+func TestVersionNamesTheRoutesThatAWorkerWouldTake(t *testing.T) {
+	t.Parallel()
+	for chosen, want := range map[string]string{oneArm: "routes of models 1.0.0, 1 route (the JSON of LLM_ROUTES)\n", "": "no routes of models\n"} {
+		got := gemWith(t, []string{"LLM_ROUTES=" + chosen}, "version")
+		got.wantCode(t, exitDone)
+		wants(t, got.stdout, want)
+	}
+	got := gemWith(t, []string{"LLM_ROUTES=nowhere.json"}, "version")
+	got.wantCode(t, exitUsage)
+	wants(t, got.stderr, "there are no routes at nowhere.json: create the file, or set LLM_ROUTES")
+}
+
+func TestAWorkersLogNamesTheRoutesAndTheKeysThatTheyLack(t *testing.T) {
+	t.Parallel()
+	p := startGem(t, []string{"LLM_ROUTES=" + oneArm, "DATABASE_URL=" + newDatabase(t)}, "worker")
+	said := p.stderr.waitFor(t, "worker started")
+	wants(t, said, `"routes of models loaded"`, `"the JSON of LLM_ROUTES"`, `"1.0.0"`, `"missing_keys":["HERE_API_KEY"]`)
+	p.stop(t)
+	p = startGem(t, []string{"DATABASE_URL=" + newDatabase(t)}, "worker")
+	wants(t, p.stderr.waitFor(t, "worker started"), "no routes of models")
+	p.stop(t)
+}
+
+// The demo reaches nothing outside: not even a model that needs no key, of a file that lies where it is started.
+func TestTheDemoDoesNotReadTheRoutesFile(t *testing.T) {
+	t.Parallel()
+	p := prepare(t, []string{"LLM_ROUTES=" + oneArm, "HERE_API_KEY=hunter2"}, "demo", "--verbose")
+	if err := os.WriteFile(filepath.Join(p.cmd.Dir, "llm.routes.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.start(t)
+	if code := p.wait(t); code != exitDone {
+		t.Errorf("exit code %d: %s", code, p.stderr.String())
+	}
+	if strings.Contains(p.stderr.String(), "routes of models") {
+		t.Errorf("it has routes: %s", p.stderr.String())
+	}
+}

@@ -5,19 +5,22 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/llm/routes"
 	"github.com/spf13/cobra"
 )
 
 func versionCommand(p *Program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print the version and the commit of this program, its registry and its rules",
+		Short: "Print the version and the commit of this program, its registry, its rules and its routes of models",
 		Long: `
 A worker records the version in core_workers, and its log begins with it. The
-registry and the rules are those that a worker would load here, with where they
-come from.`,
+registry, the rules and the routes of models are those that a worker would load
+here, with where they come from.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return printVersion(p, cmd) },
 	}
 }
@@ -46,7 +49,24 @@ func printVersion(p *Program, cmd *cobra.Command) error {
 	default:
 		fmt.Fprintf(cmd.OutOrStdout(), "rules %s, %s (%s)\n", set.Version, count(len(set.Rules()), "rule"), from)
 	}
+	if !p.asksModels() {
+		return nil
+	}
+	all, from, err := routes.Find(os.Getenv("LLM_ROUTES"))
+	switch {
+	case err != nil:
+		return usageError{err}
+	case all == nil:
+		fmt.Fprintln(cmd.OutOrStdout(), "no routes of models")
+	default:
+		fmt.Fprintf(cmd.OutOrStdout(), "routes of models %s, %s (%s)\n", all.Version, count(len(all.Routes()), "route"), from)
+	}
 	return nil
+}
+
+// asksModels reports whether the program has the domain llm.
+func (p *Program) asksModels() bool {
+	return slices.ContainsFunc(handlers.Domains(p.Domains...), func(d handlers.Domain) bool { return d.Name() == "llm" })
 }
 
 // version returns the version, dev when nobody knows it, and the commit, which may be empty.
