@@ -1,0 +1,311 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/internal/llm"
+	"github.com/gemworker/gem/internal/llm/llmtest"
+)
+
+// served are the answers that models give in the sections of docs/llm.md, in their order.
+var served = map[string]map[string][]llmtest.Script{
+	"With Ollama": {"qwen3:8b": {said("Canberra.", 21, 4)}},
+	"With a key":  {"claude-sonnet-4-6": {said("Canberra.", 16, 6)}},
+	"llm.chat": {"claude-sonnet-4-6": {
+		used(llmtest.Call("toolu_1", "leads_list_by_stage", `{"stage": "new"}`), 420, 58),
+		said("There are two new leads: Ada and Grace.", 510, 14)}},
+	"llm.structured": {"claude-sonnet-4-6": {
+		said(`{"name": "Ada", "stage": "hot"}`, 120, 12),
+		said(`{"name": "Ada", "stage": "quoted"}`, 190, 13)}},
+	"When a model does not answer": {
+		"claude-sonnet-4-6": {{Fault: llmtest.Limited(20*time.Second, llmtest.InSeconds)}},
+		"gpt-5":             {said("Canberra.", 15, 70)}},
+	"llm.ensemble": {
+		"claude-haiku-4-5":      {said("A tiled roof lasts fifty years or more.", 30, 12)},
+		"mistral-medium-latest": {said("Some twenty years.", 28, 6)},
+		"gemini-2.5-flash":      {said("Fifty to a hundred years, if tiles that break are replaced.", 29, 18)}},
+}
+
+// judges is the answer of the model that judges: for the third member, whatever its letter is.
+func judges(r *llmtest.Request) llmtest.Script {
+	shown := ""
+	for _, m := range r.Asked.Messages {
+		for _, p := range m.Content {
+			shown += p.Text
+		}
+	}
+	letter := regexp.MustCompile(`--- answer (.) ---\nFifty to a hundred`).FindStringSubmatch(shown)
+	if letter == nil {
+		return llmtest.Say("")
+	}
+	return said(`{"winner": "`+letter[1]+`", "reason": "It says what the time depends on."}`, 180, 25)
+}
+
+func said(text string, input, output int64) llmtest.Script {
+	return used(llmtest.Say(text), input, output)
+}
+
+func used(s llmtest.Script, input, output int64) llmtest.Script {
+	s.Usage = &llm.Usage{Input: input, Output: output, Known: true}
+	return s
+}
+
+// The commands of docs/llm.md are run from its top, as a newcomer would run them, and give what it shows. Only the providers are played.
+func TestTheGuideToModelsIsFollowed(t *testing.T) {
+	t.Parallel()
+	f := &follower{root: fromRoot(t, "."), dir: reachableFolder(t), env: map[string]string{}}
+	f.server = llmtest.Start(t, llmtest.Options{Answer: func(r *llmtest.Request) llmtest.Script {
+		if r.Asked.Model == "gemini-2.5-pro" {
+			return judges(r)
+		}
+		t.Errorf("nothing is said for %s", r.Asked.Model)
+		return llmtest.Say("")
+	}})
+	guide, err := os.ReadFile(fromRoot(t, "docs/llm.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, found := range regexp.MustCompile("(?ms)^#+ ([^\n]*)$|^```([a-z]*)\n(.*?)^```$").FindAllStringSubmatch(string(guide), -1) {
+		switch heading, language, block := found[1], found[2], found[3]; {
+		case heading == "The routes file": // its blocks are parts of the examples
+			if f.calls < 8 || f.shown < 10 {
+				t.Errorf("%d calls are made, and %d results shown", f.calls, f.shown)
+			}
+			f.stop(t)
+			return
+		case heading != "":
+			f.section = heading
+			for model, scripts := range served[heading] {
+				f.server.Script(model, scripts...)
+			}
+		case language == "sh":
+			f.run(t, block)
+		case language == "json":
+			f.wantsJSON(t, block)
+		case language == "":
+			f.wantsText(t, block)
+		}
+	}
+	t.Error("there is no heading: The routes file")
+}
+
+// follower is who follows a guide: in one folder, with what it exported, and what the last commands said.
+type follower struct {
+	root, dir, section string
+	env                map[string]string
+	server             *llmtest.Server
+	dev                *process
+	said               string
+	calls, shown       int
+}
+
+func (f *follower) run(t *testing.T, block string) {
+	t.Helper()
+	f.said = ""
+	for _, words := range commands(t, block) {
+		switch {
+		case words[0] == "cp":
+			text, err := os.ReadFile(filepath.Join(f.root, words[1]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(f.dir, words[2]), text, 0o644); err != nil { //nolint:gosec // nothing secret
+				t.Fatal(err)
+			}
+		case words[0] == "export":
+			name, value, _ := strings.Cut(words[1], "=")
+			if name != "DATABASE_URL" { // it is what gem dev printed
+				f.env[name] = value
+			}
+		case words[0] == "ollama":
+		case words[0] == "gem" && words[1] == "dev":
+			f.start(t)
+		case words[0] == "gem":
+			p := f.prepare(t, words[1:])
+			p.start(t)
+			code := p.wait(t)
+			if words[1] == "call" {
+				f.calls++
+			} else if code != 0 {
+				t.Errorf("%s: exit code %d: %s", words, code, p.stderr.String())
+			}
+			f.said += p.stdout.String()
+		default:
+			t.Errorf("%s: nobody follows %q", f.section, words)
+		}
+	}
+}
+
+func (f *follower) prepare(t *testing.T, words []string) *process {
+	t.Helper()
+	var env []string
+	for name, value := range f.env {
+		env = append(env, name+"="+value)
+	}
+	p := prepare(t, env, words...)
+	p.cmd.Dir = f.dir
+	return p
+}
+
+// start starts gem dev anew, with the providers of the routes file played.
+func (f *follower) start(t *testing.T) {
+	t.Helper()
+	f.stop(t)
+	path := filepath.Join(f.dir, "llm.routes.json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file map[string]any
+	if err := json.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range file["providers"].(map[string]any) {
+		provider := p.(map[string]any)
+		provider["base_url"], provider["local"] = f.server.BaseURL(llmtest.Dialect(provider["dialect"].(string))), true
+	}
+	played, err := json.Marshal(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(f.env, "DATABASE_URL")
+	f.env["LLM_ROUTES"] = string(played)
+	f.dev = f.prepare(t, []string{"dev"})
+	f.dev.start(t)
+	delete(f.env, "LLM_ROUTES")
+	f.env["DATABASE_URL"] = devURL(t, f.dev)
+}
+
+func (f *follower) stop(t *testing.T) {
+	t.Helper()
+	if f.dev == nil {
+		return
+	}
+	f.dev.signal(t, syscall.SIGINT)
+	if code := f.dev.wait(t); code != 0 {
+		t.Errorf("gem dev: exit code %d", code)
+	}
+	f.dev = nil
+}
+
+func (f *follower) wantsText(t *testing.T, block string) {
+	t.Helper()
+	f.shown++
+	flat := func(text string) string {
+		return regexp.MustCompile(` +`).ReplaceAllString(strings.TrimSpace(text), " ")
+	}
+	if flat(f.said) != flat(block) {
+		t.Errorf("%s: the guide shows\n%s\nand it is\n%s", f.section, block, f.said)
+	}
+}
+
+// wantsJSON checks that the last command said at least this. Ids, times and durations are always others.
+func (f *follower) wantsJSON(t *testing.T, block string) {
+	t.Helper()
+	f.shown++
+	var got, want any
+	last := f.said[max(0, strings.LastIndex(f.said, "\n{\n")):]
+	if err := json.Unmarshal([]byte(block), &want); err != nil {
+		t.Errorf("%s: %v: %s", f.section, err, block)
+		return
+	}
+	if err := json.Unmarshal([]byte(last), &got); err != nil {
+		t.Errorf("%s: %v: %q", f.section, err, f.said)
+		return
+	}
+	if at := differs(got, want, ""); at != "" {
+		var indented bytes.Buffer
+		_ = json.Indent(&indented, []byte(last), "", "  ")
+		t.Errorf("%s: it differs at %s:\n%s", f.section, at, indented.String())
+	}
+}
+
+var alwaysOthers = []string{"id", "call_id", "ms", "first_content_ms", "duration_ms", "created_at", "started_at", "finished_at", "until", "day"}
+
+// differs returns the path at which got lacks what is wanted.
+func differs(got, want any, path string) string {
+	switch want := want.(type) {
+	case map[string]any:
+		have, ok := got.(map[string]any)
+		if !ok {
+			return path
+		}
+		for name, wanted := range want {
+			inner := path + "/" + name
+			value, ok := have[name]
+			if !ok {
+				return inner
+			}
+			if slices.Contains(alwaysOthers, name) && reflect.TypeOf(value) == reflect.TypeOf(wanted) && !strings.HasPrefix(fmt.Sprint(wanted), "toolu_") {
+				continue
+			}
+			if at := differs(value, wanted, inner); at != "" {
+				return at
+			}
+		}
+		return ""
+	case []any:
+		have, ok := got.([]any)
+		if !ok || len(have) != len(want) {
+			return path
+		}
+		for i := range want {
+			if at := differs(have[i], want[i], fmt.Sprintf("%s/%d", path, i)); at != "" {
+				return at
+			}
+		}
+		return ""
+	}
+	if !reflect.DeepEqual(got, want) {
+		return path
+	}
+	return ""
+}
+
+// commands splits a block of shell into commands and their words. Single quotes go over lines.
+func commands(t *testing.T, block string) (all [][]string) {
+	t.Helper()
+	var words []string
+	word, in, quoted, comment := "", false, false, false
+	end := func() {
+		if in {
+			words, word, in = append(words, word), "", false
+		}
+	}
+	for _, letter := range block {
+		switch {
+		case comment && letter != '\n':
+		case letter == '\'':
+			quoted, in = !quoted, true
+		case quoted:
+			word += string(letter)
+		case letter == '\n':
+			end()
+			if len(words) > 0 {
+				all = append(all, words)
+			}
+			words, comment = nil, false
+		case letter == ' ':
+			end()
+		case letter == '#' && !in:
+			comment = true
+		default:
+			word, in = word+string(letter), true
+		}
+	}
+	if quoted || in {
+		t.Errorf("an unfinished command: %s", block)
+	}
+	return all
+}
