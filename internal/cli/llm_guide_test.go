@@ -16,6 +16,7 @@ import (
 
 	"github.com/gemworker/gem/internal/llm"
 	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/internal/testdb"
 )
 
 // served are the answers that models give in the sections of docs/llm.md, in their order.
@@ -93,6 +94,10 @@ func TestTheGuideToModelsIsFollowed(t *testing.T) {
 			f.run(t, block)
 		case language == "json":
 			f.wantsJSON(t, block)
+		case language == "sql":
+			if _, err := testdb.Pool(t, f.env["DATABASE_URL"]).Exec(t.Context(), block); err != nil {
+				t.Errorf("%s: %v", f.section, err)
+			}
 		case language == "":
 			f.wantsText(t, block)
 		}
