@@ -69,6 +69,14 @@
 //	start                  ms from before the worker's exec to its first claim, on a migrated database
 //	binary                 MB of the program, stripped
 //	memory                 MB that the worker's process held at most, after 10,000 calls of os.create_note
+//	llm-chats              calls of llm.chat a second, whose answers come at once from a provider in the bench's process. 200 slots,
+//	                       10 connections, as for all of llm-…
+//	llm-cpu-worker         CPU time of the worker for such a call, in µs
+//	llm-beside, -p99       ms from the insert of a leads.create to the commit of its receipt, 20 a second, while 150 chats stall;
+//	                       the median, and the 99th percentile
+//	llm-beside-none, -p99  the same without chats
+//	llm-memory             MB that 1,000 open streams take above llm-idle-memory, that of the idle worker
+//	llm-cancel             ms from cancel_tool_call to the end of the chat's connection
 //
 // The process measures are of the program itself, built from this tree. CPU and memory are read from /proc. Where there is
 // none, the bench says that they are not measured, and leaves them out. The server counts what a session does some seconds late: with -quick, which does not wait for
@@ -86,7 +94,7 @@
 //	go run . -beside /tmp/bench-base -rounds 5
 //	git worktree remove --force /tmp/base
 //
-// Both are measured by the same code, which is why it is copied. gem.go is the one file that uses GEM's Go packages. Where
+// Both are measured by the same code, which is why it is copied. gem.go and llm.go use GEM's Go packages. Where
 // the other checkout has another API, take gem.go from the last commit whose gem.go fits it:
 //
 //	git show COMMIT:bench/gem.go > /tmp/base/bench/gem.go

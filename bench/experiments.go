@@ -45,7 +45,8 @@ type sizes struct {
 	starts      int
 	memoryCalls int
 
-	durable durable
+	durable  durable
+	chatting chatting
 }
 
 var fullSizes = sizes{
@@ -55,7 +56,8 @@ var fullSizes = sizes{
 	snapshot: 120 * time.Second, snapshotBacklog: 1_500_000,
 	watched: 1_000_000,
 	inserts: 10 * time.Second, idle: 30 * time.Second, settling: 12 * time.Second, starts: 5, memoryCalls: 10_000,
-	durable: durable{calls: 100, steps: 200, children: 1000, parked: 300, replayed: 1000},
+	durable:  durable{calls: 100, steps: 200, children: 1000, parked: 300, replayed: 1000},
+	chatting: chatting{chats: 3000, streams: 1000, stalled: 150, beside: 20 * time.Second, cancels: 20},
 }
 
 var quickSizes = sizes{
@@ -65,7 +67,8 @@ var quickSizes = sizes{
 	snapshot: 3 * time.Second, snapshotBacklog: 30_000,
 	watched: 5000,
 	inserts: 300 * time.Millisecond, idle: time.Second, settling: time.Second / 2, starts: 1, memoryCalls: 1000,
-	durable: durable{calls: 10, steps: 10, children: 50, parked: 5, replayed: 50},
+	durable:  durable{calls: 10, steps: 10, children: 50, parked: 5, replayed: 50},
+	chatting: chatting{chats: 100, streams: 50, stalled: 20, beside: time.Second, cancels: 1},
 }
 
 var (
@@ -143,6 +146,26 @@ var experiments = []experiment{
 		measures:    []string{"memory"},
 		contestants: []contestant{gem},
 		run:         memoryOfWorker,
+	},
+	{
+		measures:    []string{"llm-chats", "llm-cpu-worker"},
+		contestants: []contestant{gem},
+		run:         chatsAtOnce,
+	},
+	{
+		measures:    []string{"llm-beside-none", "llm-beside-none-p99", "llm-beside", "llm-beside-p99"},
+		contestants: []contestant{gem},
+		run:         besideChats,
+	},
+	{
+		measures:    []string{"llm-idle-memory", "llm-memory"},
+		contestants: []contestant{gem},
+		run:         openStreams,
+	},
+	{
+		measures:    []string{"llm-cancel"},
+		contestants: []contestant{gem},
+		run:         cancelledChats,
 	},
 }
 

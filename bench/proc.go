@@ -106,17 +106,20 @@ func cpuTimeOfChildren(parent int) (sum time.Duration, err error) {
 	return sum, nil
 }
 
-// peakMemory is the most that a process had resident, in bytes.
-func peakMemory(pid int) (int64, error) {
+// peakMemory is the most that a process had resident, in bytes, and residentMemory what it has now.
+func peakMemory(pid int) (int64, error)     { return memoryOf(pid, "VmHWM:") }
+func residentMemory(pid int) (int64, error) { return memoryOf(pid, "VmRSS:") }
+
+func memoryOf(pid int, field string) (int64, error) {
 	status, err := readProc(pid, "status")
 	if err != nil {
 		return 0, err
 	}
 	for line := range strings.Lines(status) {
-		if value, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+		if value, ok := strings.CutPrefix(line, field); ok {
 			kB, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
 			return kB * 1024, err
 		}
 	}
-	return 0, fmt.Errorf("/proc/%d/status does not say VmHWM", pid)
+	return 0, fmt.Errorf("/proc/%d/status does not say %s", pid, field)
 }

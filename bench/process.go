@@ -44,9 +44,9 @@ func sizeOfProgram(ctx context.Context, b *bench, _ contestant) ([]figure, error
 	return []figure{{measure: "binary", unit: "MB", value: float64(file.Size()) / 1e6}}, nil
 }
 
-// startWorker starts a gem worker on the stage's database. It gets nothing else of the bench's environment: what that may
-// say of other databases is none of its business. Its output goes nowhere.
-func (b *bench) startWorker(ctx context.Context, s *stage) (pid int, stop func(), err error) {
+// startWorker starts a gem worker on the stage's database, with further variables. It gets nothing else of the bench's environment: what that
+// may say of other databases is none of its business. Its output goes nowhere.
+func (b *bench) startWorker(ctx context.Context, s *stage, variables ...string) (pid int, stop func(), err error) {
 	program, err := b.build(ctx)
 	if err != nil {
 		return 0, nil, err
@@ -54,7 +54,7 @@ func (b *bench) startWorker(ctx context.Context, s *stage) (pid int, stop func()
 	running, end := context.WithCancel(ctx)
 	cmd := exec.CommandContext(running, program, "worker")
 	cmd.Dir = b.lab.scratch // where no registry lies
-	cmd.Env = []string{"DATABASE_URL=" + s.url, "LOG_LEVEL=info"}
+	cmd.Env = append([]string{"DATABASE_URL=" + s.url, "LOG_LEVEL=info"}, variables...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
 	if err := cmd.Start(); err != nil {
