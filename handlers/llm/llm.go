@@ -48,7 +48,7 @@ func (l *LLM) open(env handlers.Env) error {
 	if err != nil {
 		return err
 	}
-	l.models = &models.Models{Routes: r, Providers: map[string]llm.Provider{}, DB: env.Pool, Telemetry: measured}
+	l.models = &models.Models{Routes: r, Providers: map[string]llm.Provider{}, DB: env.Pool, Telemetry: measured, Log: env.Log}
 	client := llm.NewHTTP(proxy)
 	missing := []string{}
 	for _, p := range r.Providers() {

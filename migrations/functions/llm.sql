@@ -23,7 +23,7 @@ end
 $$;
 
 -- Begins a request: takes the reserve for the first of the arms that may serve, and writes its row. Without an id nothing may be sent:
--- `skipped` says why each arm may not, {arm, why, until, reason}, `exceeded` which budgets have too little left, {budget, limit_usd,
+-- `skipped` says why each arm may not, {arm, why, until, wait_ms, reason}, `exceeded` which budgets have too little left, {budget, limit_usd,
 -- spent_usd, reserved_usd, resets_at} in units, and wait_ms when the first arm comes back that rests.
 --
 -- p_arms is a list of {arm, provider, model, max_concurrent, reserve, priced, estimated_input, budgets: [{name, subject, period, limit}]}.
@@ -130,7 +130,7 @@ begin
     end if;
     back := least(back, until);
     skipped := skipped || jsonb_strip_nulls(jsonb_build_object('arm', this.arm, 'why', why, 'until', until,
-      'reason', case when why = 'resting' then state.why end));
+      'wait_ms', ceil(extract(epoch from until - moment) * 1000), 'reason', case when why = 'resting' then state.why end));
   end loop;
   if arm is null then
     n := null;

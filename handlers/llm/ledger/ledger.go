@@ -116,10 +116,14 @@ const (
 type Skipped struct {
 	Arm string `json:"arm"`
 	Why Why    `json:"why"`
-	// Until is when its rest ends, and Reason why it rests.
+	// Until is when its rest ends by the clock of Postgres, WaitMS how long that is from now, and Reason why it rests.
 	Until  time.Time `json:"until,omitzero"`
+	WaitMS int64     `json:"wait_ms,omitempty"`
 	Reason string    `json:"reason,omitempty"`
 }
+
+// Wait is how long the arm rests; 0 unless it does.
+func (s *Skipped) Wait() time.Duration { return time.Duration(s.WaitMS) * time.Millisecond }
 
 // Exceeded is a budget that has too little left.
 type Exceeded struct {

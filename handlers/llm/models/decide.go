@@ -2,6 +2,9 @@ package models
 
 import (
 	"fmt"
+	"math"
+	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,6 +42,16 @@ type failed struct {
 	content bool
 }
 
+// comeback is when an arm may serve that could not in this attempt, and with what code the call fails if there is no other attempt.
+type comeback struct {
+	arm  *routes.Arm
+	at   time.Time
+	code string
+}
+
+// whileBusy is when an arm is asked again that had as many requests as it takes.
+const whileBusy = time.Second
+
 // rest says how long an arm rests after an error. Other failures of the provider are counted by the ledger.
 func rest(e *llm.Error) (d time.Duration, why string) {
 	switch e.Kind {
@@ -46,7 +59,7 @@ func rest(e *llm.Error) (d time.Duration, why string) {
 		if e.RetryAfter > 0 {
 			return e.RetryAfter, string(e.Kind)
 		}
-		if e.Kind == llm.RateLimited || e.Status == 529 {
+		if e.Kind == llm.RateLimited || e.Status != http.StatusServiceUnavailable { // a 529, also where an event says so
 			return restAfterLimit, string(e.Kind)
 		}
 	case llm.Unauthorized, llm.NotFound:
@@ -55,47 +68,69 @@ func rest(e *llm.Error) (d time.Duration, why string) {
 	return 0, ""
 }
 
-// mayFailOver reports whether another arm may be asked in this attempt, and leaves only those that may. After content there is none: what
-// was seen must not be mixed with another answer.
-func (r *round) mayFailOver(f *failed, c routes.Candidate) bool {
-	if f.content {
-		return false
+// mayFailOver reports whether another arm may be asked in this attempt. After content there is none: what was seen must not be mixed with
+// another answer.
+func (f *failed) mayFailOver() bool { return !f.content && !f.final() }
+
+// learn keeps what a failure says of the call's next requests: which arms may serve them, and when.
+func (r *round) learn(f *failed, c routes.Candidate) {
+	r.failed = append(r.failed, f)
+	if f.Kind == llm.ContextLength && !f.content {
+		larger := func(arm *routes.Arm) bool { return arm.Context > c.Arm.Context }
+		r.arms = slices.DeleteFunc(slices.Clone(r.arms), func(other routes.Candidate) bool { return !larger(other.Arm) })
+		r.later = slices.DeleteFunc(r.later, func(other comeback) bool { return !larger(other.arm) })
 	}
-	switch f.Kind {
-	case llm.BadRequest, llm.TooLarge, llm.AnswerTooBig:
-		return false
-	case llm.ContextLength:
-		var larger []routes.Candidate
-		for _, other := range r.arms {
-			if other.Arm.Context > c.Arm.Context {
-				larger = append(larger, other)
-			}
+	if code, again := classify(f); again && !f.Final {
+		pause, _ := rest(f.Error)
+		r.comesBack(c.Arm, max(pause, f.RetryAfter), code)
+	}
+}
+
+func (r *round) comesBack(arm *routes.Arm, after time.Duration, code string) {
+	r.later = append(r.later, comeback{arm, time.Now().Add(after), code})
+}
+
+// soonest returns the arm that comes back first; nil if none does.
+func (r *round) soonest() (first *comeback) {
+	for i := range r.later {
+		if first == nil || r.later[i].at.Before(first.at) {
+			first = &r.later[i]
 		}
-		r.arms = larger
 	}
-	return true
+	return first
 }
 
 // failure is the error of a round in which no arm answered. Where one of them may answer later, the call is tried again.
 func (r *round) failure() error {
 	last := r.failed[len(r.failed)-1]
 	code, again := classify(last)
-	again = again && !last.Final
-	pause := last.RetryAfter
-	if !again && !last.content && !final(last.Kind) {
-		for _, f := range r.failed {
-			if other, passes := classify(f); passes && !f.Final && (!again || f.RetryAfter < pause) {
-				code, again, pause = other, true, f.RetryAfter
-			}
-		}
+	if last.final() {
+		return r.fail(code, r.story(), nil)
+	}
+	first := r.soonest()
+	if first != nil && (!again || last.Final) {
+		code = first.code
 	}
 	switch {
-	case !again:
+	case len(r.arms) > 0: // more than an attempt asks, or left alone since something was said
+		return handlers.Transient(r.fail(code, r.story(), nil))
+	case first == nil:
 		return r.fail(code, r.story(), nil)
-	case pause > handlers.MostAfter:
-		return r.fail(RateLimited, r.story(), map[string]any{"retry_after_s": int(pause.Seconds())})
 	}
-	return handlers.TransientAfter(r.fail(code, r.story(), nil), pause)
+	return r.again(code, r.story(), first.at)
+}
+
+// again is the error of an attempt after which there is another, unless that is too far off.
+func (r *round) again(code, message string, at time.Time) error {
+	pause := max(time.Until(at), 0)
+	if pause > handlers.MostAfter {
+		code = RateLimited
+	}
+	var details map[string]any
+	if pause > 0 {
+		details = map[string]any{"retry_after_s": int(math.Ceil(pause.Seconds()))}
+	}
+	return handlers.TransientAfter(r.fail(code, message, details), pause)
 }
 
 // classify returns the code of a failure, and whether the same request may succeed later.
@@ -124,10 +159,12 @@ func classify(f *failed) (code string, transient bool) {
 	return ProviderUnavailable, true
 }
 
-// final reports whether a kind of error says that the request itself cannot succeed.
-func final(k llm.ErrorKind) bool {
-	switch k {
-	case llm.BadRequest, llm.TooLarge, llm.ContextLength, llm.AnswerTooBig:
+// final reports whether the request itself cannot succeed, whoever is asked.
+func (f *failed) final() bool {
+	switch f.Kind {
+	case llm.BadRequest, llm.TooLarge:
+		return !f.content
+	case llm.AnswerTooBig:
 		return true
 	}
 	return false
@@ -160,21 +197,19 @@ func (r *round) fail(code, message string, details map[string]any) error {
 
 // noneServes is the error where no arm may be asked now.
 func (r *round) noneServes(b ledger.Begun) error {
-	code, busy := ProviderUnavailable, false
-	for _, s := range b.Skipped {
-		if s.Reason == string(llm.RateLimited) {
-			code = RateLimited
-		}
-		busy = busy || s.Why == ledger.Busy
-	}
+	r.arms = nil
+	first := r.soonest()
 	switch {
-	case len(r.failed) > 0 && r.failed[len(r.failed)-1].RetryAfter == 0:
+	case len(r.failed) > 0:
 		return r.failure()
-	case b.Wait > 0:
-		failure := r.fail(code, "No model of the route "+r.route.Name+" may be asked now: see details.routing for how long each rests.", map[string]any{"retry_after_s": int(b.Wait.Seconds() + 0.999)})
-		return handlers.TransientAfter(failure, b.Wait)
-	case busy:
-		return handlers.TransientAfter(r.fail(ProviderUnavailable, "Every model of the route "+r.route.Name+" has as many requests as it takes at once.", nil), time.Second)
+	case first != nil:
+		code := ProviderUnavailable
+		for _, c := range r.later {
+			if c.code == RateLimited {
+				code = RateLimited
+			}
+		}
+		return r.again(code, "No model of the route "+r.route.Name+" may be asked now. "+reasons(r.routing.Skipped), first.at)
 	case len(b.Exceeded) > 0:
 		e := b.Exceeded[0]
 		return r.fail(BudgetExceeded, fmt.Sprintf("The budget %s has %s USD, of which %s are spent and %s reserved: too little is left for this request. It begins anew at %s.",

@@ -7,12 +7,14 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/llm/ledger"
 	"github.com/gemworker/gem/internal/llm"
 	"github.com/gemworker/gem/internal/llm/routes"
+	"go.uber.org/zap"
 )
 
 // Models are those of a routes file. They are safe for concurrent use.
@@ -22,6 +24,9 @@ type Models struct {
 	Providers map[string]llm.Provider
 	DB        handlers.DB
 	Telemetry *Telemetry
+	Log       *zap.Logger
+
+	refused sync.Map // the names of arms whose last failure an operator has to mend
 }
 
 // Question is what a model is asked.
@@ -117,6 +122,8 @@ type round struct {
 	routing Routing
 	// failed are the arms that were asked in vain.
 	failed []*failed
+	// later are the arms that may serve another attempt.
+	later []comeback
 	// earlier are the call's requests of earlier attempts.
 	earlier []ledger.Request
 }
@@ -142,10 +149,10 @@ func (m *Models) round(ctx context.Context, call *handlers.Durable, label string
 	for _, s := range skipped {
 		r.routing.Skipped = append(r.routing.Skipped, Skipped{Arm: s.Arm.Name, Why: s.Why})
 	}
-	for _, c := range usable {
-		if q.Arm == "" || q.Arm == c.Arm.Name {
-			r.arms = append(r.arms, c)
-		}
+	r.arms = usable
+	if q.Arm != "" {
+		r.arms = slices.DeleteFunc(usable, func(c routes.Candidate) bool { return c.Arm.Name != q.Arm })
+		skipped = slices.DeleteFunc(skipped, func(s routes.Skipped) bool { return s.Arm.Name != q.Arm })
 	}
 	if len(r.arms) == 0 {
 		return nil, r.noArm(skipped)
@@ -194,6 +201,19 @@ func (m *Models) stats(ctx context.Context, route *routes.Route) (func(string) r
 		}
 	}
 	return func(arm string) routes.Stats { return seen[arm] }, nil
+}
+
+// warn logs once that an arm needs its operator: its key does not work, or its model does not exist.
+func (m *Models) warn(c routes.Candidate, e *llm.Error) {
+	switch e.Kind {
+	case llm.Unauthorized, llm.NotFound:
+	default:
+		return
+	}
+	if _, known := m.refused.Swap(c.Arm.Name, true); !known {
+		m.Log.Warn("a provider refuses an arm, which rests: look at its key, and at its model's name", zap.String("arm", c.Arm.Name),
+			zap.String("provider", c.Provider.Name), zap.String("model", c.Model), zap.String("key_env", c.Provider.KeyEnv), zap.Int("http_status", e.Status))
+	}
 }
 
 // hasKey reports whether the providers with the key of a variable can be asked.

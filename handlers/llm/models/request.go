@@ -29,6 +29,7 @@ func (r *round) ask(ctx context.Context, tx handlers.Tx) (Answer, error) {
 		end := r.endOf(begun, arm, got)
 		span.end(&end, got.answer)
 		if got.err == nil {
+			r.refused.Delete(arm.Arm.Name)
 			return r.settle(ctx, tx, end, arm, got)
 		}
 		if err := r.settleFailed(ctx, end); err != nil {
@@ -39,8 +40,10 @@ func (r *round) ask(ctx context.Context, tx handlers.Tx) (Answer, error) {
 			return Answer{}, r.interrupted(ctx, got.err)
 		}
 		r.routing.Tried = append(r.routing.Tried, Tried{Arm: arm.Arm.Name, Outcome: wrong.Kind, Status: wrong.Status, Message: wrong.Message})
-		r.failed = append(r.failed, &failed{wrong, got.content})
-		if !r.mayFailOver(r.failed[len(r.failed)-1], arm) {
+		f := &failed{wrong, got.content}
+		r.learn(f, arm)
+		r.warn(arm, wrong)
+		if !f.mayFailOver() {
 			break
 		}
 		span.failedOver()
@@ -73,8 +76,23 @@ func (r *round) begin(ctx context.Context) (ledger.Begun, error) {
 			why += ": " + s.Reason
 		}
 		r.routing.Skipped = append(r.routing.Skipped, Skipped{Arm: s.Arm, Why: why, Until: s.Until})
+		if arm, ok := r.Routes.Arm(s.Arm); ok {
+			r.skip(arm, &s)
+		}
 	}
 	return begun, err
+}
+
+// skip keeps when an arm comes back that the ledger skipped.
+func (r *round) skip(arm *routes.Arm, s *ledger.Skipped) {
+	switch {
+	case s.Why == ledger.Busy:
+		r.comesBack(arm, whileBusy, ProviderUnavailable)
+	case s.Why == ledger.Rests && s.Reason == string(llm.RateLimited):
+		r.comesBack(arm, s.Wait(), RateLimited)
+	case s.Why == ledger.Rests:
+		r.comesBack(arm, s.Wait(), ProviderUnavailable)
+	}
 }
 
 // budgets are those that count the requests of this call to an arm.
