@@ -201,3 +201,23 @@ func external(t *testing.T, r *receipts.Receipt) []requested {
 	}
 	return effects.External
 }
+
+// withTimeout returns the registry with another timeout of a tool.
+func withTimeout(t *testing.T, registry []byte, tool string, ms int) []byte {
+	t.Helper()
+	var doc object
+	if err := json.Unmarshal(registry, &doc); err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range doc["tools"].([]any) {
+		if entry := one.(object); entry["name"] == tool {
+			entry["timeout_ms"] = ms
+		}
+	}
+	doc["version"] = "1.99.0"
+	encoded, err := json.Marshal(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return encoded
+}

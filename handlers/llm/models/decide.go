@@ -28,6 +28,7 @@ const (
 	FirstContentLate    = "first_content_late"
 	AnswerTooLarge      = "answer_too_large"
 	BudgetExceeded      = "budget_exceeded"
+	Timeout             = "timeout" // as GEM has it for every tool
 )
 
 // The pauses of an arm after a failure.

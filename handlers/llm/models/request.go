@@ -36,8 +36,12 @@ func (r *round) ask(ctx context.Context, tx handlers.Tx) (Answer, error) {
 			return Answer{}, err
 		}
 		wrong, ok := errors.AsType[*llm.Error](got.err)
-		if !ok {
-			return Answer{}, r.interrupted(ctx, got.err)
+		switch {
+		case ok:
+		case errors.Is(got.err, errTimeout):
+			return Answer{}, r.fail(Timeout, "The answer of "+arm.Arm.Name+" took as long as the whole call may take.", nil)
+		default:
+			return Answer{}, got.err // the call was cancelled, or its time is over
 		}
 		r.routing.Tried = append(r.routing.Tried, Tried{Arm: arm.Arm.Name, Outcome: wrong.Kind, Status: wrong.Status, Message: wrong.Message})
 		f := &failed{wrong, got.content}
@@ -49,14 +53,6 @@ func (r *round) ask(ctx context.Context, tx handlers.Tx) (Answer, error) {
 		span.failedOver()
 	}
 	return Answer{}, r.failure()
-}
-
-// interrupted is the error of a round that was ended from outside: the call was cancelled or lost, the worker stops, or its time is over.
-func (r *round) interrupted(ctx context.Context, err error) error {
-	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) { // only what is left to settle is left
-		return r.fail("timeout", "No model of the route "+r.route.Name+" answered in the time that the tool has.", nil)
-	}
-	return err
 }
 
 // begin reserves money for the first arm that may serve.
@@ -137,10 +133,11 @@ type came struct {
 
 var (
 	errLate    = &llm.Error{Kind: llm.Late, Message: "no content came in the time that the arm has for its first"}
+	errTimeout = errors.New("the time of the call is nearly over")
 	errStalled = &llm.Error{Kind: llm.Stalled, Message: "no further content came in the time that the arm has"}
 )
 
-// settleTime is left of an attempt's time, so that its request is settled by the end.
+// settleTime is left of a step's time, so that its request is settled by the end; of a short one a quarter is.
 const settleTime = 3 * time.Second
 
 // send asks an arm, and reads its answer. It holds no connection to Postgres.
@@ -148,7 +145,7 @@ func (r *round) send(ctx context.Context, c routes.Candidate) (got came) {
 	began := time.Now()
 	limited, stop := ctx, context.CancelFunc(func() {})
 	if deadline, ok := ctx.Deadline(); ok {
-		limited, stop = context.WithDeadlineCause(ctx, deadline.Add(-settleTime), context.DeadlineExceeded)
+		limited, stop = context.WithDeadlineCause(ctx, deadline.Add(-min(settleTime, time.Until(deadline)/4)), errTimeout)
 	}
 	defer stop()
 	asked, cancel := context.WithCancelCause(limited)
