@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gemworker/gem"
@@ -202,17 +203,35 @@ func external(t *testing.T, r *receipts.Receipt) []requested {
 	return effects.External
 }
 
-// withTimeout returns the registry with another timeout of a tool.
+// withTimeout returns a registry with another timeout of a tool.
 func withTimeout(t *testing.T, registry []byte, tool string, ms int) []byte {
+	t.Helper()
+	return changed(t, registry, func(entry object) {
+		if entry["name"] == tool {
+			entry["timeout_ms"] = ms
+		}
+	})
+}
+
+// signedIn returns the registry with the tools open to signed-in users.
+func signedIn(t *testing.T) []byte {
+	t.Helper()
+	return changed(t, gem.BuiltInRegistry, func(entry object) {
+		if strings.HasPrefix(entry["name"].(string), "llm.") {
+			entry["frontends"] = true
+		}
+	})
+}
+
+// changed returns a registry of which each entry was changed.
+func changed(t *testing.T, registry []byte, change func(entry object)) []byte {
 	t.Helper()
 	var doc object
 	if err := json.Unmarshal(registry, &doc); err != nil {
 		t.Fatal(err)
 	}
-	for _, one := range doc["tools"].([]any) {
-		if entry := one.(object); entry["name"] == tool {
-			entry["timeout_ms"] = ms
-		}
+	for _, entry := range doc["tools"].([]any) {
+		change(entry.(object))
 	}
 	doc["version"] = "1.99.0"
 	encoded, err := json.Marshal(doc)

@@ -1,8 +1,10 @@
 package llm
 
 import (
+	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gemworker/gem/handlers"
@@ -102,7 +104,7 @@ type usageRow struct {
 
 // Usage sums up what models took and cost. A signed-in caller sees its own calls.
 func (l *LLM) Usage(ctx context.Context, tx handlers.Tx, call *handlers.Call, in usageAsked) (used, error) {
-	filter := ledger.Filter{CreatedBy: in.CreatedBy, From: time.Now().Add(-noUsageBefore), To: time.Now()}
+	filter := ledger.Filter{CreatedBy: in.CreatedBy, From: time.Now().Add(-noUsageBefore)}
 	if in.Since != nil {
 		filter.From = *in.Since
 	}
@@ -135,6 +137,9 @@ func (l *LLM) Usage(ctx context.Context, tx handlers.Tx, call *handlers.Call, in
 		}
 		out.Rows[i].add(&d)
 	}
+	slices.SortStableFunc(out.Rows, func(a, b usageRow) int {
+		return cmp.Or(strings.Compare(b.Day, a.Day), strings.Compare(a.Route, b.Route), strings.Compare(a.Arm, b.Arm))
+	})
 	return out, nil
 }
 

@@ -183,6 +183,7 @@ declare
   req    record;
   a      record; -- the arm
   probed boolean;
+  rate   double precision; -- tokens a second
 begin
   select r.call_id into req from public.core_llm_requests r where r.id = p_id and r.status = 'sent';
   if not found then
@@ -225,8 +226,9 @@ begin
     if p_source = 'provider' then
       a.samples := a.samples + 1;
       a.output_tokens := coalesce(a.output_tokens, 0) + (p_output - coalesce(a.output_tokens, 0)) / a.samples;
-      if p_ms > p_first_ms and p_output > 0 then
-        a.tokens_per_s := coalesce(a.tokens_per_s + 0.3 * (p_output * 1000.0 / (p_ms - p_first_ms) - a.tokens_per_s), p_output * 1000.0 / (p_ms - p_first_ms));
+      if p_first_ms is not null and p_output > 0 then -- an answer may come in one piece
+        rate := p_output * 1000.0 / greatest(p_ms - p_first_ms, 1);
+        a.tokens_per_s := coalesce(a.tokens_per_s + 0.3 * (rate - a.tokens_per_s), rate);
       end if;
       if req.estimated_input > 0 and p_input > 0 then
         a.input_ratio := coalesce(a.input_ratio, 1) + (p_input::double precision / req.estimated_input - coalesce(a.input_ratio, 1)) / a.samples;

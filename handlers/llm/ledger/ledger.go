@@ -191,7 +191,7 @@ type Total struct {
 type Filter struct {
 	// CreatedBy is whose; nil: of all.
 	CreatedBy *string
-	// From and To are the first and the last day, in UTC.
+	// From and To are the first and the last day, in UTC. A zero To is no bound.
 	From, To time.Time
 }
 

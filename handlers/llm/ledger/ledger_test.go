@@ -671,6 +671,13 @@ func TestFiguresOfAnArm(t *testing.T) {
 		t.Fatal(states, err)
 	}
 	s := states[0]
+	begun, _ := b.send(begin(call, 1, arm("whole", 1)))
+	e := done(begun.ID, 1)
+	e.Usage, e.FirstContent, e.Took = llm.Usage{Input: 5, Output: 100, Known: true}, 40*time.Millisecond, 40*time.Millisecond
+	b.end(e)
+	if states, err = ledger.Arms(t.Context(), b.db, "whole"); err != nil || states[0].TokensPerSec != 100_000 {
+		t.Errorf("an answer in one piece: %+v, %v", states, err)
+	}
 	if s.Samples != 2 || s.MeanOutput != 200 || s.InputRatio != 1 || s.TokensPerSec != 160 || s.FirstContent != 151*time.Millisecond || s.Open != 0 {
 		t.Errorf("%+v", s)
 	}

@@ -186,13 +186,17 @@ func Sum(requests []Request) (t Total) {
 // UsageByDay returns what requests came to by day, route and arm, the newest day first. Pruned ones are not among them.
 func UsageByDay(ctx context.Context, db handlers.DB, f Filter) ([]DayUsage, error) {
 	day := func(t time.Time) time.Time { return t.UTC().Truncate(24 * time.Hour) }
+	var to *time.Time
+	if !f.To.IsZero() {
+		to = new(day(f.To).AddDate(0, 0, 1))
+	}
 	rows, err := db.Query(ctx, `
 		select to_char(at at time zone 'UTC', 'YYYY-MM-DD'), route, arm, count(*), sum(cost)::bigint, count(*) filter (where cost is null),
 			coalesce(sum(input_tokens), 0)::bigint, coalesce(sum(output_tokens), 0)::bigint, coalesce(sum(cache_read_tokens), 0)::bigint,
 			coalesce(sum(cache_write_tokens), 0)::bigint, coalesce(sum(reasoning_tokens), 0)::bigint
 		from public.core_llm_requests
-		where at >= $1 and at < $2 and ($3::text is null or created_by = $3)
-		group by 1, 2, 3 order by 1 desc, 2, 3`, day(f.From), day(f.To).AddDate(0, 0, 1), f.CreatedBy)
+		where at >= $1 and ($2::timestamptz is null or at < $2) and ($3::text is null or created_by = $3)
+		group by 1, 2, 3 order by 1 desc, 2, 3`, day(f.From), to, f.CreatedBy)
 	if err != nil {
 		return nil, err
 	}
