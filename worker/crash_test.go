@@ -15,9 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/audit"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/handlers/llm"
 	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/internal/testdb"
@@ -25,6 +27,7 @@ import (
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/worker"
 	"github.com/google/go-cmp/cmp"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
 // These tests end a real process exactly before and after each commit of a call's life, by SIGKILL, and look at what
@@ -161,11 +164,11 @@ func doomed() {
 	point, url := os.Getenv(doomedPoint), os.Getenv(doomedURL)
 	go func() { _, _ = io.Copy(io.Discard, os.Stdin); os.Exit(3) }() // dies with its test
 	die := func(err error) { fmt.Fprintln(os.Stderr, "doomed:", err); os.Exit(2) }
-	reg, err := registry.Parse(crashRegistry(os.Getenv(doomedMode)))
-	if err != nil {
-		die(err)
+	file, domains := crashRegistry(os.Getenv(doomedMode)), []any{Crash{sink: os.Getenv(doomedSink), waiting: stop}, wait.Domain()}
+	if os.Getenv(doomedMode) == doomedModels {
+		file, domains = gem.BuiltInRegistry, []any{llm.Domain(), wait.Domain()}
 	}
-	bound, err := handlers.Bind(Crash{sink: os.Getenv(doomedSink), waiting: stop}, wait.Domain())
+	reg, err := registry.Parse(file)
 	if err != nil {
 		die(err)
 	}
@@ -173,16 +176,25 @@ func doomed() {
 	if err != nil {
 		die(err)
 	}
+	if err := errors.Join(handlers.Configure(os.Getenv, domains...), handlers.Open(handlers.Env{Pool: pool}, domains...)); err != nil {
+		die(err)
+	}
+	bound, err := handlers.Bind(domains...)
+	if err != nil {
+		die(err)
+	}
 	options := worker.Options{Calls: pool, Control: pool, Registry: reg, Handlers: bound, Concurrency: 1, Name: "doomed",
 		HeartbeatInterval: 50 * time.Millisecond, DeadAfter: 400 * time.Millisecond}
 	passed := map[string]int{}
-	worker.SetHook(&options, func(p string) { // calls run one after another here
+	at := func(p string) { // calls run one after another here
 		passed[p]++
 		if p == point || fmt.Sprintf("%s %d", p, passed[p]) == point {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {} // until it comes
 		}
-	})
+	}
+	worker.SetHook(&options, at)
+	options.Tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(chatPoints{at: at})).Tracer("doomed")
 	w, err := worker.New(options)
 	if err != nil {
 		die(err)
@@ -461,17 +473,34 @@ func some[T any](points []T) (few []T) {
 // dieAt runs the doomed process until it is dead.
 func dieAt(t *testing.T, point string, route testdb.Route, mode, sink string) {
 	t.Helper()
+	dieOn(t, nil, point, route, mode, sink)
+}
+
+// dieOn runs it until it is dead, by itself or by a word of the test's.
+func dieOn(t *testing.T, word <-chan struct{}, point string, route testdb.Route, mode, sink string, env ...string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0])
 	cmd.Env = append(os.Environ(), doomedPoint+"="+point, doomedURL+"="+route.URL, doomedPool+"="+string(route.Mode),
 		doomedMode+"="+mode, doomedSink+"="+sink)
+	cmd.Env = append(cmd.Env, env...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	if _, err := cmd.StdinPipe(); err != nil { // held until the process has ended
 		t.Fatal(err)
 	}
-	_ = cmd.Run()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if word != nil {
+		select {
+		case <-word:
+			_ = cmd.Process.Kill()
+		case <-ctx.Done():
+		}
+	}
+	_ = cmd.Wait()
 	if diff := cmp.Diff(syscall.SIGKILL, cmd.ProcessState.Sys().(syscall.WaitStatus).Signal()); diff != "" || ctx.Err() != nil {
 		t.Fatalf("it did not die at its point: %s %s", cmd.ProcessState, stderr.String())
 	}
