@@ -72,10 +72,15 @@ func (l *LLM) check(ctx context.Context, db handlers.DB) error {
 		return nil
 	}
 	r := l.models.Routes
-	if err := ledger.RecordVersion(ctx, db, r.Version, r.SHA256(), r.JSON()); err != nil {
-		return fmt.Errorf("the routes of models: %w", err)
+	others, err := ledger.RecordVersion(ctx, db, r.Version, r.SHA256(), r.JSON())
+	if others == nil || err != nil {
+		return err
 	}
-	return nil
+	recorded, err := routes.Parse(others)
+	if err != nil {
+		return fmt.Errorf("other routes were recorded as version %s, and this program cannot read them: raise \"version\" in the routes file", r.Version)
+	}
+	return routes.CheckUpgrade(recorded, r)
 }
 
 // asked returns the models, or why there are none.

@@ -221,18 +221,19 @@ func Arms(ctx context.Context, db handlers.DB, names ...string) ([]ArmState, err
 	})
 }
 
-// RecordVersion records the routes that a worker is about to run with. It returns an error if other routes stand under their version.
-func RecordVersion(ctx context.Context, db handlers.DB, version, sha256 string, routes json.RawMessage) error {
+// RecordVersion records the routes that a worker is about to run with. If others stand under their version, it returns those: the worker
+// must not run then.
+func RecordVersion(ctx context.Context, db handlers.DB, version, sha256 string, routes json.RawMessage) (others json.RawMessage, err error) {
 	var recorded string
 	var stored json.RawMessage
-	err := db.QueryRow(ctx, "select sha256, routes from gem.record_routes($1, $2, $3)", version, sha256, routes).Scan(&recorded, &stored)
+	err = db.QueryRow(ctx, "select sha256, routes from gem.record_routes($1, $2, $3)", version, sha256, routes).Scan(&recorded, &stored)
 	switch {
 	case err != nil:
-		return fmt.Errorf("record the routes: %w", err)
-	case recorded != sha256:
-		return fmt.Errorf("other routes are recorded under the version %s: give these another version", version)
+		return nil, fmt.Errorf("record the version of the routes: %w", err)
+	case recorded == sha256:
+		return nil, nil
 	}
-	return nil
+	return stored, nil
 }
 
 // ceiling returns the milliseconds that have begun: 0 only of nothing.
