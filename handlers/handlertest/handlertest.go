@@ -35,6 +35,7 @@ import (
 	"github.com/gemworker/gem/worker"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/metric"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 )
@@ -52,6 +53,8 @@ type Options struct {
 	Migrations fs.FS
 	// Environment has the variables of the domains' configurations. The environment of the process is not read.
 	Environment map[string]string
+	// Meter gets what the domains measure. Nil means that nobody does.
+	Meter metric.Meter
 	// Worker changes the worker's options before it starts.
 	Worker func(*worker.Options)
 	// NoWorker starts no worker: the test starts its own with [Env.StartWorker].
@@ -93,7 +96,7 @@ func Start(t testing.TB, o Options) *Env {
 	if err := handlers.Configure(lookup, o.Domains...); err != nil {
 		t.Fatal(err)
 	}
-	if err := handlers.Open(handlers.Env{Pool: e.Pool(4, false), Log: e.log}, o.Domains...); err != nil {
+	if err := handlers.Open(handlers.Env{Pool: e.Pool(4, false), Log: e.log, Meter: o.Meter}, o.Domains...); err != nil {
 		t.Fatal(err)
 	}
 	if !o.NoWorker {

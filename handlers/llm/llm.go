@@ -58,6 +58,7 @@ func (l *LLM) open(env handlers.Env) error {
 				missing = append(missing, p.KeyEnv)
 				continue
 			}
+			l.models.Keys = append(l.models.Keys, key)
 		}
 		l.models.Providers[p.Name] = dial(p, llm.Endpoint{BaseURL: p.BaseURL, Key: key, HTTP: client})
 	}

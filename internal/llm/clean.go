@@ -1,6 +1,8 @@
 package llm
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/url"
 	"regexp"
 	"strings"
@@ -12,8 +14,11 @@ const (
 	// maxForeign is how many characters of foreign text are kept.
 	maxForeign = 500
 	cut        = "[cut]"
-	// minKey is how long a key has to be for its occurrences to be cut out.
-	minKey = 4
+	// maxWord is how many characters of a provider's name for something are kept.
+	maxWord = 128
+	// minKey is how long a key has to be for its occurrences to be cut out of what is no answer, and minSecret out of an answer: a shorter
+	// one, such as the "ollama" that its users set, may be a word.
+	minKey, minSecret = 4, 16
 )
 
 var (
@@ -24,20 +29,9 @@ var (
 )
 
 // Clean returns foreign text in one line of at most 500 characters and valid UTF-8. The given keys and what looks like a key are cut out
-// of it, also where they are escaped as in a URL.
+// of it, also where they are escaped as in a URL or in JSON.
 func Clean(text string, keys ...string) string {
-	for _, key := range keys {
-		if len(key) < minKey {
-			continue
-		}
-		text = strings.ReplaceAll(text, key, cut)
-		for _, escaped := range []string{url.QueryEscape(key), url.PathEscape(key)} {
-			if escaped != key {
-				text = strings.ReplaceAll(text, escaped, cut)
-			}
-		}
-	}
-	text = strings.ToValidUTF8(text, "\uFFFD")
+	text = strings.ToValidUTF8(cutKeys(text, minKey, keys), "\uFFFD")
 	text = looksLikeKey.ReplaceAllString(text, cut)
 	text = longWord.ReplaceAllStringFunc(text, func(word string) string {
 		if random(word) {
@@ -46,6 +40,64 @@ func Clean(text string, keys ...string) string {
 		return word
 	})
 	return short(oneLine(text), maxForeign)
+}
+
+// Word returns a provider's name for something, such as a model or a request, in one line of at most 128 characters and valid UTF-8. The
+// given keys are cut out of it. What only looks like a key stays: names do.
+func Word(text string, keys ...string) string {
+	return short(oneLine(strings.ToValidUTF8(cutKeys(text, minKey, keys), "\uFFFD")), maxWord)
+}
+
+// CutKeys cuts the given keys out of all that the provider said. In what the model wrote only those of 16 characters or more are looked
+// for. What looks like a key stays there: an answer may be about keys.
+func (a *Answer) CutKeys(keys ...string) {
+	a.Model, a.ProviderStop, a.RequestID = Word(a.Model, keys...), Word(a.ProviderStop, keys...), Word(a.RequestID, keys...)
+	for i := range a.Parts {
+		p := &a.Parts[i]
+		for _, text := range []*string{&p.Text, &p.Signature, &p.ID, &p.Name, &p.RawArguments} {
+			*text = cutKeys(*text, minSecret, keys)
+		}
+		if len(p.Arguments) == 0 {
+			continue
+		}
+		if without := cutKeys(string(p.Arguments), minSecret, keys); json.Valid([]byte(without)) {
+			p.Arguments = json.RawMessage(without)
+		} else {
+			p.Arguments, p.RawArguments = json.RawMessage("{}"), without
+		}
+	}
+}
+
+// cutKeys cuts keys of at least so many characters out of a text, also where they are escaped as in a URL or in JSON.
+func cutKeys(text string, least int, keys []string) string {
+	for _, key := range keys {
+		if len(key) < least || key == "" {
+			continue
+		}
+		text = strings.ReplaceAll(text, key, cut)
+		for _, escaped := range []string{url.QueryEscape(key), url.PathEscape(key)} {
+			if escaped != key {
+				text = strings.ReplaceAll(text, escaped, cut)
+			}
+		}
+		if strings.Contains(text, `\`) {
+			text = inJSON(key).ReplaceAllLiteralString(text, cut)
+		}
+	}
+	return text
+}
+
+// inJSON finds a key of which any letters are escaped as in JSON.
+func inJSON(key string) *regexp.Regexp {
+	var b strings.Builder
+	for _, c := range key {
+		plain := regexp.QuoteMeta(string(c))
+		if strings.ContainsRune(`"\/`, c) {
+			plain = `\\?` + plain
+		}
+		fmt.Fprintf(&b, `(?:%s|\\u(?i:%04x))`, plain, c)
+	}
+	return regexp.MustCompile(b.String())
 }
 
 // oneLine turns whatever is no graphic character, and each run of spaces, into one space.

@@ -59,10 +59,7 @@ func kindOf(status int, message string) ErrorKind {
 func RequestID(h http.Header, key string) string {
 	for _, name := range []string{"Request-Id", "X-Request-Id"} {
 		if id := h.Get(name); id != "" {
-			if len(key) >= minKey {
-				id = strings.ReplaceAll(id, key, cut)
-			}
-			return short(oneLine(strings.ToValidUTF8(id, "\uFFFD")), 128)
+			return Word(id, key)
 		}
 	}
 	return ""

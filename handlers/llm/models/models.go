@@ -22,6 +22,8 @@ type Models struct {
 	Routes *routes.Routes
 	// Providers are those that can be asked, by name: their keys are set, or they need none.
 	Providers map[string]llm.Provider
+	// Keys are those of all providers. None stays in what one of them says.
+	Keys      []string
 	DB        handlers.DB
 	Telemetry *Telemetry
 	Log       *zap.Logger

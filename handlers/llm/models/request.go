@@ -15,6 +15,7 @@ import (
 
 // ask asks one arm after the other until one answers, and settles with the answer in the transaction of its step.
 func (r *round) ask(ctx context.Context, tx handlers.Tx) (Answer, error) {
+	var before *request // whose arm did not answer
 	for len(r.routing.Tried) < mostArms && len(r.arms) > 0 {
 		begun, err := r.begin(ctx)
 		if err != nil {
@@ -23,6 +24,7 @@ func (r *round) ask(ctx context.Context, tx handlers.Tx) (Answer, error) {
 		if begun.ID == 0 {
 			return Answer{}, r.noneServes(begun)
 		}
+		before.failedOver()
 		arm := r.take(begun.Arm)
 		asking, span := r.span(ctx, begun, arm)
 		got := r.send(asking, arm)
@@ -50,7 +52,7 @@ func (r *round) ask(ctx context.Context, tx handlers.Tx) (Answer, error) {
 		if !f.mayFailOver() {
 			break
 		}
-		span.failedOver()
+		before = span
 	}
 	return Answer{}, r.failure()
 }
@@ -67,6 +69,9 @@ func (r *round) begin(ctx context.Context) (ledger.Begun, error) {
 		return begun, r.fail(ProviderUnavailable, fmt.Sprintf("The call has made %d requests to models, which is the most that one may make.", ledger.MaxRequests), nil)
 	}
 	for _, s := range begun.Skipped {
+		if s.Why == ledger.Rests {
+			r.Telemetry.rests(ctx, s.Arm)
+		}
 		why := string(s.Why)
 		if s.Reason != "" {
 			why += ": " + s.Reason
@@ -172,6 +177,7 @@ func (r *round) send(ctx context.Context, c routes.Candidate) (got came) {
 			clock.Reset(c.Arm.Idle)
 		})
 	}
+	got.answer.CutKeys(r.Keys...)
 	got.took, got.content, got.err = time.Since(began), content.Load(), err
 	if err != nil && asked.Err() != nil {
 		got.err = context.Cause(asked)

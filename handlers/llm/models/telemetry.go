@@ -68,27 +68,36 @@ func (r *round) span(ctx context.Context, begun ledger.Begun, c routes.Candidate
 	s.ctx, s.span = trace.SpanFromContext(ctx).TracerProvider().Tracer("github.com/gemworker/gem").Start(ctx, "chat "+c.Model, trace.WithSpanKind(trace.SpanKindClient),
 		trace.WithAttributes(s.labels...), trace.WithAttributes(s.arm, attribute.String("gem.llm.route", r.route.Name), attribute.Int("gem.llm.request", begun.N),
 			attribute.Bool("gen_ai.request.stream", true), attribute.Int("gen_ai.request.max_tokens", r.q.MaxOutputTokens)))
-	for _, skipped := range begun.Skipped {
-		if skipped.Why == ledger.Rests {
-			s.resting.Record(ctx, 1, metric.WithAttributes(attribute.String("gem.llm.arm", skipped.Arm)))
-		}
-	}
 	s.resting.Record(ctx, 0, metric.WithAttributes(s.arm))
 	return s.ctx, s
+}
+
+// rests notes that an arm was skipped since it rests.
+func (t *Telemetry) rests(ctx context.Context, arm string) {
+	t.resting.Record(ctx, 1, metric.WithAttributes(attribute.String("gem.llm.arm", arm)))
 }
 
 // end ends the span with what the request came to.
 func (s *request) end(e *ledger.End, answer *llm.Answer) {
 	defer s.span.End()
-	answered := e.Model
-	if answered != s.model {
-		answered = other
+	labels := slices.Clone(s.labels)
+	for key, said := range map[string]string{"gen_ai.response.model": e.Model, "gen_ai.response.id": e.RequestID} {
+		if said != "" {
+			s.span.SetAttributes(attribute.String(key, said))
+		}
 	}
-	labels := append(slices.Clone(s.labels), attribute.String("gen_ai.response.model", answered))
-	s.span.SetAttributes(attribute.String("gen_ai.response.model", e.Model), attribute.String("gen_ai.response.id", e.RequestID),
-		attribute.Int64("gen_ai.usage.input_tokens", e.Usage.Input), attribute.Int64("gen_ai.usage.output_tokens", e.Usage.Output),
-		attribute.Int64("gen_ai.usage.cache_read.input_tokens", e.Usage.CacheRead), attribute.Int64("gen_ai.usage.cache_creation.input_tokens", e.Usage.CacheWrite),
-		attribute.Int64("gen_ai.usage.reasoning.output_tokens", e.Usage.Reasoning))
+	switch e.Model {
+	case "":
+	case s.model:
+		labels = append(labels, attribute.String("gen_ai.response.model", e.Model))
+	default:
+		labels = append(labels, attribute.String("gen_ai.response.model", other))
+	}
+	if e.Usage.Known || e.Status != ledger.Failed {
+		s.span.SetAttributes(attribute.Int64("gen_ai.usage.input_tokens", e.Usage.Input), attribute.Int64("gen_ai.usage.output_tokens", e.Usage.Output),
+			attribute.Int64("gen_ai.usage.cache_read.input_tokens", e.Usage.CacheRead), attribute.Int64("gen_ai.usage.cache_creation.input_tokens", e.Usage.CacheWrite),
+			attribute.Int64("gen_ai.usage.reasoning.output_tokens", e.Usage.Reasoning))
+	}
 	if answer.ProviderStop != "" {
 		s.span.SetAttributes(attribute.StringSlice("gen_ai.response.finish_reasons", []string{answer.ProviderStop}))
 	}
@@ -98,7 +107,7 @@ func (s *request) end(e *ledger.End, answer *llm.Answer) {
 	}
 	for kind, n := range map[string]int64{"input": e.Usage.Input, "output": e.Usage.Output} {
 		if !e.Estimated {
-			s.tokens.Record(s.ctx, n, metric.WithAttributes(append(labels, attribute.String("gen_ai.token.type", kind))...))
+			s.tokens.Record(s.ctx, n, metric.WithAttributes(append(slices.Clip(labels), attribute.String("gen_ai.token.type", kind))...))
 		}
 	}
 	if e.Status != ledger.Done {
@@ -117,5 +126,9 @@ func (s *request) end(e *ledger.End, answer *llm.Answer) {
 	}
 }
 
-// failedOver counts that another arm is asked in this one's place.
-func (s *request) failedOver() { s.failovers.Add(s.ctx, 1, metric.WithAttributes(s.arm)) }
+// failedOver counts that another arm is asked in this one's place. Without a request there was none.
+func (s *request) failedOver() {
+	if s != nil {
+		s.failovers.Add(s.ctx, 1, metric.WithAttributes(s.arm))
+	}
+}

@@ -274,7 +274,7 @@ func (s *stream) take(c *chunk, data []byte) {
 		if s.requestID == "" {
 			s.requestID = llm.RequestID(http.Header{"X-Request-Id": {string(c.ID)}}, s.key)
 		}
-		s.emit(llm.Event{Kind: llm.Began, Model: llm.Clean(string(c.Model), s.key), RequestID: s.requestID})
+		s.emit(llm.Event{Kind: llm.Began, Model: llm.Word(string(c.Model), s.key), RequestID: s.requestID})
 	}
 	for i := range c.Choices {
 		if c.Choices[i].Index == 0 {
@@ -499,7 +499,7 @@ func (s *stream) finish(reason string) {
 	}
 	s.ended = true
 	time.AfterFunc(linger, s.cancel)
-	s.emit(llm.Event{Kind: llm.Ended, Stop: stop, ProviderStop: llm.Clean(reason, s.key), RequestID: s.requestID})
+	s.emit(llm.Event{Kind: llm.Ended, Stop: stop, ProviderStop: llm.Word(reason, s.key), RequestID: s.requestID})
 }
 
 // read returns the usage, if the server says something of it.
