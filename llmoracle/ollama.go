@@ -7,6 +7,7 @@ package llmoracle
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -18,7 +19,7 @@ import (
 )
 
 // Model stands in the place of a model: it calls say for each piece of its answer. An error it returns is reported as Ollama does: by the
-// status if nothing was said before, else within the stream.
+// status if nothing was said before, that of an api.StatusError or 500, else within the stream.
 type Model func(r *api.ChatRequest, say func(api.ChatResponse)) error
 
 // Answers returns a model that says the same to everyone.
@@ -72,10 +73,13 @@ func StartOllama(t testing.TB, m Model) *Ollama {
 				c.Writer.Flush()
 			}
 		})
+		var refused api.StatusError
 		switch {
 		case err == nil:
 		case c.Writer.Written():
 			_ = json.NewEncoder(c.Writer).Encode(gin.H{"error": err.Error()})
+		case errors.As(err, &refused):
+			c.JSON(refused.StatusCode, gin.H{"error": refused.ErrorMessage})
 		default:
 			c.JSON(http.StatusInternalServerError, gin.H{"error": err.Error()})
 		}
