@@ -298,3 +298,28 @@ func TestUsageOfNothingIsNotEstimated(t *testing.T) {
 		}
 	}
 }
+
+// A provider charges what it wrote until an answer broke off, though its last word of usage, if any, is from the beginning.
+func TestWhatCameOfAnAnswerThatBrokeOffIsCounted(t *testing.T) {
+	t.Parallel()
+	for _, d := range llmtest.Dialects {
+		t.Run(string(d), func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t).arm("a", d, nil).route("default", "a")
+			s.server.Script("/a", llmtest.Say(strings.Repeat("a long answer ", 100)).With(llmtest.After(100, llmtest.Broken)))
+			env := s.start(t)
+			id := env.Insert(asks("hello", object{"system": strings.Repeat("Be brief. ", 30)}))
+			env.Until("the call to be put back", func() bool { return slicesContains(env.Journal(id), "retried") })
+			var status, source string
+			var input, output, cost int64
+			if err := env.DB.QueryRow(t.Context(), "select status, usage_source, input_tokens, output_tokens, cost from core_llm_requests where call_id = $1", id).
+				Scan(&status, &source, &input, &output, &cost); err != nil {
+				t.Fatal(err)
+			}
+			// 800 letters came: some 200 tokens.
+			if status != "cut" || source != "estimated" || input < 50 || output < 200 || output > 400 || cost != 1000*input+2000*output {
+				t.Errorf("%s, %s: %d in, %d out, %d", status, source, input, output, cost)
+			}
+		})
+	}
+}

@@ -211,22 +211,29 @@ func (r *round) endOf(begun ledger.Begun, c routes.Candidate, got came) ledger.E
 		}
 		end.RestFor, end.RestWhy = rest(wrong)
 	}
-	if !end.Usage.Known {
-		end.Estimated = true
-		if end.Status != ledger.Failed {
-			end.Usage = llm.Usage{Input: int64(c.InputTokens), Output: int64(routes.Estimate(size(got.answer)))}
-		}
-	}
+	r.estimate(&end, c, got)
 	if cost, known := llm.Cost(c.Arm.Prices, end.Usage); known {
 		end.Cost = &cost
-	}
-	if end.Status == ledger.Failed && !end.Usage.Known && c.ReserveKnown {
-		end.Cost = new(llm.Money) // providers charge no request that they refuse
 	}
 	if cost, err := llm.ParseMoney(got.answer.Usage.CostUSD); err == nil {
 		end.ProviderCost = &cost
 	}
 	return end
+}
+
+// estimate fills in what the provider did not say: of an answer that broke off, its last word may be from the beginning. A request that was
+// refused costs nothing; one that was taken, and brought no content, costs its input.
+func (r *round) estimate(end *ledger.End, c routes.Candidate, got came) {
+	output := int64(routes.Estimate(size(got.answer)))
+	switch {
+	case end.Usage.Known && end.Status != ledger.Done && end.Usage.Output < output:
+		end.Usage.Output, end.Estimated = output, true
+	case end.Usage.Known:
+	case end.Status != ledger.Failed, end.Kind == llm.Late, end.Kind == llm.Cut, end.Kind == llm.Garbled, end.Kind == llm.AnswerTooBig:
+		end.Usage, end.Estimated = llm.Usage{Input: int64(c.InputTokens), Output: output}, true
+	default:
+		end.Usage, end.Estimated = llm.Usage{}, true
+	}
 }
 
 func size(a *llm.Answer) (n int) {
