@@ -30,8 +30,8 @@ var served = map[string]map[string][]llmtest.Script{
 		said(`{"name": "Ada", "stage": "hot"}`, 120, 12),
 		said(`{"name": "Ada", "stage": "quoted"}`, 190, 13)}},
 	"When a model does not answer": {
-		"claude-sonnet-4-6": {{Fault: llmtest.Limited(20*time.Second, llmtest.InSeconds)}},
-		"gpt-5":             {said("Canberra.", 15, 70)}},
+		"claude-sonnet-4-6": {{Fault: llmtest.Limited(10*time.Minute, llmtest.InSeconds)}},
+		"gpt-5":             {said("Canberra.", 15, 70), said("Wellington.", 12, 66)}},
 	"llm.ensemble": {
 		"claude-haiku-4-5":      {said("A tiled roof lasts fifty years or more.", 30, 12)},
 		"mistral-medium-latest": {said("Some twenty years.", 28, 6)},

@@ -44,7 +44,7 @@ type Arm struct {
 	Context, MaxOutput int
 	// Tools, Thinking and Structured are its capabilities.
 	Tools, Thinking, Structured bool
-	// MaxConcurrent is how many requests all workers together may have under way; 0: any number.
+	// MaxConcurrent is how many requests all workers together may have under way; 0: as many as they have slots.
 	MaxConcurrent int
 	// FirstContent and Idle are how long the first and each further content may take; 60 s each by default.
 	FirstContent, Idle time.Duration
