@@ -99,34 +99,32 @@ begin
       estimated_input bigint, budgets jsonb)
   loop
     select * into state from gem.llm_arms s where s.arm = this.arm;
-    over := '[]';
-    spends := '{}';
     until := null;
-    if state.rests_until > moment then
+    select coalesce(array_agg(s.id), '{}'), coalesce(jsonb_agg(jsonb_build_object('budget', s.budget, 'limit_usd', b."limit", 'spent_usd', s.spent,
+        'reserved_usd', s.reserved, 'resets_at', gem.llm_ends(s.period, s.starts))) filter (where s.spent + s.reserved + this.reserve > b."limit"), '[]')
+    into spends, over
+    from jsonb_to_recordset(this.budgets) b (name text, subject text, period text, "limit" bigint)
+    join gem.llm_spend s on s.budget = b.name and s.subject = coalesce(b.subject, '') and s.period = b.period
+      and s.starts = gem.llm_starts(b.period, moment);
+    -- Money first: nobody waits for the rest of an arm that there is no money for.
+    if not this.priced and (p_max_cost is not null or jsonb_array_length(this.budgets) > 0) then
+      why := 'unpriced';
+    elsif so_far + this.reserve > p_max_cost then
+      why := 'max_cost';
+    elsif over <> '[]' then
+      why := 'budget';
+      exceeded := exceeded || coalesce((select jsonb_agg(o) from jsonb_array_elements(over) o where not exceeded @> jsonb_build_array(o)), '[]');
+    elsif state.rests_until > moment then
       why := 'resting';
       until := state.rests_until;
     elsif state.backoff > 0 and state.probing_since > moment - interval '1 minute' then
       why := 'resting';
       until := state.probing_since + interval '1 minute';
-    elsif not this.priced and (p_max_cost is not null or jsonb_array_length(this.budgets) > 0) then
-      why := 'unpriced';
-    elsif so_far + this.reserve > p_max_cost then
-      why := 'max_cost';
     elsif this.max_concurrent > 0 and state.open >= this.max_concurrent and gem.llm_under_way(this.arm) >= this.max_concurrent then
       why := 'busy';
     else
-      select coalesce(array_agg(s.id), '{}'), coalesce(jsonb_agg(jsonb_build_object('budget', s.budget, 'limit_usd', b."limit", 'spent_usd', s.spent,
-          'reserved_usd', s.reserved, 'resets_at', gem.llm_ends(s.period, s.starts))) filter (where s.spent + s.reserved + this.reserve > b."limit"), '[]')
-      into spends, over
-      from jsonb_to_recordset(this.budgets) b (name text, subject text, period text, "limit" bigint)
-      join gem.llm_spend s on s.budget = b.name and s.subject = coalesce(b.subject, '') and s.period = b.period
-        and s.starts = gem.llm_starts(b.period, moment);
-      if over = '[]' then
-        arm := this.arm;
-        exit;
-      end if;
-      why := 'budget';
-      exceeded := exceeded || coalesce((select jsonb_agg(o) from jsonb_array_elements(over) o where not exceeded @> jsonb_build_array(o)), '[]');
+      arm := this.arm;
+      exit;
     end if;
     back := least(back, until);
     skipped := skipped || jsonb_strip_nulls(jsonb_build_object('arm', this.arm, 'why', why, 'until', until,

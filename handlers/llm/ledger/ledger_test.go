@@ -555,6 +555,34 @@ func TestTheLongestRestWins(t *testing.T) {
 	b.addsUp()
 }
 
+// An arm that rests and is too dear as well does not keep a call waiting: it ends at once, since there is no money for it.
+func TestNobodyWaitsForAnArmThatThereIsNoMoneyFor(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	call := b.running()
+	little := ledger.Budget{Name: "little", Period: ledger.Day, Limit: 9}
+	begun, _ := b.send(begin(call, 1, arm("x", 1, little)))
+	e := failed(begun.ID, llm.NotFound)
+	e.RestFor, e.RestWhy = time.Minute, "not_found"
+	b.end(e)
+	free := arm("x", 0)
+	free.Priced = false
+	capped := begin(call, 1, arm("x", 10), free)
+	capped.MaxCost = new(llm.Money(9))
+	for want, r := range map[string]ledger.Begin{
+		", x budget, y budget":            begin(call, 1, arm("x", 10, little), arm("y", 10, little)),
+		", x max_cost, x unpriced":        capped,
+		", x resting not_found":           begin(call, 1, arm("x", 9, little)),
+		", x resting not_found, y budget": begin(call, 1, arm("x", 9, little), arm("y", 10, little)),
+	} {
+		begun, got := b.send(r)
+		if got != want || (begun.Wait > 0) != strings.Contains(want, "resting") || (len(begun.Exceeded) == 1) != strings.Contains(want, "budget") {
+			t.Errorf("got %s for %s, and %+v; want %s", got, begun.Wait, begun.Exceeded, want)
+		}
+	}
+	b.addsUp()
+}
+
 // After a rest that failures brought, one request of all workers goes; the rest is doubled if it fails.
 func TestOneRequestProbesAnArmThatFailed(t *testing.T) {
 	t.Parallel()
