@@ -171,7 +171,7 @@ func TestARequestThatIsRefusedIsSentToNobodyElse(t *testing.T) {
 			env := s.start(t)
 			r := env.Run(asks("hello"))
 			got := failedWith(t, r, code)
-			if n := len(s.server.Requests()); n != 1 || r.Attempt != 1 || len(got.Routing.Tried) != 1 {
+			if n := len(s.server.Requests()); n != 1 || r.Attempt != 1 || len(got.Routing.Tried) != 1 || got.Usage.Call.Requests != 1 {
 				t.Errorf("%d requests, attempt %d: %s", n, r.Attempt, r.Result)
 			}
 		})

@@ -108,7 +108,11 @@ func (m *Models) Ask(ctx context.Context, call *handlers.Durable, step string, q
 		if err != nil {
 			return Answer{}, err
 		}
-		return r.ask(ctx, tx)
+		a, err := r.ask(ctx, tx)
+		if err != nil {
+			r.tell(ctx, err)
+		}
+		return a, err
 	})
 }
 

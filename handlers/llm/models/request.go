@@ -272,13 +272,25 @@ func (r *round) settleFailed(ctx context.Context, end ledger.End) error {
 	settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), settlePatience)
 	defer cancel()
 	_, err := end.Settle(settling, r.DB)
-	if err == nil {
-		_, err = r.record(settling, r.DB)
-	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	return err
+}
+
+// tell lists what was asked in vain, and puts what all requests of the call come to into the details of a failure. What cannot be read now is
+// in the ledger alone.
+func (r *round) tell(ctx context.Context, err error) {
+	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), settlePatience)
+	defer cancel()
+	total, unread := r.record(asking, r.DB)
+	failure, ok := errors.AsType[*handlers.Failure](err)
+	if !ok || unread != nil {
+		return
+	}
+	if details, ok := failure.Details.(map[string]any); ok {
+		details["usage"] = map[string]any{"call": total}
+	}
 }
 
 // record lists the requests for this answer, of all attempts, among the call's effects, and returns what all requests of the call come to.
