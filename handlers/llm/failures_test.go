@@ -323,3 +323,73 @@ func TestWhatCameOfAnAnswerThatBrokeOffIsCounted(t *testing.T) {
 		})
 	}
 }
+
+// A server that says again and again that it lives, and nothing else, is not waited for: neither before the first content nor after.
+func TestSignsOfLifeKeepNoRequestAlive(t *testing.T) {
+	t.Parallel()
+	for _, d := range llmtest.Dialects {
+		t.Run(string(d), func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t).arm("a", d, object{"first_content_s": 1, "idle_s": 1}).arm("b", llmtest.OpenAI, nil).route("default", "a", "b").route("only", "a")
+			stalled := llmtest.After(3, llmtest.Stalled)
+			stalled.Every = 5 * time.Millisecond
+			s.server.Script("/a", llmtest.Say("it says nothing").With(llmtest.Fault{Kind: llmtest.Hanging, Every: 5 * time.Millisecond}),
+				llmtest.Say("it says no more than these letters").With(stalled), llmtest.Say("from a"))
+			env := s.start(t)
+			if got := succeeded(t, env.Run(asks("hello"))); got.Routing.Arm != "b" || got.Routing.Tried[0].Outcome != "late" {
+				t.Errorf("%+v", got.Routing)
+			}
+			id := env.Insert(asks("hello", object{"route": "only"}))
+			env.Until("the call to be put back", func() bool { return slicesContains(env.Journal(id), "retried") })
+			env.Pass(10 * time.Second)
+			r := env.Await(id)
+			if got := succeeded(t, r); got.Text != "from a" || r.Attempt != 2 {
+				t.Errorf("%s", r.Result)
+			}
+		})
+	}
+}
+
+func TestAnAttemptAsksFourArmsAndTheNextOneTheRest(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	names := []string{"a", "b", "c", "d", "e", "f"}
+	for _, name := range names {
+		s.arm(name, llmtest.OpenAI, nil)
+		s.server.Always("/"+name, llmtest.Script{Fault: llmtest.Status(http.StatusUnauthorized)})
+	}
+	s.server.Always("/f", llmtest.Say("from f"))
+	s.route("default", names...)
+	env := s.start(t)
+	id := env.Insert(asks("hello"))
+	env.Until("the call to be put back", func() bool { return slicesContains(env.Journal(id), "retried") })
+	if n := len(s.server.Requests()); n != 4 {
+		t.Errorf("%d requests", n)
+	}
+	env.Pass(10 * time.Second)
+	if got := succeeded(t, env.Await(id)); got.Text != "from f" || got.Usage.Call.Requests != 6 || len(got.Routing.Skipped) != 4 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestAnAnswerWithoutAnEndHasABound(t *testing.T) {
+	t.Parallel()
+	for _, d := range llmtest.Dialects {
+		for name, script := range map[string]llmtest.Script{
+			"an endless line": llmtest.Say("this answer is much longer than three deltas are").With(llmtest.After(3, llmtest.EndlessLine)),
+			"an endless text": {Parts: llmtest.Say(strings.Repeat("x", llm.MaxAnswer+1)).Parts, Delta: 64 << 10},
+		} {
+			t.Run(fmt.Sprint(d, ", ", name), func(t *testing.T) {
+				t.Parallel()
+				s := newScene(t).arm("a", d, nil).arm("b", d, nil).route("default", "a", "b")
+				s.server.Always("/a", script)
+				env := s.start(t)
+				r := env.Run(asks("hello"))
+				failedWith(t, r, "answer_too_large")
+				if n := len(s.server.Requests()); n != 1 || r.Attempt != 1 {
+					t.Errorf("%d requests", n)
+				}
+			})
+		}
+	}
+}
