@@ -99,6 +99,7 @@ var (
 	limited      = regexp.MustCompile(`(?i)rate.?limit|too_many_requests|resource_exhausted|insufficient_quota`)
 	overloaded   = regexp.MustCompile(`(?i)overloaded|unavailable|at_capacity`)
 	notFound     = regexp.MustCompile(`(?i)not_found`)
+	moderated    = regexp.MustCompile(`(?i)\bflagged\b|moderation|content[ _]policy|prompt injection`)
 	badRequest   = regexp.MustCompile(`(?i)invalid_request|invalid_argument|bad_?request|context_length|unprocessable`)
 )
 
@@ -108,6 +109,15 @@ func (c *complaint) isFinal() bool { return quota.MatchString(c.code) }
 // isUnauthorized reports whether the key is wrong, though the status may be another: Gemini says 400.
 func (c *complaint) isUnauthorized() bool {
 	return unauthorized.MatchString(c.code) || noKey.MatchString(c.message)
+}
+
+// statusOf returns what stands for a status. OpenRouter says 403 where somebody's words are not wanted: neither the key nor the model is at
+// fault, and nobody else's request is to wait for that.
+func (c *complaint) statusOf(status int) int {
+	if status == http.StatusForbidden && (moderated.MatchString(c.message) || moderated.MatchString(c.code)) {
+		return http.StatusBadRequest
+	}
+	return status
 }
 
 // inStream returns the error that came inside a response which had begun as a success.
@@ -126,7 +136,7 @@ func (c *complaint) inStream(key string) *llm.Error {
 	default:
 		status = http.StatusInternalServerError
 	}
-	e := llm.Failed(status, nil, c.String(), key, time.Time{})
+	e := llm.Failed(c.statusOf(status), nil, c.String(), key, time.Time{})
 	if c.isUnauthorized() {
 		e.Kind, e.Message = llm.Unauthorized, ""
 	}

@@ -211,6 +211,27 @@ func TestAFailureKeepsWhatTheHeadersSay(t *testing.T) {
 	}
 }
 
+// A caller whose words are not wanted is no reason to let the model rest for all others.
+func TestWordsThatAreNotWantedAreABadRequest(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]llm.ErrorKind{
+		`{"error":{"code":403,"message":"m requires moderation on A. Your input was flagged for \"violence\".","metadata":{"reasons":["violence"],"flagged_input":"…"}}}`: llm.BadRequest,
+		`{"error":{"code":403,"message":"Request blocked: prompt injection patterns detected"}}`:                                                                          llm.BadRequest,
+		`{"error":{"code":"content_policy_violation","message":"no"}}`:                                                                                                    llm.BadRequest,
+		`{"error":{"code":403,"message":"Key limit exceeded"}}`:                                                                                                           llm.Unauthorized,
+		`{"error":{"code":"permission_denied","message":"Country, region, or territory not supported"}}`:                                                                  llm.Unauthorized,
+	} {
+		_, _, err := ask(t, &server{status: 403, body: strings.NewReader(body)})
+		if e, ok := errors.AsType[*llm.Error](err); !ok || e.Kind != want || e.Status != 403 || (e.Message == "") != (want == llm.Unauthorized) {
+			t.Errorf("%s: got %#v", body, err)
+		}
+	}
+	_, _, err := ask(t, streaming(chunks(`{"error":{"code":403,"message":"Your input was flagged"}}`)))
+	if kind(err) != llm.BadRequest {
+		t.Errorf("in a stream: got %v", err)
+	}
+}
+
 func TestTheProviderNamesTheRequest(t *testing.T) {
 	t.Parallel()
 	const body = `data: {"id":"f8bfe790d883421b8e3baee516ec5a37","model":"m-1","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`

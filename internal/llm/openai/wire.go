@@ -49,7 +49,8 @@ func (d *door) Do(r *http.Request) (*http.Response, error) {
 func (d *door) failed(resp *http.Response) error {
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	said := complaintOf(body)
-	e := llm.Failed(resp.StatusCode, resp.Header, said.String(), d.endpoint.Key, time.Now())
+	e := llm.Failed(said.statusOf(resp.StatusCode), resp.Header, said.String(), d.endpoint.Key, time.Now())
+	e.Status = resp.StatusCode
 	if resp.StatusCode < http.StatusMultipleChoices {
 		e.Kind = llm.Garbled
 	}
