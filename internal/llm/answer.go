@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 )
 
 // MaxAnswer is how many bytes of text, thoughts and arguments an answer may have.
@@ -121,7 +124,7 @@ func (c *collector) grow(t PartType, e *Event) {
 		p = &piece{Part: Part{Type: t, Redacted: e.Redacted}}
 		c.pieces = append(c.pieces, p)
 	}
-	p.text.WriteString(e.Delta)
+	p.text.WriteString(strings.ReplaceAll(e.Delta, "\x00", "\uFFFD")) // which Postgres cannot have in JSON
 	p.Signature += e.Signature
 }
 
@@ -139,6 +142,36 @@ func (c *collector) answer() *Answer {
 	return &a
 }
 
+// storable reports whether Postgres can have a JSON document: one without \u0000, and without half of a surrogate pair.
+func storable(document []byte) bool {
+	escape := func(at int) (letter rune) { // -1 where there is none
+		if at+6 > len(document) || document[at] != '\\' || document[at+1] != 'u' {
+			return -1
+		}
+		n, _ := strconv.ParseUint(string(document[at+2:at+6]), 16, 16)
+		return rune(n)
+	}
+	for i := 0; i < len(document); i++ {
+		if document[i] != '\\' {
+			continue
+		}
+		switch letter := escape(i); {
+		case letter == 0:
+			return false
+		case utf16.IsSurrogate(letter):
+			if utf16.DecodeRune(letter, escape(i+6)) == utf8.RuneError {
+				return false
+			}
+			i += 11
+		case letter > 0:
+			i += 5
+		default:
+			i++
+		}
+	}
+	return true
+}
+
 // arguments returns what a model wrote as the arguments of a call: an object, or the text that is none. Nothing means none were needed.
 func arguments(text string) (object json.RawMessage, raw string) {
 	trimmed := strings.TrimSpace(text)
@@ -146,11 +179,11 @@ func arguments(text string) (object json.RawMessage, raw string) {
 		return json.RawMessage("{}"), ""
 	}
 	if !strings.HasPrefix(trimmed, "{") || !json.Valid([]byte(trimmed)) {
-		return json.RawMessage("{}"), text
+		return json.RawMessage("{}"), strings.ReplaceAll(text, "\x00", "\uFFFD")
 	}
 	var compact bytes.Buffer
-	if json.Compact(&compact, []byte(trimmed)) != nil {
-		return json.RawMessage("{}"), text
+	if json.Compact(&compact, []byte(trimmed)) != nil || !storable(compact.Bytes()) {
+		return json.RawMessage("{}"), strings.ReplaceAll(text, "\x00", "\uFFFD")
 	}
 	return compact.Bytes(), ""
 }
