@@ -68,6 +68,7 @@ func TestTheWorkersRoleCanDoWhatAWorkerDoes(t *testing.T) {
 			gem.llm_begin(c.id, 1, 'main', 'default', '1', null, '[{"arm": "x", "provider": "p", "model": "m", "reserve": 1, "priced": true, "estimated_input": 1,
 				"budgets": [{"name": "all", "period": "day", "limit": 9}]}]') b`,
 		"select * from core_llm_requests", "select * from gem.llm_arm_states('{x}')",
+		"select gem.progress('[]')",
 		"select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from (select id from core_tool_calls order by seq limit 1) c",
 		"select gem.retry(id, 1, 'w', '{}', 3, '1 s') from (select id from core_tool_calls order by seq offset 1 limit 1) c",
 		"select gem.release(id, 1, 'w') from (select id from core_tool_calls order by seq offset 2 limit 1) c",

@@ -26,7 +26,7 @@ from (
   union all
   select 'row level security', e.rel, 'row_security', case when not c.relrowsecurity then 'is switched off' end
   from (values ('core_tool_calls'), ('core_tool_receipts'), ('core_tool_events'), ('core_workers'), ('core_registry_versions'),
-    ('core_rules_versions'), ('core_hook_events'), ('core_llm_versions'), ('core_llm_requests')) e (rel)
+    ('core_rules_versions'), ('core_hook_events'), ('core_llm_versions'), ('core_llm_requests'), ('core_tool_progress')) e (rel)
   join pg_class c on c.oid = ('public.' || e.rel)::regclass
 ) guard
 where guard.fault is not null

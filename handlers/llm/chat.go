@@ -50,7 +50,7 @@ func (l *LLM) Chat(ctx context.Context, call *handlers.Durable, in chat) (chatte
 		return chatted{}, err
 	}
 	q := in.question()
-	q.Tools, q.ToolChoice, q.Stop = in.Tools, in.ToolChoice, in.Stop
+	q.Tools, q.ToolChoice, q.Stop, q.Progress = in.Tools, in.ToolChoice, in.Stop, in.Progress
 	a, err := m.Ask(ctx, call, "main", q)
 	if err != nil {
 		return chatted{}, err

@@ -10,6 +10,7 @@ import (
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/llm/ledger"
 	"github.com/gemworker/gem/handlers/llm/models"
+	"github.com/gemworker/gem/handlers/llm/progress"
 	"github.com/gemworker/gem/internal/llm"
 	"github.com/gemworker/gem/internal/llm/routes"
 	"go.uber.org/zap"
@@ -62,6 +63,7 @@ func (l *LLM) open(env handlers.Env) error {
 		}
 		l.models.Providers[p.Name] = dial(p, llm.Endpoint{BaseURL: p.BaseURL, Key: key, HTTP: client})
 	}
+	l.models.Progress = progress.NewWriter(env.Pool, time.Duration(l.config.IntervalMS)*time.Millisecond, env.Log, l.models.Keys...)
 	env.Log.Info("routes of models loaded", zap.String("from", from), zap.String("version", r.Version), zap.Int("routes", len(r.Routes())),
 		zap.Strings("missing_keys", missing), zap.String("sha256", r.SHA256()))
 	return nil

@@ -112,7 +112,7 @@ func TestAKeyThatAProviderRepeatsIsFoundNowhere(t *testing.T) {
 			s.budget("all", "all", "1000")
 			env := s.start(t, heard)
 			for arm := range names {
-				env.Insert(asks("hello", object{"route": arm}))
+				env.Insert(asks("hello", object{"route": arm}, shows))
 				env.Insert(tool("llm.structured", object{"messages": []any{object{"role": "user", "content": "hello"}}, "route": arm, "schema": object{"type": "object"}}))
 			}
 			env.Until("all calls to end", func() bool {

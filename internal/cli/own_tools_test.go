@@ -52,7 +52,7 @@ func TestAProgramOfAnotherModuleHasEveryCommandForItsOwnTools(t *testing.T) {
 	wantDone(own("audit"), "No fault was found")
 
 	got := query[[]string](t, db, "select array_agg(tablename order by tablename) from pg_tables where schemaname = 'public'")
-	want := []string{"core_hook_events", "core_llm_requests", "core_llm_versions", "core_registry_versions", "core_rules_versions", "core_tool_calls", "core_tool_events", "core_tool_receipts", "core_workers", "orders"}
+	want := []string{"core_hook_events", "core_llm_requests", "core_llm_versions", "core_registry_versions", "core_rules_versions", "core_tool_calls", "core_tool_events", "core_tool_progress", "core_tool_receipts", "core_workers", "orders"}
 	if !slices.Equal(got, want) {
 		t.Errorf("tables: got %v, want the core's and orders: %v", got, want)
 	}

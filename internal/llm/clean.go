@@ -68,6 +68,52 @@ func (a *Answer) CutKeys(keys ...string) {
 	}
 }
 
+// Cutter cuts keys out of a text that comes in pieces, as CutKeys does out of a whole one.
+type Cutter struct {
+	keys, forms []string
+	held        string // the end of what came, where a key may begin
+}
+
+// NewCutter returns a Cutter of keys.
+func NewCutter(keys ...string) *Cutter {
+	c := &Cutter{}
+	for _, key := range keys {
+		if len(key) >= minSecret {
+			c.keys = append(c.keys, key)
+			c.forms = append(c.forms, key, url.QueryEscape(key), url.PathEscape(key))
+		}
+	}
+	return c
+}
+
+// Add returns what may be shown once a piece has come.
+func (c *Cutter) Add(piece string) string {
+	text := c.Whole(c.held + piece)
+	hold := len(text)
+	for _, form := range c.forms {
+		for i := max(0, len(text)-len(form)+1); i < hold; i++ {
+			if text[i] == form[0] && strings.HasPrefix(form, text[i:]) {
+				hold = i
+			}
+		}
+	}
+	c.held = text[hold:]
+	return text[:hold]
+}
+
+// Rest returns what Add held back, at the end of the text. What may be nearly all of a key is cut.
+func (c *Cutter) Rest() string {
+	rest := c.held
+	c.held = ""
+	if len(rest) >= minSecret {
+		return cut
+	}
+	return rest
+}
+
+// Whole returns a text that came at once.
+func (c *Cutter) Whole(text string) string { return cutKeys(text, minSecret, c.keys) }
+
 // cutKeys cuts keys of at least so many characters out of a text, also where they are escaped as in a URL or in JSON.
 func cutKeys(text string, least int, keys []string) string {
 	for _, key := range keys {

@@ -35,6 +35,10 @@ func newDesk(t *testing.T, o supabase.Options) desk {
 			('GRACES_ENDED', 'os.create_note', '{}',                null,      'grace', 'k'),
 			('NOBODYS_CALL', 'os.create_note', '{}',                null,      null,    null);
 		select cancel_tool_call('ADAS_ENDED'), cancel_tool_call('GRACES_ENDED');
+		insert into core_tool_progress (call_id, attempt, seq, at, kind, data) values
+			('ADAS_CALL',    1, 1, now(), 'text', '{"text": "hers"}'),
+			('GRACES_CALL',  1, 1, now(), 'text', '{"text": "hers"}'),
+			('NOBODYS_CALL', 1, 1, now(), 'text', '{"text": "nobodys"}');
 		insert into notes (title) values ('a note of the business');`))
 	return d
 }

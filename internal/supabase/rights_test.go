@@ -35,6 +35,8 @@ var granted = []struct{ query, outcome, data string }{
 	{`from('core_tool_events').select('seq, event').eq('call_id', 'ADAS_ENDED')`, "200", `[{"seq":1,"event":"queued"},{"seq":2,"event":"failed"}]`},
 	{`from('core_tool_receipts').select('call_id, status')`, "200", `[{"call_id":"ADAS_ENDED","status":"failed"}]`},
 	{`from('core_tool_events').select('event').eq('call_id', 'ADAS_ENDED').order('seq')`, "200", `[{"event":"queued"},{"event":"failed"}]`},
+	{`from('core_tool_progress').select('call_id, attempt, seq, kind, data').gt('seq', 0).order('seq')`, "200",
+		`[{"call_id":"ADAS_CALL","attempt":1,"seq":1,"kind":"text","data":{"text":"hers"}}]`},
 	{`rpc('get_receipt', {call_id: 'ADAS_ENDED'}).then(r => ({...r, data: r.data?.result.error.error_code}))`, "200", `"cancelled"`},
 	{`rpc('get_receipt', {call_id: 'ADAS_CALL'})`, "200", `null`},
 	{`rpc('get_receipt', {call_id: 'ADAS_CALL'}, {get: true})`, "200", `null`},
@@ -100,6 +102,10 @@ var withheld = []struct{ query, outcome, server string }{
 	{`from('core_tool_events').insert({call_id: 'ADAS_CALL', seq: 2, at: '2020-01-01', event: 'claimed', attempt: 1})`, "403 42501", ""},
 	{`from('core_tool_events').update({event: 'succeeded'}).eq('call_id', 'ADAS_ENDED')`, "403 42501", ""},
 	{`from('core_tool_events').delete().eq('call_id', 'ADAS_ENDED')`, "403 42501", ""},
+	{`from('core_tool_progress').insert({call_id: 'ADAS_CALL', attempt: 1, seq: 2, at: '2020-01-01', kind: 'text', data: {}})`, "403 42501", ""},
+	{`from('core_tool_progress').update({data: {}}).eq('call_id', 'ADAS_CALL')`, "403 42501", ""},
+	{`from('core_tool_progress').delete().eq('call_id', 'ADAS_CALL')`, "403 42501", ""},
+	{`rpc('progress', {p_streams: []})`, "404 PGRST202", ""},
 	// What tells of workers, of how many calls there are, and of those of others.
 	{`from('core_tool_calls').select()`, "403 42501", "200"},
 	{`from('core_tool_calls').select('id, seq')`, "403 42501", "200"},
@@ -203,6 +209,8 @@ func TestWhatOthersHaveIsNotThere(t *testing.T) {
 		{`from('core_tool_receipts').select('call_id').eq('call_id', 'GRACES_ENDED')`, `[]`},
 		{`from('core_tool_receipts').select('call_id', {count: 'exact'}).neq('call_id', 'NO_CALL').then(r => ({...r, data: r.count}))`, `1`},
 		{`from('core_tool_events').select('event').eq('call_id', 'GRACES_ENDED')`, `[]`},
+		{`from('core_tool_progress').select('data').eq('call_id', 'GRACES_CALL')`, `[]`},
+		{`from('core_tool_progress').select('seq', {count: 'exact'}).then(r => ({...r, data: r.count}))`, `1`},
 		{`from('core_tool_events').select('call_id').not('call_id', 'in', '(ADAS_CALL,ADAS_ENDED)')`, `[]`},
 	} {
 		a := d.must("ada", c.query, "200")

@@ -2,8 +2,8 @@
 -- them nothing is granted, and nothing is needed.
 --
 --   authenticated  inserts calls, of which it chooses what a frontend chooses; created_by comes from its token. It reads its
---                  own calls, their receipts and their journal, without what tells of workers and of other calls, can ask
---                  for the end of its own, and reads and answers the questions that it may answer.
+--                  own calls, their receipts, progress and journal, without what tells of workers and of other calls, can ask for
+--                  the end of its own, and reads and answers the questions that it may answer.
 --   service_role   inserts and reads for anyone, and writes nothing else either.
 --   anon           can do nothing.
 --
@@ -92,10 +92,13 @@ create policy gem_own_receipts on public.core_tool_receipts for select using (
 drop policy if exists gem_own_events on public.core_tool_events;
 create policy gem_own_events on public.core_tool_events for select using (
   exists (select from public.core_tool_calls c where c.id = call_id and c.created_by = (select public.gem_caller())));
+drop policy if exists gem_own_progress on public.core_tool_progress;
+create policy gem_own_progress on public.core_tool_progress for select using (
+  exists (select from public.core_tool_calls c where c.id = call_id and c.created_by = (select public.gem_caller())));
 
 -- On Supabase an attribute of service_role passes row level security; elsewhere these policies do.
 select gem.open_to('service_role', 'public.' || t, 'gem_all_for_service_role', 'for select to %I using (true)')
-from unnest(array['core_tool_calls', 'core_tool_receipts', 'core_tool_events']) t;
+from unnest(array['core_tool_calls', 'core_tool_receipts', 'core_tool_events', 'core_tool_progress']) t;
 select gem.open_to('service_role', 'public.core_tool_calls', 'gem_new_calls_for_service_role', 'for insert to %I with check (true)');
 
 -- Older projects grant new tables and functions to all three roles by default, so everything is taken away first.
@@ -111,13 +114,13 @@ begin
   foreach api_role in array array(select rolname from pg_roles where rolname in ('anon', 'authenticated', 'service_role')) loop
     execute format('revoke all on public.core_tool_calls, public.core_tool_receipts, public.core_tool_events, public.core_workers, '
       || 'public.core_registry_versions, public.core_rules_versions, public.core_hook_events, '
-      || 'public.core_llm_versions, public.core_llm_requests, public.open_questions from %I', api_role);
+      || 'public.core_llm_versions, public.core_llm_requests, public.core_tool_progress, public.open_questions from %I', api_role);
     execute format('revoke all on function %s, %s from %I', functions, of_rows, api_role);
     if api_role <> 'anon' then
       execute format('grant insert (id, tool_name, input, status, idempotency_key, session_id, parent_call_id, priority, run_at, traceparent) '
         || 'on public.core_tool_calls to %I', api_role);
       execute format('grant execute on function %s, gem.open_questions() to %I', functions, api_role);
-      execute format('grant select on public.open_questions to %I', api_role);
+      execute format('grant select on public.open_questions, public.core_tool_progress to %I', api_role);
     end if;
     if api_role = 'service_role' then
       execute format('grant select on public.core_tool_calls, public.core_tool_receipts, public.core_tool_events to %I', api_role);

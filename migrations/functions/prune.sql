@@ -4,7 +4,8 @@
 
 -- Removes the finished calls among p_calls, and returns each with its line for the archive: the rows of the call, of its
 -- receipt and of its events as they were, as {"gem_archive": 1, "call", "receipt", "events"}, "llm_requests" where it
--- asked models, and "second_receipts" where an import found such. A call stays, and is not returned, while
+-- asked models, and "second_receipts" where an import found such. Progress is not archived. A call
+-- stays, and is not returned, while
 --   another call that stays was made on its behalf, or repeats its receipt,
 --   the handler that made it has not ended, or
 --   it has no receipt, which gem audit reports, or another transaction has it locked.
@@ -59,6 +60,7 @@ begin
 
   -- Set here, and not with the function: an owner that is no superuser may not do that with a setting of its own.
   perform set_config('gem.pruning', 'on', true);
+  delete from public.core_tool_progress p where p.call_id = any (ids);
   delete from public.core_llm_requests r where r.call_id = any (ids);
   delete from gem.imported_second_receipts s where s.call_id = any (ids);
   delete from public.core_tool_events e where e.call_id = any (ids);

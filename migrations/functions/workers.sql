@@ -156,8 +156,8 @@ $$;
 
 -- running → queued: lost. Takes the calls of dead workers back into the queue: of those that died or stopped since p_since,
 -- or of all when it is null, also of workers that nobody knows. Returns how many. Whether a lost call may run again is
--- decided by the worker that claims it next. It also wakes calls that wait for nobody, removes old rows of workers, and closes
--- requests to models that were lost.
+-- decided by the worker that claims it next. It also wakes calls that wait for nobody, removes old rows of workers and of progress,
+-- and closes requests to models that were lost.
 create or replace function gem.recover(p_worker text, p_since timestamptz) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -256,6 +256,7 @@ begin
     perform gem.forget_answers();
     perform gem.llm_sweep();
   end if;
+  perform gem.forget_progress(); -- a worker may write thousands of rows a second
   return cardinality(ids);
 end
 $$;

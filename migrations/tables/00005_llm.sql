@@ -88,3 +88,28 @@ create table if not exists gem.llm_arms (
 
 alter table public.core_llm_versions enable row level security;
 alter table public.core_llm_requests enable row level security;
+
+-- What a call shows before it has its receipt: the answer of a model, while it comes. It is not the journal: it may have gaps at its end, and
+-- the receipt is the truth. Rows leave ten minutes after the receipt, and with their call by gem prune.
+create table if not exists public.core_tool_progress (
+  call_id uuid        not null,
+  attempt integer     not null,                         -- a reader begins anew when it grows
+  seq     integer     not null check (seq between 1 and 2000), -- numbers the rows of the call, of all its attempts
+  at      timestamptz not null,
+  kind    text        not null check (kind in ('text', 'thinking', 'tool_call', 'status')),
+  data    jsonb       not null,
+  primary key (call_id, seq)
+);
+-- One entry a call, by which those are found whose rows may leave.
+create index if not exists gem_progress_first on public.core_tool_progress (at) where seq = 1;
+alter table public.core_tool_progress enable row level security;
+-- As of calls, receipts and events: estimates must not tell of the rows of others.
+do $$
+declare
+  col text;
+begin
+  foreach col in array array['call_id', 'attempt', 'seq', 'at', 'kind', 'data'] loop
+    execute format('alter table public.core_tool_progress alter column %I set statistics 0', col);
+  end loop;
+end
+$$;

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/llm/ledger"
+	"github.com/gemworker/gem/handlers/llm/progress"
 	"github.com/gemworker/gem/internal/llm"
 	"github.com/gemworker/gem/internal/llm/routes"
 	"go.uber.org/zap"
@@ -26,7 +27,9 @@ type Models struct {
 	Keys      []string
 	DB        handlers.DB
 	Telemetry *Telemetry
-	Log       *zap.Logger
+	// Progress shows answers while they come, where the question says so.
+	Progress *progress.Writer
+	Log      *zap.Logger
 
 	refused sync.Map // the names of arms whose last failure an operator has to mend
 }
@@ -50,6 +53,8 @@ type Question struct {
 	MaxCost *llm.Money
 	// Arm, if set, is the only one that may answer.
 	Arm string
+	// Progress: the answer is shown while it comes, in core_tool_progress.
+	Progress bool
 }
 
 // Answer is a model's whole answer.
@@ -103,10 +108,14 @@ const defaultOutput = 4096
 // Ask returns a model's answer, as the step of that name. Its error is a [handlers.Failure] with a code of this package's file decide.go, a
 // [handlers.NotConfigured], or one that ends the attempt.
 func (m *Models) Ask(ctx context.Context, call *handlers.Durable, step string, q Question) (Answer, error) {
+	attempt := ctx
 	return handlers.StepTx(ctx, call, step, func(ctx context.Context, tx handlers.Tx) (Answer, error) {
 		r, err := m.round(ctx, call, step, q)
 		if err != nil {
 			return Answer{}, err
+		}
+		if q.Progress {
+			r.shown = m.Progress.Open(attempt, call.ID, call.Attempt)
 		}
 		a, err := r.ask(ctx, tx)
 		if err != nil {
@@ -132,6 +141,8 @@ type round struct {
 	later []comeback
 	// earlier are the call's requests of earlier attempts.
 	earlier []ledger.Request
+	// shown is nil where no progress is.
+	shown *progress.Stream
 }
 
 func (m *Models) round(ctx context.Context, call *handlers.Durable, label string, q Question) (*round, error) {

@@ -22,16 +22,19 @@ func (r *round) ask(ctx context.Context, tx handlers.Tx) (Answer, error) {
 			return Answer{}, err
 		}
 		if begun.ID == 0 {
+			r.shown.Flush(ctx)
 			return Answer{}, r.noneServes(begun)
 		}
 		before.failedOver()
 		arm := r.take(begun.Arm)
+		r.shown.Asked(r.label, arm.Arm.Name)
 		asking, span := r.span(ctx, begun, arm)
 		got := r.send(asking, arm)
 		end := r.endOf(begun, arm, got)
 		span.end(&end, got.answer)
 		if got.err == nil {
 			r.refused.Delete(arm.Arm.Name)
+			r.shown.Flush(ctx) // before the transaction of the step begins
 			return r.settle(ctx, tx, end, arm, got)
 		}
 		if err := r.settleFailed(ctx, end); err != nil {
@@ -49,11 +52,13 @@ func (r *round) ask(ctx context.Context, tx handlers.Tx) (Answer, error) {
 		f := &failed{wrong, got.content}
 		r.learn(f, arm)
 		r.warn(arm, wrong)
+		r.shown.Failed(r.label, arm.Arm.Name, wrong.Kind)
 		if !f.mayFailOver() {
 			break
 		}
 		before = span
 	}
+	r.shown.Flush(ctx)
 	return Answer{}, r.failure()
 }
 
@@ -168,6 +173,7 @@ func (r *round) send(ctx context.Context, c routes.Candidate) (got came) {
 	stream, err := r.Providers[c.Provider.Name].Stream(asked, r.q.request(c.Arm))
 	if err == nil {
 		got.answer, err = llm.Collect(stream, func(e *llm.Event) {
+			r.shown.Seen(e)
 			if !e.IsContent() {
 				return
 			}
