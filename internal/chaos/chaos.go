@@ -6,7 +6,7 @@
 // says.
 //
 // [Run] reads top to bottom. What takes part: lab.go, the tools that the workers run; plan.go and frontend.go, the calls;
-// outside.go, a server that counts what reaches it; process.go, the workers; proxy.go, their way to Postgres; server.go,
+// outside.go, a server that counts what reaches it, and models.go, providers of models that fail; process.go, the workers; proxy.go, their way to Postgres; server.go,
 // Postgres itself; trouble.go, what goes wrong. What comes out: checks.go and recovery.go, and report.go, which prints it.
 //
 // All of it listens on 127.0.0.1 alone. When the program that called Run ends, however it ends, nothing is left: see
@@ -117,6 +117,7 @@ type harness struct {
 	minder   *minder
 	server   *server
 	outside  *outside
+	models   *models
 	recovery recovery
 	settled  time.Duration // what the calls took that were left when the troubles were over
 
@@ -144,12 +145,16 @@ func open(ctx context.Context, o Options) (_ *harness, err error) {
 	if h.outside, err = startOutside(ctx); err != nil {
 		return nil, err
 	}
+	h.models = startModels(o.Seed, true)
 	return h, nil
 }
 
 // close ends what is left. The workers have ended by then.
 func (h *harness) close() error {
 	var errs []error
+	if h.models != nil {
+		h.models.server.Close()
+	}
 	if h.outside != nil {
 		errs = append(errs, h.outside.close())
 	}

@@ -33,7 +33,8 @@ const (
 )
 
 // checks are made when all is over, beside those of the package audit, which look at what GEM's own tables say of one
-// another. lab_plan holds what was asked for, lab_arrivals what reached the server outside.
+// another. lab_plan holds what was asked for, lab_arrivals what reached the server outside, lab_requests
+// what reached providers of models.
 var checks = []check{
 	{"a call that was inserted is there", lost, `
 		select p.call_id::text from lab_plan p left join core_tool_calls c on c.id = p.call_id where c.tool_name is distinct from p.tool`},
@@ -97,6 +98,26 @@ var checks = []check{
 		select call_id || ': ' || result from core_tool_receipts where status = 'succeeded' and replay_of is null and tool_name like 'lab.%'
 			and (result ->> 'call_id', result ->> 'attempt') is distinct from (call_id::text, attempt::text)`},
 
+	{"a request that reached a model is in the ledger", lost, `
+		select r.call_id || ' ' || r.arm || ': ' || count(*) from lab_requests r group by r.call_id, r.arm
+		having count(*) > (select count(*) from core_llm_requests l where l.call_id = r.call_id and l.arm = r.arm)`},
+	{"a request of the ledger reached its model, unless its attempt was cut short", other, `
+		select l.call_id || ' ' || l.arm || ': ' || count(*) from core_llm_requests l
+		where l.status in ('done', 'cut') or l.status = 'failed' and l.error_kind not in ('unreachable', 'late') group by l.call_id, l.arm
+		having count(*) > (select count(*) from lab_requests r where r.call_id = l.call_id and r.arm = l.arm)`},
+	{"a whole answer is in the ledger as its provider counted it", other, `
+		select l.call_id || ' request ' || l.n from core_llm_requests l
+		left join lab_requests r on 'req_' || r.n = l.request_id and r.call_id = l.call_id and r.arm = l.arm
+		where l.status = 'done' and (r.n is null
+			or l.usage_source = 'provider' and (l.input_tokens, l.output_tokens) is distinct from (r.input_tokens, r.output_tokens))`},
+	{"an answer is bought once", twice, `
+		select call_id || ': ' || count(*) from core_llm_requests where status = 'done' group by call_id, label having count(*) > 1`},
+	{"a call's answer is that of its request", other, `
+		select r.call_id::text from core_tool_receipts r where r.tool_name = 'llm.chat' and r.status = 'succeeded' and r.replay_of is null and not exists (
+			select from core_llm_requests l where l.call_id = r.call_id and l.status = 'done' and r.result ->> 'text' = l.call_id || ' ' || substr(l.request_id, 5))`},
+	{"a session's models cost no more than it has", other, `
+		select session_id || ': ' || sum(coalesce(cost, reserved)) from core_llm_requests group by session_id having sum(coalesce(cost, reserved)) > 30000000`},
+
 	{"a call ends as it was to end, or with a reason that its journal shows", other, `
 		select c.id || ' ' || c.tool_name || ' was to end with "' || p.ending || '": ' || c.status || ' ' || coalesce(c.error::text, '')
 		from core_tool_calls c join lab_plan p on p.call_id = c.id join core_tool_receipts r on r.call_id = c.id
@@ -115,12 +136,19 @@ var checks = []check{
 				where q.parent_call_id = c.id and q.tool_name = 'wait.approval' and a.result ->> 'approved' = 'false' and a.result ? 'by')
 			when 'approval_expired' then exists (select from core_tool_calls q join core_tool_receipts a on a.call_id = q.id
 				where q.parent_call_id = c.id and q.tool_name = 'wait.approval' and a.result ->> 'reason' = 'expired')
+			when 'budget_exceeded' then c.tool_name = 'llm.chat'
+			when 'provider_refused' then c.tool_name = 'llm.chat'
+			when 'request_too_large' then c.tool_name = 'llm.chat'
+			when 'provider_unavailable' then c.tool_name = 'llm.chat' and c.losses + c.retries >= 20
+			when 'rate_limited' then c.tool_name = 'llm.chat' and c.losses + c.retries >= 20
+			when 'stream_cut' then c.tool_name = 'llm.chat' and c.losses + c.retries >= 20
+			when 'first_content_late' then c.tool_name = 'llm.chat' and c.losses + c.retries >= 20
 			when 'timeout' then true -- its connection was silent for that long
 			else false end is not true`},
 }
 
 // record writes down what the checks compare with.
-func record(ctx context.Context, db *pgxpool.Pool, plan []call, arrivals []arrival) error {
+func record(ctx context.Context, db *pgxpool.Pool, plan []call, arrivals []arrival, requests []request) error {
 	orNull := func(s string) pgtype.Text { return pgtype.Text{String: s, Valid: s != ""} }
 	_, err1 := db.CopyFrom(ctx, pgx.Identifier{"lab_plan"}, []string{"call_id", "tool", "ending", "key", "cancelled"},
 		pgx.CopyFromSlice(len(plan), func(i int) ([]any, error) {
@@ -132,7 +160,12 @@ func record(ctx context.Context, db *pgxpool.Pool, plan []call, arrivals []arriv
 			a := arrivals[i]
 			return []any{a.CallID, a.Attempt, a.Tool, orNull(a.Key)}, nil
 		}))
-	if err := errors.Join(err1, err2); err != nil {
+	_, err3 := db.CopyFrom(ctx, pgx.Identifier{"lab_requests"}, []string{"n", "call_id", "arm", "input_tokens", "output_tokens"},
+		pgx.CopyFromSlice(len(requests), func(i int) ([]any, error) {
+			r := requests[i]
+			return []any{r.n, r.call, r.arm, r.input, r.output}, nil
+		}))
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return fmt.Errorf("write down what was asked for: %w", err)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/handlers/llm"
 )
 
 // A run that finds nothing says something only when its checks find what is there.
@@ -21,10 +22,12 @@ func TestEachCheckFindsWhatBreaksIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer outside.close()
+	models := startModels(1, false)
+	defer models.server.Close()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	env := handlertest.Start(t, handlertest.Options{
 		Registry: labRegistry(),
-		Domains:  []any{Lab{outside: outside.url, client: client}},
+		Domains:  []any{Lab{outside: outside.url, client: client}, llm.Domain()}, Environment: map[string]string{"LLM_ROUTES": models.routes()},
 	})
 	if _, err := env.DB.Exec(t.Context(), labTables); err != nil {
 		t.Fatal(err)
@@ -45,7 +48,7 @@ func TestEachCheckFindsWhatBreaksIt(t *testing.T) {
 	}
 	stop()
 	answerer.Wait()
-	if err := record(t.Context(), env.DB, all, outside.arrived()); err != nil {
+	if err := record(t.Context(), env.DB, all, outside.arrived(), models.asked()); err != nil {
 		t.Fatal(err)
 	}
 	if faults, _, err := examine(t.Context(), env.DB); err != nil || len(faults) > 0 {
@@ -95,6 +98,13 @@ func TestEachCheckFindsWhatBreaksIt(t *testing.T) {
 				"where r.tool_name = 'lab.charge' and exists (select from core_tool_events e where e.call_id = r.call_id and e.attempt = r.attempt and e.event = 'claimed' and e.at > f.created_at) limit 1"},
 		{"the result of a call that ran is its attempt's own",
 			"update core_tool_receipts set result = '{}' where status = 'succeeded' and tool_name = 'lab.send'"},
+		{"a request that reached a model is in the ledger", "delete from core_llm_requests where id in (select id from core_llm_requests where status = 'done' limit 1)"},
+		{"a request of the ledger reached its model, unless its attempt was cut short", "delete from lab_requests where n = 1"},
+		{"a whole answer is in the ledger as its provider counted it", "update lab_requests set output_tokens = output_tokens + 1 where n = 1"},
+		{"an answer is bought once", "insert into core_llm_requests (call_id, attempt, n, label, tool_name, route, routes_version, arm, provider, model, status, at, ended_at, reserved, estimated_input, spends) " +
+			"select call_id, attempt, n + 1, label, tool_name, route, routes_version, arm, provider, model, status, at, ended_at, reserved, estimated_input, spends from core_llm_requests where status = 'done' limit 1"},
+		{"a call's answer is that of its request", "update core_tool_receipts set result = result || '{\"text\": \"other\"}' where tool_name = 'llm.chat' and status = 'succeeded'"},
+		{"a session's models cost no more than it has", "update core_llm_requests set cost = 30000001 where status = 'done'"},
 		{"a call ends as it was to end, or with a reason that its journal shows",
 			"update lab_plan set ending = 'panic' where tool = 'lab.write'"},
 	}

@@ -53,19 +53,19 @@ func (h *harness) insert(ctx context.Context) error {
 }
 
 func (h *harness) insertBatch(ctx context.Context, batch []call) error {
-	var ids, tools, inputs, keys []string
+	var ids, tools, inputs, keys, sessions []string
 	var priorities []int
 	var delays []float64
 	for _, c := range batch {
 		ids, tools, keys = append(ids, c.ID), append(tools, c.Tool), append(keys, c.ClientKey)
-		inputs = append(inputs, encode(c.Task))
+		inputs, sessions = append(inputs, c.input()), append(sessions, c.Session)
 		priorities, delays = append(priorities, c.Priority), append(delays, c.Delay.Seconds())
 	}
 	_, err := h.server.pool.Exec(ctx, `
-		insert into core_tool_calls (id, tool_name, input, idempotency_key, priority, run_at)
-		select id, tool, input, nullif(key, ''), priority, clock_timestamp() + make_interval(secs => delay)
-		from unnest($1::uuid[], $2::text[], $3::jsonb[], $4::text[], $5::int[], $6::float8[]) c (id, tool, input, key, priority, delay)
-		on conflict (id) do nothing`, ids, tools, inputs, keys, priorities, delays)
+		insert into core_tool_calls (id, tool_name, input, idempotency_key, priority, run_at, session_id)
+		select id, tool, input, nullif(key, ''), priority, clock_timestamp() + make_interval(secs => delay), nullif(session, '')
+		from unnest($1::uuid[], $2::text[], $3::jsonb[], $4::text[], $5::int[], $6::float8[], $7::text[]) c (id, tool, input, key, priority, delay, session)
+		on conflict (id) do nothing`, ids, tools, inputs, keys, priorities, delays, sessions)
 	return err
 }
 

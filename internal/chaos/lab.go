@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/wait"
 )
@@ -24,6 +25,7 @@ const (
 	charge    = "lab.charge"     // an effect outside, once a key
 	ping      = "lab.ping"       // an effect outside that may happen twice
 	flow      = "lab.flow"       // steps of each kind, a call, and a question
+	chat      = "llm.chat"       // asks a model
 	unbuilt   = "lab.unbuilt"    // registered, and no handler
 	unknown   = "lab.unknown"    // not registered
 )
@@ -205,9 +207,15 @@ func labRegistry() []byte {
 			"retry":         object{"max_attempts": 20, "backoff_ms": 10},
 		}
 	}
-	var registry object
-	if err := json.Unmarshal(wait.Registry, &registry); err != nil {
+	var registry, builtIn object
+	if err := errors.Join(json.Unmarshal(wait.Registry, &registry), json.Unmarshal(gem.BuiltInRegistry, &builtIn)); err != nil {
 		panic(err)
+	}
+	for _, e := range builtIn["tools"].([]any) {
+		if e := e.(object); e["name"] == chat {
+			e["timeout_ms"], e["retry"] = 30_000, object{"max_attempts": 20, "backoff_ms": 10}
+			registry["tools"] = append(registry["tools"].([]any), e)
+		}
 	}
 	for _, e := range []object{entry(write, "none"), entry(writeOnce, "keyed"), entry(send, "none"), entry(charge, "keyed"), entry(ping, "safe-retry"),
 		entry(flow, "none"), entry(unbuilt, "none")} {

@@ -27,3 +27,11 @@ create table lab_arrivals (
   key     text
 );
 create index on lab_arrivals (call_id);
+create table lab_requests (
+  n             integer not null, -- the provider calls the request req_ and this
+  call_id       uuid    not null,
+  arm           text    not null,
+  input_tokens  bigint  not null,
+  output_tokens bigint  not null
+);
+create index on lab_requests (call_id);

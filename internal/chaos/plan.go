@@ -15,6 +15,8 @@ type call struct {
 	Task      Task
 	ClientKey string
 	Priority  int
+	Session   string
+	Route     string        // of the models that may answer
 	Delay     time.Duration // until it may run
 	Cancelled bool          // somebody asks for its end,
 	After     time.Duration // so long after its insert
@@ -31,6 +33,15 @@ func (c call) key() string {
 	return ""
 }
 
+// input is what its tool is given.
+func (c call) input() string {
+	if c.Tool != chat {
+		return encode(c.Task)
+	}
+	type object = map[string]any
+	return encode(object{"messages": []any{object{"role": "user", "content": c.ID}}, "route": c.Route, "max_output_tokens": maxOutput})
+}
+
 // plan decides what is inserted.
 func plan(seed uint64, calls int) []call {
 	r := stream(seed, planStream)
@@ -45,6 +56,9 @@ func plan(seed uint64, calls int) []call {
 			if r.IntN(2) == 0 {
 				c.ClientKey = fmt.Sprintf("client key %d", i/40)
 			}
+		case chat:
+			c.Task = Task{}
+			c.Session, c.Route = fmt.Sprintf("session %d", i/40), []string{"default", "other"}[r.IntN(2)]
 		}
 		if r.IntN(10) == 0 {
 			c.Priority = r.IntN(3) - 1
@@ -67,7 +81,7 @@ type share struct {
 }
 
 var (
-	tools   = []share{{write, 30}, {writeOnce, 15}, {send, 22}, {charge, 15}, {ping, 15}, {flow, 10}, {unbuilt, 2}, {unknown, 1}}
+	tools   = []share{{write, 30}, {writeOnce, 15}, {send, 22}, {charge, 15}, {ping, 15}, {flow, 10}, {chat, 14}, {unbuilt, 2}, {unknown, 1}}
 	endings = []share{{"", 75}, {thenFail, 8}, {thenPanic, 4}, {thenTransient, 13}}
 )
 

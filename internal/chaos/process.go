@@ -73,7 +73,7 @@ func (h *harness) startWorker(ctx context.Context, name string, grace time.Durat
 	}
 	database := h.server.address()
 	database.Host = way.address()
-	j := job{Name: name, Database: database.String(), Outside: h.outside.url, Grace: grace, Verbose: h.Logs != "", Rules: h.Rules}
+	j := job{Name: name, Database: database.String(), Outside: h.outside.url, Routes: h.models.routes(), Grace: grace, Verbose: h.Logs != "", Rules: h.Rules}
 	cmd, err := child(ctx, asWorker, jobVariable+"="+encode(j))
 	if err != nil {
 		return nil, err

@@ -23,6 +23,8 @@ type Report struct {
 	Twice    int            // effects that happened more than once
 	Outside  int            // what reached the server outside
 	Asked    map[string]int // what came of the questions of rules
+	Models   map[string]int // what came of the requests to models
+	Money    string         // that they cost, in USD
 	Repeated int            // of that, what it had done before for the same key
 	Rows     int            // what the transactional calls wrote
 	Left     int            // calls that a worker held which had stopped in order
@@ -36,7 +38,7 @@ type Report struct {
 func (h *harness) report(ctx context.Context) (*Report, error) {
 	pool := h.server.pool
 	arrivals := h.outside.arrived()
-	if err := record(ctx, pool, h.plan, arrivals); err != nil {
+	if err := record(ctx, pool, h.plan, arrivals, h.models.asked()); err != nil {
 		return nil, err
 	}
 	faults, found, err := examine(ctx, pool)
@@ -71,6 +73,12 @@ func (h *harness) report(ctx context.Context) (*Report, error) {
 		select case when result ->> 'approved' = 'true' then 'approved' when result ->> 'reason' = 'expired' then 'expired' when status = 'succeeded' then 'denied'
 			else coalesce(result #>> '{error,error_code}', status) end, count(*)
 		from core_tool_receipts where tool_name = 'wait.approval' group by 1`); err != nil {
+		return nil, err
+	}
+	if r.Models, err = tally(ctx, pool, "select status, count(*) from core_llm_requests group by 1"); err != nil {
+		return nil, err
+	}
+	if err := pool.QueryRow(ctx, "select round(coalesce(sum(coalesce(cost, reserved)), 0) / 1e9, 3)::text from core_llm_requests").Scan(&r.Money); err != nil {
 		return nil, err
 	}
 	if err := pool.QueryRow(ctx, `
@@ -121,7 +129,7 @@ func (r *Report) String() string {
 	}
 	line("run", "seed %d, %d workers, %s of troubles, %s to settle", r.Seed, r.Workers, r.Duration, short(r.Settled))
 	line("calls", "%d: %s", all, list(r.Calls, "succeeded", "hit", "not_configured", "execution_error", "panic", "unknown_tool", "cancelled", "outcome_unknown", "worker_lost", "timeout",
-		"limit_reached", "rule_blocked", "approval_denied", "approval_expired"))
+		"limit_reached", "rule_blocked", "approval_denied", "approval_expired", "budget_exceeded", "provider_refused", "request_too_large"))
 	line("kills", "%s", list(r.Troubles, kill9, vanish))
 	line("stops", "%s; %d calls handed over, %d left behind", list(r.Troubles, terminate), r.Events["released"], r.Left)
 	line("pauses", "%s", list(r.Troubles, pause))
@@ -130,6 +138,7 @@ func (r *Report) String() string {
 	line("cancels", "%s", list(r.Troubles, "cancel: cancelled", "cancel: requested", "cancel: succeeded", "cancel: failed", "cancel: not_configured"))
 	line("attempts", "%s", list(r.Events, "claimed", "lost", "retried", "waiting", "delayed"))
 	line("effects", "%d rows, %d requests to the server outside, %d of them with a key it had seen", r.Rows, r.Outside, r.Repeated)
+	line("models", "%s requests, for %s USD", list(r.Models, "done", "failed", "cut", "cancelled", "lost", "sent"), r.Money)
 	if r.Replayed != nil {
 		line("questions", "%s", list(r.Asked, "approved", "denied", "expired", "cancelled", "outcome_unknown", "worker_lost", "timeout"))
 		line("rules", "%d decisions, %d of them otherwise when they are computed again, %v not computed", r.Replayed.Decisions, len(r.Replayed.Differences), r.Replayed.Unknown)

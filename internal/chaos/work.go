@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/llm"
 	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/registry"
@@ -29,6 +30,7 @@ type job struct {
 	Name     string
 	Database string // through its proxy
 	Outside  string
+	Routes   string // of models
 	Grace    time.Duration
 	Verbose  bool
 	Rules    bool
@@ -70,7 +72,8 @@ func runWorker(ctx context.Context) error {
 	}
 	// A request a connection: Go sends none twice by itself then, whatever happens to it.
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	bound, err := handlers.Bind(Lab{outside: j.Outside, client: client}, wait.Domain())
+	domains := []any{Lab{outside: j.Outside, client: client}, wait.Domain(), llm.Domain()}
+	bound, err := handlers.Bind(domains...)
 	if err != nil {
 		return err
 	}
@@ -81,6 +84,11 @@ func runWorker(ctx context.Context) error {
 		return err
 	}
 	if err := pgpool.Wait(ctx, control.Ping, time.Minute, func(string) {}); err != nil {
+		return err
+	}
+	variables := map[string]string{"LLM_ROUTES": j.Routes}
+	err1 = handlers.Configure(func(name string) string { return variables[name] }, domains...)
+	if err := errors.Join(err1, handlers.Open(handlers.Env{Pool: calls}, domains...)); err != nil {
 		return err
 	}
 	var set *rules.Set
