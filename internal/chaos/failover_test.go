@@ -87,7 +87,7 @@ func TestAFailoverThatLosesTheLastCommitsLeavesNoCallOpen(t *testing.T) {
 		"waits lab.flow flow.step": 1, "waits lab.flow flow.once": 1, // which the copy has
 		"runs lab.flow flow.step": 2, "runs lab.flow flow.once": 2, "runs lab.send lab.send": 2, "queued lab.ping lab.ping": 2,
 		"  lab.ping": 1, // of the call that is gone
-	})
+	}, "queued lab.ping lab.ping") // the worker that has one may claim it again, and end it with what comes of the first time
 	a.sound()
 	for slot, w := range workers {
 		if a.h.workerAt(slot) != w || !w.runs() {
@@ -129,8 +129,9 @@ func (a *asking) arrive(tool string, times int) {
 	}
 }
 
-// reached compares how often each call has reached the server outside, by its session and tool and by what it says there.
-func (a *asking) reached(want map[string]int) {
+// reached compares how often each call has reached the server outside, by its session and tool and by what it says there. A call of the kind
+// once may also have come once.
+func (a *asking) reached(want map[string]int, once string) {
 	a.t.Helper()
 	times := map[arrival]int{}
 	for _, came := range a.h.outside.arrived() {
@@ -142,7 +143,7 @@ func (a *asking) reached(want map[string]int) {
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			a.t.Fatal(err)
 		}
-		if kind := fmt.Sprintf("%s %s %s", session, tool, of.Tool); got != want[kind] {
+		if kind := fmt.Sprintf("%s %s %s", session, tool, of.Tool); got != want[kind] && (kind != once || got != 1) {
 			a.t.Errorf("%q has come %d times of one call, and was to come %d times", kind, got, want[kind])
 		}
 	}

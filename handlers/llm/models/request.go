@@ -35,7 +35,7 @@ func (r *round) ask(ctx context.Context, tx handlers.Tx) (Answer, error) {
 		if got.err == nil {
 			r.refused.Delete(arm.Arm.Name)
 			r.shown.Flush(ctx) // before the transaction of the step begins
-			return r.settle(ctx, tx, end, arm, got)
+			return r.settle(ctx, tx, begun, end, arm, got)
 		}
 		if err := r.settleFailed(ctx, end); err != nil {
 			return Answer{}, err
@@ -250,13 +250,21 @@ func size(a *llm.Answer) (n int) {
 }
 
 // settle ends the request of a whole answer in the transaction of its step.
-func (r *round) settle(ctx context.Context, tx handlers.Tx, end ledger.End, c routes.Candidate, got came) (Answer, error) {
+func (r *round) settle(ctx context.Context, tx handlers.Tx, begun ledger.Begun, end ledger.End, c routes.Candidate, got came) (Answer, error) {
 	if _, err := end.Settle(ctx, tx); err != nil {
 		return Answer{}, err
 	}
-	total, err := r.record(ctx, tx)
-	if err != nil {
-		return Answer{}, err
+	var total ledger.Total
+	if begun.N == 1 { // nobody has to be asked
+		first := ledger.Request{N: 1, Arm: c.Arm.Name, Provider: c.Provider.Name, Model: c.Model, Answered: end.Model, Status: end.Status, HTTPStatus: end.HTTPStatus,
+			RequestID: end.RequestID, Usage: end.Usage, Cost: end.Cost, FirstContent: end.FirstContent, Took: end.Took}
+		r.called(&first)
+		total = ledger.Sum([]ledger.Request{first})
+	} else {
+		var err error
+		if total, err = r.record(ctx, tx); err != nil {
+			return Answer{}, err
+		}
 	}
 	r.routing.Arm = c.Arm.Name
 	a := Answer{Parts: got.answer.Parts, Stop: got.answer.Stop, ProviderStop: got.answer.ProviderStop, Model: got.answer.Model, Routing: r.routing,
