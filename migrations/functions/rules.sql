@@ -245,6 +245,7 @@ create or replace function gem.gate(p_call uuid, p_attempt integer, p_worker tex
   out met jsonb, out approvals jsonb)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set jit = off -- by the indexes, whatever the statistics say
+  set plan_cache_mode = force_generic_plan -- and planned once
 as $$
 #variable_conflict use_variable
 declare
