@@ -69,6 +69,10 @@ func (b bounds) RoundTrip(r *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, err
 	}
+	if resp.StatusCode == http.StatusSwitchingProtocols { // its body is the connection, which no context ends
+		resp.Body.Close()
+		resp.Body = http.NoBody
+	}
 	body := &boundBody{ReadCloser: resp.Body, cancel: cancel, bounds: b}
 	body.timer = time.AfterFunc(b.idle, func() { cancel(errIdle) })
 	body.timer.Stop()
