@@ -94,7 +94,7 @@ func (c *collector) add(e *Event) error {
 		}
 		p.text.WriteString(e.Delta)
 	case UsageSeen:
-		c.Usage = e.Usage
+		c.Usage = e.Usage.bounded()
 	case Ended:
 		c.named(e)
 		c.ended, c.Stop, c.ProviderStop = true, e.Stop, e.ProviderStop

@@ -3,7 +3,6 @@ package llm
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"math/big"
 	"regexp"
 	"strconv"
@@ -15,6 +14,9 @@ type Money int64
 
 // USD is a dollar.
 const USD Money = 1_000_000_000
+
+// MaxCost is the most that a request costs, whatever its provider says: thousands of them still make a sum that can be kept.
+const MaxCost = 1_000_000 * USD
 
 var decimal = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,9})?$`)
 
@@ -63,7 +65,7 @@ type Price struct {
 
 // Cost returns what usage costs, by the price of its tier, rounded up to 10⁻⁹ USD once. Cached input is charged once, at its own price.
 // prices are ordered by AboveInput. Without a price the cost is not known. It is what the provider said: a number of tokens below 0 costs nothing,
-// and more than can be written is the most that can.
+// and no request costs more than [MaxCost].
 func Cost(prices []Price, u Usage) (cost Money, known bool) {
 	var p *Price
 	for i := range prices {
@@ -90,8 +92,8 @@ func Cost(prices []Price, u Usage) (cost Money, known bool) {
 		tokens := big.NewInt(max(0, part.tokens))
 		sum.Add(sum, tokens.Mul(tokens, big.NewInt(int64(part.price))))
 	}
-	if sum.Div(sum, big.NewInt(1_000_000)); !sum.IsInt64() {
-		return math.MaxInt64, true
+	if sum.Div(sum, big.NewInt(1_000_000)); sum.Cmp(big.NewInt(int64(MaxCost))) > 0 {
+		return MaxCost, true
 	}
 	return Money(sum.Int64()), true
 }

@@ -92,3 +92,16 @@ type Usage struct {
 	// CostUSD is the provider's own figure, in decimal digits, where it gives one.
 	CostUSD string `json:"-"`
 }
+
+// maxTokens bounds each figure of a provider's usage: it is what the provider says, and sums of such figures have to fit everywhere.
+const maxTokens = 1_000_000_000
+
+func (u Usage) bounded() Usage {
+	for _, n := range []*int64{&u.Input, &u.Output, &u.CacheRead, &u.CacheWrite, &u.Reasoning} {
+		*n = Tokens(*n)
+	}
+	return u
+}
+
+// Tokens returns a number of tokens within its bounds: at least 0, and at most a thousand million.
+func Tokens(n int64) int64 { return min(max(n, 0), maxTokens) }

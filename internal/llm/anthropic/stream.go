@@ -229,8 +229,12 @@ type usage struct {
 }
 
 // usageOf reads what the SDK kept of a usage: in the SDK's own fields a figure that is absent is 0.
-func usageOf(raw string) (u usage) {
-	_ = json.Unmarshal([]byte(raw), &u) // the SDK has read it
+// One with a figure that is none says nothing: the SDK takes such a figure for 0.
+func usageOf(raw string) usage {
+	var u usage
+	if json.Unmarshal([]byte(raw), &u) != nil {
+		return usage{}
+	}
 	return u
 }
 
@@ -253,7 +257,7 @@ func (s *stream) use(u usage) {
 		if p == nil {
 			return 0
 		}
-		return max(*p, 0)
+		return llm.Tokens(*p)
 	}
 	now := &s.start
 	s.usage = llm.Usage{

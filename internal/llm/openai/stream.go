@@ -509,22 +509,21 @@ func (u *usage) read() (llm.Usage, bool) {
 	}
 	seen := llm.Usage{Known: true, CacheRead: u.CacheHit, CostUSD: dollars(u.Cost)}
 	if u.Prompt != nil {
-		seen.Input = *u.Prompt
+		seen.Input = llm.Tokens(*u.Prompt)
 	}
 	if u.Completion != nil {
-		seen.Output = *u.Completion
+		seen.Output = llm.Tokens(*u.Completion)
 	}
 	if d := u.PromptDetails; d != nil {
 		seen.CacheRead, seen.CacheWrite = max(d.Cached, u.CacheHit), d.CacheWrite
 	}
 	if d := u.CompletionDetails; d != nil {
-		seen.Reasoning = d.Reasoning
+		seen.Reasoning = llm.Tokens(d.Reasoning)
 		// Some count thoughts beside the completion: their total says so.
-		if d.Reasoning > 0 && u.Total == seen.Input+seen.Output+d.Reasoning {
-			seen.Output += d.Reasoning
+		if d.Reasoning > 0 && u.Total == seen.Input+seen.Output+seen.Reasoning {
+			seen.Output += seen.Reasoning
 		}
 	}
-	seen.Input, seen.Output = max(seen.Input, 0), max(seen.Output, 0)
 	seen.CacheRead = min(max(seen.CacheRead, 0), seen.Input)
 	seen.CacheWrite = min(max(seen.CacheWrite, 0), seen.Input-seen.CacheRead)
 	seen.Reasoning = min(max(seen.Reasoning, 0), seen.Output)
