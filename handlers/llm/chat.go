@@ -90,7 +90,7 @@ func (t tools) propose(p llm.Part) proposed {
 	case !known:
 		c.Faults = []schema.Fault{{Keyword: "name", Message: "no tool of this name was described"}}
 	case p.RawArguments != "":
-		c.Faults = []schema.Fault{{Keyword: "json", Message: "the arguments are no JSON object"}}
+		c.Faults = []schema.Fault{{Keyword: "json", Message: "the arguments are no JSON object that can be stored"}}
 	default:
 		c.Faults, _ = s.Check(p.Arguments, true)
 	}

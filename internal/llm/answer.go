@@ -4,10 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"strings"
-	"unicode/utf16"
-	"unicode/utf8"
 )
 
 // MaxAnswer is how many bytes of text, thoughts and arguments an answer may have.
@@ -85,7 +82,7 @@ func (c *collector) add(e *Event) error {
 	case ThinkingDelta:
 		c.grow(Thinking, e)
 	case CallBegan:
-		p := &piece{Part: Part{Type: ToolCall, ID: e.ID, Name: e.Name, Signature: e.Signature}}
+		p := &piece{Part: Part{Type: ToolCall, ID: storable(e.ID), Name: storable(e.Name), Signature: e.Signature}}
 		c.pieces, c.calls[e.Index] = append(c.pieces, p), p
 	case ArgumentsDelta:
 		p := c.calls[e.Index]
@@ -131,7 +128,8 @@ func (c *collector) grow(t PartType, e *Event) {
 func (c *collector) answer() *Answer {
 	a := c.Answer
 	for _, p := range c.pieces {
-		part, text := p.Part, p.text.String()
+		part, text := p.Part, storable(p.text.String())
+		part.Signature = storable(part.Signature)
 		if part.Type == ToolCall {
 			part.Arguments, part.RawArguments = arguments(text)
 		} else {
@@ -142,48 +140,19 @@ func (c *collector) answer() *Answer {
 	return &a
 }
 
-// storable reports whether Postgres can have a JSON document: one without \u0000, and without half of a surrogate pair.
-func storable(document []byte) bool {
-	escape := func(at int) (letter rune) { // -1 where there is none
-		if at+6 > len(document) || document[at] != '\\' || document[at+1] != 'u' {
-			return -1
-		}
-		n, _ := strconv.ParseUint(string(document[at+2:at+6]), 16, 16)
-		return rune(n)
-	}
-	for i := 0; i < len(document); i++ {
-		if document[i] != '\\' {
-			continue
-		}
-		switch letter := escape(i); {
-		case letter == 0:
-			return false
-		case utf16.IsSurrogate(letter):
-			if utf16.DecodeRune(letter, escape(i+6)) == utf8.RuneError {
-				return false
-			}
-			i += 11
-		case letter > 0:
-			i += 5
-		default:
-			i++
-		}
-	}
-	return true
-}
-
-// arguments returns what a model wrote as the arguments of a call: an object, or the text that is none. Nothing means none were needed.
+// arguments returns what a model wrote as the arguments of a call: an object, or the text that is none, or none that can be stored. Nothing
+// means none were needed.
 func arguments(text string) (object json.RawMessage, raw string) {
 	trimmed := strings.TrimSpace(text)
 	if trimmed == "" {
 		return json.RawMessage("{}"), ""
 	}
-	if !strings.HasPrefix(trimmed, "{") || !json.Valid([]byte(trimmed)) {
-		return json.RawMessage("{}"), strings.ReplaceAll(text, "\x00", "\uFFFD")
+	if !strings.HasPrefix(trimmed, "{") || !json.Valid([]byte(trimmed)) || !isStorable([]byte(trimmed)) {
+		return json.RawMessage("{}"), text
 	}
 	var compact bytes.Buffer
-	if json.Compact(&compact, []byte(trimmed)) != nil || !storable(compact.Bytes()) {
-		return json.RawMessage("{}"), strings.ReplaceAll(text, "\x00", "\uFFFD")
+	if json.Compact(&compact, []byte(trimmed)) != nil {
+		return json.RawMessage("{}"), text
 	}
 	return compact.Bytes(), ""
 }
