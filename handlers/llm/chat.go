@@ -68,8 +68,12 @@ func (l *LLM) Chat(ctx context.Context, call *handlers.Durable, in chat) (chatte
 type tools map[string]*schema.Schema
 
 func compileTools(described []llm.Tool) (tools, error) {
-	all := tools{}
+	all, patterns := tools{}, 0
 	for i, t := range described {
+		patterns += patternsIn(t.Parameters)
+		if patterns > maxPatterns {
+			return nil, tooManyPatterns(fmt.Sprintf("/tools/%d/parameters", i))
+		}
 		s, err := compile("the arguments", fmt.Sprintf("/tools/%d/parameters", i), t.Parameters)
 		if err != nil {
 			return nil, err
@@ -111,6 +115,9 @@ func compile(noun, path string, raw json.RawMessage) (*schema.Schema, error) {
 	doc, err := schema.Read("the schema", raw)
 	if err != nil {
 		return nil, invalid(path, err.Error())
+	}
+	if patternSize(doc.Value()) > maxPatterns {
+		return nil, tooManyPatterns(path)
 	}
 	if levels(doc.Value()) > maxLevels {
 		return nil, invalid(path, fmt.Sprintf("the schema has more than %d levels", maxLevels))

@@ -28,11 +28,12 @@ const (
 
 // price is what a subschema costs wherever it is applied, without its parts.
 type price struct {
-	time    int // of its own keywords
-	errors  int // that its own keywords can give
-	bytes   int // of their texts, and of the subschema's location in each
-	numbers int // keywords that calculate
-	pattern int // instructions of its pattern
+	time    int                    // of its own keywords
+	errors  int                    // that its own keywords can give
+	bytes   int                    // of their texts, and of the subschema's location in each
+	numbers int                    // keywords that calculate
+	pattern int                    // instructions of its pattern
+	names   map[*regexp.Regexp]int // and of those of patternProperties
 }
 
 // meter counts the cost of applying a schema to a document.
@@ -139,7 +140,10 @@ func (m *meter) object(s *jsonschema.Schema, v map[string]any, p spot) {
 		m.apply(s.PropertyNames, name, p.at(name, 14))
 		_, known := s.Properties[name]
 		for pattern, part := range s.PatternProperties {
-			m.time += 2 + len(name)*len(pattern.String())/5
+			m.time += 2 + len(name)*max(len(pattern.String())/5, m.prices[s].names[pattern]/10)
+			if m.spent() {
+				return // before it is matched here
+			}
 			if pattern.MatchString(name) {
 				known = true
 				m.apply(part, value, p.at(name, 20+3*len(pattern.String())))
@@ -343,6 +347,12 @@ func priceOf(s *jsonschema.Schema) price {
 	if s.Pattern != nil {
 		p.pattern = instructions(s.Pattern)
 		p.bytes += len(s.Pattern.String())
+	}
+	if len(s.PatternProperties) > 0 {
+		p.names = map[*regexp.Regexp]int{}
+		for pattern := range s.PatternProperties {
+			p.names[pattern] = instructions(pattern)
+		}
 	}
 	return p
 }
