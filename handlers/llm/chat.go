@@ -19,6 +19,9 @@ type chat struct {
 	Progress   bool           `json:"progress,omitempty"`
 }
 
+// maxResult is how many bytes the result of a call may have.
+const maxResult = 1 << 20
+
 type chatted struct {
 	Text         string         `json:"text"`
 	Parts        []llm.Part     `json:"parts"`
@@ -60,6 +63,9 @@ func (l *LLM) Chat(ctx context.Context, call *handlers.Durable, in chat) (chatte
 		if p.Type == llm.ToolCall {
 			out.ToolCalls = append(out.ToolCalls, tools.propose(p))
 		}
+	}
+	if encoded, err := json.Marshal(out); err == nil && len(encoded) > maxResult { // it has each text twice
+		return chatted{}, unusable(models.AnswerTooLarge, fmt.Sprintf("The answer takes %d bytes as a result, which may have %d: lower max_output_tokens.", len(encoded), maxResult), &a, nil)
 	}
 	return out, nil
 }

@@ -1,7 +1,9 @@
 package models
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -184,6 +186,9 @@ func (r *round) send(ctx context.Context, c routes.Candidate) (got came) {
 		})
 	}
 	got.answer.CutKeys(r.Keys...)
+	if err == nil && encodedSize(got.answer.Parts) > mostEncoded {
+		err = &llm.Error{Kind: llm.AnswerTooBig, Status: 200, RequestID: got.answer.RequestID, Message: fmt.Sprintf("the answer takes more than %d bytes as JSON", mostEncoded)}
+	}
 	got.took, got.content, got.err = time.Since(began), content.Load(), err
 	if err != nil && asked.Err() != nil {
 		got.err = context.Cause(asked)
@@ -194,6 +199,18 @@ func (r *round) send(ctx context.Context, c routes.Candidate) (got came) {
 		}
 	}
 	return got
+}
+
+// mostEncoded is how many bytes of JSON the parts of an answer may take: with what stands beside them they are the result of a step.
+const mostEncoded = 1<<20 - 64<<10
+
+// encodedSize is how many bytes the parts take as JSON: some letters take six.
+func encodedSize(parts []llm.Part) int {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(parts) // of texts, and of JSON that was checked
+	return b.Len()
 }
 
 // endOf says what a request came to.
