@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 )
@@ -117,7 +118,7 @@ func (c *Cutter) Whole(text string) string { return cutKeys(text, minSecret, c.k
 // cutKeys cuts keys of at least so many characters out of a text, also where they are escaped as in a URL or in JSON.
 func cutKeys(text string, least int, keys []string) string {
 	for _, key := range keys {
-		if len(key) < least || key == "" {
+		if len(key) < least || key == "" || len(text) < len(key) {
 			continue
 		}
 		text = strings.ReplaceAll(text, key, cut)
@@ -133,8 +134,14 @@ func cutKeys(text string, least int, keys []string) string {
 	return text
 }
 
+// expressions are those of inJSON: a program has few keys, and an answer may have thousands of parts.
+var expressions sync.Map
+
 // inJSON finds a key of which any letters are escaped as in JSON.
 func inJSON(key string) *regexp.Regexp {
+	if known, ok := expressions.Load(key); ok {
+		return known.(*regexp.Regexp)
+	}
 	var b strings.Builder
 	for _, c := range key {
 		plain := regexp.QuoteMeta(string(c))
@@ -143,7 +150,9 @@ func inJSON(key string) *regexp.Regexp {
 		}
 		fmt.Fprintf(&b, `(?:%s|\\u(?i:%04x))`, plain, c)
 	}
-	return regexp.MustCompile(b.String())
+	expression := regexp.MustCompile(b.String())
+	expressions.Store(key, expression)
+	return expression
 }
 
 // oneLine turns whatever is no graphic character, and each run of spaces, into one space.
