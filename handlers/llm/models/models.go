@@ -243,12 +243,15 @@ func (m *Models) hasKey(variable string) bool {
 	return false
 }
 
-// size is how many bytes of text the model has to read.
+// size is how many bytes the model has to read.
 func (q *Question) size() int {
 	n := len(q.System) + len(q.Schema)
 	for _, m := range q.Messages {
 		for _, p := range m.Content {
-			n += len(p.Text) + len(p.Arguments) + len(p.Content) + len(p.Name)
+			n += len(p.Text) + len(p.Arguments) + len(p.Content) + len(p.Name) + len(p.ID) + len(p.ToolCallID)
+			if p.Redacted {
+				n += len(p.Signature) // in which the thought is
+			}
 		}
 	}
 	for _, t := range q.Tools {
