@@ -37,8 +37,6 @@ func Failed(status int, h http.Header, message, key string, now time.Time) *Erro
 
 func kindOf(status int, message string) ErrorKind {
 	switch {
-	case status < http.StatusMultipleChoices: // no failure, and no answer
-		return Garbled
 	case status == http.StatusUnauthorized, status == http.StatusPaymentRequired, status == http.StatusForbidden:
 		return Unauthorized
 	case status == http.StatusNotFound, status >= 300 && status < 400:

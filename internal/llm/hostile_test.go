@@ -51,12 +51,3 @@ func TestAServerThatSwitchesProtocolsHoldsNobody(t *testing.T) {
 		t.Fatal("the body does not end")
 	}
 }
-
-func TestAResponseThatIsNoFailureAndNoAnswerIsGarbled(t *testing.T) {
-	t.Parallel()
-	for _, status := range []int{101, 201, 204, 206} {
-		if e := llm.Failed(status, nil, "", "", time.Now()); e.Kind != llm.Garbled {
-			t.Errorf("%d: %s", status, e.Kind)
-		}
-	}
-}
