@@ -249,7 +249,7 @@ func (r *round) endOf(begun ledger.Begun, c routes.Candidate, got came) ledger.E
 func (r *round) estimate(end *ledger.End, c routes.Candidate, got came) {
 	output := int64(routes.Estimate(size(got.answer)))
 	switch {
-	case end.Usage.Known && end.Status != ledger.Done && end.Usage.Output < output:
+	case end.Usage.Known && got.answer.Stop == "" && end.Usage.Output < output:
 		end.Usage.Output, end.Estimated = output, true
 	case end.Usage.Known:
 	case end.Status != ledger.Failed, end.Kind == llm.Late, end.Kind == llm.Cut, end.Kind == llm.Garbled, end.Kind == llm.AnswerTooBig:
