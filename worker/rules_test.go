@@ -189,7 +189,7 @@ func TestACallIsCountedOnce(t *testing.T) {
 func TestWaitingCallsRunInOrderEachAtItsTurn(t *testing.T) {
 	t.Parallel()
 	env := startRuled(t, ruledBy(t, `{"name": "pace", "tools": ["lab.write"], "action": "wait", "limit": {"max": 5, "within": "1s"}}`))
-	ids := make([]string, 20)
+	ids := make([]string, 50)
 	for i := range ids {
 		ids[i] = env.Insert(inSession("s", "lab.write", fmt.Sprint(i)))
 	}

@@ -5,6 +5,7 @@ package models
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"github.com/gemworker/gem/handlers/llm/progress"
 	"github.com/gemworker/gem/internal/llm"
 	"github.com/gemworker/gem/internal/llm/routes"
+	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
 )
 
@@ -159,7 +161,7 @@ func (m *Models) round(ctx context.Context, call *handlers.Durable, label string
 	}
 	stats, err := m.stats(ctx, route)
 	if err != nil {
-		return nil, err
+		return nil, unreached(err)
 	}
 	need := routes.Need{Tools: len(q.Tools) > 0, InputTokens: routes.Estimate(q.size()), MaxOutput: r.q.MaxOutputTokens, MaxCost: q.MaxCost, CallID: call.ID}
 	usable, skipped := routes.Usable(route, need, m.hasKey, stats)
@@ -176,11 +178,20 @@ func (m *Models) round(ctx context.Context, call *handlers.Durable, label string
 	}
 	if call.Attempt > 1 {
 		if r.earlier, err = ledger.Requests(ctx, m.DB, call.ID); err != nil {
-			return nil, err
+			return nil, unreached(err)
 		}
 		r.putCutLast()
 	}
 	return r, nil
+}
+
+// unreached marks the error of a statement that Postgres has not refused: its connection broke, or there was none, and another attempt may
+// have one. What Postgres says, the worker judges.
+func unreached(err error) error {
+	if refused := (*pgconn.PgError)(nil); err == nil || errors.As(err, &refused) || errors.Is(err, ledger.ErrNotHeld) {
+		return err
+	}
+	return handlers.Transient(err)
 }
 
 // putCutLast moves arms whose answer to this question broke off in an earlier attempt behind the others.

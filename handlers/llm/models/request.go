@@ -88,7 +88,7 @@ func (r *round) begin(ctx context.Context) (ledger.Begun, error) {
 			r.skip(arm, &s)
 		}
 	}
-	return begun, err
+	return begun, unreached(err)
 }
 
 // skip keeps when an arm comes back that the ledger skipped.
@@ -306,7 +306,7 @@ func (r *round) settleFailed(ctx context.Context, end ledger.End) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return err
+	return unreached(err)
 }
 
 // tell lists what was asked in vain, and puts what all requests of the call come to into the details of a failure. What cannot be read now is
