@@ -24,8 +24,14 @@ type LLM struct {
 
 // Domain returns the domain llm. Without a routes file, its tools that ask answer not_configured.
 func Domain() handlers.Domain {
+	d, _ := DomainAndModels()
+	return d
+}
+
+// DomainAndModels returns the domain llm, and its models for other domains of the program, which may ask them once the domain is open.
+func DomainAndModels() (handlers.Domain, models.Source) {
 	l := &LLM{}
-	return handlers.Domain{Tools: l, Config: &l.config, Open: l.open, Check: l.check}
+	return handlers.Domain{Tools: l, Config: &l.config, Open: l.open, Check: l.check}, l.asked
 }
 
 // open reads the routes file, and makes a client for each provider that has its key.

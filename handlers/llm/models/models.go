@@ -36,6 +36,9 @@ type Models struct {
 	refused sync.Map // the names of arms whose last failure an operator has to mend
 }
 
+// Source returns the models that a program can ask, or a [handlers.NotConfigured] that says why there are none.
+type Source func() (*Models, error)
+
 // Question is what a model is asked.
 type Question struct {
 	Route      string
