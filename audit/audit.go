@@ -110,8 +110,6 @@ var Checks = []Check{
 		Proves: "What a receipt says that the requests of its call came to is their sum."},
 	{Name: "llm-spend", counts: "budgets", file: "llm.sql", only: databases,
 		Proves: "What a budget has spent and reserved is the sum of its requests, and of those that were pruned."},
-	{Name: "llm-open", counts: "arms", file: "llm.sql", only: databases,
-		Proves: "An arm has as many requests under way as it counts."},
 	{Name: "llm-due", Remark: true, counts: "model requests", file: "llm.sql", only: databases,
 		Proves: "No request is still sent whose call ended over an hour ago. One is if no worker was there to close it."},
 

@@ -124,7 +124,7 @@ func (a auditor) sizes(ctx context.Context) (map[string]int64, error) {
 		sql += " union all select 'lines', count(*) from pg_temp.archive_lines"
 	} else {
 		sql += " union all select 'counted calls', count(*) from gem.rule_runs union all select 'model requests', count(*) from public.core_llm_requests " +
-			"union all select 'budgets', count(*) from gem.llm_spend union all select 'arms', count(*) from gem.llm_arms"
+			"union all select 'budgets', count(*) from gem.llm_spend"
 	}
 	sizes := map[string]int64{}
 	rows, _ := a.tx.Query(ctx, sql) // an error of a query is that of its rows

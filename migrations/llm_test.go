@@ -163,7 +163,7 @@ func TestRequestsLeaveWithTheirCall(t *testing.T) {
 	if got, want := valueOf(t, db, spends), "all 4/4, 3/3, 0; user 4/4, 3/3, 0"; got != want {
 		t.Errorf("after: got %s, want %s", got, want)
 	}
-	if n := number(t, db, "select (select count(*) from core_llm_requests) + (select open from gem.llm_arms where arm = 'x')"); n != 0 {
+	if n := number(t, db, "select (select count(*) from core_llm_requests)"); n != 0 {
 		t.Errorf("%v rows are left", n)
 	}
 	for _, step := range []struct{ days, left int }{{300, 2}, {380, 1}, {440, 0}} {

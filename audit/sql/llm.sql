@@ -1,4 +1,4 @@
--- Requests to models: the ledger beside budgets, arms and receipts. Rows leave with their call, and the part of them in a budget is in its
+-- Requests to models: the ledger beside budgets and receipts. Rows leave with their call, and the part of them in a budget is in its
 -- `pruned` then. A call that others ended, since it was cancelled or lost too often, has a receipt without requests whose worker was lost.
 with asked as (
   select q.*, coalesce(q.cost, q.reserved) as charged from public.core_llm_requests q
@@ -9,8 +9,6 @@ with asked as (
   select spend as id, count(*) as requests, coalesce(sum(a.charged) filter (where a.status <> 'sent'), 0) as spent,
     coalesce(sum(a.reserved) filter (where a.status = 'sent'), 0) as reserved
   from asked a, unnest(a.spends) spend group by spend
-), under_way as (
-  select arm, count(*) as requests from asked where status = 'sent' group by arm
 ), receipt as (
   select r.call_id, r.tool_name, coalesce(r.status = 'succeeded' or r.result #> '{error,details,usage}' is not null, false) as by_handler,
     coalesce(r.result #> '{usage,call}', r.result #> '{error,details,usage,call}') as usage,
@@ -65,12 +63,6 @@ union all
 
 select 'llm-spend', c.id::text, format('%s requests count in a budget that is not there', c.requests)
 from counted c left join gem.llm_spend s on s.id = c.id where s.id is null
-
-union all
-
-select 'llm-open', coalesce(a.arm, u.arm), format('it has %s requests under way, and the ledger has %s', coalesce(a.open, 0), coalesce(u.requests, 0))
-from gem.llm_arms a full join under_way u on u.arm = a.arm
-where coalesce(a.open, 0) <> coalesce(u.requests, 0)
 
 union all
 

@@ -62,9 +62,13 @@ func (l *LLM) Models(ctx context.Context, tx handlers.Tx, _ *handlers.Call, _ st
 	if err != nil {
 		return available{}, err
 	}
+	running, err := ledger.UnderWay(ctx, tx)
+	if err != nil {
+		return available{}, err
+	}
 	for i, arm := range m.Routes.Arms() {
 		info := armInfo{Name: arm.Name, Provider: arm.Provider.Name, Model: arm.Model, Context: arm.Context, MaxOutput: arm.MaxOutput, Capabilities: capabilities(arm),
-			Prices: arm.Prices, Key: m.Providers[arm.Provider.Name] != nil, Running: states[i].Open}
+			Prices: arm.Prices, Key: m.Providers[arm.Provider.Name] != nil, Running: running[arm.Name]}
 		if s := states[i]; !s.RestsUntil.IsZero() {
 			info.RestsUntil, info.RestsBecause = &s.RestsUntil, s.Why
 		}

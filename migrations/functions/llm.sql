@@ -9,7 +9,8 @@
 --
 -- Rows are locked in one order, so that nothing waits in a circle: the call, its requests, rows of gem.llm_spend by their id, rows of
 -- gem.llm_arms by their name. A new row of these two is inserted before any of them is locked. The call comes first, since a frontend may
--- have it locked for as long as it likes: who waits for that keeps no budget from others.
+-- have it locked for as long as it likes: who waits for that keeps no budget from others. An arm that is well and takes any number of requests
+-- is not waited for: its requests would follow each other commit by commit.
 
 -- Records the routes that a worker is about to run with, and returns what stands under their version: the same, or what another
 -- worker recorded there before.
@@ -83,7 +84,10 @@ begin
     from public.core_llm_requests r left join unnest(r.spends) spend on true where r.id = any (lost);
   end if;
   perform from gem.llm_spend s where s.id = any (counts_in) order by s.id for no key update;
-  perform from gem.llm_arms s where s.arm = any (names) order by s.arm for no key update;
+  perform from gem.llm_arms s
+  where s.arm = any (names) and (cardinality(lost) > 0 or s.backoff > 0 or s.arm in (
+    select a.arm from jsonb_to_recordset(p_arms) a (arm text, max_concurrent integer) where a.max_concurrent > 0))
+  order by s.arm for no key update;
   if cardinality(lost) > 0 then
     perform gem.llm_lose(lost, moment);
   end if;
@@ -120,7 +124,7 @@ begin
     elsif state.backoff > 0 and state.probing_since > moment - interval '1 minute' then
       why := 'resting';
       until := state.probing_since + interval '1 minute';
-    elsif this.max_concurrent > 0 and state.open >= this.max_concurrent and gem.llm_under_way(this.arm) >= this.max_concurrent then
+    elsif this.max_concurrent > 0 and gem.llm_full(this.arm, this.max_concurrent) then
       why := 'busy';
     else
       arm := this.arm;
@@ -142,9 +146,9 @@ begin
   values (p_call, p_attempt, n, p_label, coalesce(call.tool_name, ''), p_route, this.arm, this.provider, this.model, p_version, call.created_by,
     call.session_id, 'sent', moment, this.reserve, this.estimated_input, spends)
   returning r.id into id;
-  update gem.llm_arms s set open = s.open + 1, probe = case when s.backoff > 0 then id else s.probe end,
-    probing_since = case when s.backoff > 0 then moment else s.probing_since end
-  where s.arm = this.arm;
+  if state.backoff > 0 then
+    update gem.llm_arms s set probe = id, probing_since = moment where s.arm = this.arm;
+  end if;
 end
 $$;
 
@@ -156,11 +160,12 @@ create or replace function gem.llm_ends(p_period text, p_starts timestamptz) ret
   select (p_starts at time zone 'UTC' + ('1 ' || p_period)::interval) at time zone 'UTC'
 $$;
 
--- How many requests an arm has whose attempts live. It is asked only where the count of open ones, which has those of lost workers too, says
--- that the arm is full.
-create or replace function gem.llm_under_way(p_arm text) returns bigint language sql stable as $$
-  select count(*) from public.core_llm_requests r join public.core_tool_calls c on c.id = r.call_id
-  where r.arm = p_arm and r.status = 'sent' and c.status = 'running' and c.attempt = r.attempt
+-- Whether an arm has so many requests whose attempts live. Those of lost workers are looked for only if it would be full with them.
+create or replace function gem.llm_full(p_arm text, p_most integer) returns boolean language sql stable as $$
+  select (select count(*) from (
+      select from public.core_llm_requests r where r.arm = p_arm and r.status = 'sent' limit p_most) sent) >= p_most
+    and (select count(*) from public.core_llm_requests r join public.core_tool_calls c on c.id = r.call_id
+      where r.arm = p_arm and r.status = 'sent' and c.status = 'running' and c.attempt = r.attempt) >= p_most
 $$;
 
 -- Ends a request: its first end counts, and the rest do nothing. Returns the status that it got, or null where it had ended. If its attempt
@@ -168,7 +173,8 @@ $$;
 --
 -- p_rest_ms is how long the arm is to rest at least; a rest that ends later stays. p_failure: the provider failed, which counts. Three failures
 -- within a minute make the arm rest for 30 s, and then a request probes it: if that fails too, the rest is doubled, up to 5 min. A success
--- clears all this, but not one that began before the arm rested.
+-- clears all this, but not one that began before the arm rested. What is seen of an arm that is well is a sample: where another request has its
+-- row, there is none.
 create or replace function gem.llm_end(p_id bigint, p_status text, p_kind text, p_http integer, p_request_id text, p_answered text,
   p_input bigint, p_output bigint, p_cache_read bigint, p_cache_write bigint, p_reasoning bigint, p_source text, p_cost bigint,
   p_provider_cost bigint, p_first_ms bigint, p_ms bigint, p_rest_ms bigint, p_rest_why text, p_failure boolean)
@@ -176,12 +182,13 @@ returns text language plpgsql security definer set search_path = pg_catalog, pg_
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off -- by id, whatever the statistics say
   set plan_cache_mode = force_generic_plan set jit = off as $$
 declare
-  moment timestamptz;
-  held   record;
-  req    record;
-  a      record; -- the arm
-  probed boolean;
-  rate   double precision; -- tokens a second
+  moment  timestamptz;
+  held    record;
+  req     record;
+  a       record;  -- the arm; null where there is nothing to note
+  changes boolean; -- whether it rests may change
+  probed  boolean;
+  rate    double precision; -- tokens a second
 begin
   select r.call_id into req from public.core_llm_requests r where r.id = p_id and r.status = 'sent';
   if not found then
@@ -193,7 +200,12 @@ begin
     return null;
   end if;
   perform from gem.llm_spend s where s.id = any (req.spends) order by s.id for no key update;
-  select s.* into a from gem.llm_arms s where s.arm = req.arm for no key update;
+  select p_failure or p_rest_ms > 0 or s.backoff > 0 or s.failed_at <> '{}' into changes from gem.llm_arms s where s.arm = req.arm;
+  if changes then
+    select s.* into a from gem.llm_arms s where s.arm = req.arm for no key update;
+  else
+    select s.* into a from gem.llm_arms s where s.arm = req.arm for no key update skip locked;
+  end if;
   moment := gem.now();
   if (held.attempt = req.attempt and held.status = 'running') is not true then
     perform gem.llm_lose(array[p_id], moment);
@@ -207,7 +219,9 @@ begin
   where r.id = p_id;
   update gem.llm_spend s set reserved = s.reserved - req.reserved, spent = s.spent + coalesce(p_cost, req.reserved) where s.id = any (req.spends);
 
-  a.open := a.open - 1;
+  if a.arm is null then
+    return p_status;
+  end if;
   probed := coalesce(a.probe = p_id, false);
   if probed then
     a.probe := null;
@@ -251,7 +265,7 @@ begin
     a.why := p_rest_why;
   end if;
   update gem.llm_arms s
-  set open = a.open, rests_until = a.rests_until, why = a.why, failed_at = a.failed_at, backoff = a.backoff, rested_at = a.rested_at, probe = a.probe,
+  set rests_until = a.rests_until, why = a.why, failed_at = a.failed_at, backoff = a.backoff, rested_at = a.rested_at, probe = a.probe,
       probing_since = a.probing_since, first_content_ms = a.first_content_ms, tokens_per_s = a.tokens_per_s, output_tokens = a.output_tokens,
       input_ratio = a.input_ratio, samples = a.samples
   where s.arm = a.arm;
@@ -266,11 +280,11 @@ $$;
 
 -- What is known of arms, in the order of p_arms. rests_until is null where the arm does not rest.
 create or replace function gem.llm_arm_states(p_arms text[])
-returns table (arm text, rests_until timestamptz, why text, open integer, samples bigint, first_content_ms double precision,
-  tokens_per_s double precision, output_tokens double precision, input_ratio double precision)
+returns table (arm text, rests_until timestamptz, why text, samples bigint, first_content_ms double precision, tokens_per_s double precision,
+  output_tokens double precision, input_ratio double precision)
 language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
-  select one.arm, rest.until, case when rest.until is not null then a.why end, coalesce(a.open, 0), coalesce(a.samples, 0), a.first_content_ms,
-    a.tokens_per_s, a.output_tokens, a.input_ratio
+  select one.arm, rest.until, case when rest.until is not null then a.why end, coalesce(a.samples, 0), a.first_content_ms, a.tokens_per_s, a.output_tokens,
+    a.input_ratio
   from (select gem.now() as at) now, unnest(p_arms) with ordinality one (arm, place)
   left join gem.llm_arms a on a.arm = one.arm
   left join lateral (select greatest(case when a.rests_until > now.at then a.rests_until end,
@@ -287,11 +301,7 @@ create or replace function gem.llm_lose(p_ids bigint[], p_at timestamptz) return
     update gem.llm_spend s set reserved = s.reserved - sums.reserve, spent = s.spent + sums.reserve
     from (select spend, sum(l.reserved) as reserve from lost l, unnest(l.spends) spend group by spend) sums where s.id = sums.spend
   )
-  update gem.llm_arms s set open = s.open - sums.requests, probe = nullif(s.probe, sums.probe),
-    probing_since = case when s.probe = sums.probe then null else s.probing_since end
-  from (select l.arm, count(*) as requests, max(l.id) filter (where l.id = o.probe) as probe from lost l join gem.llm_arms o on o.arm = l.arm
-    group by l.arm) sums
-  where s.arm = sums.arm;
+  update gem.llm_arms s set probe = null, probing_since = null from lost l where s.arm = l.arm and s.probe = l.id;
 $$;
 
 -- Locks requests that are `sent`, and what they count in, and closes them as lost. Those that others have locked stay.
@@ -321,8 +331,7 @@ begin
       select r.id from public.core_llm_requests r
       where r.arm = s.arm and r.status = 'sent' and r.at < before
         and not exists (select from public.core_tool_calls c where c.id = r.call_id and c.status = 'running' and c.attempt = r.attempt)
-      order by r.at limit 100) old
-    where s.open > 0));
+      order by r.at limit 100) old));
 end
 $$;
 

@@ -71,7 +71,6 @@ create table if not exists gem.llm_spend (
 -- What is known of the arms of all routes: which one rests, and how fast it is. Rows stay.
 create table if not exists gem.llm_arms (
   arm              text        primary key,
-  open             integer     not null default 0,      -- requests that are `sent`, also those whose worker was lost
   rests_until      timestamptz,                         -- null, or past: it may be asked
   why              text,                                -- it rests, or rested last
   failed_at        timestamptz[] not null default '{}', -- its failures within the last minute

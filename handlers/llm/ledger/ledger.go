@@ -210,8 +210,6 @@ type ArmState struct {
 	// RestsUntil is zero, or in the future, and Why says why.
 	RestsUntil time.Time
 	Why        string
-	// Open is how many requests are under way.
-	Open int
 	// Samples is how many whole answers the figures below are of, 0: they say nothing.
 	Samples      int64
 	FirstContent time.Duration // a moving mean

@@ -209,16 +209,29 @@ func UsageByDay(ctx context.Context, db handlers.DB, f Filter) ([]DayUsage, erro
 // Arms returns what is known of the arms of those names, in their order.
 func Arms(ctx context.Context, db handlers.DB, names ...string) ([]ArmState, error) {
 	rows, _ := db.Query(ctx, `
-		select arm, rests_until, coalesce(why, ''), open, samples, first_content_ms::bigint, coalesce(tokens_per_s, 0), coalesce(output_tokens, 0),
+		select arm, rests_until, coalesce(why, ''), samples, first_content_ms::bigint, coalesce(tokens_per_s, 0), coalesce(output_tokens, 0),
 			coalesce(input_ratio, 1)
 		from gem.llm_arm_states($1)`, names)
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s ArmState, err error) {
 		var until *time.Time
 		var first *int64
-		err = row.Scan(&s.Arm, &until, &s.Why, &s.Open, &s.Samples, &first, &s.TokensPerSec, &s.MeanOutput, &s.InputRatio)
+		err = row.Scan(&s.Arm, &until, &s.Why, &s.Samples, &first, &s.TokensPerSec, &s.MeanOutput, &s.InputRatio)
 		s.RestsUntil, s.FirstContent = value(until), milliseconds(first)
 		return s, err
 	})
+}
+
+// UnderWay returns how many requests each arm has that were sent and have not ended, also those whose workers were lost.
+func UnderWay(ctx context.Context, db handlers.DB) (map[string]int, error) {
+	rows, err := db.Query(ctx, "select arm, count(*) from public.core_llm_requests where status = 'sent' group by arm")
+	if err != nil {
+		return nil, err
+	}
+	counts := map[string]int{}
+	var arm string
+	var n int
+	_, err = pgx.ForEachRow(rows, []any{&arm, &n}, func() error { counts[arm] = n; return nil })
+	return counts, err
 }
 
 // RecordVersion records the routes that a worker is about to run with. If others stand under their version, it returns those: the worker
