@@ -1,0 +1,117 @@
+package extract
+
+import (
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Text is a document as it was given and as it is read, with the way back from each byte that is read. It can be used by many goroutines.
+type Text struct {
+	given, read string
+	// dropped has, for each byte of the given text that is not read, the offset in the read text from which on it counts; ascending. A text has at most 2 GiB.
+	dropped []int32
+	changes []Change
+	tables  func() []table // of read
+}
+
+// Change says how often a step of the normalisation changed a text.
+type Change struct {
+	Step  string `json:"step"`
+	Count int    `json:"count"`
+}
+
+// The steps of the normalisation, in their order.
+const (
+	dropBOM      = "bom"         // a byte order mark at the beginning was dropped
+	unifyLines   = "line_ends"   // \r\n and \r became \n
+	trimLineEnds = "line_spaces" // spaces and tabs at the end of a line were dropped
+)
+
+const bom = "\ufeff"
+
+// Normalise makes the text that chunks and models see: without a byte order mark at the beginning, and with \n at the end of each line, also where \r\n
+// or \r was given. Nothing else changes. The text is valid UTF-8.
+func Normalise(given string) *Text { return normalise(given, false) }
+
+// NormaliseTrimmed does the same, and drops spaces and tabs at the ends of lines.
+func NormaliseTrimmed(given string) *Text { return normalise(given, true) }
+
+func normalise(given string, trim bool) *Text {
+	t := &Text{given: given}
+	t.tables = sync.OnceValue(func() []table { return findTables(t.read) })
+	text := strings.TrimPrefix(given, bom)
+	if len(text) < len(given) {
+		t.drop(len(bom), 0)
+		t.changes = append(t.changes, Change{dropBOM, 1})
+	}
+	if ends := strings.Count(text, "\r"); ends > 0 {
+		t.changes = append(t.changes, Change{unifyLines, ends})
+	}
+	if trim || strings.IndexByte(text, '\r') >= 0 {
+		text = t.lines(text, trim)
+	}
+	t.read = text
+	return t
+}
+
+// lines returns the text with \n at the end of each line, without the spaces and tabs before it if trim is true.
+func (t *Text) lines(text string, trim bool) string {
+	var b strings.Builder
+	b.Grow(len(text))
+	trimmed := 0
+	for {
+		end := strings.IndexByte(text, '\r')
+		if trim {
+			end = strings.IndexAny(text, "\r\n")
+		}
+		line := text
+		if end >= 0 {
+			line = text[:end]
+		}
+		kept := line
+		if trim {
+			kept = strings.TrimRight(line, " \t")
+		}
+		spaces := len(line) - len(kept)
+		if spaces > 0 {
+			trimmed++
+		}
+		b.WriteString(kept)
+		if end < 0 {
+			break
+		}
+		b.WriteByte('\n')
+		text = text[end:]
+		mark := 1
+		if strings.HasPrefix(text, "\r\n") {
+			mark = 2
+		}
+		t.drop(spaces+mark-1, b.Len())
+		text = text[mark:]
+	}
+	if trimmed > 0 {
+		t.changes = append(t.changes, Change{trimLineEnds, trimmed})
+	}
+	return b.String()
+}
+
+// drop notes that n bytes of the given text are not read, which stand before an offset of the read text.
+func (t *Text) drop(n, before int) {
+	for range n {
+		t.dropped = append(t.dropped, int32(before))
+	}
+}
+
+// Read is the text that chunks and models see.
+func (t *Text) Read() string { return t.read }
+
+// Changes says what the normalisation changed, nothing for a text that is read as it was given.
+func (t *Text) Changes() []Change { return t.changes }
+
+// Given returns the byte offset in the given text of a byte offset in the read text: where the byte there was given, and at the end of the text behind its
+// last byte. Of a line end that was given as \r\n, the offset before it is that of \r, and the offset after it is behind \n.
+func (t *Text) Given(at int) int {
+	n, _ := slices.BinarySearch(t.dropped, int32(at+1))
+	return at + n
+}
