@@ -4,15 +4,16 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unicode/utf8"
 )
 
 // Text is a document as it was given and as it is read, with the way back from each byte that is read. It can be used by many goroutines.
 type Text struct {
 	given, read string
-	// dropped has, for each byte of the given text that is not read, the offset in the read text from which on it counts; ascending. A text has at most 2 GiB.
+	// dropped has, for each byte of the given text that is not read, the offset in the read text from which on it counts; ascending.
 	dropped []int32
 	changes []Change
-	tables  func() []table // of read
+	tables  func() [][]table // of the read text, by separator; found when they are first asked for
 }
 
 // Change says how often a step of the normalisation changed a text.
@@ -31,15 +32,15 @@ const (
 const bom = "\ufeff"
 
 // Normalise makes the text that chunks and models see: without a byte order mark at the beginning, and with \n at the end of each line, also where \r\n
-// or \r was given. Nothing else changes. The text is valid UTF-8.
+// or \r was given. Nothing else changes. The text is valid UTF-8, of less than 2 GiB.
 func Normalise(given string) *Text { return normalise(given, false) }
 
-// NormaliseTrimmed does the same, and drops spaces and tabs at the ends of lines.
+// NormaliseTrimmed does the same, and drops spaces and tabs at the ends of lines, and before the separators U+2028 and U+2029. No tool does.
 func NormaliseTrimmed(given string) *Text { return normalise(given, true) }
 
 func normalise(given string, trim bool) *Text {
 	t := &Text{given: given}
-	t.tables = sync.OnceValue(func() []table { return findTables(t.read) })
+	t.tables = sync.OnceValue(func() [][]table { return findTables(t.read) })
 	text := strings.TrimPrefix(given, bom)
 	if len(text) < len(given) {
 		t.drop(len(bom), 0)
@@ -63,37 +64,44 @@ func (t *Text) lines(text string, trim bool) string {
 	for {
 		end := strings.IndexByte(text, '\r')
 		if trim {
-			end = strings.IndexAny(text, "\r\n")
+			end = strings.IndexAny(text, "\r\n\u2028\u2029")
 		}
-		line := text
+		line, mark := text, ""
 		if end >= 0 {
-			line = text[:end]
+			line, mark = text[:end], lineMark(text[end:])
 		}
 		kept := line
 		if trim {
 			kept = strings.TrimRight(line, " \t")
 		}
-		spaces := len(line) - len(kept)
-		if spaces > 0 {
+		if len(kept) < len(line) {
 			trimmed++
 		}
 		b.WriteString(kept)
 		if end < 0 {
 			break
 		}
-		b.WriteByte('\n')
-		text = text[end:]
-		mark := 1
-		if strings.HasPrefix(text, "\r\n") {
-			mark = 2
+		if mark == "\r" || mark == "\r\n" {
+			b.WriteByte('\n')
+		} else {
+			b.WriteString(mark)
 		}
-		t.drop(spaces+mark-1, b.Len())
-		text = text[mark:]
+		t.drop(len(line)-len(kept)+strings.Count(mark, "\r\n"), b.Len())
+		text = text[end+len(mark):]
 	}
 	if trimmed > 0 {
 		t.changes = append(t.changes, Change{trimLineEnds, trimmed})
 	}
 	return b.String()
+}
+
+// lineMark returns the end of a line with which a text begins.
+func lineMark(text string) string {
+	if strings.HasPrefix(text, "\r\n") {
+		return "\r\n"
+	}
+	_, n := utf8.DecodeRuneInString(text)
+	return text[:n]
 }
 
 // drop notes that n bytes of the given text are not read, which stand before an offset of the read text.
