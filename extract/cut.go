@@ -60,28 +60,22 @@ func lineEnd(text string, from, to int) int {
 	}
 }
 
-const (
-	sentenceEnds     = ".!?…؟۔।॥" // before white space
-	wideSentenceEnds = "。！？"
-	closers          = `"')]}»”’」』）】` // that may stand behind the end of a sentence
-)
-
 // wordEnd returns the offset behind the last sentence between two offsets, else behind the last white space, else 0.
 func wordEnd(text string, from, to int) int {
 	word := 0
 	tail, spaced := 0, false // the end of the white space and closers that follow, and whether there is white space
 	for at := to; at > from; {
 		r, n := utf8.DecodeLastRuneInString(text[from:at])
-		switch {
-		case r == ' ' || r == '\t':
+		switch kind := kindOf(r); {
+		case kind == space:
 			if !spaced {
 				tail, spaced = at, true
 			}
-		case strings.ContainsRune(closers, r):
+		case kind == closer:
 			if tail == 0 {
 				tail = at
 			}
-		case strings.ContainsRune(wideSentenceEnds, r) || spaced && strings.ContainsRune(sentenceEnds, r):
+		case kind == wideStop || kind == stop && spaced:
 			if end := max(at, tail); between(text, end, from) {
 				return end
 			}
@@ -98,6 +92,31 @@ func wordEnd(text string, from, to int) int {
 		word = tail
 	}
 	return word
+}
+
+// kind is what a character means for the end of a sentence.
+type kind int
+
+const (
+	other    kind = iota
+	space         // between words
+	stop          // ends a sentence where white space follows
+	wideStop      // ends a sentence
+	closer        // can stand between the end of a sentence and what follows
+)
+
+func kindOf(r rune) kind {
+	switch r {
+	case ' ', '\t':
+		return space
+	case '.', '!', '?', '…', '؟', '۔', '।', '॥':
+		return stop
+	case '。', '！', '？':
+		return wideStop
+	case '"', '\'', ')', ']', '}', '»', '”', '’', '」', '』', '）', '】':
+		return closer
+	}
+	return other
 }
 
 // between reports whether an offset is between two characters as people see them: a combining mark belongs to the letter before it, and so do the parts of
@@ -124,8 +143,8 @@ func between(text string, at, from int) bool {
 // continues reports whether a character belongs to the one before it.
 func continues(r rune) bool {
 	switch {
-	case r < 0x300:
-		return false
+	case r < 0x370:
+		return r >= 0x300
 	case r == 0x200C || r == 0x200D || r == 0xFF9E || r == 0xFF9F: // joiners, and the voice marks of narrow katakana
 		return true
 	case r >= 0x1F3FB && r <= 0x1F3FF || r >= 0xE0020 && r <= 0xE007F: // skin colours and tags of emoji

@@ -58,22 +58,21 @@ func normalise(given string, trim bool) *Text {
 
 // lines returns the text with \n at the end of each line, without the spaces and tabs before it if trim is true.
 func (t *Text) lines(text string, trim bool) string {
+	ends, spaces := "\r", ""
+	if trim {
+		ends, spaces = "\r\n\u2028\u2029", " \t"
+	}
 	var b strings.Builder
 	b.Grow(len(text))
+	t.dropped = slices.Grow(t.dropped, strings.Count(text, "\r\n"))
 	trimmed := 0
 	for {
-		end := strings.IndexByte(text, '\r')
-		if trim {
-			end = strings.IndexAny(text, "\r\n\u2028\u2029")
-		}
-		line, mark := text, ""
+		end := strings.IndexAny(text, ends)
+		line := text
 		if end >= 0 {
-			line, mark = text[:end], lineMark(text[end:])
+			line = text[:end]
 		}
-		kept := line
-		if trim {
-			kept = strings.TrimRight(line, " \t")
-		}
+		kept := strings.TrimRight(line, spaces)
 		if len(kept) < len(line) {
 			trimmed++
 		}
@@ -81,27 +80,22 @@ func (t *Text) lines(text string, trim bool) string {
 		if end < 0 {
 			break
 		}
-		if mark == "\r" || mark == "\r\n" {
-			b.WriteByte('\n')
-		} else {
-			b.WriteString(mark)
+		text = text[end:]
+		given, mark := 1, "\n"
+		switch {
+		case strings.HasPrefix(text, "\r\n"):
+			given = 2
+		case text[0] >= utf8.RuneSelf:
+			given, mark = 3, text[:3]
 		}
-		t.drop(len(line)-len(kept)+strings.Count(mark, "\r\n"), b.Len())
-		text = text[end+len(mark):]
+		b.WriteString(mark)
+		text = text[given:]
+		t.drop(len(line)-len(kept)+given-len(mark), b.Len())
 	}
 	if trimmed > 0 {
 		t.changes = append(t.changes, Change{trimLineEnds, trimmed})
 	}
 	return b.String()
-}
-
-// lineMark returns the end of a line with which a text begins.
-func lineMark(text string) string {
-	if strings.HasPrefix(text, "\r\n") {
-		return "\r\n"
-	}
-	_, n := utf8.DecodeRuneInString(text)
-	return text[:n]
 }
 
 // drop notes that n bytes of the given text are not read, which stand before an offset of the read text.
