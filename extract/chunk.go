@@ -57,7 +57,7 @@ func (e *TooLarge) Error() string {
 // its second half, behind the last blank line, else behind a line, a sentence or a space, else between two characters. A character with its combining marks
 // stays whole, also if it has more code points than size, up to 64. An empty text has no shards. The error is a *[TooLarge].
 func Cut(t *Text, size, context int) ([]Shard, error) {
-	size, context = max(size, 1), max(context, 0)
+	size, context = min(max(size, 1), len(t.read)+1), min(max(context, 0), len(t.read))
 	var shards []Shard
 	for start := 0; start < len(t.read); {
 		if len(shards) == MaxShards {

@@ -108,7 +108,7 @@ func TestEachMentionIsOwnedByOneShardThatSeesItWhole(t *testing.T) {
 					continue
 				}
 				at := len(owner.Before) + start - owner.Start
-				if window := owner.Window.Text(); !strings.HasPrefix(window[at:], mention) {
+				if window := owner.Text(); !strings.HasPrefix(window[at:], mention) {
 					t.Fatalf("%q at %d is not in %q", mention, start, window)
 				}
 			}

@@ -94,11 +94,13 @@ func (c *Compiled) Repair(w Window, rejected []Rejected, old string) Prompt {
 	key := freeKey(old, list, w.Before, w.Body, w.After)
 	var b strings.Builder
 	b.WriteString(p.User)
-	if len(rejected) == 0 {
+	switch lead := "\nItems of your answer below cannot be accepted. REJECTED lists "; {
+	case len(rejected) == 0:
 		b.WriteString("\nYour answer below cannot be read as the JSON object that was asked for." + note + "\n")
-	} else {
-		fmt.Fprintf(&b, "\nItems of your answer below cannot be accepted: %d, of which REJECTED has the first %d with the reasons.%s\n<<<REJECTED %s>>>\n%s\n",
-			len(rejected), len(shown), note, key, list)
+	case len(shown) < len(rejected):
+		fmt.Fprintf(&b, "%sthe first %d of %d with the reasons.%s\n<<<REJECTED %s>>>\n%s\n", lead, len(shown), len(rejected), note, key, list)
+	default:
+		fmt.Fprintf(&b, "%sthem with the reasons.%s\n<<<REJECTED %s>>>\n%s\n", lead, note, key, list)
 	}
 	fmt.Fprintf(&b, "<<<ANSWER %s>>>\n%s\n<<<END %[1]s>>>\nAnswer again with the whole JSON object: the items that were right, and the others mended or left out.\n", key, old)
 	return Prompt{p.System, b.String()}
