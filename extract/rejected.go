@@ -3,6 +3,21 @@ package extract
 // Rejected is what an answer claimed and does not count.
 type Rejected struct {
 	Class  string `json:"class"`
-	Quote  string `json:"quote"` // its first 200 characters
-	Reason string `json:"reason"`
+	Quote  string `json:"quote"`  // its first 200 characters
+	Reason string `json:"reason"` // one of the constants below; of InvalidAttributes the first fault follows
 }
+
+// The reasons why an item is rejected.
+const (
+	NotAnObject         = "not_an_object"
+	UndeclaredClass     = "class_undeclared"
+	EmptyQuote          = "quote_empty"
+	QuoteTooLong        = "quote_too_long"
+	QuoteNotFound       = "quote_not_found"
+	InvalidAttributes   = "attributes_invalid"
+	AttributeNotInQuote = "attribute_not_in_quote" // the value of an attribute that must be verbatim
+	InferredNotAllowed  = "inferred_not_allowed"
+	TooManyOfClass      = "too_many_of_class"
+	TooManyItems        = "too_many_items"
+	Conflict            = "conflict" // an item of the same class stands at the same place with other attributes
+)

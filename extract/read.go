@@ -1,0 +1,289 @@
+package extract
+
+import (
+	"encoding/json"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/gemworker/gem/internal/schema"
+)
+
+// Item is an item of an answer that stands in the window.
+type Item struct {
+	Class string `json:"class"`
+	// Quote is the window's own text from Start to End, which are bytes of [Window.Text]. Start is in the body.
+	Quote string `json:"quote"`
+	Start int    `json:"start"`
+	End   int    `json:"end"`
+	Match string `json:"match"` // exact, folded or caseless
+	// Attributes is an object, in one form for equal values: {} for a class without attributes.
+	Attributes json.RawMessage `json:"attributes"`
+	Inferred   bool            `json:"inferred"`
+}
+
+// Reading is what an answer says about a window.
+type Reading struct {
+	Items    []Item     // by start, end and class
+	Rejected []Rejected // in the order of the answer
+	Claimed  int        // items that the answer has, also those that begin in the context and are the neighbours'
+	// Failure is why the answer has no items that could be read: [Unreadable], [Truncated] or [AnswerTooLarge]; or it is empty.
+	Failure string
+}
+
+// The failures of an answer.
+const (
+	Unreadable     = "answer_unreadable" // it has no list of items
+	Truncated      = "answer_truncated"  // it ends before its list does
+	AnswerTooLarge = "answer_too_large"  // it has more than MaxAnswer bytes
+)
+
+// Limits of an answer.
+const (
+	MaxAnswer = 1 << 20 // bytes
+	MaxItems  = 2000    // that are read; the others are rejected together
+	MaxQuote  = 10_000  // characters
+)
+
+// AskAgain reports whether a second answer may say what this one does not.
+func (r *Reading) AskAgain() bool { return r.Failure == Unreadable || len(r.Rejected) > 0 }
+
+// Read reads an answer about a window. It never trusts an offset of the model: it finds each quote, and leaves out the items that begin in the context. An item that
+// does not hold is rejected with its reason, and costs no other item. truncated says that the model's answer ended at a limit.
+//
+// The last list that the answer gives counts. A list that is cut is not read, so that nothing is lost unseen.
+func (c *Compiled) Read(w Window, answer string, truncated bool) Reading {
+	r, _ := c.read(w, answer, truncated)
+	return r
+}
+
+// read also returns how much work that was, in bytes and steps.
+func (c *Compiled) read(w Window, answer string, truncated bool) (Reading, int) {
+	switch {
+	case len(answer) > MaxAnswer:
+		return Reading{Failure: AnswerTooLarge}, 0
+	case truncated:
+		return Reading{Failure: Truncated}, 0
+	}
+	a := readAnswer(strings.ToValidUTF8(answer, "\ufffd"), 0)
+	switch a.says() {
+	case someItems:
+		r := reader{program: c, finder: newFinder(w), body: w.Body}
+		reading := r.read(a.items())
+		return reading, a.work + r.finder.work
+	case noItems:
+		return Reading{}, a.work
+	case cutOff:
+		return Reading{Failure: Truncated}, a.work
+	}
+	return Reading{Failure: Unreadable}, a.work
+}
+
+// reader reads the items of one answer.
+type reader struct {
+	program *Compiled
+	finder  *finder
+	body    string
+	units   []*Index // of the body
+}
+
+// stated is an item as the model stated it.
+type stated struct {
+	class      *compiledClass
+	name       string // of the class
+	quote      string
+	attributes json.RawMessage
+	verbatim   []string // values that must stand in the quote
+	inferred   bool
+	reason     string // why it is rejected
+	claim      *claim
+}
+
+func (r *reader) read(values []value) Reading {
+	reading := Reading{Claimed: len(values)}
+	all := make([]stated, min(len(values), MaxItems))
+	var claims []*claim
+	for i := range all {
+		s := &all[i]
+		r.state(s, &values[i])
+		if s.reason != "" {
+			continue
+		}
+		seen := r.finder.find(s.quote)
+		if len(seen.spots) == 0 {
+			s.reason = QuoteNotFound
+			continue
+		}
+		s.claim = &claim{class: s.name, quote: s.quote, sighting: seen, hint: -1}
+		if len(seen.spots) > 1 {
+			s.claim.hint = r.hint(&values[i], seen.spots)
+		}
+		claims = append(claims, s.claim)
+	}
+	choose(claims, len(r.finder.text), &r.finder.work)
+	r.accept(&reading, all)
+	if more := len(values) - len(all); more > 0 {
+		reading.Rejected = append(reading.Rejected, Rejected{Reason: TooManyItems})
+	}
+	return reading
+}
+
+// state reads an item, or says why it does not hold.
+func (r *reader) state(s *stated, v *value) {
+	if v.form != anObject {
+		s.reason = NotAnObject
+		return
+	}
+	if class := v.member("class", "extractionClass", "extraction_class"); class != nil && class.form == aString {
+		s.name = strings.TrimSpace(class.text)
+	}
+	if s.class = r.program.class(s.name); s.class == nil {
+		s.class = r.program.class(strings.ToLower(s.name))
+	}
+	if quote := v.member("quote"); quote != nil && (quote.form == aString || quote.form == aNumber) {
+		s.quote = strings.TrimSpace(quote.text)
+	}
+	s.inferred = isTrue(v.member("inferred")) || isText(v.member("grounding"), "inferred")
+	switch {
+	case s.class == nil:
+		s.reason = UndeclaredClass
+		return
+	case s.quote == "":
+		s.reason = EmptyQuote
+		return
+	case utf8.RuneCountInString(s.quote) > MaxQuote:
+		s.reason = QuoteTooLong
+		return
+	case s.inferred && !s.class.Inferred:
+		s.reason = InferredNotAllowed
+		return
+	}
+	s.name = s.class.Name
+	r.stateAttributes(s, v.member("attributes"))
+}
+
+func (r *reader) stateAttributes(s *stated, v *value) {
+	s.attributes = json.RawMessage("{}")
+	missing := v == nil || v.form == aWord && v.text == "null"
+	switch {
+	case !missing && v.form != anObject:
+		s.reason = InvalidAttributes
+	case s.class.attributes != nil:
+		if !missing {
+			s.attributes = schema.Canonical(v.plain())
+		}
+		if faults, _ := s.class.attributes.Check(s.attributes, true); len(faults) > 0 {
+			s.reason = InvalidAttributes + ": " + faults[0].Message
+			return
+		}
+		if missing {
+			return
+		}
+		for _, name := range s.class.Verbatim {
+			if part := v.member(name); part != nil {
+				s.verbatim = part.scalars(s.verbatim)
+			}
+		}
+	}
+}
+
+// scalars appends the strings and numbers in a value.
+func (v *value) scalars(to []string) []string {
+	if v.form == aString || v.form == aNumber {
+		return append(to, v.text)
+	}
+	for i := range v.parts {
+		to = v.parts[i].scalars(to)
+	}
+	return to
+}
+
+func isTrue(v *value) bool              { return v != nil && v.form == aWord && v.text == "true" }
+func isText(v *value, text string) bool { return v != nil && v.form == aString && v.text == text }
+
+// hint returns the index of the spot that the model's own offset names, in any unit of the body, or -1. The spots are all in the body or all outside.
+func (r *reader) hint(v *value, spots []span) int {
+	offset := v.member("charStart", "start")
+	if in := v.member("span"); offset == nil && in != nil {
+		offset = in.member("start", "charStart")
+	}
+	if offset == nil || offset.form != aNumber && offset.form != aString {
+		return -1
+	}
+	n, err := strconv.Atoi(offset.text)
+	begin := r.finder.body.start
+	if err != nil || n < 0 || spots[0].start < begin || spots[0].start >= r.finder.body.end {
+		return -1
+	}
+	if r.units == nil {
+		r.units = []*Index{newIndex(r.body, utf16Units), newIndex(r.body, codePoints), newIndex(r.body, nil)}
+	}
+	for _, unit := range r.units {
+		i := sort.Search(len(spots), func(i int) bool { return unit.At(spots[i].start-begin) >= n })
+		if i < len(spots) && unit.At(spots[i].start-begin) == n {
+			return i
+		}
+	}
+	return -1
+}
+
+// accept checks the items whose places are chosen, and sorts them.
+func (r *reader) accept(reading *Reading, all []stated) {
+	kept := map[place]*stated{}
+	counts := map[string]int{}
+	body := r.finder.body
+	for i := range all {
+		s := &all[i]
+		if s.reason != "" {
+			reading.reject(s)
+			continue
+		}
+		at := s.claim.spots[s.claim.spot]
+		if at.start < body.start || at.start >= body.end {
+			continue // the neighbour's
+		}
+		quote := r.finder.text[at.start:at.end]
+		key := place{s.name, at}
+		switch same := kept[key]; {
+		case !standIn(s.verbatim, quote):
+			s.reason = AttributeNotInQuote
+		case same != nil && string(same.attributes) != string(s.attributes):
+			s.reason = Conflict
+		case same != nil:
+			continue
+		case s.class.Max > 0 && counts[s.name] >= s.class.Max:
+			s.reason = TooManyOfClass
+		}
+		if s.reason != "" {
+			reading.reject(s)
+			continue
+		}
+		kept[key] = s
+		counts[s.name]++
+		match := s.claim.match
+		reading.Items = append(reading.Items, Item{s.name, quote, at.start, at.end, match, s.attributes, s.inferred})
+	}
+	slices.SortFunc(reading.Items, compareItems)
+}
+
+// standIn reports whether each value stands in a quote, in any presentation, and not within a word or a number.
+func standIn(values []string, quote string) bool {
+	if len(values) == 0 {
+		return true
+	}
+	f := newFinder(Window{Body: quote})
+	f.folded = fold(quote, false)
+	for _, value := range values {
+		value = strings.TrimSpace(value)
+		if value != "" && len(f.lookFolded(f.folded, value, false)) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *Reading) reject(s *stated) {
+	r.Rejected = append(r.Rejected, Rejected{schema.Cut(s.name, 64), schema.Cut(s.quote, 200), s.reason})
+}
