@@ -1,4 +1,4 @@
-.PHONY: demo dev test race lint fuzz chaos bench check build pin
+.PHONY: demo dev test race lint fuzz chaos bench check check-long build pin
 
 demo: ## some calls on a private Postgres, and their receipts
 	go run ./cmd/gem demo
@@ -28,8 +28,11 @@ chaos: ## kills workers, cuts connections and restarts Postgres for CHAOS_DURATI
 bench: ## the tables of docs/performance.md, beside River and a floor, on a durable Postgres of its own; some 50 minutes
 	cd bench && go run .
 
-check: ## runs what CI runs
+check: ## runs what CI runs for each change
 	bash .ci/run
+
+check-long: ## runs what CI runs each night: long forms of tests, the race detector everywhere, more random input, builds elsewhere
+	bash .ci/long
 
 build: ## the static binary, as the image has it
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/gem ./cmd/gem
