@@ -33,6 +33,8 @@ type Journal interface {
 	Timer(name string) (unique string, err error)
 	// Receive returns the name that an answer has in the journal.
 	Receive(name string) (unique string, err error)
+	// Tools returns the tools of which the handler may make calls, as the registry has them now.
+	Tools() []Tool
 	// Digest returns the digest of a call that is to be approved. Its error says why the handler may not make that call.
 	Digest(tool string, input json.RawMessage) (string, error)
 	// Wait returns when so many of the names have come. Where they have not, it does not return: it ends the goroutine.

@@ -62,6 +62,27 @@ func Start[T any](d *Durable, name, tool string, input any) *Child[T] {
 	})
 }
 
+// Tool is one of which a handler may make calls.
+type Tool struct {
+	Name, Description string
+	// InputSchema is a JSON Schema.
+	InputSchema json.RawMessage
+	// Closed says why the user whose call the handler serves may not call the tool, as in "needs the permission send:sms". It is empty where
+	// that user may, and for a call that no user made with a token. [Start] does not ask for it: see [StartWith].
+	Closed string
+}
+
+// Tools returns the tools of which the call's handler may make calls, ordered as in the registry, as this worker's registry has them now: a
+// handler that decides by them does so in a step, or in the input of [StartWith].
+func Tools(d *Durable) []Tool { return d.journal.Tools() }
+
+// StartWith is [Start] with an input that is asked for only where the call is made. The error of input stands for the call: it is
+// kept, and Wait returns it in every run. It is for calls that the handler's code does not choose, but a model or a document: what
+// such a call may be is looked at when it begins, and never again.
+func StartWith[T any](d *Durable, name, tool string, input func() (json.RawMessage, error)) *Child[T] {
+	return start[T](d, name, tool, input)
+}
+
 func start[T any](d *Durable, name, tool string, input func() (json.RawMessage, error)) *Child[T] {
 	c := &Child[T]{call: d}
 	c.name, c.id, c.err = d.journal.Start(name, tool, input)

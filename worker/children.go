@@ -60,10 +60,10 @@ func (s *steps) Start(name, tool string, input func() (json.RawMessage, error)) 
 
 // inputOf returns the input of a call that the handler makes, or the error for which it cannot.
 func (s *steps) inputOf(tool string, input func() (json.RawMessage, error)) (json.RawMessage, error) {
-	if err := s.mayCall(tool); err != nil {
-		return nil, err
-	}
 	encoded, err := input()
+	if err == nil {
+		err = s.mayCall(tool)
+	}
 	if err == nil && len(encoded) > maxChildInput {
 		err = failWith(receipts.ValidationError, fmt.Sprintf("The input takes %d bytes as JSON, and may take %d.", len(encoded), maxChildInput))
 	}
@@ -94,6 +94,21 @@ func (s *steps) mayCall(tool string) error {
 		return nil
 	}
 	return failWith(receipts.NotAllowed, fmt.Sprintf("%s may not call %s: the registry does not list it in the `calls` of its entry.", s.tool.Name, tool))
+}
+
+// Tools is that of [handlers.Journal].
+func (s *steps) Tools() (all []handlers.Tool) {
+	for _, t := range s.options.Registry.Tools() {
+		if !s.tool.MayCall(t.Name) {
+			continue
+		}
+		may := handlers.Tool{Name: t.Name, Description: t.Description, InputSchema: t.InputSchema}
+		if s.SignedIn {
+			may.Closed = t.ClosedBecause()
+		}
+		all = append(all, may)
+	}
+	return all
 }
 
 // Digest is that of [handlers.Journal].

@@ -118,7 +118,11 @@ func (a *attempt) endOf(err, broken error) *end {
 		if a.handler != nil && a.handler.Durable { // it may have been waiting
 			while = ""
 		}
-		return failed(receipts.Cancelled, "The call was cancelled"+while+". "+a.mayHaveDone(), nil)
+		var details any // the last words of a handler
+		if failure := (*handlers.Failure)(nil); errors.As(err, &failure) {
+			details = failure.Details
+		}
+		return failed(receipts.Cancelled, "The call was cancelled"+while+". "+a.mayHaveDone(), details)
 	case errors.Is(a.cause, errStopping) && a.mayRunAgain():
 		return &end{how: released}
 	case errors.Is(a.cause, errStopping):

@@ -2,6 +2,7 @@
 package builtin
 
 import (
+	"github.com/gemworker/gem/handlers/agent"
 	"github.com/gemworker/gem/handlers/comms"
 	"github.com/gemworker/gem/handlers/entity"
 	"github.com/gemworker/gem/handlers/leads"
@@ -12,5 +13,6 @@ import (
 
 // Domains returns them for gem.Program, each made anew.
 func Domains() []any {
-	return []any{os.Domain(), leads.Domain(), entity.Domain(), comms.Domain(), web.Domain(), llm.Domain()}
+	models, asked := llm.DomainAndModels()
+	return []any{os.Domain(), leads.Domain(), entity.Domain(), comms.Domain(), web.Domain(), models, agent.Domain(asked)}
 }

@@ -94,8 +94,8 @@ begin
 
   select coalesce(max(r.n), 0) + 1, coalesce(sum(coalesce(r.cost, r.reserved)), 0) into n, so_far
   from public.core_llm_requests r where r.call_id = p_call;
-  if n > 64 then
-    raise exception using errcode = 'GM005', message = format('call %s has made 64 requests to models', p_call);
+  if n > 1000 then
+    raise exception using errcode = 'GM005', message = format('call %s has made 1000 requests to models', p_call);
   end if;
 
   for this in

@@ -14,7 +14,7 @@ create table if not exists public.core_llm_requests (
   id                 bigint      generated always as identity primary key,
   call_id            uuid        not null,              -- whose step asked
   attempt            integer     not null,
-  n                  integer     not null check (n between 1 and 64), -- numbers the requests of the call
+  n                  integer     not null check (n between 1 and 1000), -- numbers the requests of the call
   label              text        not null,              -- which of them it is: main, member n, judge, repair n, or a step's name
   tool_name          text        not null,
   route              text        not null,

@@ -13,14 +13,14 @@ import (
 )
 
 // MaxRequests is how many requests a call may make, over all its attempts.
-const MaxRequests = 64
+const MaxRequests = 1000
 
 // The errors of [Begin.Send].
 var (
 	// ErrNotHeld: the attempt no longer holds its call. It must end.
 	ErrNotHeld = errors.New("this attempt no longer holds its call")
 	// ErrTooMany: the call has made MaxRequests requests.
-	ErrTooMany = errors.New("the call has made 64 requests to models")
+	ErrTooMany = errors.New("the call has made 1000 requests to models")
 )
 
 // Status says where a request stands.
