@@ -52,7 +52,8 @@ type Env struct {
 	Meter metric.Meter
 	// Tables names the tables of all domains of the program, as their Grants name them.
 	Tables []string
-	// Isolated: nothing outside may be reached, and no file of the working directory be read, as in gem demo. Config has no values then.
+	// Isolated: nothing outside may be reached, and no file of the working directory be read, as in gem demo. Config has no values then but
+	// those that the demo itself gives.
 	Isolated bool
 }
 

@@ -36,8 +36,8 @@ func DomainAndModels() (handlers.Domain, models.Source) {
 
 // open reads the routes file, and makes a client for each provider that has its key.
 func (l *LLM) open(env handlers.Env) error {
-	if env.Isolated {
-		return nil
+	if env.Isolated && l.config.Routes == "" {
+		return nil // and no file is looked for
 	}
 	r, from, err := routes.Find(l.config.Routes)
 	if err != nil {

@@ -26,8 +26,9 @@ type setup struct {
 	console  io.Writer     // where OpenTelemetry's exporter `console` writes
 	patience time.Duration // with a database that cannot be reached
 	// isolated takes nothing from the environment but the database: the registry is the program's own, the domains have no
-	// configuration and read no files, so that no tool reaches anything outside, and nothing is traced or measured.
-	isolated bool
+	// configuration but that of environment and read no files, so that no tool reaches anything outside, and nothing is traced or measured.
+	isolated    bool
+	environment map[string]string // in place of the true one, if isolated
 
 	registry  *registry.Registry // filled in by prepare, like the three below
 	from      string             // where the registry comes from
@@ -41,7 +42,7 @@ type setup struct {
 func (s *setup) prepare(ctx context.Context) (err error) {
 	lookup := os.Getenv
 	if s.isolated {
-		lookup = func(string) string { return "" }
+		lookup = func(variable string) string { return s.environment[variable] }
 	}
 	if s.registry, s.from, err = s.program.loadRegistry(lookup("TOOLS_REGISTRY")); err != nil {
 		return usageError{err}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -26,7 +27,8 @@ A private Postgres is started, and removed at the end; where DATABASE_URL is
 set, that database is used instead, and the demo's rows stay in it. The exit
 code is 0 if each call ended as it should, with one receipt.
 
-Nothing is sent anywhere: the tools get no configuration from the environment.
+Nothing is sent anywhere: the tools get no configuration from the environment,
+and the model of the agent is a script on 127.0.0.1.
 A program without the built-in tools shows its own: those that have only the
 permissions read:db and write:db, and whose input is known, since it may be
 empty or its schema has examples, defaults or an enum.`,
@@ -37,7 +39,7 @@ empty or its schema has examples, defaults or an enum.`,
 				return err
 			}
 			cfg.WorkerID, cfg.WorkerConcurrency, cfg.ShutdownGrace, cfg.LogFormat = "demo", 4, time.Second, "console"
-			d := &demo{out: cmd.OutOrStdout(), progress: cmd.ErrOrStderr(), began: time.Now()}
+			d := &demo{out: cmd.OutOrStdout(), progress: cmd.ErrOrStderr(), began: time.Now(), mark: fmt.Sprintf("%08d", rand.IntN(1e8))}
 			d.setup = &setup{program: p, config: cfg, log: zap.NewNop(), isolated: true}
 			if verbose {
 				d.log = cfg.Logger()
@@ -54,7 +56,9 @@ type demo struct {
 	out, progress io.Writer
 	began         time.Time
 	frontend      *pgxpool.Pool
+	mark          string    // of this demo: no row that is there already has it
 	calls         []*sample // that have ended
+	script        []*sample // what the agent's model calls
 }
 
 // run sets everything up, shows it, and takes it down again, also when ctx ends in the middle.
@@ -93,6 +97,11 @@ func (d *demo) onDatabase(ctx context.Context) (err error) {
 		return err
 	}
 
+	stopModel, err := d.playModel(ctx, d.mark)
+	if err != nil {
+		return err
+	}
+	defer stopModel()
 	if err := d.prepare(ctx); err != nil {
 		return err
 	}

@@ -27,11 +27,12 @@ func TestDemoWithNothingSetUp(t *testing.T) {
 	env, mark := marked()
 	got := gemWith(t, env, "demo")
 	got.wantCode(t, 0)
-	wants(t, got.stderr, "a private Postgres runs", "insert into core_tool_calls (tool_name, input) values ('os.create_note', ", "leads.create         succeeded")
+	wants(t, got.stderr, "a private Postgres runs", "insert into core_tool_calls (tool_name, input) values ('os.create_note', ", "leads.create         succeeded",
+		"turn 1 call 1: os.search_notes succeeded", "turn 2 call 1: os.create_task succeeded")
 	wants(t, got.stdout, "TOOL ", "validation_error", "unknown_tool", "execution_error", "needs TWILIO_ACCOUNT_SID", "has no handler", "results 1 entry", " hit ", "gem dev")
 	receipts, _, _ := strings.Cut(got.stdout, "\n\n")
-	if lines := strings.Count(receipts, "\n"); lines != 13 { // below the head
-		t.Errorf("receipts in the table: got %d, want 13:\n%s", lines, got.stdout)
+	if lines := strings.Count(receipts, "\n"); lines != 14 { // below the head
+		t.Errorf("receipts in the table: got %d, want 14:\n%s", lines, got.stdout)
 	}
 	if strings.Contains(got.stderr, "call ended") {
 		t.Errorf("the worker's log is shown without --verbose:\n%s", got.stderr)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -28,7 +27,7 @@ func (d *demo) hasBuiltInTools() bool {
 // builtInTools calls built-in tools, prints what came of them, and checks it.
 func (d *demo) builtInTools(ctx context.Context) error {
 	type fields = map[string]any
-	mark := fmt.Sprintf("%08d", rand.IntN(1e8)) // no lead and no note that is there already has it
+	mark := d.mark
 	phone := "+61 4" + mark[:2] + " " + mark[2:5] + " " + mark[5:]
 	title := "Inspection " + mark
 
@@ -63,6 +62,9 @@ func (d *demo) builtInTools(ctx context.Context) error {
 		return err
 	}
 	if err := d.ask(ctx); err != nil {
+		return err
+	}
+	if err := d.work(ctx, title); err != nil {
 		return err
 	}
 	if err := d.print(); err != nil {

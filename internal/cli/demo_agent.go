@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/handlers"
+)
+
+// playModel starts a model on 127.0.0.1 that says what the demo tells it to, and gives the program's models a routes file with it. A program
+// without agents has none.
+func (d *demo) playModel(ctx context.Context, version string) (stop func(), err error) {
+	if !slices.ContainsFunc(handlers.Domains(d.program.Domains...), func(d handlers.Domain) bool { return d.Name() == "agent" }) {
+		return func() {}, nil
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	server := &http.Server{Handler: http.HandlerFunc(d.modelSays), ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = server.Serve(listener) }()
+	d.environment = map[string]string{"LLM_ROUTES": fmt.Sprintf(`{"version": "demo %s",
+		"providers": {"demo": {"dialect": "openai", "base_url": "http://%s/v1", "local": true}},
+		"arms": {"script": {"provider": "demo", "model": "a-script", "context": 100000, "max_output": 4096, "capabilities": ["tools"],
+			"usd_per_mtok": [{"input": "1", "output": "2"}]}},
+		"routes": {"default": {"arms": ["script"]}}}`, version, listener.Addr())}
+	return func() { _ = server.Close() }, nil
+}
+
+// modelSays answers a request in OpenAI's dialect with the next turn of the script. A turn is a call of a tool, or the answer.
+func (d *demo) modelSays(w http.ResponseWriter, r *http.Request) {
+	type object = map[string]any
+	var asked struct{ Messages []struct{ Role string } }
+	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
+		http.Error(w, "this is no request", http.StatusBadRequest)
+		return
+	}
+	turn := 0
+	for _, m := range asked.Messages {
+		if m.Role == "assistant" {
+			turn++
+		}
+	}
+	says, reason := object{"role": "assistant", "content": "The note tells of two broken tiles, and there is a task to look at them."}, "stop"
+	if turn < len(d.script) {
+		says = object{"role": "assistant", "content": nil, "tool_calls": []object{{"id": fmt.Sprintf("call_%d", turn+1), "type": "function",
+			"function": object{"name": d.script[turn].tool, "arguments": d.script[turn].json()}}}}
+		reason = "tool_calls"
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(object{"id": "demo", "object": "chat.completion", "model": "a-script",
+		"choices": []object{{"index": 0, "message": says, "finish_reason": reason}}, "usage": object{"prompt_tokens": 400 + 60*turn, "completion_tokens": 30}})
+}
+
+// work lets an agent work at a task, where the program has agents, and says which tools it called.
+func (d *demo) work(ctx context.Context, title string) error {
+	if d.environment == nil {
+		return nil
+	}
+	if _, has := d.registry.Tool("agent.run"); !has {
+		return nil
+	}
+	d.script = []*sample{
+		{tool: "os_search_notes", input: map[string]any{"query": title}},
+		{tool: "os_create_task", input: map[string]any{"domain": "business", "title": "Look at the tiles: " + title}},
+	}
+	agent := &sample{tool: "agent.run", want: "succeeded", input: map[string]any{"task": "Read the note of the " + title + ", and plan what has to be done.",
+		"tools": []string{"os.search_notes", "os.create_task"}}}
+	var id string
+	err := d.roundWith(ctx, "An agent works at a task: its model, here a script on this machine, calls tools until it answers.", func(_ context.Context, call string) error {
+		id = call
+		return nil
+	}, agent)
+	if err != nil {
+		return err
+	}
+	children, err := client.Children(ctx, d.frontend, id, 10)
+	if err != nil {
+		return refusal(err)
+	}
+	for _, c := range children {
+		d.say("  %s: %s %s", c.Name, c.Tool, c.Status)
+	}
+	if len(children) != len(d.script) {
+		return fmt.Errorf("not everything is as promised: the agent made %s, and should make %d", count(len(children), "call"), len(d.script))
+	}
+	return nil
+}
