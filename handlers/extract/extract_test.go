@@ -1,0 +1,9 @@
+package extract_test
+
+import (
+	"testing"
+
+	"github.com/gemworker/gem/internal/testdb"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }
