@@ -222,12 +222,7 @@ func (r *round) noneServes(b ledger.Begun) error {
 // noArm is the error where no arm of the route can serve the request.
 func (r *round) noArm(skipped []routes.Skipped) error {
 	if missing := routes.MissingKeys(skipped); len(missing) > 0 {
-		list := strings.Join(missing, " or ")
-		return &handlers.NotConfigured{
-			Reason:      "No model of the route " + r.route.Name + " has a key. Missing: " + list + ".",
-			RequiredEnv: missing,
-			NextSteps:   []string{"Get a key from one of the providers.", "Set " + list + " in the worker's environment, restart the worker and make the call again."},
-		}
+		return noKey(r.route.Name, missing)
 	}
 	code := NoCapableArm
 	tooLong := len(skipped) > 0
@@ -243,6 +238,16 @@ func (r *round) noArm(skipped []routes.Skipped) error {
 		code = BudgetExceeded
 	}
 	return r.fail(code, "No model of the route "+r.route.Name+" can serve the request. "+reasons(r.routing.Skipped), nil)
+}
+
+// noKey is the error of a route of which no arm has a key.
+func noKey(route string, missing []string) error {
+	list := strings.Join(missing, " or ")
+	return &handlers.NotConfigured{
+		Reason:      "No model of the route " + route + " has a key. Missing: " + list + ".",
+		RequiredEnv: missing,
+		NextSteps:   []string{"Get a key from one of the providers.", "Set " + list + " in the worker's environment, restart the worker and make the call again."},
+	}
 }
 
 func reasons(skipped []Skipped) string {

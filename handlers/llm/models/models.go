@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -245,6 +246,26 @@ func (m *Models) warn(c routes.Candidate, e *llm.Error) {
 		m.Log.Warn("a provider refuses an arm, which rests: look at its key, and at its model's name", zap.String("arm", c.Arm.Name),
 			zap.String("provider", c.Provider.Name), zap.String("model", c.Model), zap.String("key_env", c.Provider.KeyEnv), zap.Int("http_status", e.Status))
 	}
+}
+
+// Names returns the models of a route's arms, in the order of the file and joined by commas. Its error says that there is no such route, or that
+// none of its arms has a key, as that of [Models.Ask] would.
+func (m *Models) Names(route string) (string, error) {
+	r, ok := m.Routes.Route(route)
+	if !ok {
+		return "", unknownRoute(m.Routes, route)
+	}
+	var names, missing []string
+	for _, arm := range r.Arms {
+		names = append(names, arm.Model)
+		if key := arm.Provider.KeyEnv; m.Providers[arm.Provider.Name] == nil && !slices.Contains(missing, key) {
+			missing = append(missing, key)
+		}
+	}
+	if !slices.ContainsFunc(r.Arms, func(arm *routes.Arm) bool { return m.Providers[arm.Provider.Name] != nil }) {
+		return "", noKey(route, missing)
+	}
+	return strings.Join(names, ","), nil
 }
 
 // hasKey reports whether the providers with the key of a variable can be asked.
