@@ -11,7 +11,25 @@ import (
 
 // Extract has the tools of the domain.
 type Extract struct {
-	asked models.Source
+	asked  models.Source
+	config config
+	db     handlers.DB
+}
+
+// config is what the environment says of extraction.
+type config struct {
+	CacheScope string `envconfig:"EXTRACT_CACHE_SCOPE" default:"caller" may:"caller or all" desc:"Who shares the answers about a text: caller, so that nobody is given what another one asked, or all."`
+}
+
+// shared is the scope in which all callers share the answers.
+const shared = "all"
+
+// Wrong names the variables that cannot be used.
+func (c *config) Wrong() map[string]string {
+	if c.CacheScope != "caller" && c.CacheScope != shared {
+		return map[string]string{"EXTRACT_CACHE_SCOPE": ""}
+	}
+	return nil
 }
 
 //go:embed *.sql
@@ -19,9 +37,23 @@ var tables embed.FS
 
 // Domain returns the domain extract, which asks the models of that source.
 func Domain(asked models.Source) handlers.Domain {
+	e := &Extract{asked: asked}
 	return handlers.Domain{
-		Tools:  &Extract{asked: asked},
+		Tools:  e,
+		Config: &e.config,
+		Open: func(env handlers.Env) error {
+			e.db = env.Pool
+			return nil
+		},
 		Tables: tables,
 		Grants: []string{"select, insert on extract_documents", "select, insert on extract_document_parts"},
 	}
+}
+
+// scope names those who share the answers to a call of that user: the user, or everybody.
+func (e *Extract) scope(createdBy string) string {
+	if e.config.CacheScope == shared {
+		return ""
+	}
+	return createdBy
 }

@@ -1,0 +1,264 @@
+package extract
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/gemworker/gem/extract"
+	"github.com/gemworker/gem/handlers"
+)
+
+// output is that of extract.run.
+type output struct {
+	Document      document          `json:"document"`
+	ProgramHash   string            `json:"program_hash"`
+	Models        []string          `json:"models"` // that answered
+	Kind          kind              `json:"result_kind"`
+	Completeness  completeness      `json:"completeness"`
+	Extractions   []extract.Found   `json:"extractions"` // text[start:end] is the quote
+	RejectedCount int               `json:"rejected_count"`
+	Rejected      []extract.Refused `json:"rejected"`
+	Shards        []shard           `json:"shards"`
+	Normalisation []extract.Change  `json:"normalisation"`
+	Usage         runUsage          `json:"usage"`
+}
+
+// document is the text as it was given.
+type document struct {
+	SHA256  string       `json:"sha256"`
+	Length  int          `json:"length"` // in the unit of Offsets
+	Offsets extract.Unit `json:"offsets"`
+	ID      string       `json:"document_id,omitempty"`
+}
+
+// kind says whether there is a result, and if there is none, whether the text or a failure is the reason.
+type kind string
+
+const (
+	nonEmpty        kind = "non_empty"
+	emptyByEvidence kind = "empty_by_evidence" // every shard was read, and nothing was claimed
+	emptyByFailure  kind = "empty_by_failure"
+)
+
+type completeness struct {
+	Kind   string `json:"kind"` // complete, partial
+	Shards int    `json:"shards"`
+	Read   int    `json:"read"`
+	Failed int    `json:"failed"`
+}
+
+// shard is a piece of the text with an answer of its own. One whose answer was cut off stands before its halves, which have its index.
+type shard struct {
+	Index   int     `json:"index"`
+	Start   int     `json:"start"`
+	End     int     `json:"end"`
+	CallID  string  `json:"call_id,omitempty"`
+	Status  string  `json:"status"` // read, failed, divided, blank
+	Cached  bool    `json:"cached"`
+	Calls   int     `json:"calls"` // answers that were asked for
+	Covered float64 `json:"covered"`
+	Code    string  `json:"code,omitempty"`
+}
+
+const (
+	statusRead    = "read"
+	statusFailed  = "failed"
+	statusDivided = "divided"
+	statusBlank   = "blank"
+)
+
+type runUsage struct {
+	usage
+	CachedShards int `json:"cached_shards"`
+}
+
+// The most that a receipt lists.
+const (
+	mostRejected = 100
+	mostFailed   = 50
+)
+
+// result is what all pieces came to.
+func (r *run) result() (output, error) {
+	unit := cmp.Or(r.in.Offsets, extract.UTF16)
+	index := r.text.Index(unit)
+	out := output{Document: document{SHA256: sum(r.given), Length: index.Len(), Offsets: unit, ID: r.in.DocumentID}, ProgramHash: r.program.Hash(),
+		Models: []string{}, Shards: []shard{}, Normalisation: append([]extract.Change{}, r.text.Changes()...)}
+	var parts []extract.Part
+	claimed := 0
+	for _, p := range r.pieces {
+		s := shard{Index: p.Index, Start: index.At(r.text.Given(p.Start)), End: index.At(r.text.Given(p.End)), Status: p.status(), Cached: p.cached,
+			Calls: p.usage.LLMCalls, Code: p.code}
+		if p.child != nil {
+			s.CallID = p.child.ID()
+		}
+		if s.Status == statusRead {
+			parts = append(parts, extract.Part{Shard: p.Shard, Reading: p.reading})
+			claimed += p.reading.Claimed
+			s.Covered = extract.Covered(p.Window, p.reading.Items)
+		}
+		out.count(p, &s)
+		out.Shards = append(out.Shards, s)
+	}
+	out.Extractions, out.Rejected = extract.Merge(r.text, unit, parts)
+	out.RejectedCount = len(out.Rejected)
+	out.Rejected = out.Rejected[:min(len(out.Rejected), mostRejected)]
+	if at := misquoted(r.given, unit, out.Extractions); at >= 0 {
+		return output{}, handlers.Fail("misquoted", fmt.Sprintf("The extraction at %d is not what stands there. This is a fault of GEM's: please report it.", at))
+	}
+	out.judge(claimed)
+	return out, out.failure(r.in.AllowPartial, claimed)
+}
+
+func (p *piece) status() string {
+	switch {
+	case p.divided:
+		return statusDivided
+	case p.code != "":
+		return statusFailed
+	case p.child == nil:
+		return statusBlank
+	}
+	return statusRead
+}
+
+// count adds a piece to the sums.
+func (o *output) count(p *piece, s *shard) {
+	o.Usage.add(&p.usage)
+	if p.cached {
+		o.Usage.CachedShards++
+	}
+	for _, m := range p.out.Models {
+		if !slices.Contains(o.Models, m) {
+			o.Models = append(o.Models, m)
+		}
+	}
+	if s.Status == statusDivided {
+		return
+	}
+	o.Completeness.Shards++
+	if s.Status == statusFailed {
+		o.Completeness.Failed++
+	} else {
+		o.Completeness.Read++
+	}
+}
+
+// judge says what kind of result it is. Nothing counts as missing from the text if anything was claimed, or not read.
+func (o *output) judge(claimed int) {
+	o.Completeness.Kind = "complete"
+	if o.Completeness.Failed > 0 {
+		o.Completeness.Kind = "partial"
+	}
+	switch {
+	case len(o.Extractions) > 0:
+		o.Kind = nonEmpty
+	case o.Completeness.Failed > 0 || o.RejectedCount > 0 || claimed > 0:
+		o.Kind = emptyByFailure
+	default:
+		o.Kind = emptyByEvidence
+	}
+}
+
+// failure is the error of a result that is none; nil if it is one.
+func (o *output) failure(allowPartial bool, claimed int) error {
+	failed := o.Completeness.Failed
+	switch {
+	case failed > 0 && (!allowPartial || failed == o.Completeness.Shards):
+		return o.incomplete()
+	case len(o.Extractions) == 0 && (o.RejectedCount > 0 || claimed > 0):
+		return o.fail(ungrounded, fmt.Sprintf("The model claimed %d items, and none of them counts: see details.rejected.", claimed))
+	}
+	if n := size(o); n > mostResult {
+		return o.fail(resultTooLarge, fmt.Sprintf("The result takes %d bytes, and may take %d: divide the document. All shards were read, and cost nothing when they are read again.", n, mostResult))
+	}
+	return nil
+}
+
+// incomplete is the failure of a run of which shards were not read.
+func (o *output) incomplete() error {
+	code, codes := incomplete, map[string]int{}
+	for _, s := range o.Shards {
+		if s.Status != statusFailed {
+			continue
+		}
+		codes[s.Code]++
+		if s.Code == budgetExhausted {
+			code = budgetExhausted
+		}
+	}
+	message := fmt.Sprintf("%d of %d shards were not read (%s). Make the same call again: only these shards run.", o.Completeness.Failed, o.Completeness.Shards, list(codes))
+	if code == budgetExhausted {
+		message = fmt.Sprintf("max_llm_calls is spent, and %d of %d shards were not read (%s). Make the call again with a higher one: only these shards run.",
+			o.Completeness.Failed, o.Completeness.Shards, list(codes))
+	}
+	return o.fail(code, message)
+}
+
+func list(codes map[string]int) (text string) {
+	var names []string
+	for code := range codes {
+		names = append(names, code)
+	}
+	slices.Sort(names)
+	for i, code := range names {
+		if i > 0 {
+			text += ", "
+		}
+		text += fmt.Sprintf("%d %s", codes[code], code)
+	}
+	return text
+}
+
+// fail is a failure that says how far the run came.
+func (o *output) fail(code, message string) error {
+	failed := []shard{}
+	for _, s := range o.Shards {
+		if s.Status == statusFailed && len(failed) < mostFailed {
+			failed = append(failed, s)
+		}
+	}
+	details := map[string]any{"document": o.Document, "program_hash": o.ProgramHash, "models": o.Models, "completeness": o.Completeness, "result_kind": o.Kind, "found": len(o.Extractions),
+		"rejected_count": o.RejectedCount, "rejected": o.Rejected, "usage": o.Usage}
+	if len(failed) > 0 {
+		details["failed_shards"] = failed
+		details["next"] = "make the same call again: only these shards run"
+	}
+	return &handlers.Failure{Code: code, Message: message, Details: details}
+}
+
+// misquoted returns where the first extraction begins whose quote does not stand there, or -1. It counts on its own, so that no other count is trusted.
+// The extractions stand in the order of their beginnings.
+func misquoted(text string, unit extract.Unit, all []extract.Found) int {
+	at, count := 0, 0 // of the character that comes next, in bytes and in units
+	for _, f := range all {
+		for count < f.Start && at < len(text) {
+			_, n := utf8.DecodeRuneInString(text[at:])
+			count += length(text[at:at+n], unit)
+			at += n
+		}
+		if count != f.Start || !strings.HasPrefix(text[at:], f.Quote) || f.End-f.Start != length(f.Quote, unit) || f.Quote == "" {
+			return f.Start
+		}
+	}
+	return -1
+}
+
+// length is how long a text is in a unit.
+func length(text string, unit extract.Unit) int {
+	switch unit {
+	case extract.Byte:
+		return len(text)
+	case extract.CodePoint:
+		return utf8.RuneCountInString(text)
+	}
+	n := 0
+	for _, c := range text {
+		n += utf16.RuneLen(c)
+	}
+	return n
+}

@@ -1,0 +1,242 @@
+package extract
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/gemworker/gem/extract"
+	"github.com/gemworker/gem/handlers"
+)
+
+// request is the input of extract.run: a text, or a document's id.
+type request struct {
+	Text       string          `json:"text,omitempty"`
+	DocumentID string          `json:"document_id,omitempty"`
+	Program    extract.Program `json:"program"`
+	Route      string          `json:"route,omitempty"`
+	Offsets    extract.Unit    `json:"offsets,omitempty"`
+	// AllowPartial: shards that were read are a result, also if others were not.
+	AllowPartial bool `json:"allow_partial,omitempty"`
+	Chunk        struct {
+		Size    int  `json:"size,omitempty"`    // of a body, in characters; 0 means 4,000
+		Context *int `json:"context,omitempty"` // before and after it, in characters; nil means 200
+	} `json:"chunk"`
+	MaxCalls int `json:"max_llm_calls,omitempty"` // answers of models; 0 is no bound
+}
+
+// The codes of failures of a run.
+const (
+	documentTooLarge = "document_too_large"
+	incomplete       = "extraction_incomplete"
+	ungrounded       = "extraction_ungrounded"
+	resultTooLarge   = "result_too_large"
+)
+
+const (
+	defaultSize    = 4000
+	defaultContext = 200
+)
+
+// mostDepth is how often a text is halved whose answer is cut off.
+const mostDepth = 2
+
+// Run is extract.run: it cuts a text into shards, lets a model answer for each in a call of its own, and finds in the text what the answers
+// quote. The plan follows from the input and is made anew whenever the call goes on.
+func (e *Extract) Run(ctx context.Context, call *handlers.Durable, in request) (output, error) {
+	given, err := e.text(ctx, call, &in)
+	if err != nil {
+		return output{}, err
+	}
+	r := &run{Extract: e, call: call, in: &in, given: given, text: extract.Normalise(given), size: cmp.Or(in.Chunk.Size, defaultSize), context: defaultContext}
+	if in.Chunk.Context != nil {
+		r.context = *in.Chunk.Context
+	}
+	in.Route = cmp.Or(in.Route, "default")
+	if r.program, err = compile(&in.Program); err != nil {
+		return output{}, err
+	}
+	shards, err := extract.Cut(r.text, r.size, r.context)
+	if large, ok := errors.AsType[*extract.TooLarge](err); ok {
+		return output{}, &handlers.Failure{Code: documentTooLarge, Message: large.Error()}
+	} else if err != nil {
+		return output{}, err
+	}
+	for _, s := range shards {
+		r.pieces = append(r.pieces, &piece{Shard: s, name: fmt.Sprint(s.Index)})
+	}
+	if err := r.ask(ctx); err != nil {
+		return output{}, err
+	}
+	return r.result()
+}
+
+// run is a run of extract.run.
+type run struct {
+	*Extract
+	call          *handlers.Durable
+	in            *request
+	given         string
+	text          *extract.Text
+	program       *extract.Compiled
+	models        string // that the route has
+	size, context int
+	pieces        []*piece // in the order of the text: a piece that was divided, and then its halves
+	spent         int      // answers that models were asked for
+}
+
+// piece is a shard, or a part of one whose answer was cut off.
+type piece struct {
+	extract.Shard
+	name    string // in the journal: 3, and 3.1 and 3.2 for its halves
+	depth   int
+	child   *handlers.Child[answered]
+	may     int // answers that the child may ask for
+	out     answered
+	code    string // why it was not read
+	divided bool
+	cached  bool
+	reading extract.Reading
+	usage   usage
+}
+
+// ask lets all pieces be read, those of one turn side by side. There is one turn, unless answers are cut off, or the bound on answers is too low
+// for each shard to have its repair.
+func (r *run) ask(ctx context.Context) error {
+	pending := r.pieces
+	for len(pending) > 0 {
+		now, err := r.start(pending)
+		if err != nil {
+			return err
+		}
+		var children []*handlers.Child[answered]
+		for _, p := range now {
+			if p.child != nil {
+				children = append(children, p.child)
+			}
+		}
+		if err := handlers.All(ctx, children...); err != nil {
+			return err
+		}
+		pending = pending[len(now):]
+		for _, p := range now {
+			if err := r.take(ctx, p); err != nil {
+				return err
+			}
+			if p.divided {
+				pending = append(pending[:len(pending):len(pending)], r.divide(p)...)
+			}
+		}
+	}
+	return nil
+}
+
+// start makes the calls of the first pieces, as many as the bound on answers allows for, and returns those pieces. Pieces that need no call are among
+// them, and all that are left where no call may be made.
+func (r *run) start(pending []*piece) ([]*piece, error) {
+	left := 2 * len(pending)
+	if r.in.MaxCalls > 0 {
+		left = r.in.MaxCalls - r.spent
+	}
+	begun := false
+	for i, p := range pending {
+		switch {
+		case p.Blank():
+			continue
+		case left == 0 && !begun:
+			p.code = budgetExhausted
+			continue
+		case left == 0, left == 1 && begun: // the next turn knows what this one has left
+			return pending[:i], nil
+		}
+		p.may = min(left, 2)
+		left -= p.may
+		begun = true
+		if err := r.begin(p); err != nil {
+			return nil, err
+		}
+	}
+	return pending, nil
+}
+
+// begin makes the call of a piece. Its name has the request's hash: where another program would ask something else after a change of its plan or its
+// models, it makes other calls.
+func (r *run) begin(p *piece) error {
+	if r.models == "" {
+		m, err := r.asked()
+		if err != nil {
+			return err
+		}
+		if r.models, err = m.Names(r.in.Route); err != nil {
+			return err
+		}
+	}
+	q := question{Request: r.program.Request(p.Window, r.scope(r.call.CreatedBy), r.in.Route, r.models, json.RawMessage("{}")), Whole: p.depth == mostDepth}
+	if p.may < 2 {
+		q.Answers = p.may
+	}
+	p.child = handlers.Start[answered](r.call, fmt.Sprintf("shard %s %.12s", p.name, q.Hash), "extract.shard", q)
+	return nil
+}
+
+// take takes note of what a piece came to. Its error is that of ctx.
+func (r *run) take(ctx context.Context, p *piece) error {
+	if p.child == nil {
+		return nil
+	}
+	out, err := p.child.Wait(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return err
+		}
+		p.failed(err)
+		r.spent += p.usage.LLMCalls
+		return nil
+	}
+	p.out = out
+	if p.cached = out.CallID != p.child.ID(); !p.cached {
+		p.usage = out.Usage
+		r.spent += p.usage.LLMCalls
+	}
+	p.reading = out.read(r.program, p.Window)
+	p.code = p.reading.Failure
+	p.divided = p.code == extract.Truncated && p.depth < mostDepth
+	return nil
+}
+
+// failed takes note of why a piece was not read, and of what that took: where its receipt does not say, all that it might.
+func (p *piece) failed(err error) {
+	p.code = "execution_error"
+	if f, ok := errors.AsType[*handlers.Failure](err); ok {
+		p.code = f.Code
+	}
+	if _, ok := errors.AsType[*handlers.NotConfigured](err); ok {
+		p.code = "not_configured"
+		return
+	}
+	if u := usageOf(err); u != nil {
+		p.usage = *u
+	} else if p.code != hashMismatch && p.code != scopeMismatch {
+		p.usage.LLMCalls = p.may
+	}
+}
+
+// divide puts the halves of a piece behind it, and returns them.
+func (r *run) divide(p *piece) (halves []*piece) {
+	for i, s := range p.Halves(r.text, r.context) {
+		halves = append(halves, &piece{Shard: s, name: fmt.Sprintf("%s.%d", p.name, i+1), depth: p.depth + 1})
+	}
+	if len(halves) == 0 { // it is one character
+		p.divided = false
+		return nil
+	}
+	for i, other := range r.pieces {
+		if other == p {
+			r.pieces = append(r.pieces[:i+1:i+1], append(halves[:len(halves):len(halves)], r.pieces[i+1:]...)...)
+			break
+		}
+	}
+	return halves
+}
