@@ -187,6 +187,7 @@ func TestEveryTableSaysWhenItsRowsLeave(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	files = append(files, "../handlers/extract/00001_extract.sql") // of a domain's own tables, those in which rows do not stay
 	for _, file := range files {
 		sql, err := os.ReadFile(file)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -38,6 +39,8 @@ type Pruned struct {
 	Kept int64
 	// Counted counts rows of the counters of rules at which no rule looks any more. They are not archived.
 	Counted int64
+	// Forgotten counts, by its domain, what a domain removed of its own tables, such as documents. It is not archived.
+	Forgotten map[string]int64
 }
 
 // DB is a pool of connections to a database.
@@ -52,6 +55,8 @@ const (
 	pageSize = 20_000
 	// forgottenPage is how many rows of counters, facts of hooks, or budgets, one statement removes.
 	forgottenPage = 50_000
+	// domainPage is how much of its own a domain removes in one statement, which may be large.
+	domainPage = 500
 	// pruneTimeout bounds every statement and every batch.
 	pruneTimeout = 2 * time.Minute
 )
@@ -60,8 +65,8 @@ const (
 //
 // It works in small batches with a transaction each: gem.prune removes the calls, their lines are written and synced, and only
 // then the transaction commits. Whatever dies in between, every call is in the database, in the archive, or in both. After an
-// error, Pruned counts what is gone; calling Prune again goes on. At the end it removes old rows of the rules' counters, of hooks and
-// of budgets.
+// error, Pruned counts what is gone; calling Prune again goes on. At the end it removes old rows of the rules' counters, of hooks, of
+// budgets and of domains.
 func Prune(ctx context.Context, db DB, o PruneOptions) (Pruned, error) {
 	if o.Batch <= 0 {
 		o.Batch = 1000
@@ -115,24 +120,51 @@ func (p *pruner) run(ctx context.Context) error {
 	if p.DryRun {
 		return nil
 	}
-	if p.done.Counted, err = p.forget(ctx, "select gem.prune_rule_runs($1)"); err != nil {
+	if p.done.Counted, err = p.forget(ctx, forgottenPage, "select gem.prune_rule_runs($1)"); err != nil {
 		return fmt.Errorf("remove old rows of the rules' counters: %w", err)
 	}
-	if _, err = p.forget(ctx, "select gem.prune_hook_events($1)"); err != nil {
+	if _, err = p.forget(ctx, forgottenPage, "select gem.prune_hook_events($1)"); err != nil {
 		return fmt.Errorf("remove old facts of hooks: %w", err)
 	}
-	if _, err = p.forget(ctx, "select gem.prune_llm_spend($1)"); err != nil {
+	if _, err = p.forget(ctx, forgottenPage, "select gem.prune_llm_spend($1)"); err != nil {
 		return fmt.Errorf("remove old budgets of models: %w", err)
+	}
+	return p.forgetOfDomains(ctx)
+}
+
+// forgetOfDomains calls each function gem_<domain>.prune(timestamptz, integer): those of domains whose rows leave by age, which are there if the
+// domain's tables are. Only functions of the owner of gem.prune count, whom this trusts already.
+func (p *pruner) forgetOfDomains(ctx context.Context) error {
+	rows, _ := p.db.Query(ctx, `
+		select n.nspname from pg_catalog.pg_proc f join pg_catalog.pg_namespace n on n.oid = f.pronamespace
+		where f.proname = 'prune' and n.nspname like 'gem\_%' and pg_catalog.oidvectortypes(f.proargtypes) = 'timestamp with time zone, integer'
+			and f.proowner = (select o.proowner from pg_catalog.pg_proc o where o.oid = 'gem.prune(uuid[])'::regprocedure)
+		order by 1`)
+	schemas, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return fmt.Errorf("find what domains prune: %w", err)
+	}
+	for _, schema := range schemas {
+		removed, err := p.forget(ctx, domainPage, "select "+pgx.Identifier{schema, "prune"}.Sanitize()+"($2, $1)", p.done.EndedBefore)
+		if removed > 0 {
+			if p.done.Forgotten == nil {
+				p.done.Forgotten = map[string]int64{}
+			}
+			p.done.Forgotten[strings.TrimPrefix(schema, "gem_")] = removed
+		}
+		if err != nil {
+			return fmt.Errorf("remove old rows with %s.prune: %w", schema, err)
+		}
 	}
 	return nil
 }
 
-// forget removes rows that no call names. A statement passes over the last rows of counters that nobody counts at any more, which stay while their
-// calls do, so one removes many.
-func (p *pruner) forget(ctx context.Context, sql string) (all int64, err error) {
-	for removed := forgottenPage; removed == forgottenPage; all += int64(removed) {
+// forget removes rows that no call names, with a statement whose $1 is how many it may remove, until there are no more. A statement passes over
+// the last rows of counters that nobody counts at any more, which stay while their calls do, so one removes many.
+func (p *pruner) forget(ctx context.Context, page int, sql string, args ...any) (all int64, err error) {
+	for removed := page; removed == page; all += int64(removed) {
 		within, cancel := context.WithTimeout(ctx, pruneTimeout)
-		err := p.db.QueryRow(within, sql, forgottenPage).Scan(&removed)
+		err := p.db.QueryRow(within, sql, append([]any{page}, args...)...).Scan(&removed)
 		cancel()
 		if err != nil {
 			return all, err

@@ -499,3 +499,53 @@ func TestOldRowsOfLimitsLeaveWithPrune(t *testing.T) {
 		}
 	}
 }
+
+// A domain says itself what of its own is old.
+func TestOldDocumentsThatNoOpenCallNamesLeave(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	const old, named, extended, waited, fresh = "00000000-0000-4000-8000-00000000000a", "00000000-0000-4000-8000-00000000000b", "00000000-0000-4000-8000-00000000000c",
+		"00000000-0000-4000-8000-00000000000d", "00000000-0000-4000-8000-00000000000e"
+	for _, id := range []string{old, named, extended, waited, fresh} {
+		q.run("insert into extract_documents (id) values ($1)", id)
+		q.run("insert into extract_document_parts (document_id, text) select $1::uuid, 'x' from generate_series(1, 3)", id)
+	}
+	past := func(what string) { q.run("set local session_replication_role = replica; update " + what) }
+	past("extract_documents set created_at = created_at - interval '2 hours' where id <> '" + fresh + "'")
+	past("extract_document_parts set created_at = created_at - interval '2 hours' where document_id <> '" + fresh + "' and (seq < 3 or document_id <> '" + extended + "')")
+	q.run(`insert into core_tool_calls (tool_name, input) values ('extract.run', '{"document_id": "` + strings.ToUpper(named) + `"}')`)
+	q.run(`insert into core_tool_calls (tool_name, input) values ('extract.run', '{"document_id": "` + old + `"}')`)
+	q.run("select gem.claim('w', 9, true)")
+	q.run("select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls where input ->> 'document_id' = $1", old)
+
+	// One that is added to at this moment stays, and prune does not wait. A function of somebody else's is not called.
+	tx, err := q.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), "insert into extract_document_parts (document_id, text) values ($1, 'x')", waited); err != nil {
+		t.Fatal(err)
+	}
+	role := "pruner_" + fmt.Sprint(time.Now().UnixNano())
+	q.run("create role " + role)
+	t.Cleanup(func() { q.run("drop owned by " + role + "; drop role " + role) })
+	q.run("create schema gem_lab authorization " + role)
+	q.run("create function gem_lab.prune(timestamptz, integer) returns integer language plpgsql as 'begin raise exception ''called''; end'")
+	q.run("alter function gem_lab.prune owner to " + role)
+
+	if done := q.prune(archive.PruneOptions{DryRun: true}); done.Forgotten != nil || q.count("extract_documents") != 5 {
+		t.Errorf("a dry run: %+v", done)
+	}
+	for _, step := range []struct{ removed, documents, parts int }{{1, 4, 12}, {0, 4, 12}} {
+		if done := q.prune(archive.PruneOptions{}); done.Forgotten["extract"] != int64(step.removed) {
+			t.Errorf("%+v, want %+v", done, step)
+		}
+		if n, parts := q.count("extract_documents"), q.count("extract_document_parts"); n != step.documents || parts != step.parts {
+			t.Errorf("%d documents and %d parts are left, want %+v", n, parts, step)
+		}
+	}
+	if q.count("extract_documents where id = $1", old) != 0 {
+		t.Error("another document was removed than the old one")
+	}
+}

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -30,7 +32,8 @@ for each call; gem audit --archive checks it. Keep it as safe as the database.
 
 A call stays as long as another one that stays needs it: one that was made on
 its behalf, or that repeats its receipt. Rows of other tables stay, too; but
-what limits of rules have counted leaves when no recorded rules look back at it.
+what limits of rules have counted leaves when no recorded rules look back at it,
+and documents that are as old leave when no open call names them.
 
 Once the receipt that succeeded with a key is removed, the next call with the
 key runs again: --older-than must be longer than any client may repeat itself.
@@ -106,6 +109,9 @@ func (p *Program) prune(cmd *cobra.Command, o archive.PruneOptions, path string)
 		what, moment(done.EndedBefore), done.Kept)
 	if done.Counted > 0 {
 		fmt.Fprintf(cmd.OutOrStdout(), "%s of rules removed at which no rule looks any more\n", count(int(done.Counted), "counted call"))
+	}
+	for _, domain := range slices.Sorted(maps.Keys(done.Forgotten)) {
+		fmt.Fprintf(cmd.OutOrStdout(), "%d removed as old of what %s.* keeps\n", done.Forgotten[domain], domain)
 	}
 	return nil
 }
