@@ -20,6 +20,7 @@ type Check struct {
 	counts string // what it looks at, a name of sizes.sql
 	file   string // in the folder sql
 	only   source // empty: in every source
+	needs  string // a table of a domain, without which it is not made
 }
 
 // source is where calls are checked.
@@ -112,6 +113,15 @@ var Checks = []Check{
 		Proves: "What a budget has spent and reserved is the sum of its requests, and of those that were pruned."},
 	{Name: "llm-due", Remark: true, counts: "model requests", file: "llm.sql", only: databases,
 		Proves: "No request is still sent whose call ended over an hour ago. One is if no worker was there to close it."},
+
+	{Name: "extract-text", counts: "receipts", file: "extract.sql",
+		Proves: "The hash of the document that a receipt of extract.run names is that of the text in its call's input, if it is there."},
+	{Name: "extract-quote", counts: "receipts", file: "extract.sql",
+		Proves: "The quote of each extraction stands where its receipt says, in the text of its call's input, if it is there."},
+	{Name: "extract-shard", counts: "receipts", file: "extract.sql",
+		Proves: "A shard that a receipt says was read is a child of its call that succeeded, and one that it says was a hit was one."},
+	{Name: "extract-part", counts: "document parts", file: "documents.sql", only: databases, needs: "public.extract_document_parts",
+		Proves: "The parts of a document are numbered without gaps, are all of its user, and have the hash and the size of their text."},
 
 	{Name: "effects-missing", counts: "receipts", file: "effects.sql", only: databases,
 		Proves: "The rows that receipts say were written are there, in every table that exists and has a column id. " +

@@ -2,6 +2,7 @@ package audit_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -72,6 +73,12 @@ func endLater(by string) []string {
 func add(event, data, of string) []string {
 	return []string{"insert into core_tool_events (call_id, seq, at, event, attempt, worker_id, data) select id, events + 1, now(), '" + event +
 		"', attempt, 'd', " + data + " from core_tool_calls where " + of, "update core_tool_calls set events = events + 1 where " + of}
+}
+
+// moved shifts where the first extractions of that unit are said to begin or end.
+func moved(unit, what string, by int) []string {
+	return []string{fmt.Sprintf(`update core_tool_receipts set result = jsonb_set(result, '{extractions,0,%s}', to_jsonb((result #>> '{extractions,0,%[1]s}')::integer + %[2]d))
+		where result #>> '{document,offsets}' = '%[3]s'`, what, by, unit)}
 }
 
 // breaks are statements that break one check and no other. says is part of the finding.
@@ -335,6 +342,25 @@ var breaks = []struct {
 		"update core_tool_calls c set updated_at = c.updated_at - interval '2 hours', created_at = c.created_at - interval '2 hours', cancel_requested_at = c.cancel_requested_at - interval '2 hours' from core_llm_requests r where r.call_id = c.id and r.status = 'sent'",
 		"update core_tool_events e set at = e.at - interval '2 hours' from core_llm_requests r where r.call_id = e.call_id and r.status = 'sent'",
 		"update core_tool_receipts t set created_at = t.created_at - interval '2 hours' from core_llm_requests r where r.call_id = t.call_id and r.status = 'sent'"}},
+
+	{"extract-text", "another text", "the hash of its document is not that of the text in its input",
+		[]string{`update core_tool_receipts set result = jsonb_set(result, '{document,sha256}', '"x"') where tool_name = 'extract.run'`}},
+	{"extract-quote", "in bytes", "its name from 8000 to 8005 is not what stands there", moved("byte", "end", 1)},
+	{"extract-quote", "in characters", "its name from 4000 to 4003 is not what stands there", moved("codepoint", "start", 1)},
+	{"extract-quote", "in units of UTF-16", "its name from 3999 to 4004 is not what stands there", moved("utf16", "start", -1)},
+	{"extract-quote", "in a text of ASCII", "its name from 6 to 9 is not what stands there", moved("utf16", "end", -1)},
+	{"extract-quote", "before the text", "its name from -1 to 4004 is not what stands there", moved("utf16", "start", -4001)},
+	{"extract-quote", "behind the text", "its name from 3999 to 900003999 is not what stands there", moved("codepoint", "end", 899_999_996)},
+	{"extract-quote", "another quote", "its name from 4000 to 4004 is not what stands there",
+		[]string{`update core_tool_receipts set result = jsonb_set(result, '{extractions,0,quote}', '"beta"') where tool_name = 'extract.run'`}},
+	{"extract-shard", "a hit that was none", "its shard 0 is said to be a hit that was read, and the receipt of the call",
+		[]string{`update core_tool_receipts set result = jsonb_set(result, '{shards,0,cached}', 'true') where tool_name = 'extract.run'`}},
+	{"extract-shard", "another's call", "which is another's",
+		[]string{`update core_tool_receipts set result = jsonb_set(result, '{shards,0,call_id}', to_jsonb(call_id)) where tool_name = 'extract.run'`}},
+	{"extract-part", "another text", "the hash or the size of its part 1 is not that of the text", []string{"update extract_document_parts set text = 'e' where seq = 1"}},
+	{"extract-part", "a gap", "its part 3 comes after the part 1", []string{"update extract_document_parts set seq = 3 where seq = 2"}},
+	{"extract-part", "another user's", "its part 2 is not of the user whose document it is", []string{"update extract_document_parts set created_by = 'ada' where seq = 2"}},
+	{"extract-part", "its document is gone", "its part 2 is there, and the document is not", []string{"delete from extract_documents"}},
 
 	{"effects-missing", "an inserted row", "its receipt says insert of notes ", []string{"delete from notes"}},
 	{"effects-missing", "an updated row", "its receipt says update of comms_log ",

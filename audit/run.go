@@ -73,6 +73,9 @@ func run(ctx context.Context, db Beginner, of source, files []File, o Options) (
 		}
 	}
 	a := auditor{tx: tx, of: of}
+	if a.lacks, err = lacking(ctx, tx); err != nil {
+		return nil, err
+	}
 	sizes, err := a.sizes(ctx)
 	if err != nil {
 		return nil, err
@@ -85,7 +88,7 @@ func run(ctx context.Context, db Beginner, of source, files []File, o Options) (
 		undecided string
 	)
 	for _, c := range Checks {
-		if c.only != "" && c.only != of || slices.Contains(o.Skip, c.Name) {
+		if c.only != "" && c.only != of || slices.Contains(o.Skip, c.Name) || slices.Contains(a.lacks, c.needs) {
 			continue
 		}
 		if c.file != file {
@@ -104,8 +107,21 @@ func run(ctx context.Context, db Beginner, of source, files []File, o Options) (
 
 // auditor runs the statements of the folder sql.
 type auditor struct {
-	tx pgx.Tx
-	of source
+	tx    pgx.Tx
+	of    source
+	lacks []string // of the tables that checks need
+}
+
+// lacking returns those of the tables that checks need which the database does not have: a domain brings them.
+func lacking(ctx context.Context, tx pgx.Tx) ([]string, error) {
+	var needed []string
+	for _, c := range Checks {
+		if c.needs != "" {
+			needed = append(needed, c.needs)
+		}
+	}
+	rows, _ := tx.Query(ctx, "select t from unnest($1::text[]) t where to_regclass(t) is null", needed)
+	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 // statement returns a file of the folder sql. For archives it reads the temporary tables.
@@ -125,6 +141,9 @@ func (a auditor) sizes(ctx context.Context) (map[string]int64, error) {
 	} else {
 		sql += " union all select 'counted calls', count(*) from gem.rule_runs union all select 'model requests', count(*) from public.core_llm_requests " +
 			"union all select 'budgets', count(*) from gem.llm_spend"
+		if !slices.Contains(a.lacks, "public.extract_document_parts") {
+			sql += " union all select 'document parts', count(*) from public.extract_document_parts"
+		}
 	}
 	sizes := map[string]int64{}
 	rows, _ := a.tx.Query(ctx, sql) // an error of a query is that of its rows
@@ -139,7 +158,7 @@ func (a auditor) sizes(ctx context.Context) (map[string]int64, error) {
 // the file undecided, and not those of other files; undecided is Postgres's message.
 func (a auditor) decide(ctx context.Context, file string, examples int) (found map[string]Result, undecided string, err error) {
 	err = pgx.BeginFunc(ctx, a.tx, func(savepoint pgx.Tx) (err error) {
-		found, err = auditor{savepoint, a.of}.findings(ctx, file, examples)
+		found, err = auditor{savepoint, a.of, a.lacks}.findings(ctx, file, examples)
 		return err
 	})
 	var pgErr *pgconn.PgError

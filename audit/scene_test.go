@@ -66,6 +66,7 @@ func everyKind(t *testing.T) *handlertest.Env {
 	families(t, env)
 	delayed, asking := judged(t, env)
 	asked(t, env)
+	extracted(t, env)
 
 	w := env.StartWorker()
 	for _, id := range before {
