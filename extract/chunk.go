@@ -84,8 +84,8 @@ func sizeThatFits(read string) int {
 	return 0
 }
 
-// Halves divides a shard whose answer was cut off into two with the same index, each between a third and two thirds of it. It returns nil for a body that
-// is one character.
+// Halves divides a shard whose answer was cut off into two with the same index, of about a third to two thirds of its body each. It returns nil for
+// a body that is one character.
 func (s Shard) Halves(t *Text, context int) []Shard {
 	middle := bodyEnd(t.read[:s.End], s.Start, max(1, codePoints(s.Body)*2/3))
 	if middle == s.End {

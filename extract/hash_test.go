@@ -3,6 +3,7 @@ package extract
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -75,5 +76,36 @@ func TestWhatIsNoJSONHasNoHash(t *testing.T) {
 		if got := r.Sum(); got != "" {
 			t.Errorf("%+v: got %s", r, got)
 		}
+	}
+}
+
+func TestAChangedParagraphChangesOnlyTheRequestsThatSeeIt(t *testing.T) {
+	t.Parallel()
+	c := compiled(t, program(t, `{}`))
+	var paragraphs []string
+	for i := range 400 {
+		paragraphs = append(paragraphs, fmt.Sprintf("Paragraph %03d says that the tenant of house %03d pays the rent.\nNobody else does.", i, i))
+	}
+	hashes := func() map[string]bool {
+		shards, err := Cut(Normalise(strings.Join(paragraphs, "\n\n")), 1000, 200)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]bool{}
+		for _, s := range shards {
+			all[c.Request(s.Window, "", "", "", nil).Hash] = true
+		}
+		return all
+	}
+	before := hashes()
+	paragraphs[200] = strings.Replace(paragraphs[200], "pays", "owns", 1)
+	changed := 0
+	for hash := range hashes() {
+		if !before[hash] {
+			changed++
+		}
+	}
+	if len(before) < 30 || changed < 1 || changed > 3 {
+		t.Errorf("%d of %d requests changed, want at most 3", changed, len(before))
 	}
 }

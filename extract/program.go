@@ -210,6 +210,13 @@ func (c *Compiled) checkExpected(text string, e Expected, at string) *Fault {
 	if faults, _ := class.attributes.Check(attributes, true); len(faults) > 0 {
 		return &Fault{at + "/attributes" + faults[0].Path, faults[0].Message}
 	}
+	var values map[string]any
+	_ = json.Unmarshal(attributes, &values) // which was checked
+	for _, name := range class.Verbatim {
+		if value, ok := values[name].(string); ok && !strings.Contains(e.Quote, value) {
+			return &Fault{schema.JoinPointer(at+"/attributes", name), "does not stand in the quote, which the class demands of it: copy it from there"}
+		}
+	}
 	return nil
 }
 

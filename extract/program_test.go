@@ -81,6 +81,7 @@ func TestAFaultOfAProgramHasItsPlace(t *testing.T) {
 			"/examples/0/extractions/1/attributes/value", "must be a number"},
 		{"an example without its attributes", example(`{"class":"amount","quote":"5"}`), "/examples/0/extractions/0/attributes/value", "is required"},
 		{"an example with attributes of no schema", example(`{"class":"org","quote":"Acme","attributes":{}}`), "/examples/0/extractions/0/attributes", "has no attributes"},
+		{"an example's verbatim attribute", strings.Replace(invoice, `{"value":"5",`, `{"value":"6",`, 1), "/examples/0/extractions/1/attributes/value", "does not stand in the quote"},
 		{"21 examples", `{"examples":[` + strings.Repeat(`{"text":"x","extractions":[]},`, 20) + `{"text":"x","extractions":[]}]}`, "/examples", "has 21 examples"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
