@@ -23,6 +23,7 @@ type answer struct {
 	list   draft   // a list of objects that have a quote
 	loose  draft   // all objects that have a quote and stand alone
 	empty  bool    // an object whose extractions are empty, or an answer that is [] and nothing else
+	stray  bool    // an object that has a quote and is in no list of items: it claims something all the same
 	damage *damage // the last
 	open   bool    // some value is not closed where the answer ends
 	work   int     // bytes that were read
@@ -63,7 +64,7 @@ func readAnswer(text string, inside int) *answer {
 			break
 		}
 		p := parser{s: text, at: at}
-		v, ok := p.value(aList)
+		v, ok := p.read()
 		a.work += p.at - at
 		switch {
 		case ok:
@@ -80,7 +81,7 @@ func readAnswer(text string, inside int) *answer {
 			at++
 		}
 	}
-	if a.says() == unclear && inside < maxInside && strings.Contains(text, `{\"`) {
+	if a.says() == unclear && inside < maxInside && strings.Contains(text, `{\`) {
 		inner := readAnswer(unescape(text), inside+1)
 		inner.loose, inner.work = draft{}, inner.work+a.work
 		return inner
@@ -131,13 +132,12 @@ func unescape(text string) string {
 	var b strings.Builder
 	p := parser{s: text}
 	for {
-		i := strings.IndexByte(text[p.at:], '\\')
-		if i < 0 || p.at+i+1 >= len(text) {
-			b.WriteString(text[p.at:])
+		before, _, ok := strings.Cut(text[p.at:], `\`)
+		b.WriteString(before)
+		p.at += len(before)
+		if !ok || p.at+1 == len(text) { // a backslash at the end is half of an escape
 			return b.String()
 		}
-		b.WriteString(text[p.at : p.at+i])
-		p.at += i
 		p.escape(&b, `"`)
 	}
 }
@@ -183,15 +183,15 @@ func (a *answer) search(v *value, at, inside int) {
 		switch {
 		case items.form == aList && len(items.parts) > 0:
 			a.object = draft{items.parts, at}
+			return
 		case items.form == aList:
 			a.empty = true
 		case isItem(items):
 			a.object = draft{[]value{*items}, at}
-		case items.form == aString:
-			a.searchString(items.text, at, inside)
+			return
 		}
-		return
 	}
+	a.stray = a.stray || isItem(v)
 	for i := range v.parts {
 		if v.parts[i].form <= aString {
 			a.search(&v.parts[i], at, inside)
@@ -206,16 +206,13 @@ func (a *answer) searchString(text string, at, inside int) {
 	}
 	inner := readAnswer(text, inside+1)
 	a.work += inner.work
-	switch {
-	case inner.object.items != nil:
-		a.object = draft{inner.object.items, at}
-	case inner.list.items != nil:
-		a.object = draft{inner.list.items, at}
-	}
-	a.empty = a.empty || inner.empty
-	a.open = a.open || inner.open
-	if inner.damage != nil {
-		a.damage = &damage{at, inner.damage.cut}
+	switch inner.says() {
+	case someItems:
+		a.object = draft{inner.items(), at}
+	case noItems:
+		a.empty = true
+	case cutOff, malformed:
+		a.damage = &damage{at, inner.says() == cutOff}
 	}
 }
 
@@ -244,6 +241,8 @@ func (a *answer) says() meaning {
 		return someItems
 	case a.open:
 		return cutOff
+	case a.stray:
+		return malformed
 	case a.empty:
 		return noItems
 	}

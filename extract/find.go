@@ -77,7 +77,7 @@ func (f *finder) look(quote string) sighting {
 		switch b := f.border(at); {
 		case b == clear:
 			whole = append(whole, at)
-		case b == inWord && long:
+		case b == inNumber || b == inWord && long:
 			within = append(within, at)
 		default:
 			return false

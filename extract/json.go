@@ -79,6 +79,15 @@ type parser struct {
 	nested int
 }
 
+// read reads the value that begins at p.at, as value does. A text may also be cut within the mark of a comment, or within a character.
+func (p *parser) read() (value, bool) {
+	v, ok := p.value(aList)
+	if rest := p.s[p.at:]; !ok && rest != "" {
+		p.cut = p.cut || rest == "/" || !utf8.FullRuneInString(rest)
+	}
+	return v, ok
+}
+
 // value reads the value that begins at p.at. If it returns false, p.cut says whether the end of the text is why, and the value is what was read.
 func (p *parser) value(in form) (value, bool) {
 	p.space()
@@ -210,10 +219,10 @@ func (p *parser) word() (value, bool) {
 		p.at = n
 		return value{form: aWord, text: w}, true
 	}
+	p.at = n
 	if text == "" || strings.IndexByte("+-.0123456789", text[0]) < 0 {
 		return value{}, false
 	}
-	p.at = n
 	if json.Valid([]byte(text)) {
 		return value{form: aNumber, text: text}, true
 	}
@@ -221,26 +230,29 @@ func (p *parser) word() (value, bool) {
 }
 
 // space skips white space, control characters, what has no width, and comments.
-func (p *parser) space() { p.at = pastSpace(p.s, p.at) }
+func (p *parser) space() {
+	for p.at = pastSpace(p.s, p.at); comment(p.s[p.at:]); p.at = pastSpace(p.s, p.at) {
+		rest, end := p.s[p.at+2:], "\n"
+		if p.s[p.at+1] == '*' {
+			end = "*/"
+		}
+		if i := strings.Index(rest, end); i >= 0 {
+			p.at += 2 + i + len(end)
+		} else {
+			p.at = len(p.s)
+		}
+	}
+}
 
+func comment(s string) bool { return len(s) > 1 && s[0] == '/' && (s[1] == '/' || s[1] == '*') }
+
+// pastSpace returns the offset behind white space, control characters, and what has no width.
 func pastSpace(s string, at int) int {
 	for at < len(s) {
 		c := s[at]
 		switch {
 		case c <= ' ' || c == 0x7f:
 			at++
-		case c == '/' && strings.HasPrefix(s[at:], "//"):
-			if end := strings.IndexByte(s[at:], '\n'); end >= 0 {
-				at += end
-			} else {
-				at = len(s)
-			}
-		case c == '/' && strings.HasPrefix(s[at:], "/*"):
-			if end := strings.Index(s[at+2:], "*/"); end >= 0 {
-				at += end + 4
-			} else {
-				at = len(s)
-			}
 		case c < utf8.RuneSelf:
 			return at
 		default:
@@ -339,7 +351,7 @@ func (p *parser) string(in form) (string, bool) {
 			if c >= utf8.RuneSelf {
 				_, n = utf8.DecodeRuneInString(p.s[p.at:])
 			}
-			if (n == 1 || len(marks) > 1 && strings.Contains(marks, p.s[p.at:p.at+n])) && p.closes(p.at+n, in) {
+			if strings.Contains(marks, p.s[p.at:p.at+n]) && p.closes(p.at+n, in) {
 				text := p.s[from:p.at]
 				if b.Len() > 0 {
 					b.WriteString(text)
@@ -408,7 +420,7 @@ func (p *parser) closes(at int, in form) bool {
 	if in == 0 {
 		return separator(s[at:], ':', "：") > 0
 	}
-	if s[at] == '}' || s[at] == ']' {
+	if s[at] == '}' || s[at] == ']' || comment(s[at:]) {
 		return true
 	}
 	n := separator(s[at:], ',', "，")
@@ -417,7 +429,7 @@ func (p *parser) closes(at int, in form) bool {
 	}
 	at = pastSpace(s, at+n)
 	switch {
-	case at >= len(s) || strings.IndexByte("}],", s[at]) >= 0:
+	case at >= len(s) || strings.IndexByte("}],", s[at]) >= 0 || comment(s[at:]):
 		return true
 	case in == anObject:
 		return memberFollows(s[at:])
@@ -444,7 +456,7 @@ func memberFollows(s string) bool {
 			size = 2
 		case strings.Contains(marks, s[i:i+size]):
 			rest := pastSpace(s, i+size)
-			return rest >= len(s) || separator(s[rest:], ':', "：") > 0
+			return rest >= len(s) || comment(s[rest:]) || separator(s[rest:], ':', "：") > 0
 		}
 		i += size
 	}

@@ -67,7 +67,7 @@ func (c *Compiled) read(w Window, answer string, truncated bool) (Reading, int) 
 	case truncated:
 		return Reading{Failure: Truncated}, 0
 	}
-	a := readAnswer(strings.ToValidUTF8(answer, "\ufffd"), 0)
+	a := readAnswer(valid(answer), 0)
 	switch a.says() {
 	case someItems:
 		r := reader{program: c, finder: newFinder(w), body: w.Body}
@@ -79,6 +79,16 @@ func (c *Compiled) read(w Window, answer string, truncated bool) (Reading, int) 
 		return Reading{Failure: Truncated}, a.work
 	}
 	return Reading{Failure: Unreadable}, a.work
+}
+
+// valid returns an answer as UTF-8. What is left of a character at its end is dropped.
+func valid(answer string) string {
+	for n := 1; n < utf8.UTFMax && n <= len(answer); n++ {
+		if end := answer[len(answer)-n:]; utf8.RuneStart(end[0]) && !utf8.FullRuneInString(end) {
+			answer = answer[:len(answer)-n]
+		}
+	}
+	return strings.ToValidUTF8(answer, "\ufffd")
 }
 
 // reader reads the items of one answer.
