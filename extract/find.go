@@ -193,7 +193,9 @@ func joint(a, b rune) border {
 		return inWord
 	}
 	switch {
-	case unicode.Is(unicode.M, b) && b != '\ufe0e' && b != '\ufe0f' || b == joiner && a != joiner && !isWord(a) || a == joiner && !isWord(b):
+	case a == utf8.RuneError || b == utf8.RuneError: // an end of the text
+		return clear
+	case unicode.Is(unicode.M, b) && b != '\ufe0e' && b != '\ufe0f', b == joiner && (unicode.IsSymbol(a) || unicode.Is(unicode.M, a)), a == joiner && unicode.IsSymbol(b):
 		return inside
 	case isDigit(a) && isDigit(b):
 		return inside

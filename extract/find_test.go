@@ -216,8 +216,9 @@ func FuzzFold(f *testing.F) {
 			}
 		}
 		first, _ := utf8.DecodeRuneInString(quote)
-		if quote != "" && joint(utf8.RuneError, first) == clear {
-			if diff := cmp.Diff(sighting{[]span{{strings.Index(text, quote), strings.Index(text, quote) + len(quote)}}, Exact}, finder.find(quote),
+		from := strings.Index(text, quote)
+		if before, _ := utf8.DecodeLastRuneInString(text[:from]); quote != "" && strings.Count(text, quote) == 1 && joint(before, first)+joint(lastRune(quote), firstRune(text[from+len(quote):])) == clear {
+			if diff := cmp.Diff(sighting{[]span{{from, from + len(quote)}}, Exact}, finder.find(quote),
 				cmp.AllowUnexported(sighting{}, span{})); diff != "" {
 				t.Fatalf("%q is not found in itself:\n%s", quote, diff)
 			}
