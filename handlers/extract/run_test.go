@@ -437,7 +437,7 @@ func tooLargeResult(t *testing.T, s *scene) {
 	large := strings.Repeat("long ", 1999)
 	program := object{"program": object{"instructions": "Extract tokens.", "classes": []object{{"name": "token", "attributes": object{"type": "object"}}}}}
 	item := object{"class": "token", "quote": "T1", "attributes": object{"text": large}}
-	s.on("large", func(a asked) llmtest.Script {
+	s.on("large", func(asked) llmtest.Script {
 		items := []object{}
 		for range 40 {
 			items = append(items, item)

@@ -26,6 +26,7 @@ type object = map[string]any
 type asked struct {
 	System, User        string
 	Before, Text, After string
+	Model               string
 	Repair              bool
 }
 
@@ -33,7 +34,7 @@ var mark = regexp.MustCompile(`(?s)^(?:<<<BEFORE ([0-9a-f]{16})>>>\n(.*?)\n)?<<<
 
 // questionOf reads a prompt.
 func questionOf(r *llmtest.Request) (a asked) {
-	a.System, a.User = r.Asked.System, r.Asked.Messages[0].Content[0].Text
+	a.System, a.User, a.Model = r.Asked.System, r.Asked.Messages[0].Content[0].Text, r.Asked.Model
 	found := mark.FindStringSubmatch(a.User)
 	if found == nil {
 		return a
@@ -105,14 +106,27 @@ func start(t *testing.T, change ...func(*handlertest.Options)) *scene {
 	s := &scene{by: map[string]func(asked) llmtest.Script{}}
 	s.server = llmtest.Start(t, llmtest.Options{Answer: s.answer})
 	s.routes = routes(s.server, "")
-	l, models := llm.DomainAndModels()
-	o := handlertest.Options{Registry: gem.BuiltInRegistry, Domains: []any{l, extract.Domain(models)}, Environment: map[string]string{"LLM_ROUTES": s.routes},
-		Worker: func(o *worker.Options) { o.Concurrency = 8 }}
+	o := options(s.routes)
 	for _, c := range change {
 		c(&o)
 	}
 	s.Env = handlertest.Start(t, o)
 	return s
+}
+
+// options are those of a program that reads documents.
+func options(routes string) handlertest.Options {
+	l, models := llm.DomainAndModels()
+	return handlertest.Options{Registry: gem.BuiltInRegistry, Domains: []any{l, extract.Domain(models)}, Environment: map[string]string{"LLM_ROUTES": routes},
+		Worker: func(o *worker.Options) { o.Concurrency = 8 }}
+}
+
+// onSameDatabase starts a worker of a program with other routes.
+func (s *scene) onSameDatabase(t *testing.T, routes string) *handlertest.Env {
+	t.Helper()
+	o := options(routes)
+	o.Database = s.URL
+	return handlertest.Start(t, o)
 }
 
 // routes is a routes file with two arms of two models, and a route for each. Their provider needs a key if key names a variable.

@@ -23,7 +23,7 @@ func TestRunsAtOnceShareTheirShards(t *testing.T) {
 	both := sync.OnceFunc(func() { close(gate) })
 	s.on("once", func(a asked) llmtest.Script {
 		script := finds(a)
-		script.Before = func(ctx context.Context, delta int) {
+		script.Before = func(ctx context.Context, _ int) {
 			select {
 			case <-gate:
 			case <-ctx.Done():
