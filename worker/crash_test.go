@@ -18,6 +18,7 @@ import (
 	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/audit"
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/extract"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/handlers/llm"
 	"github.com/gemworker/gem/handlers/wait"
@@ -166,7 +167,8 @@ func doomed() {
 	die := func(err error) { fmt.Fprintln(os.Stderr, "doomed:", err); os.Exit(2) }
 	file, domains := crashRegistry(os.Getenv(doomedMode)), []any{Crash{sink: os.Getenv(doomedSink), waiting: stop}, wait.Domain()}
 	if os.Getenv(doomedMode) == doomedModels {
-		file, domains = gem.BuiltInRegistry, []any{llm.Domain(), wait.Domain()}
+		l, models := llm.DomainAndModels()
+		file, domains = gem.BuiltInRegistry, []any{l, extract.Domain(models), wait.Domain()}
 	}
 	reg, err := registry.Parse(file)
 	if err != nil {
