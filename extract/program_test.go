@@ -162,3 +162,30 @@ func TestEqualProgramsHaveOneHash(t *testing.T) {
 		}
 	}
 }
+
+func FuzzCompile(f *testing.F) {
+	f.Add([]byte(invoice))
+	f.Add([]byte(withAttributes(`{"type":"object","properties":{"a":{"const":{"items":1}}},"required":[1,"a"]}`)))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var p Program
+		if json.Unmarshal(text, &p) != nil {
+			return
+		}
+		c, err := p.Compile()
+		if err != nil {
+			var fault *Fault
+			if !errors.As(err, &fault) || fault.Message == "" {
+				t.Fatalf("got %v", err)
+			}
+			return
+		}
+		if !json.Valid(c.Schema()) {
+			t.Fatalf("the schema of answers is no JSON: %s", c.Schema())
+		}
+		r := c.Request(Window{Body: "x"}, "", "", "", nil)
+		again, err := r.Program.Compile()
+		if r.Hash == "" || r.Sum() != r.Hash || err != nil || again.Hash() != c.Hash() || again.Prompt(r.Window()) != c.Prompt(r.Window()) {
+			t.Fatalf("the program of the request differs (%v)", err)
+		}
+	})
+}
