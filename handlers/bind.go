@@ -23,19 +23,46 @@ type Handler struct {
 	File, Func string
 	// Input and Output are the types that the function takes and returns.
 	Input, Output reflect.Type
+	// Checks reports whether the input is a [Checked].
+	Checks bool
 
 	fn reflect.Value
+}
+
+// Checked is an input that the worker asks before it looks for an earlier success of the call's key, and before the call may win it. Where fields
+// of an input contradict each other, such as a key that is to be the hash of the rest, its error ends the call, as that of a handler does, and no other
+// call takes notice. Check looks at nothing but the input and the call: it is asked before each attempt until the first step.
+type Checked interface {
+	Check(call *Call) error
+}
+
+// Check asks the call's input, if it is a [Checked]. It does not recover from a panic.
+func (h *Handler) Check(call *Call) error {
+	in, err := h.decode(call)
+	if err != nil || !h.Checks {
+		return err
+	}
+	return in.Interface().(Checked).Check(call)
+}
+
+// decode returns a pointer to the input of a call.
+func (h *Handler) decode(call *Call) (reflect.Value, error) {
+	in := reflect.New(h.Input)
+	if err := json.Unmarshal(call.Input, in.Interface()); err != nil {
+		return in, &Failure{
+			Message: fmt.Sprintf("The input passed the schema of %s but does not fit %s in %s: %v", call.Tool, h.Func, h.File, err),
+			Details: map[string]string{"reason": "input_does_not_fit_handler"},
+		}
+	}
+	return in, nil
 }
 
 // Run decodes the input, runs the function and encodes its output. Only transactional handlers use tx, and only durable ones
 // the journal. Run does not recover from a panic: the caller does, since it has the transaction.
 func (h *Handler) Run(ctx context.Context, call *Call, tx Tx, journal Journal) (json.RawMessage, error) {
-	in := reflect.New(h.Input)
-	if err := json.Unmarshal(call.Input, in.Interface()); err != nil {
-		return nil, &Failure{
-			Message: fmt.Sprintf("The input passed the schema of %s but does not fit %s in %s: %v", call.Tool, h.Func, h.File, err),
-			Details: map[string]string{"reason": "input_does_not_fit_handler"},
-		}
+	in, err := h.decode(call)
+	if err != nil {
+		return nil, err
 	}
 	args := []reflect.Value{reflect.ValueOf(&ctx).Elem()}
 	switch {
@@ -92,6 +119,7 @@ var (
 	callType    = reflect.TypeFor[*Call]()
 	durableType = reflect.TypeFor[*Durable]()
 	errorType   = reflect.TypeFor[error]()
+	checkedType = reflect.TypeFor[Checked]()
 )
 
 // Bind finds the handlers of the domains, which are plain values or [Domain]s: each exported method is one. It opens
@@ -135,6 +163,7 @@ func newHandler(domain reflect.Value, typeName string, method reflect.Method) (*
 			"in place of both, with a struct as In; this one is %s", h.Func, h.File, t)
 	}
 	h.Input, h.Output = t.In(t.NumIn()-1), t.Out(0)
+	h.Checks = reflect.PointerTo(h.Input).Implements(checkedType)
 	return h, nil
 }
 

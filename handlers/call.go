@@ -17,7 +17,7 @@
 //
 // In is a struct that the call's input is decoded into; Out is encoded as the receipt's result. An error ends the call as
 // failed, unless it is a [NotConfigured] or a [TransientError]; a [Failure] adds a code and details. A method must return
-// when its context ends.
+// when its context ends. An In that is a [Checked] may refuse a call before its key counts.
 package handlers
 
 import (

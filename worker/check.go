@@ -66,6 +66,31 @@ func (a *attempt) checkInput(ctx context.Context) *end {
 		a.tool.Name, checkLimit), nil)
 }
 
+// askInput ends a call whose input refuses itself: see [handlers.Checked].
+func (a *attempt) askInput(ctx context.Context) *end {
+	call := a.newCall()
+	limited, cancel := context.WithTimeout(ctx, checkLimit)
+	defer cancel()
+	err := error(&panicked{"the check ended its goroutine"})
+	asked := a.within(limited, func() {
+		defer func() {
+			if v := recover(); v != nil {
+				err = &panicked{printed(v)}
+			}
+		}()
+		err = plain(a.handler.Check(call))
+	})
+	switch {
+	case asked && err == nil:
+		return nil
+	case asked:
+		return ended(a.failure(err))
+	case ctx.Err() != nil:
+		return a.endedBefore(ctx)
+	}
+	return failed(receipts.ValidationError, fmt.Sprintf("The input could not be asked by %s within %s.", a.handler.Func, checkLimit), nil)
+}
+
 // checkOutput returns the error of an output that does not fit, and may be expensive to check. The handler has run: neither the end
 // of the call's time, nor a wish to cancel it, nor a worker that stops takes its output away.
 func (a *attempt) checkOutput(ctx context.Context, output json.RawMessage) error {

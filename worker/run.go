@@ -68,7 +68,7 @@ func (w *Worker) run(c *claimedCall) *end {
 }
 
 // decide ends what can be decided without running anything: the call was cancelled or taken away, the worker stops, the tool is
-// unknown or closed, the input is wrong, nobody wrote a handler, or lost attempts forbid another.
+// unknown or closed, the input is wrong, nobody wrote a handler, lost attempts forbid another, or the input refuses itself.
 func (a *attempt) decide(ctx context.Context) *end {
 	var known, bound bool
 	a.tool, known = a.options.Registry.Tool(a.Tool)
@@ -110,6 +110,8 @@ func (a *attempt) decide(ctx context.Context) *end {
 		return a.cancelledBefore()
 	case a.handler.Durable && a.Age >= a.tool.Deadline:
 		return ended(a.pastDeadline())
+	case a.handler.Checks && a.Steps == 0:
+		return a.askInput(ctx)
 	}
 	return nil
 }
@@ -284,10 +286,7 @@ func (a *attempt) execute(ctx context.Context) *end {
 	if end := a.endedBefore(ctx); end != nil {
 		return end
 	}
-	a.call = &handlers.Call{
-		ID: a.CallID, Tool: a.tool.Name, Attempt: a.Number, SessionID: a.SessionID, CreatedBy: a.CreatedBy,
-		SignedIn: a.SignedIn, Input: a.Input,
-	}
+	a.call = a.newCall()
 	if a.handler.Durable {
 		return a.executeSteps(ctx)
 	}
@@ -302,6 +301,14 @@ func (a *attempt) execute(ctx context.Context) *end {
 		return ended(receipts.Success(output))
 	}
 	return a.endOf(err, a.rollback())
+}
+
+// newCall returns what the handler knows of its call.
+func (a *attempt) newCall() *handlers.Call {
+	return &handlers.Call{
+		ID: a.CallID, Tool: a.tool.Name, Attempt: a.Number, SessionID: a.SessionID, CreatedBy: a.CreatedBy,
+		SignedIn: a.SignedIn, Input: a.Input,
+	}
 }
 
 // executeSteps runs a durable handler, which has no transaction of its own, up to its end or to a step that ends the attempt.
