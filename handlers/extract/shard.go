@@ -51,7 +51,7 @@ const (
 // Shard is extract.shard: it asks a model about a piece of a document, and once more if the answer cannot be read or claims what does not stand
 // there.
 func (e *Extract) Shard(ctx context.Context, call *handlers.Durable, in question) (answered, error) {
-	m, err := e.honest(call, &in)
+	m, err := e.modelsOf(call, &in)
 	if err != nil {
 		return answered{}, err
 	}
@@ -88,13 +88,21 @@ func (e *Extract) Shard(ctx context.Context, call *handlers.Durable, in question
 	return answered{}, s.unusable(reading.Failure, "The model's answer cannot be read as a list of extractions.")
 }
 
-// honest returns the models to ask, or why the request is not what its hash says: an answer to something else must not be found under it.
-func (e *Extract) honest(call *handlers.Durable, in *question) (*models.Models, error) {
-	if in.Sum() != in.Hash {
-		return nil, mismatch("request_hash is not the hash of the input")
+// Check refuses a request that is not what its hash says, so that nobody is given the answer to another question, or puts one there.
+func (q *question) Check(call *handlers.Call) error {
+	switch {
+	case q.Sum() != q.Hash:
+		return mismatch("request_hash is not the hash of the input")
+	case q.Scope != "" && q.Scope != call.CreatedBy:
+		return otherScope()
 	}
+	return nil
+}
+
+// modelsOf returns the models to ask, or why they would not be those of the request.
+func (e *Extract) modelsOf(call *handlers.Durable, in *question) (*models.Models, error) {
 	if in.Scope != e.scope(call.CreatedBy) {
-		return nil, &handlers.Failure{Code: scopeMismatch, Message: "The scope is not that of the call's user: see EXTRACT_CACHE_SCOPE."}
+		return nil, otherScope()
 	}
 	if in.Prompt != extract.PromptNumber { // the worker beside this one may have the other wording
 		return nil, handlers.Transient(mismatch(fmt.Sprintf("this worker has prompt %d, and not %d", extract.PromptNumber, in.Prompt)))
@@ -112,6 +120,10 @@ func (e *Extract) honest(call *handlers.Durable, in *question) (*models.Models, 
 
 func mismatch(why string) error {
 	return &handlers.Failure{Code: hashMismatch, Message: "Nothing was asked: " + why + ". Let extract.run make the call."}
+}
+
+func otherScope() error {
+	return &handlers.Failure{Code: scopeMismatch, Message: "Nothing was asked: the scope is not that of the call's user. See EXTRACT_CACHE_SCOPE."}
 }
 
 // compile compiles a program. Its error names the place in it that is wrong.

@@ -8,11 +8,14 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gemworker/gem"
+	pure "github.com/gemworker/gem/extract"
 	"github.com/gemworker/gem/handlers/extract"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/handlers/llm"
 	"github.com/gemworker/gem/internal/llm/llmtest"
 	"github.com/gemworker/gem/receipts"
+	"github.com/jackc/pgx/v5"
 )
 
 // Scenario 11: two runs of one user ask once for both, and those of two users each for itself.
@@ -95,24 +98,69 @@ func TestAPoisonedHashIsRefusedAndWinsNoKey(t *testing.T) {
 		return input
 	}
 	before := s.server.Counts().Requests
-	for what, more := range map[string]object{
-		"another text":    {"text": text},
-		"another context": {"before": "x"},
-		"another model":   {"model": "model_b"},
-		"another route":   {"route": "other"},
-		"another program": {"program": object{"instructions": "Say nothing.", "classes": []object{{"name": "token"}}}},
-		"another scope":   {"scope": "bob"},
-		"another prompt":  {"prompt": 7},
+	for what, test := range map[string]struct {
+		more object
+		code string
+	}{
+		"another text":    {object{"text": text}, "request_hash_mismatch"}, // its hash has an answer by now
+		"another context": {object{"before": "x"}, "request_hash_mismatch"},
+		"another model":   {object{"model": "model_b"}, "request_hash_mismatch"},
+		"another program": {object{"program": object{"instructions": "Say nothing.", "classes": []object{{"name": "token"}}}}, "request_hash_mismatch"},
+		"another scope":   {object{"scope": "bob"}, "request_hash_mismatch"},
+		"another prompt":  {object{"prompt": 7}, "request_hash_mismatch"},
+		"no hash":         {object{"request_hash": strings.Repeat("0", 64)}, "request_hash_mismatch"},
+		"another route":   {object{"route": "other", "text": text, "request_hash": hashOf(honest, object{"text": text})}, "request_hash_mismatch"},
+		"nobody's scope":  {object{"scope": "", "request_hash": hashOf(honest, object{"scope": ""})}, "scope_mismatch"},
+		"bob's scope":     {object{"scope": "bob", "request_hash": hashOf(honest, object{"scope": "bob"})}, "scope_mismatch"},
 	} {
-		input := with(more)
-		input["request_hash"] = strings.Repeat("0", 64)
-		if r := asked(input); s.server.Counts().Requests != before {
+		if r := asked(with(test.more)); s.server.Counts().Requests != before {
 			t.Errorf("%s: a model was asked: %s", what, r.Result)
-		} else if e := handlertest.ErrorOf(t, r); e.Code != "request_hash_mismatch" {
+		} else if e := handlertest.ErrorOf(t, r); string(e.Code) != test.code || r.ReplayOf != "" {
 			t.Errorf("%s: %s", what, r.Result)
 		}
 	}
-	if n := query[int](t, s, "select count(*) from core_tool_receipts where idempotency_key like '%' || repeat('0', 64) || '%' and status = 'succeeded'"); n != 0 {
-		t.Error("a key was won")
+	if n := query[int](t, s, "select count(*) from core_tool_receipts where tool_name = 'extract.shard' and status = 'succeeded'"); n != 1 {
+		t.Errorf("%d keys were won", n)
+	}
+	if r := asked(honest); r.ReplayOf == "" || s.server.Counts().Requests != before {
+		t.Errorf("the honest question: %s", r.Result)
+	}
+	if r := asked(with(object{"text": text, "request_hash": hashOf(honest, object{"text": text})})); s.server.Counts().Requests != before+1 {
+		t.Errorf("an honest question of its own: %s", r.Result)
+	}
+	if f := succeeded(t, s.Run(run(text)), text); f.Usage.Cached != 1 || f.spans() != "T1 0-2" {
+		t.Errorf("a run asks the same: %+v", f)
+	}
+}
+
+// hashOf is the hash of a question with other fields.
+func hashOf(question, more object) string {
+	input := maps.Clone(question)
+	maps.Copy(input, more)
+	encoded, _ := json.Marshal(input)
+	var r pure.Request
+	_ = json.Unmarshal(encoded, &r)
+	return r.Sum()
+}
+
+func TestASignedInUserAsksThroughRunsAlone(t *testing.T) {
+	t.Parallel()
+	open := strings.Replace(string(gem.BuiltInRegistry), `"calls": ["extract.shard"],`, `"calls": ["extract.shard"], "frontends": true,`, 1)
+	s := start(t, func(o *handlertest.Options) { o.Registry = []byte(open) })
+	text := document("signed", 2)
+	call := run(text)
+	call.SignedIn = true
+	if f := succeeded(t, s.Run(call), text); f.spans() != "T1 0-2, T2 400-402" {
+		t.Errorf("%+v", f)
+	}
+	err := pgx.BeginFunc(t.Context(), s.DB, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `select set_config('request.jwt.claims', '{"role": "authenticated", "sub": "ada"}', true)`)
+		if err == nil {
+			_, err = tx.Exec(t.Context(), "insert into core_tool_calls (tool_name, input) select tool_name, input from core_tool_calls where tool_name = 'extract.shard' limit 1")
+		}
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "extract.shard is closed to signed-in users") {
+		t.Errorf("a shard of a signed-in user's: %v", err)
 	}
 }
