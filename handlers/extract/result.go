@@ -227,6 +227,9 @@ func (o *output) fail(code, message string) error {
 	if len(failed) > 0 {
 		details["failed_shards"] = failed
 		details["next"] = "make the same call again: only these shards run"
+		if code == budgetExhausted {
+			details["next"] = "make the call again with a higher max_llm_calls: only these shards run"
+		}
 	}
 	return &handlers.Failure{Code: code, Message: message, Details: details}
 }

@@ -502,3 +502,27 @@ func refusedShard(t *testing.T, s *scene) {
 		t.Errorf("%+v", f)
 	}
 }
+
+func noRepair(t *testing.T, s *scene) {
+	text := "Alpha Beta, mend"
+	for _, test := range []struct {
+		second llmtest.Script
+		spans  string
+	}{
+		{llmtest.Script{Fault: llmtest.Status(400)}, "Alpha 0-5"},
+		{cut(says("Beta")[:20]), "Alpha 0-5"},
+		{llmtest.Say("I am a teapot."), "Alpha 0-5"},
+		{llmtest.Say(says("Beta")), "Alpha 0-5, Beta 6-10"},
+	} {
+		text += "."
+		s.on("mend", func(a asked) llmtest.Script {
+			if a.Repair {
+				return test.second
+			}
+			return llmtest.Say(says("Alpha", "Nobody"))
+		})
+		if f := succeeded(t, s.Run(run(text)), text); f.spans() != test.spans || f.Usage.Calls != 2 || f.Usage.Requests != 2 {
+			t.Errorf("%+v", f)
+		}
+	}
+}

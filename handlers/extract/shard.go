@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gemworker/gem/extract"
@@ -68,7 +69,8 @@ func (e *Extract) Shard(ctx context.Context, call *handlers.Durable, in question
 		if in.Answers == 1 {
 			return answered{}, s.unusable(budgetExhausted, "The answer needs a repair, and no further answer may be asked for.")
 		}
-		if err := s.ask(ctx, "answer.2", program.Repair(s.window, reading.Rejected, s.out.Answer)); err != nil {
+		err := s.ask(ctx, "answer.2", program.Repair(s.window, reading.Rejected, s.out.Answer))
+		if err != nil && (reading.Failure != "" || !final(err)) {
 			return answered{}, err
 		}
 		reading = s.out.read(program, s.window)
@@ -160,6 +162,12 @@ func (s *asking) ask(ctx context.Context, step string, p extract.Prompt) error {
 	s.out.Passes++
 	s.out.Models = append(s.out.Models, a.Model)
 	return nil
+}
+
+// final reports whether no later attempt would get the second answer: what is right in the first one then counts alone.
+func final(err error) bool {
+	failure, ok := errors.AsType[*handlers.Failure](err)
+	return ok && slices.Contains([]string{models.ProviderRefused, models.RequestTooLarge, models.ContextTooLong, models.AnswerTooLarge}, failure.Code)
 }
 
 // textOf is what a model answered: a text, or, from one that calls tools whatever it was told, the arguments of its call.
