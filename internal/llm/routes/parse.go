@@ -368,6 +368,20 @@ func (p *parser) budgets() (all []Budget) {
 	return all
 }
 
+// misplacedPath says what is unusual about the path of a base_url, to which the dialect's own is added.
+func misplacedPath(d Dialect, path string) string {
+	path = strings.TrimRight(path, "/")
+	for _, own := range []string{"/chat/completions", "/messages"} {
+		if strings.HasSuffix(path, own) {
+			return "ends with " + own + ", which requests add: leave it out"
+		}
+	}
+	if d == OpenAI && path == "" {
+		return "has no path: requests go to /chat/completions, while most providers want a base_url that ends with /v1"
+	}
+	return ""
+}
+
 // notes says what is allowed and may surprise.
 func notes(r *Routes) (all []string) {
 	note := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
@@ -383,6 +397,9 @@ func notes(r *Routes) (all []string) {
 		case p.KeyEnv == "":
 		case !slices.Contains(hosts[p.KeyEnv], u.Host):
 			hosts[p.KeyEnv] = append(hosts[p.KeyEnv], u.Host)
+		}
+		if misplaced := misplacedPath(p.Dialect, u.Path); misplaced != "" {
+			note("the base_url of the provider %s %s", p.Name, misplaced)
 		}
 		if p.KeyEnv != "" && u.Scheme == "http" && !loopback(u.Hostname()) {
 			note("the key of the provider %s goes unencrypted to %s", p.Name, u.Host)

@@ -198,7 +198,7 @@ func TestNotesSayWhatMaySurprise(t *testing.T) {
 	t.Parallel()
 	r := parse(t, `{"version": "1",
 		"providers": {"p": {"dialect": "openai", "base_url": "https://a.example/v1", "key_env": "P_API_KEY"}, "q": {"dialect": "openai", "base_url": "http://b.example:8080/v1", "key_env": "P_API_KEY", "local": true},
-			"r": {"dialect": "openai", "base_url": "https://c.example"}, "s": {"dialect": "openai", "base_url": "http://[::1]:1", "key_env": "S_API_KEY", "local": true}},
+			"r": {"dialect": "openai", "base_url": "https://c.example"}, "s": {"dialect": "openai", "base_url": "http://[::1]:1/v1/chat/completions", "key_env": "S_API_KEY", "local": true}},
 		"arms": {"a": {"provider": "p", "model": "m", "context": 1, "max_output": 1, "usd_per_mtok": [{"input": "1", "output": "1"}]}, "b": {"provider": "q", "model": "m", "context": 1, "max_output": 1},
 			"c": {"provider": "p", "model": "m", "context": 1, "max_output": 1, "usd_per_mtok": [{"input": "1", "output": "1"}]}, "d": {"provider": "s", "model": "m", "context": 1, "max_output": 1}},
 		"routes": {"main": {"arms": ["a", "c"]}},
@@ -207,6 +207,8 @@ func TestNotesSayWhatMaySurprise(t *testing.T) {
 		"the key of the provider q goes unencrypted to b.example:8080",
 		"no arm is of the provider r",
 		"the provider r has no key_env, so that its requests carry no key",
+		"the base_url of the provider r has no path: requests go to /chat/completions, while most providers want a base_url that ends with /v1",
+		"the base_url of the provider s ends with /chat/completions, which requests add: leave it out",
 		"the key in P_API_KEY is sent to several hosts: a.example, b.example:8080",
 		"the arm b is in no route",
 		"the arm d is in no route",
