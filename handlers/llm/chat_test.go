@@ -383,12 +383,17 @@ func TestTheSameKeyIsNotPaidForAgain(t *testing.T) {
 	}
 }
 
-func TestAnArmWhoseKeyIsWrongRests(t *testing.T) {
+func TestAnArmWhoseKeyIsWrongRestsAndNoCallWaitsForIt(t *testing.T) {
 	t.Parallel()
 	s := newScene(t).arm("a", llmtest.OpenAI, nil).route("default", "a")
 	s.server.Always("/a", llmtest.Script{Fault: llmtest.Status(http.StatusUnauthorized)})
 	env := s.start(t)
-	failedWith(t, env.Run(asks("hello")), "provider_auth")
+	r := env.Run(asks("hello"))
+	failedWith(t, r, "provider_auth")
+	if !strings.Contains(string(r.Result), "a has no key_env in the routes file") {
+		t.Errorf("it does not say what to look at: %s", r.Result)
+	}
+	failedWith(t, env.Run(asks("hello again")), "provider_auth")
 	if n := len(s.server.Requests()); n != 1 {
 		t.Errorf("%d requests", n)
 	}

@@ -187,6 +187,17 @@ func (r *round) story() string {
 	return "No model of the route " + r.route.Name + " answered. " + strings.Join(told, "; ") + "."
 }
 
+// said is what the receipt tells of a failure: the provider's words, or, where they may have the key, what to look at.
+func said(e *llm.Error, p *routes.Provider) string {
+	switch {
+	case e.Kind != llm.Unauthorized:
+		return e.Message
+	case p.KeyEnv == "":
+		return "it may want a key, and the provider " + p.Name + " has no key_env in the routes file"
+	}
+	return "look at the key in " + p.KeyEnv + ", its rights and the account's credit"
+}
+
 // fail is a failure with the routing in its details.
 func (r *round) fail(code, message string, details map[string]any) error {
 	all := map[string]any{"routing": r.routing}
@@ -215,8 +226,27 @@ func (r *round) noneServes(b ledger.Begun) error {
 		e := b.Exceeded[0]
 		return r.fail(BudgetExceeded, fmt.Sprintf("The budget %s has %s USD, of which %s are spent and %s reserved: too little is left for this request. It begins anew at %s.",
 			e.Budget, e.Limit, e.Spent, e.Reserved, e.ResetsAt.UTC().Format(time.RFC3339)), map[string]any{"exceeded": b.Exceeded})
+	case len(r.unmended) > 0:
+		return r.refusedEarlier()
 	}
 	return r.fail(BudgetExceeded, "The request may cost more than what is left of max_cost_usd. See details.routing.", nil)
+}
+
+// refusedEarlier is the error where providers refused earlier requests, and no other arm may serve. Time alone mends no key and no name of a
+// model: the call ends as the one that was refused did, and does not wait for the rest to end.
+func (r *round) refusedEarlier() error {
+	first, code := r.unmended[0], ProviderRefused
+	for _, s := range r.unmended {
+		if s.Wait() < first.Wait() {
+			first = s
+		}
+		if s.Reason == string(llm.Unauthorized) {
+			code = ProviderAuth
+		}
+	}
+	return r.fail(code, fmt.Sprintf("No model of the route %s may be asked until %s, since an earlier request was refused. %s Correct the key (unauthorized) or the model and base_url "+
+		"(not_found), and end the rest as docs/llm.md says, or wait.", r.route.Name, first.Until.UTC().Format(time.RFC3339), reasons(r.routing.Skipped)),
+		map[string]any{"retry_after_s": int(math.Ceil(first.Wait().Seconds()))})
 }
 
 // noArm is the error where no arm of the route can serve the request.

@@ -222,6 +222,16 @@ func TestACallIsTriedAgainWhenTheFirstArmComesBack(t *testing.T) {
 			s.skips("b", ledger.Rests, 2*time.Hour, llm.Overloaded)
 			return s.noneServes(ledger.Begun{})
 		}, became{RateLimited, false, 0, 3600}},
+		{"all rest for a refusal", "ab", func(s *scene) error {
+			s.skips("a", ledger.Rests, 10*time.Minute, llm.NotFound)
+			s.skips("b", ledger.Rests, 9*time.Minute, llm.Unauthorized)
+			return s.noneServes(ledger.Begun{})
+		}, became{ProviderAuth, false, 0, 540}},
+		{"one rests for a refusal, the other for less", "ab", func(s *scene) error {
+			s.skips("a", ledger.Rests, time.Second, llm.NotFound)
+			s.skips("b", ledger.Rests, 20*time.Second, llm.Unavailable)
+			return s.noneServes(ledger.Begun{})
+		}, became{ProviderUnavailable, true, 20, 20}},
 		{"all are busy", "ab", func(s *scene) error {
 			s.skips("a", ledger.Busy, 0, "")
 			s.skips("b", ledger.Busy, 0, "")

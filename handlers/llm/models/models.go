@@ -145,6 +145,8 @@ type round struct {
 	failed []*failed
 	// later are the arms that may serve another attempt.
 	later []comeback
+	// unmended are the arms that rest since an earlier request was refused: someone has to mend that, so no call waits for them.
+	unmended []ledger.Skipped
 	// earlier are the call's requests of earlier attempts.
 	earlier []ledger.Request
 	// shown is nil where no progress is.

@@ -50,7 +50,7 @@ func (r *round) ask(ctx context.Context, tx handlers.Tx) (Answer, error) {
 		default:
 			return Answer{}, got.err // the call was cancelled, or its time is over
 		}
-		r.routing.Tried = append(r.routing.Tried, Tried{Arm: arm.Arm.Name, Outcome: wrong.Kind, Status: wrong.Status, Message: wrong.Message})
+		r.routing.Tried = append(r.routing.Tried, Tried{Arm: arm.Arm.Name, Outcome: wrong.Kind, Status: wrong.Status, Message: said(wrong, arm.Provider)})
 		f := &failed{wrong, got.content}
 		r.learn(f, arm)
 		r.warn(arm, wrong)
@@ -98,6 +98,8 @@ func (r *round) skip(arm *routes.Arm, s *ledger.Skipped) {
 		r.comesBack(arm, whileBusy, ProviderUnavailable)
 	case s.Why == ledger.Rests && s.Reason == string(llm.RateLimited):
 		r.comesBack(arm, s.Wait(), RateLimited)
+	case s.Why == ledger.Rests && (s.Reason == string(llm.Unauthorized) || s.Reason == string(llm.NotFound)):
+		r.unmended = append(r.unmended, *s)
 	case s.Why == ledger.Rests:
 		r.comesBack(arm, s.Wait(), ProviderUnavailable)
 	}
