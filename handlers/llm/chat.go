@@ -48,6 +48,9 @@ func (l *LLM) Chat(ctx context.Context, call *handlers.Durable, in chat) (chatte
 	if err != nil {
 		return chatted{}, err
 	}
+	if err := in.check(); err != nil {
+		return chatted{}, err
+	}
 	tools, err := compileTools(in.Tools)
 	if err != nil {
 		return chatted{}, err

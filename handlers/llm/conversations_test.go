@@ -41,7 +41,7 @@ func TestAnyConversationEndsInAnAnswerOrAClearFailure(t *testing.T) {
 		{name: "a call without a result", messages: []any{says("user", "hello"), says("assistant", []any{call}), says("user", "well?")}, requests: 1},
 		{name: "two results of one call", messages: []any{says("user", "hello"), says("assistant", []any{call}), says("tool", []any{result, result}), says("tool", []any{result})}, requests: 1},
 		{name: "empty texts among others", messages: []any{says("user", ""), says("user", []any{object{"type": "text", "text": ""}, object{"type": "text", "text": "hello"}}), says("assistant", "")}, requests: 1},
-		{name: "nothing but empty texts", messages: []any{says("user", ""), says("assistant", []any{object{"type": "text", "text": ""}})}, code: "provider_refused", requests: 1},
+		{name: "nothing but empty texts", messages: []any{says("user", ""), says("assistant", []any{object{"type": "text", "text": ""}})}, code: "validation_error"},
 		{name: "nothing but another arm's thought", messages: []any{says("assistant", []any{object{"type": "thinking", "text": "hm", "signature": "c2ln", "arm": "gone"}})}, code: "provider_refused", requests: 1},
 		{name: "no parts", messages: []any{says("user", []any{})}, code: "validation_error"},
 		{name: "no messages", messages: []any{}, code: "validation_error"},

@@ -118,6 +118,18 @@ type ask struct {
 	Metadata        map[string]string `json:"metadata,omitempty"`
 }
 
+// check refuses a conversation in which a model would have nothing to read: providers are not sent messages without content.
+func (a *ask) check() error {
+	for _, m := range a.Messages {
+		for _, p := range m.Content {
+			if p.Type != llm.Text || p.Text != "" {
+				return nil
+			}
+		}
+	}
+	return invalid("/messages", "all messages are empty: write into content what the model is to read")
+}
+
 func (a *ask) question() models.Question {
 	q := models.Question{Route: a.Route, System: a.System, Messages: a.Messages, MaxOutputTokens: a.MaxOutputTokens, Temperature: a.Temperature, TopP: a.TopP,
 		Effort: a.Effort, MaxCost: a.MaxCostUSD}

@@ -33,6 +33,9 @@ func (l *LLM) Structured(ctx context.Context, call *handlers.Durable, in structu
 	if err != nil {
 		return fitting{}, err
 	}
+	if err := in.check(); err != nil {
+		return fitting{}, err
+	}
 	s, err := compile("the output", "/schema", in.Schema)
 	if err != nil {
 		return fitting{}, err
