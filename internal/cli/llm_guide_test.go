@@ -73,16 +73,32 @@ func TestTheGuideToModelsIsFollowed(t *testing.T) {
 		t.Errorf("nothing is said for %s", r.Asked.Model)
 		return llmtest.Say("")
 	}})
-	guide, err := os.ReadFile(fromRoot(t, "docs/llm.md"))
+	f.follow(t, "docs/llm.md", "The routes file", served) // whose blocks are parts of the examples
+	if f.calls < 8 || f.shown < 10 {
+		t.Errorf("%d calls are made, and %d results shown", f.calls, f.shown)
+	}
+}
+
+// follower is who follows a guide: in one folder, with what it exported, and what the last commands said.
+type follower struct {
+	root, dir, section string
+	env                map[string]string
+	server             *llmtest.Server
+	dev                *process
+	said               string
+	calls, shown       int
+}
+
+// follow does what a page of the documents says up to a heading. served are the answers that models give in its sections, in their order.
+func (f *follower) follow(t *testing.T, page, end string, served map[string]map[string][]llmtest.Script) {
+	t.Helper()
+	guide, err := os.ReadFile(fromRoot(t, page))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, found := range regexp.MustCompile("(?ms)^#+ ([^\n]*)$|^```([a-z]*)\n(.*?)^```$").FindAllStringSubmatch(string(guide), -1) {
 		switch heading, language, block := found[1], found[2], found[3]; {
-		case heading == "The routes file": // its blocks are parts of the examples
-			if f.calls < 8 || f.shown < 10 {
-				t.Errorf("%d calls are made, and %d results shown", f.calls, f.shown)
-			}
+		case heading == end:
 			f.stop(t)
 			return
 		case heading != "":
@@ -95,24 +111,32 @@ func TestTheGuideToModelsIsFollowed(t *testing.T) {
 		case language == "json":
 			f.wantsJSON(t, block)
 		case language == "sql":
-			if _, err := testdb.Pool(t, f.env["DATABASE_URL"]).Exec(t.Context(), block); err != nil {
-				t.Errorf("%s: %v", f.section, err)
-			}
+			f.said = f.query(t, block)
 		case language == "":
 			f.wantsText(t, block)
 		}
 	}
-	t.Error("there is no heading: The routes file")
+	t.Errorf("there is no heading: %s", end)
 }
 
-// follower is who follows a guide: in one folder, with what it exported, and what the last commands said.
-type follower struct {
-	root, dir, section string
-	env                map[string]string
-	server             *llmtest.Server
-	dev                *process
-	said               string
-	calls, shown       int
+// query runs a block of SQL, and returns the rows of its last statement as psql -At -F ' | ' prints them.
+func (f *follower) query(t *testing.T, block string) string {
+	t.Helper()
+	conn, err := testdb.Pool(t, f.env["DATABASE_URL"]).Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	results, err := conn.Conn().PgConn().Exec(t.Context(), block).ReadAll()
+	if err != nil {
+		t.Errorf("%s: %v", f.section, err)
+		return ""
+	}
+	var lines []string
+	for _, row := range results[len(results)-1].Rows {
+		lines = append(lines, string(bytes.Join(row, []byte(" | "))))
+	}
+	return strings.Join(lines, "\n")
 }
 
 func (f *follower) run(t *testing.T, block string) {
@@ -137,7 +161,19 @@ func (f *follower) run(t *testing.T, block string) {
 		case words[0] == "gem" && words[1] == "dev":
 			f.start(t)
 		case words[0] == "gem":
+			from := ""
+			if n := len(words); words[n-2] == "<" {
+				words, from = words[:n-2], filepath.Join(f.root, words[n-1])
+			}
 			p := f.prepare(t, words[1:])
+			if from != "" {
+				file, err := os.Open(from)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer file.Close()
+				p.cmd.Stdin = file
+			}
 			p.start(t)
 			code := p.wait(t)
 			if words[1] == "call" {

@@ -12,6 +12,7 @@ import (
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/supabase"
 	"github.com/gemworker/gem/migrations"
+	"github.com/gemworker/gem/receipts"
 )
 
 // code returns the blocks of code of a page, in one language.
@@ -110,4 +111,50 @@ func TestThePrintedFileMayBeAppliedByOthersAndAgain(t *testing.T) {
 	apply()
 	d.must("ada", `rpc('enqueue_tool_call', {tool_name: 'a.b'})`, "200")
 	d.must("ada", `from('core_tool_calls').insert({tool_name: 'a.b', traceparent: null}).select('id, status')`, "201")
+}
+
+// A user adds a document in parts, and a server lets it be read for the user.
+func TestTheCodeOfTheGuideToExtractionRuns(t *testing.T) {
+	t.Parallel()
+	p := supabase.Start(t, supabase.Options{})
+	env := handlertest.Start(t, handlertest.Options{Database: p.DatabaseURL, Domains: builtin.Domains(), Registry: gem.BuiltInRegistry})
+	c, js := p.Client(), code(t, "../../docs/extract.md", "js")
+	if len(js) != 2 {
+		t.Fatalf("docs/extract.md has %d blocks, want 2", len(js))
+	}
+	var id string
+	// The cut falls between the two halves of the last letter of each part.
+	if err := json.Unmarshal(c.Run(p.User("ada"), "const text = ('x'.repeat(99_999) + '😀').repeat(2) + 'end'\n"+js[0]+"\nreturn document_id"), &id); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Value("select string_agg(p.seq || ' ' || p.bytes, ', ' order by p.seq) || ' ' || d.created_by from extract_documents d join extract_document_parts p on p.document_id = d.id where d.id = $1 group by d.created_by", id); got != "1 100003, 2 100003, 3 3 ada" {
+		t.Errorf("got %s", got)
+	}
+	for user, want := range map[string]receipts.Status{"ada": receipts.NotConfigured, "grace": receipts.Failed} { // there are no routes, which is said once the document was read
+		var call string
+		body := "const [document_id, user] = ['" + id + "', '" + user + "']\nconst program = { instructions: 'Extract dates.', classes: [{ name: 'date' }] }\n" + js[1] + "\nreturn run.id"
+		if err := json.Unmarshal(c.Run(p.Server(), body), &call); err != nil {
+			t.Fatal(err)
+		}
+		if r := env.Await(call); r.Status != want {
+			t.Errorf("%s: %s %s", user, r.Status, r.Result)
+		}
+	}
+	ada := p.User("ada")
+	for _, q := range []struct{ who, token, query, outcome, data string }{
+		{"ada", ada, `from('extract_document_parts').select('seq, sha256').eq('seq', 3)`, "200", `[{"seq":3,"sha256":"361e48d0308f20e32dba5fb56328baf18d72ef0ccb43b84f5c262d2a6a1fc6c8"}]`},
+		{"grace", p.User("grace"), `from('extract_documents').select('id')`, "200", `[]`},
+		{"grace", p.User("grace"), `from('extract_document_parts').insert({document_id: '` + id + `', text: 'x'})`, "409 23503", ""},
+		{"ada", ada, `from('extract_document_parts').insert({document_id: '` + id + `', seq: 9, text: 'x'})`, "400 23514", ""},
+		{"ada", ada, `from('extract_documents').insert([{title: 'a'}, {title: 'b', id: null}]).select('title, created_by')`, "201", `[{"title":"a","created_by":"ada"},{"title":"b","created_by":"ada"}]`},
+		{"ada", ada, `from('extract_documents').update({title: 'x'}).eq('id', '` + id + `')`, "403 42501", ""},
+		{"ada", ada, `rpc('enqueue_tool_call', {tool_name: 'extract.run', input: {}})`, "403 42501", ""},
+		{"ada", ada, `rpc('enqueue_tool_call', {tool_name: 'extract.add_document', input: {text: 'x'}})`, "200", ""},
+		{"a visitor", "", `from('extract_documents').select('id')`, "401 42501", ""},
+	} {
+		a := c.Query(q.token, q.query)
+		if a.Outcome() != q.outcome || q.data != "" && string(a.Data) != q.data {
+			t.Errorf("%s: %s: got %s %s %s, want %s %s", q.who, q.query, a.Outcome(), a.Message, a.Data, q.outcome, q.data)
+		}
+	}
 }
