@@ -89,6 +89,10 @@ var breaks = []struct {
 }{
 	{"guards", "a trigger is disabled", "core_tool_receipts.gem_written_once: the trigger is disabled",
 		[]string{"alter table core_tool_receipts disable trigger gem_written_once"}},
+	{"guards", "documents may be changed", "extract_document_parts.gem_append_only: the trigger is disabled",
+		[]string{"alter table extract_document_parts disable trigger gem_append_only"}},
+	{"guards", "documents are open to everyone", "extract_documents.row_security: the row level security is switched off",
+		[]string{"alter table extract_documents disable row level security"}},
 	{"guards", "a trigger is missing", "is missing", []string{"drop trigger gem_append_only on core_tool_events"}},
 	{"guards", "the holders of keys are not unique", "core_tool_calls.gem_calls_one_holder_per_key: the unique index is missing",
 		[]string{"drop index gem_calls_one_holder_per_key"}},

@@ -7,7 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gemworker/gem/audit"
 	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/testdb"
 )
 
 // extracted are runs of extract.run as they end, one in each unit with a child that read its text, and a document in parts.
@@ -39,4 +41,17 @@ func extracted(t *testing.T, env *handlertest.Env) {
 	}
 	execute(t, env.DB, `insert into extract_documents (id) values ('00000000-0000-4000-8000-000000000001')`)
 	execute(t, env.DB, `insert into extract_document_parts (document_id, text) values ('00000000-0000-4000-8000-000000000001', 'é'), ('00000000-0000-4000-8000-000000000001', 'x')`)
+}
+
+func TestADatabaseWithoutDocumentsIsNotAskedForThem(t *testing.T) {
+	t.Parallel()
+	report, err := audit.Database(t.Context(), testdb.Pool(t, testdb.New(t)), audit.Options{})
+	if err != nil || report.Faults != 0 {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	for _, c := range report.Checks {
+		if c.Check == "extract-part" || c.Check == "guards" && c.LookedAt != 36 || c.Error != "" {
+			t.Errorf("%+v", c)
+		}
+	}
 }

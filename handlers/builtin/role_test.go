@@ -78,6 +78,11 @@ func TestTheBuiltInToolsNeedNoMoreThanTheWorkersRole(t *testing.T) {
 	run("entity.update", `{"entity_id": "`+entity+`", "patch": {"name": "m"}}`)
 	run("entity.get", `{"entity_id": "`+entity+`"}`)
 	run("entity.add_interaction", `{"entity_id": "`+entity+`", "interaction_type": "call", "summary": "s"}`)
+	document := handlertest.Output[struct {
+		DocumentID string `json:"document_id"`
+	}](t, run("extract.add_document", `{"title": "t", "text": " "}`)).DocumentID
+	run("extract.add_document", `{"document_id": "`+document+`", "seq": 2, "text": "\n"}`)
+	run("extract.run", `{"document_id": "`+document+`", "program": {"instructions": "i", "classes": [{"name": "n"}]}}`) // a blank text, for which no model is asked
 	run("comms.log_call_outcome", `{"entity_id": "`+entity+`", "outcome": "answered"}`)
 	run("comms.create_followup_task_from_message", `{"title": "t", "context_ref": {}}`)
 }

@@ -76,7 +76,7 @@ begin
     raise check_violation using message = 'title may have at most 200 characters, and created_by 255';
   end if;
   if signed_in then
-    perform pg_advisory_xact_lock(hashtextextended('gem.limits ' || new.created_by, 0)); -- one request of a caller after another
+    perform pg_advisory_xact_lock(hashtextextended('gem.limits ' || new.created_by, 0));
     perform gem_extract.check_hour(new.created_by, 1 + (
       select count(*) from public.extract_documents d where d.created_by = new.created_by and d.created_at > new.created_at - interval '1 hour'), 0);
   end if;
@@ -94,6 +94,9 @@ declare
   last     record;
   past     record;
 begin
+  if signed_in then -- one request of a caller after another, as with calls
+    perform pg_advisory_xact_lock(hashtextextended('gem.limits ' || (claims ->> 'sub'), 0));
+  end if;
   -- Locked, so that parts that come together are added one after the other.
   select d.created_by into new.created_by from public.extract_documents d
   where d.id = new.document_id and (not signed_in or d.created_by = nullif(claims ->> 'sub', '')) for no key update;
@@ -120,7 +123,6 @@ begin
   new.sha256 := encode(sha256(convert_to(new.text, 'UTF8')), 'hex');
   new.created_at := gem.now();
   if signed_in then
-    perform pg_advisory_xact_lock(hashtextextended('gem.limits ' || new.created_by, 0));
     select count(*) as parts, coalesce(sum(p.bytes), 0) as bytes into past
     from public.extract_document_parts p where p.created_by = new.created_by and p.created_at > new.created_at - interval '1 hour';
     perform gem_extract.check_hour(new.created_by, past.parts + 1, past.bytes + new.bytes);
