@@ -50,6 +50,33 @@ func TestAnAgentWorksWithToolsUntilItAnswers(t *testing.T) {
 	s.replays(id)
 }
 
+func TestAConversationWithToolsFitsEachDialect(t *testing.T) {
+	s := newScene(t)
+	for _, d := range llmtest.Dialects {
+		turn := wants("os_search_notes", `{"query": "roof"}`, "os_make_coffee", `{}`)
+		turn.Parts = append([]llm.Part{{Type: llm.Thinking, Text: "I look.", Signature: "c2ln"}, {Type: llm.Text, Text: "One moment."}}, turn.Parts...)
+		s.says(turn, turn, llmtest.Say("done"))
+		if got := s.answered(s.Run(run(object{"route": d, "tools": []string{"os.*"}}))); got.Turns != 3 || got.ToolCalls != 4 {
+			t.Errorf("%s: %+v", d, got)
+		}
+		last := s.server.Last()
+		if last.Err != nil || len(last.Asked.Tools) != 12 {
+			t.Errorf("%s: %v, %d tools", d, last.Err, len(last.Asked.Tools))
+		}
+		results := 0
+		for _, m := range last.Asked.Messages {
+			for _, p := range m.Content {
+				if p.Type == llm.ToolResult && strings.Contains(p.Content, `"status":`) {
+					results++
+				}
+			}
+		}
+		if results != 4 {
+			t.Errorf("%s: %d results in %s", d, results, last.Body)
+		}
+	}
+}
+
 func TestTheCallsOfATurnRunSideBySideAndAreObservedInItsOrder(t *testing.T) {
 	s := newScene(t)
 	s.says(wants("wait_answer", asked, "os_create_note", note, "wait_answer", `{"text": "And which size?"}`), llmtest.Say("done"))

@@ -20,7 +20,7 @@ import (
 // object is a JSON object.
 type object = map[string]any
 
-// scene is the program with its tools, and one model, which a script plays. A token costs 1 USD for 10⁶ in, and 2 out.
+// scene is the program with its tools, and one model, which a script plays: a route speaks Anthropic's dialect by default, or the one of its name. A token costs 1 USD for 10⁶ in, and 2 out.
 type scene struct {
 	*handlertest.Env
 	t      *testing.T
@@ -31,11 +31,19 @@ func newScene(t *testing.T, change ...func(*handlertest.Options)) scene {
 	t.Helper()
 	t.Parallel()
 	s := scene{t: t, server: llmtest.Start(t, llmtest.Options{})}
-	routes := fmt.Sprintf(`{"version": "1",
-		"providers": {"p": {"dialect": "anthropic", "base_url": %q, "local": true}},
-		"arms": {"a": {"provider": "p", "model": "model-a", "context": 2000000, "max_output": 10000, "capabilities": ["tools", "thinking"], "usd_per_mtok": [{"input": "1", "output": "2"}]}},
-		"routes": {"default": {"arms": ["a"]}}}`, s.server.BaseURL(llmtest.Anthropic))
-	o := handlertest.Options{Registry: gem.BuiltInRegistry, Domains: builtin.Domains(), Environment: map[string]string{"LLM_ROUTES": routes},
+	providers, arms, routes := object{}, object{}, object{"default": object{"arms": []string{"anthropic"}}}
+	for _, d := range llmtest.Dialects {
+		name := string(d)
+		providers[name] = object{"dialect": d, "base_url": s.server.BaseURL(d), "local": true}
+		arms[name] = object{"provider": d, "model": "model-a", "context": 2_000_000, "max_output": 10_000, "capabilities": []string{"tools", "thinking"},
+			"usd_per_mtok": []object{{"input": "1", "output": "2"}}}
+		routes[name] = object{"arms": []string{name}}
+	}
+	file, err := json.Marshal(object{"version": "1", "providers": providers, "arms": arms, "routes": routes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := handlertest.Options{Registry: gem.BuiltInRegistry, Domains: builtin.Domains(), Environment: map[string]string{"LLM_ROUTES": string(file)},
 		Worker: func(o *worker.Options) { o.Concurrency = 8 }}
 	for _, c := range change {
 		c(&o)

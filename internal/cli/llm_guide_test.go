@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/llm"
 	"github.com/gemworker/gem/internal/llm/llmtest"
 	"github.com/gemworker/gem/internal/testdb"
@@ -79,16 +80,6 @@ func TestTheGuideToModelsIsFollowed(t *testing.T) {
 	}
 }
 
-// follower is who follows a guide: in one folder, with what it exported, and what the last commands said.
-type follower struct {
-	root, dir, section string
-	env                map[string]string
-	server             *llmtest.Server
-	dev                *process
-	said               string
-	calls, shown       int
-}
-
 // follow does what a page of the documents says up to a heading. served are the answers that models give in its sections, in their order.
 func (f *follower) follow(t *testing.T, page, end string, served map[string]map[string][]llmtest.Script) {
 	t.Helper()
@@ -139,6 +130,38 @@ func (f *follower) query(t *testing.T, block string) string {
 	return strings.Join(lines, "\n")
 }
 
+// follower is who follows a guide: in one folder, with what it exported, and what the last commands said.
+type follower struct {
+	root, dir, section string
+	env                map[string]string
+	server             *llmtest.Server
+	dev                *process
+	said               string
+	call               string // the id of the last one that was not waited for
+	calls, shown       int
+}
+
+// fillIn puts ids in place of their names. A question is waited for, and so is a receipt.
+func (f *follower) fillIn(t *testing.T, words []string) []string {
+	t.Helper()
+	words = slices.Clone(words)
+	for i, word := range words {
+		switch word {
+		case "CALL_ID":
+			words[i] = f.call
+			if words[1] == "receipt" {
+				if _, err := client.Await(t.Context(), testdb.Pool(t, f.env["DATABASE_URL"]), f.call); err != nil {
+					t.Error(err)
+				}
+			}
+		case "QUESTION_ID":
+			d := delta{T: t, db: testdb.Pool(t, f.env["DATABASE_URL"])}
+			words[i] = d.question(f.call)
+		}
+	}
+	return words
+}
+
 func (f *follower) run(t *testing.T, block string) {
 	t.Helper()
 	f.said = ""
@@ -165,6 +188,7 @@ func (f *follower) run(t *testing.T, block string) {
 			if n := len(words); words[n-2] == "<" {
 				words, from = words[:n-2], filepath.Join(f.root, words[n-1])
 			}
+			words = f.fillIn(t, words)
 			p := f.prepare(t, words[1:])
 			if from != "" {
 				file, err := os.Open(from)
@@ -178,6 +202,9 @@ func (f *follower) run(t *testing.T, block string) {
 			code := p.wait(t)
 			if words[1] == "call" {
 				f.calls++
+				if words[len(words)-1] != "--wait" {
+					f.call = strings.TrimSpace(p.stdout.String())
+				}
 			} else if code != 0 {
 				t.Errorf("%s: exit code %d: %s", words, code, p.stderr.String())
 			}

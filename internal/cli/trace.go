@@ -17,15 +17,16 @@ import (
 )
 
 func traceCommand() *cobra.Command {
-	var asJSON bool
+	var asJSON, results bool
 	cmd := aboutCall(&cobra.Command{
 		Use:   "trace",
 		Short: "Print everything that happened to a call, in order",
 		Long: `
 The journal of the call is printed as a timeline: when, how long after the
 first event, what, in which attempt, on which worker. Its last line shows the
-receipt, if there is one.`,
-		Example: "\n  gem trace --json " + exampleID,
+receipt, if there is one. With --results, what its steps and the calls of its
+handler came to follows, in full: of an agent, the whole conversation.`,
+		Example: "\n  gem trace --json " + exampleID + "\n  gem trace --results " + exampleID,
 	}, func(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error {
 		journal, err := client.Journal(ctx, db, id)
 		if err != nil {
@@ -34,8 +35,12 @@ receipt, if there is one.`,
 		if asJSON {
 			return printJSON(out, journal)
 		}
-		return trace(ctx, db, id, journal, out)
+		if err := trace(ctx, db, id, journal, out); err != nil || !results {
+			return err
+		}
+		return printResults(ctx, db, journal, out)
 	})
+	cmd.Flags().BoolVar(&results, "results", false, "also print what its steps and calls came to")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the events as a JSON list")
 	return cmd
 }
@@ -147,6 +152,8 @@ type eventData struct {
 
 	Code struct{ Name, Message string } `json:"code"` // why it waits for code
 	Kind string                         `json:"kind"` // of a step
+
+	Result json.RawMessage `json:"result"` // of a step
 }
 
 func dataOf(e receipts.Event) (d eventData) {
