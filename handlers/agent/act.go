@@ -67,7 +67,26 @@ func (b *toolbox) input(call *handlers.Durable, tool string, p *llm.Part) (json.
 	if p.RawArguments != "" {
 		return refuse("validation_error", "The arguments are no JSON object, or have what cannot be stored. Write one object.")
 	}
+	if other := b.notOwn(p.Arguments); tool == call.Tool && other != "" {
+		return refuse("not_allowed", fmt.Sprintf("An agent that you start may have the tools that you have yourself, by their names: %s is none of them.", other))
+	}
 	return p.Arguments, nil
+}
+
+// notOwn returns a tool that the input of another agent names, and this one does not have. Whoever limits an agent's tools limits those of its
+// agents too.
+func (b *toolbox) notOwn(input json.RawMessage) string {
+	var other task
+	if json.Unmarshal(input, &other) != nil { // which does not fit the schema
+		return ""
+	}
+	for _, pattern := range other.Tools {
+		own := slices.ContainsFunc(b.Tools, func(t offered) bool { return t.Name == pattern })
+		if !own && !slices.Contains(b.patterns, pattern) {
+			return value.Shorten(pattern, 100)
+		}
+	}
+	return ""
 }
 
 func (b *toolbox) names() string {

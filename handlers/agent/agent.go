@@ -89,7 +89,8 @@ func (a Agent) Run(ctx context.Context, call *handlers.Durable, in task) (ran, e
 	limit := cmp.Or(in.MaxTurns, defaultTurns)
 	for turn := 1; turn <= limit; turn++ {
 		if t.size > maxTalk {
-			return ran{}, did.fail(talkTooLong, fmt.Sprintf("The conversation has %d bytes, and may have %d: give the agent a smaller task, or tools with smaller results.", t.size, maxTalk))
+			return ran{}, did.fail(talkTooLong, fmt.Sprintf("The conversation has %d bytes, and may have %d: give the agent a smaller task, or tools with smaller results.",
+				t.size, maxTalk))
 		}
 		question := models.Question{Route: cmp.Or(in.Route, defaultRoute), System: prompt(in.Instructions), Messages: t.messages, Tools: tools,
 			MaxOutputTokens: in.MaxOutputTokens, MaxCost: in.MaxCostUSD}
@@ -137,7 +138,8 @@ func (w *work) answered(text string) (ran, error) {
 	}
 	out := ran{text, *w}
 	if encoded, err := json.Marshal(out); err == nil && len(encoded) > maxResult {
-		return ran{}, w.fail(models.AnswerTooLarge, fmt.Sprintf("The answer takes %d bytes as a result, which may have %d: lower max_output_tokens.", len(encoded), maxResult))
+		return ran{}, w.fail(models.AnswerTooLarge, fmt.Sprintf("The answer takes %d bytes as a result, which may have %d: lower max_output_tokens.",
+			len(encoded), maxResult))
 	}
 	return out, nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers/handlertest"
@@ -55,6 +56,7 @@ func TestAConversationWithToolsFitsEachDialect(t *testing.T) {
 	for _, d := range llmtest.Dialects {
 		turn := wants("os_search_notes", `{"query": "roof"}`, "os_make_coffee", `{}`)
 		turn.Parts = append([]llm.Part{{Type: llm.Thinking, Text: "I look.", Signature: "c2ln"}, {Type: llm.Text, Text: "One moment."}}, turn.Parts...)
+		turn.Parts = append(turn.Parts, llm.Part{Type: llm.Text, Text: "\n\n"}) // which Anthropic would not take back
 		s.says(turn, turn, llmtest.Say("done"))
 		if got := s.answered(s.Run(run(object{"route": d, "tools": []string{"os.*"}}))); got.Turns != 3 || got.ToolCalls != 4 {
 			t.Errorf("%s: %+v", d, got)
@@ -66,6 +68,9 @@ func TestAConversationWithToolsFitsEachDialect(t *testing.T) {
 		results := 0
 		for _, m := range last.Asked.Messages {
 			for _, p := range m.Content {
+				if p.Type == llm.Text && strings.TrimSpace(p.Text) == "" {
+					t.Errorf("%s: a blank text went back", d)
+				}
 				if p.Type == llm.ToolResult && strings.Contains(p.Content, `"status":`) {
 					results++
 				}
@@ -266,5 +271,96 @@ func TestTheReceiptSaysWhatAllTurnsCost(t *testing.T) {
 	s.says(priced(wants("os_health_check", "{}"), 1000, 100))
 	if got := s.failedWith(s.Run(run(object{"tools": []string{"os.health_check"}, "max_cost_usd": "0.0095"})), "budget_exceeded"); got.Turns != 1 || got.Usage.Requests != 1 || got.Usage.Cost != "0.0012" {
 		t.Errorf("%+v", got)
+	}
+}
+
+func TestAnAgentThatIsCancelledWhileItThinksEnds(t *testing.T) {
+	s := newScene(t)
+	arrived := make(chan bool, 1)
+	held := llmtest.Say("done")
+	held.Before = func(ctx context.Context, _ int) {
+		arrived <- true
+		<-ctx.Done()
+	}
+	s.says(wants("os_create_note", note), held)
+	id := s.Insert(agent("os.*"))
+	<-arrived
+	if _, err := client.Cancel(context.Background(), s.DB, id); err != nil {
+		t.Fatal(err)
+	}
+	r := s.Await(id)
+	if got := s.failedWith(r, "cancelled"); got.Turns != 1 || got.ToolCalls != 1 || got.Usage.Requests != 1 {
+		t.Errorf("%+v", got)
+	}
+	contains(t, string(r.Effects), `"outcome": "cancelled"`, `"outcome": "done"`)
+}
+
+func TestAModelThatDoesNotAnswerIsAskedAnewInTheSameTurn(t *testing.T) {
+	s := newScene(t, func(o *handlertest.Options) {
+		o.Registry = with(t, func(entry object) {
+			if entry["name"] == "agent.run" {
+				entry["retry"] = object{"max_attempts": 2, "backoff_ms": 1}
+			}
+		})
+	})
+	lost := llmtest.Say("").With(llmtest.Status(503))
+	s.says(wants("os_create_note", note), lost, wants("os_create_note", note), lost, llmtest.Say("done"))
+	id := s.Insert(agent("os.*"))
+	if got := s.answered(s.Await(id)); got.Turns != 3 || got.ToolCalls != 2 || got.Usage.Requests != 5 || s.value("select count(*) from notes") != "2" {
+		t.Errorf("%+v", got)
+	}
+	s.replays(id)
+	s.says(wants("os_create_note", note), lost, lost)
+	if got := s.failedWith(s.Run(agent("os.*")), "provider_unavailable"); got.Turns != 1 || got.Usage.Requests != 3 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestARuleThatAsksLetsAnAgentWaitAndADenialIsObserved(t *testing.T) {
+	set, err := rules.Parse([]byte(`{"version": "1.0.0", "rules": [{"name": "notes", "tools": ["os.create_note"], "action": "ask", "ask": {"of": ["boss"]}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newScene(t, func(o *handlertest.Options) {
+		change := o.Worker
+		o.Worker = func(o *worker.Options) { change(o); o.Rules = set }
+	})
+	if _, err := s.DB.Exec(t.Context(), "insert into gem.roles values (session_user, 'boss')"); err != nil {
+		t.Fatal(err)
+	}
+	s.says(wants("os_create_note", note), wants("os_create_note", note), llmtest.Say("done"))
+	id := s.Insert(agent("os.*"))
+	for _, approved := range []bool{false, true} {
+		s.UntilItWaits(id, "call")
+		s.Answer(s.Question(id).ID, object{"approved": approved})
+		if !approved {
+			s.Until("the next turn", func() bool { return len(s.server.Requests()) == 2 })
+			if o := s.observed()[0]; o.Code != "approval_denied" {
+				t.Errorf("%s", o.text)
+			}
+		}
+	}
+	s.answered(s.Await(id))
+	if o := s.observed()[0]; o.Status != "succeeded" || s.value("select count(*) from notes") != "1" {
+		t.Errorf("%s", o.text)
+	}
+	s.replays(id)
+}
+
+func TestAnAgentWaitsForDaysAndNotBeyondItsDeadline(t *testing.T) {
+	s := newScene(t)
+	s.says(wants("wait_answer", asked), wants("wait_answer", asked))
+	id := s.Insert(agent("wait.answer"))
+	q := s.Question(id)
+	s.UntilItWaits(id, "call")
+	s.Pass(20 * 24 * time.Hour)
+	s.Answer(q.ID, "blue")
+	s.Until("the next turn", func() bool { return len(s.server.Requests()) == 2 })
+	s.UntilItWaits(id, "call")
+	s.Pass(11 * 24 * time.Hour)
+	r := s.Await(id)
+	s.failedWith(r, "timeout")
+	if n := strings.Count(string(r.Effects), `"outcome": "done"`); n != 2 {
+		t.Errorf("%d requests on the receipt: %s", n, r.Effects)
 	}
 }

@@ -20,7 +20,8 @@ import (
 // object is a JSON object.
 type object = map[string]any
 
-// scene is the program with its tools, and one model, which a script plays: a route speaks Anthropic's dialect by default, or the one of its name. A token costs 1 USD for 10⁶ in, and 2 out.
+// scene is the program with its tools, and one model, which a script plays: a route speaks Anthropic's dialect by default, or the one of its
+// name. A token costs 1 USD for 10⁶ in, and 2 out.
 type scene struct {
 	*handlertest.Env
 	t      *testing.T
@@ -75,7 +76,8 @@ func (s scene) says(turns ...llmtest.Script) { s.server.Script("", turns...) }
 // wants is a turn of the model with calls of tools: a name, and its arguments, and so on.
 func wants(namesAndArguments ...string) (turn llmtest.Script) {
 	for i := 0; i < len(namesAndArguments); i += 2 {
-		turn.Parts = append(turn.Parts, llm.Part{Type: llm.ToolCall, ID: fmt.Sprintf("id_%d", i/2+1), Name: namesAndArguments[i], Arguments: json.RawMessage(namesAndArguments[i+1])})
+		turn.Parts = append(turn.Parts, llm.Part{Type: llm.ToolCall, ID: fmt.Sprintf("id_%d", i/2+1), Name: namesAndArguments[i],
+			Arguments: json.RawMessage(namesAndArguments[i+1])})
 	}
 	return turn
 }

@@ -17,6 +17,8 @@ import (
 type toolbox struct {
 	Tools      []offered `json:"tools"`
 	NotOffered []leftOut `json:"not_offered,omitempty"`
+
+	patterns []string // of the input
 }
 
 // offered is a tool, and the name that providers know it by.
@@ -42,7 +44,9 @@ func (in *task) toolbox(ctx context.Context, call *handlers.Durable) (toolbox, e
 	if len(in.Tools) == 0 {
 		return toolbox{}, nil
 	}
-	return handlers.Step(ctx, call, "tools", func(context.Context) (toolbox, error) { return choose(handlers.Tools(call), in.Tools) })
+	box, err := handlers.Step(ctx, call, "tools", func(context.Context) (toolbox, error) { return choose(handlers.Tools(call), in.Tools) })
+	box.patterns = in.Tools
+	return box, err
 }
 
 // choose returns the tools that the patterns name. A pattern with which nothing can be meant is a mistake of the caller. A tool that is closed to

@@ -158,3 +158,18 @@ func TestAToolThatWasTakenAwayMeanwhileIsObservedAsThat(t *testing.T) {
 	}
 	s.replays(id)
 }
+
+func TestAnAgentGivesItsAgentsNoOtherToolsThanItsOwn(t *testing.T) {
+	s := newScene(t)
+	inner := func(tools ...string) string { return input(object{"task": "Inner.", "tools": tools}) }
+	s.says(wants("agent_run", inner("http.request"), "agent_run", inner("leads.*"), "agent_run", inner("os.*", "leads.create")), llmtest.Say("inner done"), llmtest.Say("done"))
+	id := s.Insert(agent("agent.run", "os.*", "leads.create"))
+	s.answered(s.Await(id))
+	seen := s.observed()
+	if seen[0].Code != "not_allowed" || seen[1].Code != "not_allowed" || seen[2].Status != "succeeded" {
+		t.Errorf("%+v", seen)
+	}
+	contains(t, seen[0].Message, "http.request")
+	contains(t, seen[2].text, "inner done")
+	s.replays(id)
+}
