@@ -35,7 +35,11 @@ func TestMain(m *testing.M) {
 		if deadline, err := time.ParseDuration(os.Getenv(playDeadline)); err == nil {
 			healthDeadline = deadline
 		}
-		Main(Program{Domains: append(builtin.Domains(), deltaDomain()), Registry: []byte(registry)})
+		domains := builtin.Domains()
+		if os.Getenv("AGENT_VERSION") == "2" {
+			domains = otherAgents()
+		}
+		Main(Program{Domains: append(domains, deltaDomain()), Registry: []byte(registry)})
 	}
 	registry, err := os.ReadFile("../../tools.registry.json")
 	if err != nil {
