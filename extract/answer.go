@@ -1,9 +1,6 @@
 package extract
 
-import (
-	"regexp"
-	"strings"
-)
+import "strings"
 
 // draft is a list of items that an answer gives, and where it stands.
 type draft struct {
@@ -36,10 +33,35 @@ const (
 	maxInside = 2
 )
 
-var (
-	thoughtBegins = regexp.MustCompile(`(?i)^<(think|thinking|thought|reasoning|reflection|analysis|scratchpad)>`)
-	thoughtEnds   = regexp.MustCompile(`(?i)</(?:think|thinking|thought|reasoning|reflection|analysis|scratchpad)>`)
-)
+// thoughts are the names of the tags between which models think.
+var thoughts = map[string]bool{"think": true, "thinking": true, "thought": true, "reasoning": true, "reflection": true, "analysis": true, "scratchpad": true}
+
+// thoughtTag returns the length of the tag of a thought with which text begins, or 0, and whether the tag ends the thought.
+func thoughtTag(text string) (n int, ends bool) {
+	name, found := strings.CutPrefix(text, "</")
+	if !found {
+		name = strings.TrimPrefix(text, "<")
+	}
+	name, _, ok := strings.Cut(name[:min(len(name), 12)], ">")
+	if !ok || !thoughts[strings.ToLower(name)] {
+		return 0, false
+	}
+	return strings.IndexByte(text, '>') + 1, found
+}
+
+// thoughtEnd returns where the first end of a thought stands in a text and the offset behind it, or false.
+func thoughtEnd(text string) (from, to int, ok bool) {
+	for at := 0; ; at++ {
+		i := strings.Index(text[at:], "</")
+		if i < 0 {
+			return 0, 0, false
+		}
+		at += i
+		if n, _ := thoughtTag(text[at:]); n > 0 {
+			return at, at + n, true
+		}
+	}
+}
 
 // readAnswer finds the items in an answer. It reads each value that stands in the text, and leaves out what was thought before.
 func readAnswer(text string, inside int) *answer {
@@ -76,6 +98,8 @@ func readAnswer(text string, inside int) *answer {
 		case isResult(&v):
 			a.damage = &damage{at, p.cut}
 			at = max(p.at, at+1, thought) // what was thought may have been damaged, and does not count
+		case p.nested > maxNested:
+			at = p.at
 		default:
 			a.open = a.open || p.cut
 			at++
@@ -91,27 +115,30 @@ func readAnswer(text string, inside int) *answer {
 
 // lastThought returns where the last end of a thought stands in a text, or 0.
 func lastThought(text string) int {
-	if !strings.Contains(text, "</") {
-		return 0
+	for end := len(text); ; {
+		i := strings.LastIndex(text[:end], "</")
+		if i < 0 {
+			return 0
+		}
+		if n, _ := thoughtTag(text[i:]); n > 0 {
+			return i
+		}
+		end = i
 	}
-	all := thoughtEnds.FindAllStringIndex(text, -1)
-	if len(all) == 0 {
-		return 0
-	}
-	return all[len(all)-1][0]
 }
 
 // skipThought returns how much to skip of a text that begins with <. An end without a beginning ends all before it: some models leave the beginning out.
 func (a *answer) skipThought(text string) int {
-	if end := thoughtEnds.FindStringIndex(text[:min(len(text), 20)]); end != nil && end[0] == 0 {
-		*a = answer{work: a.work}
-		return end[1]
-	}
-	if !thoughtBegins.MatchString(text[:min(len(text), 20)]) {
+	n, ends := thoughtTag(text)
+	switch {
+	case n == 0:
 		return 1
+	case ends:
+		*a = answer{work: a.work}
+		return n
 	}
-	if end := thoughtEnds.FindStringIndex(text); end != nil {
-		return end[1]
+	if _, to, ok := thoughtEnd(text); ok {
+		return to
 	}
 	a.open = true
 	return len(text)

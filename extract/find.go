@@ -41,32 +41,38 @@ func newFinder(w Window) *finder {
 // find returns where a quote stands, in no place if the window does not have it.
 func (f *finder) find(quote string) sighting {
 	s, ok := f.seen[quote]
-	if !ok {
+	if ok {
+		return s
+	}
+	s = f.look(quote)
+	if len(s.spots) == 0 {
 		for _, variant := range variants(quote) {
 			if s = f.look(variant); len(s.spots) > 0 {
-				if variant != quote && s.match == Exact {
+				if s.match == Exact {
 					s.match = Folded
 				}
 				break
 			}
 		}
-		f.seen[quote] = s
 	}
+	f.seen[quote] = s
 	return s
 }
 
-// variants are the quote, and what the model may have meant: a tab in it can be a path like C:\temp whose backslash was not escaped, and quotation marks around
-// it can be the model's own.
+// variants are what the model may have meant by a quote that is not there: a tab in it can be a path like C:\temp whose backslash was not escaped, and quotation
+// marks around it can be the model's own.
 func variants(quote string) []string {
-	all := []string{quote}
+	var all []string
 	if strings.ContainsAny(quote, "\b\f\n\r\t") {
-		all = append(all, strings.NewReplacer("\b", `\b`, "\f", `\f`, "\n", `\n`, "\r", `\r`, "\t", `\t`).Replace(quote))
+		all = append(all, unescaped.Replace(quote))
 	}
 	if inner := strings.Trim(quote, "\"'`“”‘’«» "); inner != quote && inner != "" {
 		all = append(all, inner)
 	}
 	return all
 }
+
+var unescaped = strings.NewReplacer("\b", `\b`, "\f", `\f`, "\n", `\n`, "\r", `\r`, "\t", `\t`)
 
 // look finds the places of the first way of matching that has any: exact between the borders of words, exact within words, folded, caseless.
 func (f *finder) look(quote string) sighting {

@@ -2,6 +2,7 @@ package extract
 
 import (
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 
@@ -93,12 +94,17 @@ func (f *folder) space(start, end int) {
 	f.byte(' ', start, end)
 }
 
+// string adds what the source from start to end stands for.
 func (f *folder) string(s string, start, end int) {
 	if f.caseless {
-		s = small(s)
+		for _, r := range s {
+			f.text = appendSmall(f.text, r)
+		}
+	} else {
+		f.text = append(f.text, s...)
 	}
-	for i := range len(s) {
-		f.byte(s[i], start, end)
+	for len(f.start) < len(f.text) {
+		f.start, f.end = append(f.start, int32(start)), append(f.end, int32(end))
 	}
 }
 
@@ -159,8 +165,7 @@ func (f *folder) rune(at int) int {
 	case unseen(r):
 		return next
 	case presentationForm(r):
-		// A form may be of a mark, or of a punctuation mark.
-		f.string(plainMarks(norm.NFKC.String(f.s[at:next])), at, next)
+		f.string(forms()[r], at, next)
 		return next
 	}
 	if plain := plainMark(r); plain != "" {
@@ -220,28 +225,33 @@ func plainMark(r rune) string {
 	return ""
 }
 
-func plainMarks(s string) string {
-	var b strings.Builder
-	for _, r := range s {
-		if plain := plainMark(r); plain != "" {
-			b.WriteString(plain)
-		} else {
-			b.WriteRune(r)
+// forms are the presentation forms and what they stand for.
+var forms = sync.OnceValue(func() map[rune]string {
+	m := map[rune]string{}
+	for r := rune(0xFB00); r <= 0xFFEF; r++ {
+		if !presentationForm(r) {
+			continue
 		}
+		var plain strings.Builder
+		for _, letter := range norm.NFKC.String(string(r)) { // which may be a mark
+			if mark := plainMark(letter); mark != "" {
+				plain.WriteString(mark)
+			} else {
+				plain.WriteRune(letter)
+			}
+		}
+		m[r] = plain.String()
 	}
-	return b.String()
-}
+	return m
+})
 
-// small returns letters without their case, in a form that capital and small letters share.
-func small(s string) string {
-	var b strings.Builder
-	for _, r := range s {
-		switch r {
-		case 'ß', 'ẞ':
-			b.WriteString("ss")
-		default:
-			b.WriteRune(unicode.ToLower(unicode.ToUpper(r)))
-		}
+// appendSmall appends a letter without its case, in a form that its capital and its small letter share.
+func appendSmall(to []byte, r rune) []byte {
+	switch {
+	case r == 'ß' || r == 'ẞ':
+		return append(to, "ss"...)
+	case 'a' <= r && r <= 'z' || '0' <= r && r <= '9' || r == ' ':
+		return append(to, byte(r))
 	}
-	return b.String()
+	return utf8.AppendRune(to, unicode.ToLower(unicode.ToUpper(r)))
 }

@@ -76,7 +76,7 @@ type parser struct {
 	s      string
 	at     int // after the value, or where it could not be read on
 	cut    bool
-	nested int
+	nested int // values that are not closed; more than maxNested if that is why it could not be read on
 }
 
 // read reads the value that begins at p.at, as value does. A text may also be cut within the mark of a comment, or within a character.
@@ -100,11 +100,16 @@ func (p *parser) value(in form) (value, bool) {
 		if p.nested++; p.nested > maxNested {
 			return value{}, false
 		}
-		defer func() { p.nested-- }()
-		if p.at++; c == '{' {
-			return p.object()
+		p.at++
+		read := p.list
+		if c == '{' {
+			read = p.object
 		}
-		return p.list()
+		v, ok := read()
+		if ok {
+			p.nested--
+		}
+		return v, ok
 	case opening(p.s[p.at:]) > 0:
 		text, ok := p.string(in)
 		return value{form: aString, text: text}, ok

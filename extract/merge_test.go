@@ -15,7 +15,9 @@ import (
 func TestOfTwoAnswersAllThatIsAcceptedCounts(t *testing.T) {
 	t.Parallel()
 	c := compiled(t, &Program{Instructions: "Find all.", Classes: []Class{{Name: "token"}, {Name: "sum", Attributes: json.RawMessage(`{"type":"object","properties":{"n":{"type":"number"}}}`)}}})
-	sum := func(quote string, n int) string { return fmt.Sprintf(`{"class":"sum","quote":%q,"attributes":{"n":%d}}`, quote, n) }
+	sum := func(quote string, n int) string {
+		return fmt.Sprintf(`{"class":"sum","quote":%q,"attributes":{"n":%d}}`, quote, n)
+	}
 	bad := token("Nobody")
 	for _, test := range []struct{ name, first, second, want string }{
 		{"both", extractions(token("Gamma"), bad), extractions(token("Alpha")), "Alpha Gamma"},
@@ -115,7 +117,8 @@ func TestEachMentionIsFoundOnceWhateverTheShards(t *testing.T) {
 				if got := string(utf16.Decode(units[f.Start:f.End])); got != f.Quote || !strings.HasPrefix(quotes[i%3], f.Quote) {
 					t.Errorf("size %d, context %d: the text is %q at the place of %q", size, context, got, f.Quote)
 				}
-				if line := 1 + strings.Count(given[:strings.Index(given, f.Quote)], "\n"); i < 3 && f.Line != line {
+				before, _, _ := strings.Cut(given, f.Quote)
+				if line := 1 + strings.Count(before, "\n"); i < 3 && f.Line != line {
 					t.Errorf("%s: line %d, want %d", f.Quote, f.Line, line)
 				}
 			}

@@ -2,6 +2,7 @@ package extract
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"sort"
 	"strconv"
@@ -177,35 +178,59 @@ func (r *reader) state(s *stated, v *value) {
 func (r *reader) stateAttributes(s *stated, v *value) {
 	s.attributes = json.RawMessage("{}")
 	missing := v == nil || v.form == aWord && v.text == "null"
-	switch {
-	case !missing && v.form != anObject:
+	if !missing && v.form != anObject {
 		s.reason = InvalidAttributes
-	case s.class.attributes != nil:
-		if !missing {
-			s.attributes = schema.Canonical(v.plain())
-		}
-		if faults, _ := s.class.attributes.Check(s.attributes, true); len(faults) > 0 {
-			s.reason = InvalidAttributes + ": " + faults[0].Message
-			return
-		}
-		if missing {
-			return
-		}
-		for _, name := range s.class.Verbatim {
-			if part := v.member(name); part != nil {
-				s.verbatim = part.scalars(s.verbatim)
-			}
-		}
+		return
+	}
+	if s.class.attributes == nil {
+		return
+	}
+	members := map[string]any{}
+	if !missing {
+		members = v.plain().(map[string]any)
+	}
+	s.attributes = schema.Canonical(members)
+	faults, _ := s.class.attributes.Check(s.attributes, true)
+	if withoutNulls(members, faults) {
+		s.attributes = schema.Canonical(members)
+		faults, _ = s.class.attributes.Check(s.attributes, true)
+	}
+	if len(faults) > 0 {
+		s.reason = InvalidAttributes + ": " + faults[0].Message
+		return
+	}
+	for _, name := range s.class.Verbatim {
+		s.verbatim = scalars(s.verbatim, members[name])
 	}
 }
 
-// scalars appends the strings and numbers in a value.
-func (v *value) scalars(to []string) []string {
-	if v.form == aString || v.form == aNumber {
-		return append(to, v.text)
+// withoutNulls drops the members that are null and may not be: models write null for what a text does not say. It reports whether there were any.
+func withoutNulls(members map[string]any, faults []schema.Fault) bool {
+	before := len(members)
+	for _, fault := range faults {
+		name := strings.TrimPrefix(fault.Path, "/")
+		if v, ok := members[name]; ok && v == nil {
+			delete(members, name)
+		}
 	}
-	for i := range v.parts {
-		to = v.parts[i].scalars(to)
+	return len(members) < before
+}
+
+// scalars appends the strings and numbers in a value, those of an object in the order of its names.
+func scalars(to []string, v any) []string {
+	switch v := v.(type) {
+	case string:
+		return append(to, v)
+	case json.Number:
+		return append(to, string(v))
+	case []any:
+		for _, part := range v {
+			to = scalars(to, part)
+		}
+	case map[string]any:
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			to = scalars(to, v[name])
+		}
 	}
 	return to
 }

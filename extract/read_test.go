@@ -48,6 +48,8 @@ func TestABadItemCostsThatItem(t *testing.T) {
 		{"no attributes", `{"class":"token","quote":"Beta","attributes":null}`, "Alpha Beta"},
 		{"an attribute of another type", `{"class":"sum","quote":"Beta","attributes":{"n":"zz"}}`, "Alpha !" + InvalidAttributes + ": n must be a number"},
 		{"a missing attribute", `{"class":"sum","quote":"Beta"}`, "Alpha !" + InvalidAttributes},
+		{"an attribute that is null and need not be there", `{"class":"sum","quote":"Beta","attributes":{"n":1,"of":null}}`, "Alpha Beta"},
+		{"an attribute that is null and must be there", `{"class":"sum","quote":"Beta","attributes":{"n":null}}`, "Alpha !" + InvalidAttributes},
 		{"an attribute that is not in the quote", `{"class":"sum","quote":"Beta","attributes":{"n":1,"of":"Bet"}}`, "Alpha !" + AttributeNotInQuote},
 		{"an attribute in the quote", `{"class":"sum","quote":"Beta Gamma","attributes":{"n":1,"of":"Beta  Gamma"}}`, "Alpha Beta Gamma"},
 		{"more than a class may have", token("Beta") + "," + token("Gamma") + "," + token("Delta"), "Alpha Beta Gamma !" + TooManyOfClass},
