@@ -60,7 +60,7 @@ func (e *Extract) Run(ctx context.Context, call *handlers.Durable, in request) (
 	}
 	shards, err := extract.Cut(r.text, r.size, r.context)
 	if large, ok := errors.AsType[*extract.TooLarge](err); ok {
-		return output{}, &handlers.Failure{Code: documentTooLarge, Message: large.Error()}
+		return output{}, tooLarge(large)
 	} else if err != nil {
 		return output{}, err
 	}
@@ -71,6 +71,15 @@ func (e *Extract) Run(ctx context.Context, call *handlers.Durable, in request) (
 		return output{}, err
 	}
 	return r.result()
+}
+
+func tooLarge(e *extract.TooLarge) error {
+	remedy := "Divide it into several documents."
+	if e.Fits > 0 {
+		remedy = fmt.Sprintf("A chunk.size of %d fits.", e.Fits)
+	}
+	return &handlers.Failure{Code: documentTooLarge, Message: fmt.Sprintf("The document has more than %d shards of %d characters. %s", extract.MaxShards, e.Size, remedy),
+		Details: map[string]int{"size": e.Size, "fits": e.Fits}}
 }
 
 // run is a run of extract.run.

@@ -428,7 +428,7 @@ func wrongPrograms(t *testing.T, s *scene) {
 func tooManyShards(t *testing.T, s *scene) {
 	r := s.Run(run(document("many", 513)))
 	failedWith(t, r, "document_too_large")
-	if !strings.Contains(string(r.Result), "512") || s.requests("many") != 0 {
+	if !strings.Contains(string(r.Result), "512 shards of 500 characters. A chunk.size of ") || s.requests("many") != 0 {
 		t.Errorf("%s", r.Result)
 	}
 }
