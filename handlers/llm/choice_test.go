@@ -142,7 +142,11 @@ func TestWhatACallMayCostHoldsOverItsAttempts(t *testing.T) {
 	}
 	// What would cost too much at once asks nobody.
 	before := len(s.server.Requests())
-	failedWith(t, env.Run(asks("hello", most, object{"max_cost_usd": "0.01"})), "budget_exceeded")
+	dear := env.Run(asks("hello", most, object{"max_cost_usd": "0.01"}))
+	failedWith(t, dear, "budget_exceeded")
+	if !strings.Contains(string(dear.Result), "lower it, or raise max_cost_usd") {
+		t.Errorf("it does not say what to do: %s", dear.Result)
+	}
 	if n := len(s.server.Requests()) - before; n != 0 {
 		t.Errorf("%d requests", n)
 	}

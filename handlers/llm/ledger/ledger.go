@@ -181,7 +181,7 @@ type Request struct {
 // Total is what the requests of a call, or of a group, come to.
 type Total struct {
 	Requests int64 `json:"requests"`
-	// Cost is the sum of what is known; nil if nothing is.
+	// Cost is the sum of what is known; nil if nothing is, 0 without requests.
 	Cost *llm.Money `json:"cost_usd"`
 	// Unknown is how many requests have a cost that is not known.
 	Unknown int64 `json:"unknown_requests"`

@@ -438,6 +438,9 @@ func TestTheReserveOfALostAttemptStaysSpent(t *testing.T) {
 	if err != nil || len(rows) != 2 || rows[0].Status != ledger.Lost || rows[0].Cost != nil || rows[1].N != 2 || rows[1].Attempt != 2 {
 		t.Errorf("%+v, %v", rows, err)
 	}
+	if none := ledger.Sum(nil); none.Cost == nil || *none.Cost != 0 {
+		t.Errorf("no requests cost %v", none.Cost)
+	}
 	if total := ledger.Sum(rows); total.Requests != 2 || total.Unknown != 2 || total.Cost != nil {
 		t.Errorf("%+v", total)
 	}

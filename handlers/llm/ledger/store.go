@@ -170,8 +170,11 @@ func (r Request) Entry() handlers.ModelRequest {
 	return e
 }
 
-// Sum adds up requests.
+// Sum adds up requests. No requests cost 0, which is known.
 func Sum(requests []Request) (t Total) {
+	if len(requests) == 0 {
+		t.Cost = new(llm.Money)
+	}
 	for _, r := range requests {
 		t.Requests++
 		if r.Cost == nil {

@@ -261,13 +261,17 @@ func (r *round) noArm(skipped []routes.Skipped) error {
 		tooLong = tooLong && s.Lack == routes.LacksContext
 		dear = dear && (s.Lack == routes.LacksRoom || s.Lack == routes.LacksPrice)
 	}
+	advice := ""
 	switch {
 	case tooLong:
 		code = ContextTooLong
 	case dear:
 		code = BudgetExceeded
+		if slices.ContainsFunc(skipped, func(s routes.Skipped) bool { return s.Lack == routes.LacksRoom }) {
+			advice = " All of max_output_tokens is reckoned: lower it, or raise max_cost_usd."
+		}
 	}
-	return r.fail(code, "No model of the route "+r.route.Name+" can serve the request. "+reasons(r.routing.Skipped), nil)
+	return r.fail(code, "No model of the route "+r.route.Name+" can serve the request. "+reasons(r.routing.Skipped)+advice, nil)
 }
 
 // noKey is the error of a route of which no arm has a key.
