@@ -24,6 +24,7 @@ type server struct {
 	admin   *url.URL         // of the database to create others from
 	private *pgserver.Server // nil when TEST_DATABASE_URL names the server
 	pooler  atomic.Pointer[pgbouncer.Pooler]
+	idle    chan *pgx.Conn // to admin, between statements: connecting costs as much as a copy
 
 	mu        sync.Mutex
 	templates map[string]*template // what New copies, by the sources they hold
@@ -58,14 +59,18 @@ func startServer(ctx context.Context, external string) (*server, error) {
 		if err != nil || admin.Scheme != "postgres" && admin.Scheme != "postgresql" {
 			return nil, errors.New("TEST_DATABASE_URL must have the form postgres://user:password@host:5432/database")
 		}
-		return &server{admin: admin, templates: map[string]*template{}}, nil
+		return newServer(admin, nil), nil
 	}
 	private, err := pgserver.Start(ctx, pgserver.Options{})
 	if err != nil {
 		return nil, err
 	}
 	admin, err := url.Parse(private.URL("postgres"))
-	return &server{admin: admin, private: private, templates: map[string]*template{}}, err
+	return newServer(admin, private), err
+}
+
+func newServer(admin *url.URL, private *pgserver.Server) *server {
+	return &server{admin: admin, private: private, idle: make(chan *pgx.Conn, 2), templates: map[string]*template{}}
 }
 
 // stopServer stops what theServer started, if anything.
@@ -82,11 +87,12 @@ func (s *server) stop() error {
 	if p := s.pooler.Load(); p != nil {
 		p.Stop()
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	defer s.closeIdle(ctx)
 	if s.private != nil {
 		return s.private.Stop()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
 	var failed []error
 	for _, t := range s.templates {
 		if t.name != "" {
@@ -144,15 +150,35 @@ func (s *server) drop(ctx context.Context, name string) error {
 	return s.exec(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
 }
 
-// exec runs one statement on a connection of its own, so that nothing stays open between tests.
+// exec runs one statement.
 func (s *server) exec(ctx context.Context, sql string) error {
-	conn, err := pgx.Connect(ctx, s.admin.String())
-	if err != nil {
-		return err
+	var conn *pgx.Conn
+	select {
+	case conn = <-s.idle:
+	default:
+		var err error
+		if conn, err = pgx.Connect(ctx, s.admin.String()); err != nil {
+			return err
+		}
 	}
-	_, err = conn.Exec(ctx, sql)
-	if err != nil {
-		err = fmt.Errorf("%s: %w", sql, err)
+	if _, err := conn.Exec(ctx, sql); err != nil {
+		return errors.Join(fmt.Errorf("%s: %w", sql, err), conn.Close(context.WithoutCancel(ctx)))
 	}
-	return errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
+	select {
+	case s.idle <- conn:
+		return nil
+	default:
+		return conn.Close(context.WithoutCancel(ctx))
+	}
+}
+
+func (s *server) closeIdle(ctx context.Context) {
+	for {
+		select {
+		case conn := <-s.idle:
+			_ = conn.Close(ctx)
+		default:
+			return
+		}
+	}
 }
