@@ -27,7 +27,7 @@ func TestTheGateAnswersAsItsModel(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	insert(t, db, ownClock)
-	checks := "40"
+	checks := "12"
 	if os.Getenv("GEM_TEST_LONG") != "" {
 		checks = "1000"
 	}

@@ -290,7 +290,7 @@ func TestARecordedStreamThatEndsEarlyIsNoSuccess(t *testing.T) {
 			t.Parallel()
 			finish := strings.Index(r.Body, `"finish_reason":"`)
 			end := finish + strings.Index(r.Body[finish:], "\n")
-			for _, at := range places(r.Body) {
+			for _, at := range append(places(r.Body), end-1, end, end+1) {
 				_, _, err := ask(t, &server{status: r.Status, header: r.header(), body: strings.NewReader(r.Body[:at])})
 				switch {
 				case at >= end && err != nil:
@@ -303,22 +303,29 @@ func TestARecordedStreamThatEndsEarlyIsNoSuccess(t *testing.T) {
 	}
 }
 
-// places returns where to tear or cut a body: everywhere, or, of a long one, around its events and at 1,000 other places.
+// places returns where to tear or cut a body: everywhere, or, of one of more than 4 KB without GEM_TEST_LONG, around up
+// to 60 of its events, the first and the last among them, and at 200 other places.
 func places(body string) []int {
 	var at []int
-	if len(body) <= 25_000 || os.Getenv("GEM_TEST_LONG") == "1" {
+	if len(body) <= 4<<10 || os.Getenv("GEM_TEST_LONG") == "1" {
 		for i := range len(body) + 1 {
 			at = append(at, i)
 		}
 		return at
 	}
+	var ends []int
 	for i := range len(body) - 1 {
 		if body[i:i+2] == "\n\n" {
-			at = append(at, i, i+1, i+2)
+			ends = append(ends, i)
+		}
+	}
+	for i, end := range ends {
+		if i == len(ends)-1 || i%(1+len(ends)/60) == 0 {
+			at = append(at, end, end+1, end+2)
 		}
 	}
 	random := rand.New(rand.NewPCG(1, 2))
-	for range 1000 {
+	for range 200 {
 		at = append(at, random.IntN(len(body)))
 	}
 	return at
