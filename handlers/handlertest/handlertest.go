@@ -159,7 +159,7 @@ func (e *Env) NewWorker(change ...func(*worker.Options)) *worker.Worker {
 // newWorker also returns the pools that it made for the worker.
 func (e *Env) newWorker(change ...func(*worker.Options)) (_ *worker.Worker, own []*pgxpool.Pool) {
 	e.t.Helper()
-	reg, err := registry.Parse(e.options.Registry)
+	reg, err := parse(e.options.Registry)
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -184,6 +184,20 @@ func (e *Env) newWorker(change ...func(*worker.Options)) (_ *worker.Worker, own 
 		e.t.Fatal(err)
 	}
 	return w, own
+}
+
+// parsed holds what parse returned, by the text: compiling the schemas of all tools for each test would take longer than most tests.
+var parsed sync.Map // of *registry.Registry
+
+func parse(text []byte) (*registry.Registry, error) {
+	if r, ok := parsed.Load(string(text)); ok {
+		return r.(*registry.Registry), nil
+	}
+	r, err := registry.Parse(text)
+	if err == nil {
+		parsed.Store(string(text), r)
+	}
+	return r, err
 }
 
 // Pool makes a pool as a worker has it. pooled makes it work as through a transaction pooler, even without one.
