@@ -24,12 +24,37 @@ func (c *claim) weight(spot int) weight {
 }
 
 // choose places the claims, which stand in the order of the answer: in that order, none over another, with the greatest total length, and where that leaves a
-// choice as the model's offsets say, else as early as can be. What does not fit into the order goes where no claim of its class is yet. work counts the steps.
+// choice as the model's offsets say, else as early as can be. An answer that is not in order, and goes class by class, is placed so class by class. What does not
+// fit into the order goes where no claim of its class is yet. work counts the steps.
 func choose(claims []*claim, length int, work *int) {
-	if !inOrder(claims) {
-		keepOrder(claims, length, work)
+	if inOrder(claims) {
+		return
+	}
+	for _, run := range runs(claims) {
+		if !inOrder(run) {
+			keepOrder(run, length, work)
+		}
 	}
 	placeRest(claims, work)
+}
+
+// runs divides the claims by class if each class has its claims in one run, and leaves them together otherwise.
+func runs(claims []*claim) [][]*claim {
+	var all [][]*claim
+	seen := map[string]bool{}
+	for from := 0; from < len(claims); {
+		class, to := claims[from].class, from
+		for to < len(claims) && claims[to].class == class {
+			to++
+		}
+		if seen[class] {
+			return [][]*claim{claims}
+		}
+		seen[class] = true
+		all = append(all, claims[from:to])
+		from = to
+	}
+	return all
 }
 
 // inOrder places each claim at its first spot behind the one before. It returns false if there is none, or if an offset names another spot: then there is more

@@ -112,6 +112,23 @@ func TestAnAnswerIsEmptyOnlyIfItSaysSoAndClaimsNothing(t *testing.T) {
 	}
 }
 
+// The domain llm unpacks streams. What looks like one here is text: ekchylisma takes it for one, and loses what does not fit.
+func TestFramesOfAStreamAreText(t *testing.T) {
+	t.Parallel()
+	for answer, want := range map[string]string{
+		"id: 5\n" + `{"extractions":[]}`:                   "empty",
+		"event: found\n" + `{"extractions":[]}`:            "empty",
+		"id: 5\n" + extractions(token("Beta")):             "Beta",
+		"data: " + extractions(token("Beta")) + "\n: ping": "Beta",
+		"data: {oops": Truncated,
+		`data: {"choices":[{"delta":{"content":"{\"extra"}}]}` + "\n" + `data: {"choices":[{"delta":{"content":"ctions\":[]}"}}]}` + "\ndata: [DONE]": Unreadable,
+	} {
+		if got := outcome(tokens(t).Read(Window{Body: alpha}, answer, false)); got != want {
+			t.Errorf("%s: got %s, want %s", answer, got, want)
+		}
+	}
+}
+
 func TestAListThatIsCutOrBrokenIsNotReadInPart(t *testing.T) {
 	t.Parallel()
 	whole := extractions(token("Alpha"), token("Gamma"))

@@ -59,12 +59,15 @@ func (f *finder) find(quote string) sighting {
 	return s
 }
 
-// variants are what the model may have meant by a quote that is not there: a tab in it can be a path like C:\temp whose backslash was not escaped, and quotation
-// marks around it can be the model's own.
+// variants are what the model may have meant by a quote that is not there: a tab in it can be a path like C:\temp whose backslash was not escaped, an escape in it
+// was written twice, and quotation marks around it can be the model's own.
 func variants(quote string) []string {
 	var all []string
 	if strings.ContainsAny(quote, "\b\f\n\r\t") {
 		all = append(all, unescaped.Replace(quote))
+	}
+	if strings.Contains(quote, `\`) {
+		all = append(all, strings.TrimSpace(unescape(quote)))
 	}
 	if inner := strings.Trim(quote, "\"'`“”‘’«» "); inner != quote && inner != "" {
 		all = append(all, inner)
@@ -201,7 +204,7 @@ func joint(a, b rune) border {
 	switch {
 	case a == utf8.RuneError || b == utf8.RuneError: // an end of the text
 		return clear
-	case unicode.Is(unicode.M, b) && b != '\ufe0e' && b != '\ufe0f', b == joiner && (unicode.IsSymbol(a) || unicode.Is(unicode.M, a)), a == joiner && unicode.IsSymbol(b):
+	case unicode.Is(unicode.M, b) && b != '\ufe0e' && b != '\ufe0f' && !vowelPoint(b), b == joiner && (unicode.IsSymbol(a) || unicode.Is(unicode.M, a)), a == joiner && unicode.IsSymbol(b):
 		return inside
 	case isDigit(a) && isDigit(b):
 		return inside
@@ -214,6 +217,11 @@ func joint(a, b rune) border {
 // undivided are the scripts whose words are not divided by spaces, or not only: in Korean a particle follows its noun without one.
 var undivided = []*unicode.RangeTable{
 	unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Bopomofo, unicode.Hangul, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar, unicode.Tibetan, unicode.Yi,
+}
+
+// vowelPoint reports whether a mark is one of those that Arabic and Hebrew can leave out.
+func vowelPoint(r rune) bool {
+	return 0x591 <= r && r <= 0x5C7 || 0x64B <= r && r <= 0x65F || r == 0x670
 }
 
 func isDigit(r rune) bool {

@@ -42,6 +42,7 @@ func TestAQuoteIsFoundAsItStandsInTheText(t *testing.T) {
 		{"with backslashes written twice", `C:\temp\new`, `C:\\temp\\new`, "folded@0-11"},
 		{"with escapes that JSON knows", `see C:\temp\new.`, "C:\temp\new", "folded@4-15"},
 		{"with entities of HTML", "R&D <b>", "R&amp;D &lt;b&gt;", "folded@0-7"},
+		{"with escapes written twice", "Zoë\nran", `Zo\u00eb\nran`, "folded@0-8"},
 		{"in quotation marks of the model", "say yes", `"yes"`, "folded@4-7"},
 		{"in other letters", "ACME Corp", "Acme CORP", "caseless@0-9"},
 		{"in other letters of German and Greek", "STRASSE ΟΔΟΣ", "Straße Οδος", "caseless@0-16"},
@@ -78,6 +79,7 @@ func TestAQuoteIsNotCutOutOfAWord(t *testing.T) {
 		{"a noun of Korean and its particle", "서울에서", "서울", "exact@0-6"},
 		{"Thai does not divide words", "ที่เชียงใหม่วันนี้", "เชียงใหม่", "exact@9-36"},
 		{"Thai without the mark of its last letter", "ที่", "ท", ""},
+		{"Arabic without the vowel of its last letter", "محمدٌ هنا", "محمد", "exact@0-8"},
 		{"points and dashes are borders", "(x-ray)", "x", "exact@1-2"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -138,6 +140,31 @@ func TestAmongEqualMentionsTheOrderOfTheAnswerDecides(t *testing.T) {
 	}
 	if got := places(t, Window{Body: "😀é " + text}, at("Blue", 3+15)); got != "Blue@22" {
 		t.Errorf("an offset in characters: %s", got)
+	}
+}
+
+func TestAnAnswerThatIsNotInOrderMayBeInOrderClassByClass(t *testing.T) {
+	t.Parallel()
+	c := compiled(t, &Program{Instructions: "Find all.", Classes: []Class{{Name: "person"}, {Name: "amount"}, {Name: "act"}}})
+	for _, test := range []struct{ name, claims, want string }{
+		{"as it stands there", "person:Ada amount:5 person:Bob person:Ada", "Ada@0 5@9 Bob@14 Ada@19"},
+		{"class by class", "amount:5 person:Ada person:Bob", "Ada@0 5@9 Bob@14"},
+		{"class by class, all", "person:Ada person:Bob person:Ada person:Eve amount:5 amount:5", "Ada@0 5@9 Bob@14 Ada@19 5@28 Eve@33"},
+		{"one class in another's place", "act:Ada_pays person:Ada person:Bob", "Ada@0 Ada pays@0 Bob@14"},
+		{"neither", "person:Eve amount:5 person:Bob", "5@9 Bob@14 Eve@33"},
+	} {
+		var items []string
+		for _, claim := range strings.Fields(test.claims) {
+			class, quote, _ := strings.Cut(claim, ":")
+			items = append(items, fmt.Sprintf(`{"class":%q,"quote":%q}`, class, strings.ReplaceAll(quote, "_", " ")))
+		}
+		var got []string
+		for _, item := range c.Read(Window{Body: "Ada pays 5 to Bob. Ada owes 5 to Eve."}, extractions(items...), false).Items {
+			got = append(got, fmt.Sprintf("%s@%d", item.Quote, item.Start))
+		}
+		if all := strings.Join(got, " "); all != test.want {
+			t.Errorf("%s: got %s, want %s", test.name, all, test.want)
+		}
 	}
 }
 

@@ -69,7 +69,7 @@ func (v *value) plain() any {
 // maxNested is how deep the values of an answer may be nested.
 const maxNested = 64
 
-// parser reads one value, which it repairs where the repair is no guess: control characters, backslashes that escape nothing, commas too many, comments,
+// parser reads one value, which it repairs where the repair is no guess: control characters, backslashes that escape nothing, commas too many or missing, comments,
 // quotation marks of other kinds, bare quotation marks within a string, names without quotation marks, NaN, and the words of Python. A value that is not
 // closed is cut, and is never closed here.
 type parser struct {
@@ -169,15 +169,27 @@ func (p *parser) list() (value, bool) {
 	}
 }
 
-// ended reports whether a comma or the closing bracket follows a part. Between objects the comma may be missing.
+// ended reports whether a comma or the closing bracket follows a part. Between objects, and before the name of a member, the comma may be missing, and a bracket
+// of the other kind that closes nothing is skipped.
 func (p *parser) ended(part *value, closing byte) bool {
 	p.space()
+	if p.at < len(p.s) && p.s[p.at] == '}'+']'-closing {
+		if next := pastSpace(p.s, p.at+1); next < len(p.s) && (p.s[next] == closing || p.s[next] == ',') {
+			p.at = next
+		}
+	}
 	if p.at >= len(p.s) {
 		p.cut = true
 		return false
 	}
 	c := p.s[p.at]
-	return c == closing || separator(p.s[p.at:], ',', "，") > 0 || c == '{' && closing == ']' && part.form == anObject
+	switch {
+	case c == closing || separator(p.s[p.at:], ',', "，") > 0:
+		return true
+	case closing == ']':
+		return c == '{' && part.form == anObject
+	}
+	return opening(p.s[p.at:]) > 0 && memberFollows(p.s[p.at:], true)
 }
 
 // name reads the name of a member.
@@ -430,14 +442,14 @@ func (p *parser) closes(at int, in form) bool {
 	}
 	n := separator(s[at:], ',', "，")
 	if n == 0 {
-		return false
+		return in == anObject && opening(s[at:]) > 0 && memberFollows(s[at:], false)
 	}
 	at = pastSpace(s, at+n)
 	switch {
 	case at >= len(s) || strings.IndexByte("}],", s[at]) >= 0 || comment(s[at:]):
 		return true
 	case in == anObject:
-		return memberFollows(s[at:])
+		return memberFollows(s[at:], true)
 	}
 	return strings.IndexByte("{[-0123456789", s[at]) >= 0 || opening(s[at:]) > 0 || words[s[at:at+identifier(s[at:])]] != ""
 }
@@ -445,13 +457,16 @@ func (p *parser) closes(at int, in form) bool {
 // maxName is how far memberFollows looks for the end of a name.
 const maxName = 100
 
-// memberFollows reports whether s begins with a name and a colon, or with what may be the beginning of a long name.
-func memberFollows(s string) bool {
+// memberFollows reports whether s begins with a name and a colon. Where the text or the look ends before that is seen, it returns unsure.
+func memberFollows(s string, unsure bool) bool {
+	colon := func(at int) bool {
+		at = pastSpace(s, at)
+		return at >= len(s) && unsure || at < len(s) && (comment(s[at:]) || separator(s[at:], ':', "：") > 0)
+	}
 	n := opening(s)
 	if n == 0 {
 		end := identifier(s[:min(len(s), maxName)])
-		rest := pastSpace(s, end)
-		return end > 0 && (rest >= len(s) || separator(s[rest:], ':', "：") > 0)
+		return end > 0 && colon(end)
 	}
 	marks := closers(s[:n])
 	for i := n; i < len(s) && i < maxName; {
@@ -460,10 +475,9 @@ func memberFollows(s string) bool {
 		case s[i] == '\\':
 			size = 2
 		case strings.Contains(marks, s[i:i+size]):
-			rest := pastSpace(s, i+size)
-			return rest >= len(s) || comment(s[rest:]) || separator(s[rest:], ':', "：") > 0
+			return colon(i + size)
 		}
 		i += size
 	}
-	return true
+	return unsure
 }

@@ -52,6 +52,8 @@ func TestWhatIsNoGuessIsRepaired(t *testing.T) {
 		{"names without quotation marks", `{a: 1, b_2: "x"}`, `{"a":1,"b_2":"x"}`},
 		{"bare quotation marks in a string", `{"a":"he said "no", and "yes"","b":["x "y" z","w"]}`, `{"a":"he said \"no\", and \"yes\"","b":["x \"y\" z","w"]}`},
 		{"objects without a comma between", `[{"a":1} {"b":2}]`, `[{"a":1},{"b":2}]`},
+		{"members without a comma between", `{"a":"x" "b":1 "c":[] "d":"y"}`, `{"a":"x","b":1,"c":[],"d":"y"}`},
+		{"a bracket that closes nothing", `{"a":[{"b":1}}],"c":[2]]}`, `{"a":[{"b":1}],"c":[2]}`},
 		{"a number that JSON does not have", `{"a":007,"b":2026-05-03}`, `{"a":"007","b":"2026-05-03"}`},
 		{"a pair of surrogates, and half of one", `{"a":"\ud83d\ude00\ud83d!"}`, `{"a":"😀�!"}`},
 		{"NUL, which no database stores", `{"a":"x\u0000y"}`, `{"a":"xy"}`},
