@@ -75,8 +75,8 @@ func TestACancelledRunLeavesWhatWasRead(t *testing.T) {
 	if _, err := client.Cancel(t.Context(), s.DB, id); err != nil {
 		t.Fatal(err)
 	}
-	if e := handlertest.ErrorOf(t, s.Await(id)); e.Code != receipts.Cancelled {
-		t.Errorf("%+v", e)
+	if f := failedWith(t, s.Await(id), "cancelled"); f.Usage.Calls != 2 || f.Usage.Requests != 2 || f.Usage.Cost == "" {
+		t.Errorf("%+v", f.Usage)
 	}
 	s.Until("the open shard to be cancelled", func() bool {
 		return query[int](t, s, "select count(*) from core_tool_receipts where tool_name = 'extract.shard' and status = 'failed'") == 1

@@ -127,7 +127,7 @@ func (r *run) ask(ctx context.Context) error {
 			}
 		}
 		if err := handlers.All(ctx, children...); err != nil {
-			return err
+			return r.stopped(ctx, now, err)
 		}
 		pending = pending[len(now):]
 		for _, p := range now {
@@ -197,7 +197,7 @@ func (r *run) take(ctx context.Context, p *piece) error {
 	}
 	out, err := p.child.Wait(ctx)
 	if err != nil {
-		if ctx.Err() != nil {
+		if ctx.Err() != nil && usageOf(err) == nil { // it has not come
 			return err
 		}
 		p.failed(err)
@@ -213,6 +213,18 @@ func (r *run) take(ctx context.Context, p *piece) error {
 	p.code = p.reading.Failure
 	p.divided = p.code == extract.Truncated && p.depth < mostDepth
 	return nil
+}
+
+// stopped is the error of a run that is not to go on, with what was used for the pieces that have come.
+func (r *run) stopped(ctx context.Context, now []*piece, err error) error {
+	for _, p := range now {
+		_ = r.take(ctx, p)
+	}
+	used := output{Models: []string{}}
+	for _, p := range r.pieces {
+		used.count(p, &shard{Status: p.status()})
+	}
+	return &handlers.Failure{Code: "cancelled", Message: err.Error(), Details: map[string]any{"models": used.Models, "usage": used.Usage}}
 }
 
 // failed takes note of why a piece was not read, and of what that took: where its receipt does not say, all that it might.
