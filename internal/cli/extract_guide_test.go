@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"bytes"
+	"os"
+	"regexp"
 	"testing"
 
 	"github.com/gemworker/gem/internal/llm/llmtest"
@@ -33,6 +36,23 @@ func TestTheGuideToExtractionIsFollowed(t *testing.T) {
 			said(`{"extractions": [{"class": "date", "quote": "Monday"}]}`, 600, 20)}},
 		"What a text can do": {sonnet: {said(invoiced("1.00"), 1260, 310), said(invoiced("1.00"), 1900, 310)}},
 	})
+	guide, err := os.ReadFile(fromRoot(t, "docs/extract.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reasons, err := os.ReadFile(fromRoot(t, "extract/rejected.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`(?m)^\t[A-Za-z]+ += "([a-z_]+)"`).FindAllSubmatch(reasons, -1)
+	for _, reason := range found {
+		if !bytes.Contains(guide, []byte("`"+string(reason[1])+"`")) {
+			t.Errorf("the guide does not say what the reason %s means", reason[1])
+		}
+	}
+	if len(found) < 10 {
+		t.Errorf("only %d reasons", len(found))
+	}
 	if f.calls < 7 || f.shown < 8 {
 		t.Errorf("%d calls are made, and %d results shown", f.calls, f.shown)
 	}
