@@ -32,7 +32,7 @@ func TestTheGuideToAgentsIsFollowed(t *testing.T) {
 			f.wantsLines(t, block)
 		}
 	}
-	if f.calls != 2 || f.shown != 2 {
+	if f.calls != 2 || f.shown != 3 {
 		t.Errorf("%d calls are made, and %d results shown", f.calls, f.shown)
 	}
 	f.stop(t)
