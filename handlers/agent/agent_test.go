@@ -289,10 +289,11 @@ func TestAnAgentThatIsCancelledWhileItThinksEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := s.Await(id)
-	if got := s.failedWith(r, "cancelled"); got.Turns != 1 || got.ToolCalls != 1 || got.Usage.Requests != 1 {
+	if got := s.failedWith(r, "cancelled"); got.Turns != 1 || got.ToolCalls != 1 || got.Usage.Requests != 2 {
 		t.Errorf("%+v", got)
 	}
 	contains(t, string(r.Effects), `"outcome": "cancelled"`, `"outcome": "done"`)
+	s.replays(id)
 }
 
 func TestAModelThatDoesNotAnswerIsAskedAnewInTheSameTurn(t *testing.T) {

@@ -131,6 +131,15 @@ func (m *Models) Ask(ctx context.Context, call *handlers.Durable, step string, q
 	})
 }
 
+// Spent returns what all requests of a call came to so far, as the step of that name. An [Answer] says it, and so does the failure of Ask, but for
+// a call that was cancelled meanwhile.
+func (m *Models) Spent(ctx context.Context, call *handlers.Durable, step string) (ledger.Total, error) {
+	return handlers.Step(ctx, call, step, func(ctx context.Context) (ledger.Total, error) {
+		all, err := ledger.Requests(ctx, m.DB, call.ID)
+		return ledger.Sum(all), unreached(err)
+	})
+}
+
 // round is one attempt at an answer.
 type round struct {
 	*Models
