@@ -58,6 +58,7 @@ func TestTextsAreRead(t *testing.T) {
 		"a route that is not there":                        noSuchRoute,
 		"documents are read in parts":                      documentInParts,
 		"a refusal is a failure":                           refusedShard,
+		"a repair that cannot be had costs no item":        noRepair,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -150,9 +151,11 @@ func dividedShard(t *testing.T, s *scene) {
 	if f.Shards[1].Start != 0 || f.Shards[1].End != f.Shards[2].Start || f.Shards[2].End != 400 {
 		t.Errorf("%+v", f.Shards)
 	}
-	n := s.server.Counts().Requests
+	if replayed := s.Replay(r.CallID); !replayed.Same() || len(replayed.Unread) > 0 {
+		t.Errorf("%+v", replayed)
+	}
 	if g := succeeded(t, s.Run(run(text)), text); g.spans() != f.spans() || g.Usage.Calls != 0 || g.Usage.Cached != 3 || s.requests("halves") != 2 {
-		t.Errorf("%d requests, then %+v", s.server.Counts().Requests-n, g)
+		t.Errorf("%d requests, then %+v", s.requests("halves"), g)
 	}
 }
 
