@@ -3,6 +3,7 @@ package extract_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/llm"
 	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/receipts"
 )
 
 // always answers each question with a text.
@@ -57,6 +59,7 @@ func TestTextsAreRead(t *testing.T) {
 		"a result that is too large":                       tooLargeResult,
 		"a route that is not there":                        noSuchRoute,
 		"documents are read in parts":                      documentInParts,
+		"what Postgres cannot store costs its item":        unstorable,
 		"a refusal is a failure":                           refusedShard,
 		"a repair that cannot be had costs no item":        noRepair,
 	} {
@@ -527,5 +530,21 @@ func noRepair(t *testing.T, s *scene) {
 		if f := succeeded(t, s.Run(run(text)), text); f.spans() != test.spans || f.Usage.Calls != 2 || f.Usage.Requests != 2 {
 			t.Errorf("%+v", f)
 		}
+	}
+}
+
+func unstorable(t *testing.T, s *scene) {
+	program := object{"program": object{"instructions": "Extract tokens.", "classes": []object{{"name": "token", "attributes": object{"type": "object"}}}}}
+	for _, attributes := range []string{`{"a":"\u0000"}`, `{"a":1e999999}`, `{"\u0000":1}`, `{"a":-0.1e-999999}`, `{"a":"\ud800"}`, "{\"a\":\"\x01\xff\"}"} {
+		text := "Alpha Beta, storable " + attributes[:4]
+		s.on("storable", always(`{"extractions":[{"class":"token","quote":"Alpha"},{"class":"token","quote":"Beta","attributes":`+attributes+`}]}`))
+		r := s.Run(run(text, program, object{"offsets": "byte", "text": strings.ToValidUTF8(text, "") + fmt.Sprint(len(attributes))}))
+		if r.Status != receipts.Succeeded {
+			t.Errorf("%q: %s", attributes, r.Result)
+		}
+	}
+	s.on("storable", always("{\"extractions\":[{\"class\":\"token\",\"quote\":\"Alpha\"},{\"class\":\"tok\x00en\",\"quote\":\"\x00Beta\"},{\"class\":\"a\\u0000b\",\"quote\":\"a\\u0000b\"}]}"))
+	if r := s.Run(run("Alpha, storable")); r.Status != receipts.Succeeded {
+		t.Errorf("%s", r.Result)
 	}
 }
