@@ -94,9 +94,13 @@ func (a Agent) Run(ctx context.Context, call *handlers.Durable, in task) (ran, e
 		}
 		question := models.Question{Route: cmp.Or(in.Route, defaultRoute), System: prompt(in.Instructions), Messages: t.messages, Tools: tools,
 			MaxOutputTokens: in.MaxOutputTokens, MaxCost: in.MaxCostUSD}
-		answer, err := asked.Ask(ctx, call, fmt.Sprintf("turn %d", turn), question)
+		name := fmt.Sprintf("turn %d", turn)
+		answer, err := asked.Ask(ctx, call, name, question)
+		if errors.Is(err, handlers.ErrCancelled) {
+			did.cancelled(ctx, call, asked, name)
+		}
 		if err != nil {
-			return ran{}, did.failed(ctx, call, asked, err)
+			return ran{}, did.failed(err)
 		}
 		did.thought(turn, &answer)
 		switch answer.Stop {
@@ -113,7 +117,7 @@ func (a Agent) Run(ctx context.Context, call *handlers.Durable, in task) (ran, e
 		did.ToolCalls += len(calls)
 		results, err := box.act(ctx, call, turn, calls)
 		if err != nil {
-			return ran{}, did.failed(ctx, call, asked, err)
+			return ran{}, did.failed(err)
 		}
 		t.add(llm.FromTool, results)
 	}
@@ -154,8 +158,8 @@ type stuck struct {
 	Request any `json:"request,omitempty"`
 }
 
-// failed adds what the agent did to the failure of an operation. One that was cancelled while a model answered does not say what that cost.
-func (w *work) failed(ctx context.Context, call *handlers.Durable, asked *models.Models, err error) error {
+// failed adds what the agent did to the failure of an operation.
+func (w *work) failed(err error) error {
 	failure, ok := errors.AsType[*handlers.Failure](err)
 	if _, again := errors.AsType[*handlers.TransientError](err); !ok || again {
 		return err
@@ -168,10 +172,12 @@ func (w *work) failed(ctx context.Context, call *handlers.Durable, asked *models
 	if encoded, err := json.Marshal(failure.Details); err == nil && json.Unmarshal(encoded, &details) == nil && details.Usage.Call != nil {
 		w.Usage.Total = *details.Usage.Call
 	}
-	if errors.Is(err, handlers.ErrCancelled) {
-		if total, unread := asked.Spent(context.WithoutCancel(ctx), call, "spent"); unread == nil {
-			w.Usage.Total = total
-		}
-	}
 	return &handlers.Failure{Code: failure.Code, Message: failure.Message, Details: stuck{*w, failure.Details}}
+}
+
+// cancelled counts the requests for an answer that did not come.
+func (w *work) cancelled(ctx context.Context, call *handlers.Durable, asked *models.Models, answer string) {
+	if total, err := asked.Spent(context.WithoutCancel(ctx), call, answer); err == nil {
+		w.Usage.Total = total
+	}
 }

@@ -296,6 +296,34 @@ func TestAnAgentThatIsCancelledWhileItThinksEnds(t *testing.T) {
 	s.replays(id)
 }
 
+func TestAnAgentThatIsCancelledAfterItsWorkerDiedSaysWhatWasLost(t *testing.T) {
+	s := newScene(t, func(o *handlertest.Options) { o.NoWorker = true })
+	arrived, free := make(chan bool, 1), make(chan bool)
+	held := llmtest.Say("done")
+	held.Before = func(_ context.Context, delta int) {
+		if delta < 0 {
+			arrived <- true
+			<-free
+		}
+	}
+	s.says(wants("os_create_note", note), held)
+	first := s.StartWorker()
+	id := s.Insert(agent("os.*"))
+	<-arrived
+	first.Kill()
+	if _, err := client.Cancel(context.Background(), s.DB, id); err != nil {
+		t.Fatal(err)
+	}
+	s.StartWorker()
+	r := s.Await(id)
+	close(free)
+	if got := s.failedWith(r, "cancelled"); got.Turns != 1 || got.ToolCalls != 1 || got.Usage.Requests != 2 || got.Usage.Unknown != 1 {
+		t.Errorf("%+v", got)
+	}
+	contains(t, string(r.Effects), `"outcome": "lost"`, `"outcome": "done"`)
+	s.replays(id)
+}
+
 func TestAModelThatDoesNotAnswerIsAskedAnewInTheSameTurn(t *testing.T) {
 	s := newScene(t, func(o *handlertest.Options) {
 		o.Registry = with(t, func(entry object) {

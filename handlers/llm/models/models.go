@@ -131,11 +131,16 @@ func (m *Models) Ask(ctx context.Context, call *handlers.Durable, step string, q
 	})
 }
 
-// Spent returns what all requests of a call came to so far, as the step of that name. An [Answer] says it, and so does the failure of Ask, but for
-// a call that was cancelled meanwhile.
-func (m *Models) Spent(ctx context.Context, call *handlers.Durable, step string) (ledger.Total, error) {
-	return handlers.Step(ctx, call, step, func(ctx context.Context) (ledger.Total, error) {
+// Spent returns what all requests of a call came to so far, and lists those for an answer among its effects, as a step. It is for a call that was
+// cancelled before Ask had that answer: such an Ask says nothing of requests whose worker was lost.
+func (m *Models) Spent(ctx context.Context, call *handlers.Durable, answer string) (ledger.Total, error) {
+	return handlers.Step(ctx, call, answer+" was cancelled", func(ctx context.Context) (ledger.Total, error) {
 		all, err := ledger.Requests(ctx, m.DB, call.ID)
+		for _, req := range all {
+			if req.Label == answer {
+				m.called(call, &req)
+			}
+		}
 		return ledger.Sum(all), unreached(err)
 	})
 }

@@ -277,7 +277,7 @@ func (r *round) settle(ctx context.Context, tx handlers.Tx, begun ledger.Begun, 
 	if begun.N == 1 { // nobody has to be asked
 		first := ledger.Request{N: 1, Arm: c.Arm.Name, Provider: c.Provider.Name, Model: c.Model, Answered: end.Model, Status: end.Status, HTTPStatus: end.HTTPStatus,
 			RequestID: end.RequestID, Usage: end.Usage, Cost: end.Cost, FirstContent: end.FirstContent, Took: end.Took}
-		r.called(&first)
+		r.called(r.call, &first)
 		total = ledger.Sum([]ledger.Request{first})
 	} else {
 		var err error
@@ -334,7 +334,7 @@ func (r *round) record(ctx context.Context, db handlers.DB) (ledger.Total, error
 	}
 	for _, req := range all {
 		if req.Label == r.label && req.Status != ledger.Sent {
-			r.called(&req)
+			r.called(r.call, &req)
 		}
 	}
 	return ledger.Sum(all), nil
