@@ -24,37 +24,72 @@ func (c *claim) weight(spot int) weight {
 }
 
 // choose places the claims, which stand in the order of the answer: in that order, none over another, with the greatest total length, and where that leaves a
-// choice as the model's offsets say, else as early as can be. An answer that is not in order, and goes class by class, is placed so class by class. What does not
-// fit into the order goes where no claim of its class is yet. work counts the steps.
+// choice as the model's offsets say, else as early as can be. What does not fit into the order goes where no claim of its class is yet. work counts the steps.
+//
+// An answer that is not in order may be so for each class, since the model went class by class. Or it tells of each row in an order of its own; then what stands
+// once in the text says where the rest is to be looked for. Of the three the shortest way through the text counts.
 func choose(claims []*claim, length int, work *int) {
 	if inOrder(claims) {
 		return
 	}
-	for _, run := range runs(claims) {
-		if !inOrder(run) {
-			keepOrder(run, length, work)
+	var spots []int
+	way := 0
+	try := func(placeSome func()) {
+		for _, c := range claims {
+			c.placed = false
+		}
+		placeSome()
+		placeRest(claims, work)
+		if w := travel(claims); spots == nil || w < way {
+			way, spots = w, spots[:0]
+			for _, c := range claims {
+				spots = append(spots, c.spot)
+			}
 		}
 	}
-	placeRest(claims, work)
+	try(func() { keepOrder(claims, length, work) })
+	classes, runs := byClass(claims)
+	try(func() {
+		for _, class := range classes {
+			if !inOrder(class) {
+				keepOrder(class, length, work)
+			}
+		}
+	})
+	if len(classes) == 1 || runs > len(classes) { // otherwise it goes class by class, and neighbours in it are none in the text
+		try(func() { nearAnchors(claims, work) })
+	}
+	for i, c := range claims {
+		c.spot = spots[i]
+	}
 }
 
-// runs divides the claims by class if each class has its claims in one run, and leaves them together otherwise.
-func runs(claims []*claim) [][]*claim {
-	var all [][]*claim
-	seen := map[string]bool{}
-	for from := 0; from < len(claims); {
-		class, to := claims[from].class, from
-		for to < len(claims) && claims[to].class == class {
-			to++
+// byClass divides the claims by class, and says in how many runs of one class they come.
+func byClass(claims []*claim) (classes [][]*claim, runs int) {
+	index := map[string]int{}
+	for n, c := range claims {
+		i, ok := index[c.class]
+		if !ok {
+			i = len(classes)
+			index[c.class] = i
+			classes = append(classes, nil)
 		}
-		if seen[class] {
-			return [][]*claim{claims}
+		classes[i] = append(classes[i], c)
+		if n == 0 || claims[n-1].class != c.class {
+			runs++
 		}
-		seen[class] = true
-		all = append(all, claims[from:to])
-		from = to
 	}
-	return all
+	return classes, runs
+}
+
+// travel is how far it is from claim to claim in all.
+func travel(claims []*claim) int {
+	way := 0
+	for i := 1; i < len(claims); i++ {
+		step := claims[i].spots[claims[i].spot].start - claims[i-1].spots[claims[i-1].spot].start
+		way += max(step, -step)
+	}
+	return way
 }
 
 // inOrder places each claim at its first spot behind the one before. It returns false if there is none, or if an offset names another spot: then there is more
@@ -143,6 +178,57 @@ func keepOrder(claims []*claim, length int, work *int) {
 	}
 }
 
+// nearAnchors places the claims that can be in one place only, and each other claim at the free spot that is nearest to the last such before it in the answer, or to
+// the next behind it.
+func nearAnchors(claims []*claim, work *int) {
+	taken := map[place]bool{}
+	anchors := make([][]*claim, len(claims)) // the two of each claim
+	for _, step := range []int{1, -1} {
+		var anchor *claim
+		for i := range claims {
+			if step < 0 {
+				i = len(claims) - 1 - i
+			}
+			if c := claims[i]; len(c.spots) == 1 {
+				anchor = c
+				c.spot, c.placed = 0, true
+				taken[place{c.class, c.spots[0]}] = true
+			} else if anchor != nil {
+				anchors[i] = append(anchors[i], anchor)
+			}
+		}
+	}
+	for i, c := range claims {
+		nearest := -1
+		for _, anchor := range anchors[i] {
+			at := anchor.spots[0]
+			from := sort.Search(len(c.spots), func(n int) bool { return c.spots[n].start >= at.start })
+			for _, direction := range []int{1, -1} {
+				n := from + min(direction, 0)
+				for tries := 0; tries < maxTries && n >= 0 && n < len(c.spots); tries, n = tries+1, n+direction {
+					*work++
+					spot := c.spots[n]
+					distance := max(spot.start-at.start, at.start-spot.start)
+					if nearest >= 0 && distance >= nearest {
+						break
+					}
+					over := c.class == anchor.class && spot.start < at.end && at.start < spot.end
+					if !over && !taken[place{c.class, spot}] {
+						nearest, c.spot, c.placed = distance, n, true
+						break
+					}
+				}
+			}
+		}
+		if c.placed {
+			taken[place{c.class, c.spots[c.spot]}] = true
+		}
+	}
+}
+
+// maxTries is how many spots are looked at in a direction for one that is free.
+const maxTries = 32
+
 // place is a spot that a claim of a class has.
 type place struct {
 	class string
@@ -181,9 +267,8 @@ func placeRest(claims []*claim, work *int) {
 		if c.hint >= 0 && free(c.hint) {
 			c.spot = c.hint
 		} else {
-			const tries = 32
 			behind := sort.Search(len(c.spots), func(i int) bool { return c.spots[i].start >= at })
-			for i := behind; i < len(c.spots) && i < behind+tries; i++ {
+			for i := behind; i < len(c.spots) && i < behind+maxTries; i++ {
 				if free(i) {
 					c.spot = i
 					break

@@ -2,6 +2,7 @@ package extract
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -143,7 +144,7 @@ func TestAmongEqualMentionsTheOrderOfTheAnswerDecides(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatIsNotInOrderMayBeInOrderClassByClass(t *testing.T) {
+func TestAnAnswerThatIsNotInOrderIsPlacedByTheShortestWay(t *testing.T) {
 	t.Parallel()
 	c := compiled(t, &Program{Instructions: "Find all.", Classes: []Class{{Name: "person"}, {Name: "amount"}, {Name: "act"}}})
 	for _, test := range []struct{ name, claims, want string }{
@@ -151,7 +152,7 @@ func TestAnAnswerThatIsNotInOrderMayBeInOrderClassByClass(t *testing.T) {
 		{"class by class", "amount:5 person:Ada person:Bob", "Ada@0 5@9 Bob@14"},
 		{"class by class, all", "person:Ada person:Bob person:Ada person:Eve amount:5 amount:5", "Ada@0 5@9 Bob@14 Ada@19 5@28 Eve@33"},
 		{"one class in another's place", "act:Ada_pays person:Ada person:Bob", "Ada@0 Ada pays@0 Bob@14"},
-		{"neither", "person:Eve amount:5 person:Bob", "5@9 Bob@14 Eve@33"},
+		{"backwards, by what stands there once", "person:Eve amount:5 person:Bob", "Bob@14 5@28 Eve@33"},
 	} {
 		var items []string
 		for _, claim := range strings.Fields(test.claims) {
@@ -251,4 +252,68 @@ func FuzzFold(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A table of which most values stand in many rows. The model tells of the rows in several ways, and each value must be found in its row.
+func TestTheValuesOfARowAreFoundInThatRow(t *testing.T) {
+	t.Parallel()
+	type cell struct {
+		class, quote string
+		at           int
+	}
+	var text strings.Builder
+	var rows [][]cell
+	for i := range 200 {
+		row := []cell{{class: "number", quote: fmt.Sprint("R-", 1000+7*i)}, {class: "name", quote: []string{"Ann", "Anna", "Bo"}[i*i%3]}, {class: "day", quote: fmt.Sprint(i * 5 % 28)}, {class: "sum", quote: fmt.Sprint(i*37%50, ".00")}}
+		for n := range row {
+			text.WriteString("| ")
+			row[n].at = text.Len()
+			text.WriteString(row[n].quote + " ")
+		}
+		text.WriteString("|\n")
+		rows = append(rows, row)
+	}
+	c := compiled(t, &Program{Instructions: "Find all.", Classes: []Class{{Name: "number"}, {Name: "name"}, {Name: "day"}, {Name: "sum"}}})
+	byClass := func(a, b cell) int { return strings.Compare(a.class, b.class) }
+	for _, test := range []struct {
+		name  string
+		every int // row is told of
+		order func(all []cell)
+		right float64
+	}{
+		{"in their order", 1, func([]cell) {}, 1},
+		{"every ninth in their order", 9, func([]cell) {}, 1},
+		{"each in an order of its own", 1, func(all []cell) {
+			for i := 0; i < len(all); i += 4 {
+				slices.Reverse(all[i : i+4])
+			}
+		}, 1},
+		{"every ninth in an order of its own", 9, func(all []cell) {
+			for i := 0; i < len(all); i += 4 {
+				slices.Reverse(all[i : i+4])
+			}
+		}, 0.9},
+		{"class by class", 1, func(all []cell) { slices.SortStableFunc(all, byClass) }, 1},
+	} {
+		var told []cell
+		for i := 0; i < len(rows); i += test.every {
+			told = append(told, rows[i]...)
+		}
+		test.order(told)
+		want := map[cell]bool{}
+		var items []string
+		for _, cell := range told {
+			want[cell] = true
+			items = append(items, fmt.Sprintf(`{"class":%q,"quote":%q}`, cell.class, cell.quote))
+		}
+		right := 0
+		for _, item := range c.Read(Window{Body: text.String()}, extractions(items...), false).Items {
+			if want[cell{item.Class, item.Quote, item.Start}] {
+				right++
+			}
+		}
+		if share := float64(right) / float64(len(told)); share < test.right {
+			t.Errorf("%s: %d of %d are in their rows", test.name, right, len(told))
+		}
+	}
 }
