@@ -129,7 +129,7 @@ func TestEachMentionIsFoundOnceWhateverTheShards(t *testing.T) {
 func TestMergingDoesNotDependOnTheOrderOfTheParts(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		text := Normalise(rapid.StringMatching(`([ab] ?[éß]? ?\r?\n?){1,80}`).Draw(t, "text"))
+		text := Normalise(rapid.StringMatching(`([ab] ?[éß😀]? ?\r?\n?){1,80}`).Draw(t, "text"))
 		shards, err := Cut(text, 10, 4)
 		if err != nil {
 			t.Fatal(err)
@@ -145,9 +145,19 @@ func TestMergingDoesNotDependOnTheOrderOfTheParts(t *testing.T) {
 		if diff := cmp.Diff(found, again) + cmp.Diff(refused, refusedAgain); diff != "" {
 			t.Fatal(diff)
 		}
-		for _, f := range found {
-			if text.given[f.Start:f.End] != f.Quote {
-				t.Fatalf("%+v is not the text", f)
+		runes := []rune(text.given)
+		units := utf16.Encode(runes)
+		slices := map[Unit]func(from, to int) string{
+			Byte:      func(from, to int) string { return text.given[from:to] },
+			CodePoint: func(from, to int) string { return string(runes[from:to]) },
+			UTF16:     func(from, to int) string { return string(utf16.Decode(units[from:to])) },
+		}
+		for unit, slice := range slices {
+			found, _ := Merge(text, unit, parts)
+			for _, f := range found {
+				if slice(f.Start, f.End) != f.Quote {
+					t.Fatalf("%+v is not the text in %s", f, unit)
+				}
 			}
 		}
 	})
