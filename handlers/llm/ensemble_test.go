@@ -91,9 +91,15 @@ func TestAMemberThatTakesTooLongIsNotWaitedFor(t *testing.T) {
 	s := threeMembers(t)
 	s.server.Always("/c", llmtest.Say("a long answer that never ends").With(llmtest.After(2, llmtest.Stalled)))
 	env := s.start(t)
-	id := env.Insert(ensemble("all", object{"quorum": 2, "member_timeout_s": 5}))
-	env.Until("a stream that stalls", func() bool { return s.server.Counts().Open == 1 && s.server.Counts().Answered >= 2 })
-	env.Pass(6 * time.Second)
+	id := env.Insert(ensemble("all", object{"quorum": 2, "member_timeout_s": 60}))
+	env.Until("a stream that stalls, and two members that have answered", func() bool {
+		var ended int
+		if err := env.DB.QueryRow(t.Context(), "select count(*) from core_tool_calls where parent_call_id = $1 and status = 'succeeded'", id).Scan(&ended); err != nil {
+			t.Fatal(err)
+		}
+		return ended == 2 && s.server.Counts().Open == 1
+	})
+	env.Pass(61 * time.Second)
 	if got := succeeded(t, env.Await(id)); got.Candidates[2].Error == nil || got.Candidates[2].Error.Code != "timeout" {
 		t.Errorf("%+v", got.Candidates)
 	}
