@@ -71,7 +71,7 @@ func BenchmarkARequestToAModel(b *testing.B) {
 	var call string
 	n := 0
 	for b.Loop() {
-		if n%60 == 0 { // a call makes 64 requests at most
+		if n%900 == 0 { // a call makes 1,000 requests at most
 			b.StopTimer()
 			if err := db.QueryRow(b.Context(), `insert into core_tool_calls (tool_name, created_by) values ('llm.chat', 'u7') returning id::text`).Scan(&call); err != nil {
 				b.Fatal(err)
