@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -74,16 +75,32 @@ func (b *toolbox) input(call *handlers.Durable, tool string, p *llm.Part) (json.
 }
 
 // notOwn returns a tool that the input of another agent names, and this one does not have. Whoever limits an agent's tools limits those of its
-// agents too.
+// agents too. No other field is read: the worker of the call, to which Postgres hands its numbers as 10 for 1e1, may read what this one could not.
 func (b *toolbox) notOwn(input json.RawMessage) string {
-	var other task
-	if json.Unmarshal(input, &other) != nil { // which does not fit the schema
-		return ""
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(input, &fields) != nil {
+		return "its input"
 	}
-	for _, pattern := range other.Tools {
+	for name, list := range fields {
+		if !strings.EqualFold(name, "tools") { // as encoding/json takes it for the field
+			continue
+		}
+		if other := b.notAmong(list); other != "" {
+			return other
+		}
+	}
+	return ""
+}
+
+func (b *toolbox) notAmong(list json.RawMessage) string {
+	var patterns []string
+	if json.Unmarshal(list, &patterns) != nil {
+		return "" // which the schema refuses, and the handler cannot read
+	}
+	for _, pattern := range patterns {
 		own := slices.ContainsFunc(b.Tools, func(t offered) bool { return t.Name == pattern })
 		if !own && !slices.Contains(b.patterns, pattern) {
-			return value.Shorten(pattern, 100)
+			return value.Shorten(cmp.Or(pattern, "an empty name"), 100)
 		}
 	}
 	return ""
