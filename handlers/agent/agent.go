@@ -84,7 +84,7 @@ func (a Agent) Run(ctx context.Context, call *handlers.Durable, in task) (ran, e
 	if err != nil {
 		return ran{}, err
 	}
-	did := work{Models: []string{}, NotOffered: box.NotOffered}
+	did := work{Models: []string{}, Usage: usage{Total: ledger.Sum(nil)}, NotOffered: box.NotOffered}
 	t, tools := newTalk(in.Task), box.described(call)
 	limit := cmp.Or(in.MaxTurns, defaultTurns)
 	for turn := 1; turn <= limit; turn++ {

@@ -24,3 +24,11 @@ func TestHowAnInputIsWrittenGivesAnAgentNoOtherTools(t *testing.T) {
 	}
 	s.replays(id)
 }
+
+func TestAnAgentThatAskedNoModelHasCostNothing(t *testing.T) {
+	s := newScene(t)
+	got := s.failedWith(s.Run(run(object{"max_cost_usd": "0"})), "budget_exceeded")
+	if got.Usage.Requests != 0 || got.Usage.Cost != "0" {
+		t.Errorf("%+v", got.Usage)
+	}
+}

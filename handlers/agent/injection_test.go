@@ -132,8 +132,8 @@ func TestAConversationIsBounded(t *testing.T) {
 
 func TestIDsThatAModelRepeatsOrLeavesOutAreReplaced(t *testing.T) {
 	s := newScene(t)
-	turn := wants("os_health_check", "{}", "os_health_check", "{}", "os_health_check", "{}")
-	for i, id := range []string{"same", "same", strings.Repeat("long", 100)} {
+	turn := wants("os_health_check", "{}", "os_health_check", "{}", "os_health_check", "{}", "os_health_check", "{}")
+	for i, id := range []string{"same", "same", strings.Repeat("long", 11), "functions.os_health_check:0"} {
 		turn.Parts[i].ID = id
 	}
 	s.says(turn, turn, llmtest.Say("done"))
@@ -145,12 +145,12 @@ func TestIDsThatAModelRepeatsOrLeavesOutAreReplaced(t *testing.T) {
 		}
 	}
 	delete(ids, "") // of texts
-	if len(ids) != 6 {
+	if len(ids) != 8 {
 		t.Errorf("%v", ids)
 	}
 	for id, n := range ids {
-		if n != 2 || len(id) > 200 {
-			t.Errorf("the id %s stands %d times", id, n)
+		if n != 2 || len(id) > 40 || strings.Trim(id, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
+			t.Errorf("the id %s stands %d times, and is not one that all providers take", id, n)
 		}
 	}
 }

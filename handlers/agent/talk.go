@@ -36,7 +36,7 @@ func (t *talk) say(turn int, parts []llm.Part, box toolbox) (calls []llm.Part) {
 			continue
 		}
 		if p.Type == llm.ToolCall {
-			for n := 0; p.ID == "" || len(p.ID) > maxID || t.ids[p.ID]; n++ {
+			for n := 0; !takenBack.MatchString(p.ID) || t.ids[p.ID]; n++ {
 				p.ID = fmt.Sprintf("call_%d_%d_%d", turn, len(calls)+1, n)
 			}
 			t.ids[p.ID] = true
@@ -49,7 +49,9 @@ func (t *talk) say(turn int, parts []llm.Part, box toolbox) (calls []llm.Part) {
 	return calls
 }
 
-const maxID = 200
+// takenBack finds the ids that all providers take: another arm may have to answer in the next turn, of a provider that refuses the whole conversation
+// for the ids of this one. Anthropic takes no dots and colons, and OpenAI no more than 40 letters.
+var takenBack = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,40}$`)
 
 var unspeakable = regexp.MustCompile(`[^a-zA-Z0-9_-]`)
 
