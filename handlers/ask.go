@@ -2,6 +2,7 @@ package handlers
 
 import (
 	"cmp"
+	"context"
 	"encoding"
 	"encoding/json"
 	"fmt"
@@ -116,7 +117,7 @@ func StartApproved[T any](d *Durable, name string, approval *Child[Decision]) *C
 		if !approval.waited { // that it came meanwhile is not in the journal before this
 			return refuse("is not approved: wait for the approval first")
 		}
-		decision, err := approval.result()
+		decision, err := approval.Wait(context.Background()) // it has come, and this reads it again
 		if err != nil {
 			return nil, err
 		}

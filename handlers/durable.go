@@ -43,7 +43,7 @@ type Journal interface {
 	DoesNotFit(name, why string)
 	// Version returns the version of the code that the journal has under a name: 0 where runs passed there without one.
 	Version(name string, current int) int
-	// Came returns what came under a name, and whether anything did.
+	// Came returns what came under a name, and whether anything did. A result is there after a Wait for this name alone.
 	Came(name string) (Came, bool)
 }
 

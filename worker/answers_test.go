@@ -138,11 +138,17 @@ func TestAnAnswerOrACallWhicheverIsFirst(t *testing.T) {
 
 func TestWhatWasApprovedRuns(t *testing.T) {
 	t.Parallel()
+	var much strings.Builder // more than is read with the journal
+	for i := range 10 {
+		fmt.Fprintf(&much, "start c%d lab.nothing large;", i)
+	}
+	much.WriteString("all c0 c1 c2 c3 c4 c5 c6 c7 c8 c9;")
 	for name, c := range map[string]struct {
 		script string
 		answer map[string]any
 		want   string
 	}{
+		"behind much":          {much.String() + "approve a lab.send role:boss; wait a; wait c9; approved b a; wait b", map[string]any{"approved": true}, "true by bea, 900000, a"},
 		"approved":             {"approve a lab.send role:boss; wait a; approved b a; wait b", map[string]any{"approved": true}, "true by bea, a"},
 		"denied":               {"approve a lab.send role:boss; wait a; approved b a; wait b", map[string]any{"approved": false, "reason": "too dear"}, "false by bea too dear, not_allowed"},
 		"not waited for":       {"approve a lab.send role:boss; approved b a; wait b; wait a", map[string]any{"approved": true}, "not_allowed, true by bea"},

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -166,33 +165,34 @@ func (s *steps) readWhatCame() error {
 	return nil
 }
 
-// readResults reads the results that the journal was read without.
-func (s *steps) readResults(of []handlers.Await) {
-	s.mu.Lock()
-	large := map[string]string{}
-	for _, one := range of {
-		if id, ok := s.large[one.Name]; ok {
-			large[one.Name] = id
-		}
+// readResult reads the result of a name if the journal was read without it, and forgets the one that was read so before: all of them together may
+// not fit into memory. Where several names were waited for, the handler waits for each alone before it sees what came.
+func (s *steps) readResult(of []handlers.Await) {
+	if len(of) != 1 {
+		return
 	}
+	name := of[0].Name
+	s.mu.Lock()
+	id, large := s.large[name]
 	s.mu.Unlock()
-	if len(large) == 0 {
+	if !large || s.shown == name {
 		return
 	}
 	var found map[string]store.Event
-	err := s.persist(s.open, "read results", func(ctx context.Context) (err error) {
-		found, err = store.Results(ctx, s.options.Calls, slices.Collect(maps.Values(large)))
+	err := s.persist(s.open, "read a result", func(ctx context.Context) (err error) {
+		found, err = store.Results(ctx, s.options.Calls, []string{id})
 		return err
 	})
 	s.leaveIf(err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for name, id := range large {
-		came := s.came[name]
-		came.Result, came.Err = outcomeOf(found[id].Status, found[id].Result)
-		s.came[name] = came
-		delete(s.large, name)
+	if s.shown != "" {
+		s.came[s.shown] = handlers.Came{Seq: s.came[s.shown].Seq}
 	}
+	s.shown = name
+	came := s.came[name]
+	came.Result, came.Err = outcomeOf(found[id].Status, found[id].Result)
+	s.came[name] = came
 }
 
 // leaveIf ends the attempt if the journal could not be read: whoever claims the call next reads it.

@@ -18,6 +18,7 @@ type waits struct {
 	until    map[string]string // when the time of a name is over, as the journal has it
 	seen     int               // the last event of the journal that was read
 	large    map[string]string // the calls whose results were too large to be read with the journal, by name
+	shown    string            // whose result of these was read last; empty: none was
 }
 
 func newWaits() waits {
@@ -64,7 +65,7 @@ func (s *steps) Wait(ctx context.Context, need int, of []handlers.Await) error {
 		return handlers.Fail("step_in_step", "A handler waits inside of a step: wait before it, or after.")
 	}
 	if s.waitFor(need, of).Need == 0 && !s.unsentAmong(of) {
-		s.readResults(of)
+		s.readResult(of)
 		return nil
 	}
 	exit, err := s.enter(ctx, allTurns, "the wait for "+namesOf(of)) // what is under way comes to its end first
@@ -75,7 +76,7 @@ func (s *steps) Wait(ctx context.Context, need int, of []handlers.Await) error {
 	s.send()
 	wait := s.waitFor(need, of)
 	if wait.Need == 0 {
-		s.readResults(of)
+		s.readResult(of)
 		return nil // a call was refused
 	}
 	wait.Effects = s.notKept()
@@ -97,7 +98,7 @@ func (s *steps) Wait(ctx context.Context, need int, of []handlers.Await) error {
 	if err := s.readWhatCame(); err != nil {
 		return err
 	}
-	s.readResults(of)
+	s.readResult(of)
 	return nil
 }
 

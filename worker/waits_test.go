@@ -385,7 +385,8 @@ func TestFamiliesGoOnWhicheverWorkerStops(t *testing.T) {
 	sound(t, env)
 }
 
-// The results of a call's children do not count as its own, and those that take much are read when they are asked for.
+// The results of a call's children do not count as its own, and those that take much are read one by one when they are asked for, and again when they are
+// asked for again.
 func TestChildrenMayReturnMuch(t *testing.T) {
 	t.Parallel()
 	env, _ := startTree(t, nil)
@@ -402,6 +403,8 @@ func TestChildrenMayReturnMuch(t *testing.T) {
 		names += fmt.Sprintf(" c%d", i)
 		want.WriteString("900000, ")
 	}
+	waits.WriteString(strings.Repeat(fmt.Sprintf(";wait c%d;wait c%d;wait c0", n-2, n-1), 2))
+	want.WriteString(strings.Repeat("900000, ", 6))
 	r := runTree(env, script.String()+"all"+names+waits.String()+";step x")
 	if got := textOf(t, r); got != want.String()+"x" {
 		t.Errorf("got %q", got)

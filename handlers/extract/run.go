@@ -210,6 +210,7 @@ func (r *run) take(ctx context.Context, p *piece) error {
 		r.spent += p.usage.LLMCalls
 	}
 	p.reading = out.read(r.program, p.Window)
+	p.out.Answer, p.out.First = "", "" // those of all pieces together may be large
 	p.code = p.reading.Failure
 	p.divided = p.code == extract.Truncated && p.depth < mostDepth
 	return nil

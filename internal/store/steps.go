@@ -51,7 +51,7 @@ type Event struct {
 	Large  bool            `json:"-"`                // the results of the events before it take so much that this one is left out
 }
 
-// maxResults limits what is read at once of the results of children, in bytes as Postgres stores them.
+// maxResults limits what is read at once of the results of children, in bytes.
 const maxResults = 8 << 20
 
 // Steps returns the events of a call's steps and waits, in order, and those of attempts that ended with effects of steps which were not
@@ -70,7 +70,7 @@ func events(ctx context.Context, db DB, callID string, after int, which string) 
 	rows, err := db.Query(ctx, `select seq, event, data, status, case when stored <= $3 then result::text end, coalesce(stored > $3, false)
 		from (
 			select e.seq, e.event, (case when e.event = 'answered' then e.data || jsonb_build_object('at', e.at) else e.data end)::text as data, coalesce(r.status, '') as status, r.result,
-				sum(pg_column_size(r.result)) over (order by e.seq) as stored
+				sum(octet_length(r.result::text)) over (order by e.seq) as stored
 			from public.core_tool_events e
 			left join public.core_tool_receipts r on e.event = 'returned' and r.call_id = (e.data ->> 'call_id')::uuid
 			where e.call_id = $1 and e.seq > $2 and (`+which+`)
