@@ -77,6 +77,16 @@
 //	llm-beside-none, -p99  the same without chats
 //	llm-memory             MB that 1,000 open streams take above llm-idle-memory, that of the idle worker
 //	llm-cancel             ms from cancel_tool_call to the end of the chat's connection
+//	extract-0ms            seconds of an extract.run, from the commit of its insert to that of its receipt: 489 shards of 4,000
+//	                       characters, with 10 items each, a document of 2 MB that was added before. Two workers of 10 slots, as for all of
+//	                       extract-…, and a model in the bench's process that answers at once and in as many events as real ones do
+//	extract-requests       requests to the model meanwhile
+//	extract-shard          ms of extract-0ms for each shard
+//	extract-cpu-postgres   ms of CPU time of the server for each shard of extract-0ms
+//	extract-cpu-worker     of both workers
+//	extract-again          seconds of the same call again, and extract-again-requests
+//	extract-changed        seconds when one paragraph has changed, and extract-changed-requests
+//	extract-500ms          seconds of extract-0ms with a model that answers after half a second: with 20 slots at least 12.5
 //
 // The process measures are of the program itself, built from this tree. CPU and memory are read from /proc. Where there is
 // none, the bench says that they are not measured, and leaves them out. The server counts what a session does some seconds late: with -quick, which does not wait for
@@ -94,7 +104,7 @@
 //	go run . -beside /tmp/bench-base -rounds 5
 //	git worktree remove --force /tmp/base
 //
-// Both are measured by the same code, which is why it is copied. gem.go and llm.go use GEM's Go packages. Where
+// Both are measured by the same code, which is why it is copied. gem.go, llm.go and extract.go use GEM's Go packages. Where
 // the other checkout has another API, take gem.go from the last commit whose gem.go fits it:
 //
 //	git show COMMIT:bench/gem.go > /tmp/base/bench/gem.go

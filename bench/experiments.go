@@ -45,8 +45,9 @@ type sizes struct {
 	starts      int
 	memoryCalls int
 
-	durable  durable
-	chatting chatting
+	durable    durable
+	chatting   chatting
+	extracting extracting
 }
 
 var fullSizes = sizes{
@@ -56,8 +57,9 @@ var fullSizes = sizes{
 	snapshot: 120 * time.Second, snapshotBacklog: 1_500_000,
 	watched: 1_000_000,
 	inserts: 10 * time.Second, idle: 30 * time.Second, settling: 12 * time.Second, starts: 5, memoryCalls: 10_000,
-	durable:  durable{calls: 100, steps: 200, children: 1000, parked: 300, replayed: 1000},
-	chatting: chatting{chats: 3000, streams: 1000, stalled: 150, beside: 20 * time.Second, cancels: 20},
+	durable:    durable{calls: 100, steps: 200, children: 1000, parked: 300, replayed: 1000},
+	chatting:   chatting{chats: 3000, streams: 1000, stalled: 150, beside: 20 * time.Second, cancels: 20},
+	extracting: extracting{shards: 489, delay: time.Second / 2},
 }
 
 var quickSizes = sizes{
@@ -67,8 +69,9 @@ var quickSizes = sizes{
 	snapshot: 3 * time.Second, snapshotBacklog: 30_000,
 	watched: 5000,
 	inserts: 300 * time.Millisecond, idle: time.Second, settling: time.Second / 2, starts: 1, memoryCalls: 1000,
-	durable:  durable{calls: 10, steps: 10, children: 50, parked: 5, replayed: 50},
-	chatting: chatting{chats: 100, streams: 50, stalled: 20, beside: time.Second, cancels: 1},
+	durable:    durable{calls: 10, steps: 10, children: 50, parked: 5, replayed: 50},
+	chatting:   chatting{chats: 100, streams: 50, stalled: 20, beside: time.Second, cancels: 1},
+	extracting: extracting{shards: 40, delay: time.Second / 2},
 }
 
 var (
@@ -166,6 +169,12 @@ var experiments = []experiment{
 		measures:    []string{"llm-cancel"},
 		contestants: []contestant{gem},
 		run:         cancelledChats,
+	},
+	{
+		measures: []string{"extract-0ms", "extract-requests", "extract-shard", "extract-cpu-postgres", "extract-cpu-worker", "extract-again", "extract-again-requests",
+			"extract-changed", "extract-changed-requests", "extract-500ms"},
+		contestants: []contestant{gem},
+		run:         documents,
 	},
 }
 

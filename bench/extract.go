@@ -1,0 +1,252 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/jackc/pgx/v5"
+)
+
+// extracting is how much text is read, and how quickly the model answers.
+type extracting struct {
+	shards int
+	delay  time.Duration // of an answer that does not come at once
+}
+
+const (
+	shardSize     = 4000 // characters of a paragraph with the blank line behind it, each of which is a shard
+	itemsOfShard  = 10
+	partOfText    = 100 * shardSize // of a call of extract.add_document
+	extractLimit  = 3 * time.Minute
+	slotsOfReader = 10
+)
+
+// paragraphs is a text of so many paragraphs. One of them differs between two texts whose changed is not the same.
+func paragraphs(n, changed int) string {
+	var text strings.Builder
+	for i := range n {
+		var p strings.Builder
+		for item := range itemsOfShard {
+			fmt.Fprintf(&p, "Item %d-%d of the list was delivered in the week that was agreed upon. ", i, item)
+			for p.Len() < (item+1)*shardSize/itemsOfShard-100 {
+				p.WriteString("It lay in the yard behind the hall until someone signed for it. ")
+			}
+		}
+		word := "dry"
+		if i == n/2 && changed > 0 {
+			word = "wet" // as long
+		}
+		p.WriteString("All of it was " + word + ".")
+		p.WriteString(strings.Repeat(".", shardSize-2-p.Len()) + "\n\n")
+		text.WriteString(p.String())
+	}
+	return text.String()
+}
+
+var item = regexp.MustCompile(`Item [0-9]+-[0-9]+`)
+
+// reader is a provider whose model finds the items of a text.
+func reader(delay time.Duration) *llmtest.Server {
+	return llmtest.New(llmtest.Options{Answer: func(r *llmtest.Request) llmtest.Script {
+		_, text, _ := strings.Cut(r.Asked.Messages[0].Content[0].Text, "<<<TEXT ")
+		text, _, _ = strings.Cut(text, "\n<<<")
+		found := []map[string]string{}
+		for _, quote := range item.FindAllString(text, -1) {
+			found = append(found, map[string]string{"class": "item", "quote": quote})
+		}
+		script := llmtest.Say(jsonOf(map[string]any{"extractions": found}))
+		script.Before = func(ctx context.Context, delta int) {
+			if delta == -1 && delay > 0 {
+				_ = sleepUntil(ctx, time.Now().Add(delay))
+			}
+		}
+		return script
+	}})
+}
+
+// reading is a database with two workers of the program beside a model.
+type reading struct {
+	*stage
+	server     *llmtest.Server
+	pids       []int
+	postmaster int
+}
+
+func (b *bench) withReaders(ctx context.Context, c contestant, delay time.Duration, run func(*reading) error) error {
+	s, err := b.lab.stage(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer s.drop()
+	r := &reading{stage: s, server: reader(delay)}
+	defer r.server.Close()
+	for range 2 {
+		pid, stop, err := b.startWorker(ctx, s, "LLM_ROUTES="+routesTo(r.server), fmt.Sprint("WORKER_CONCURRENCY=", slotsOfReader))
+		if err != nil {
+			return err
+		}
+		defer stop()
+		r.pids = append(r.pids, pid)
+	}
+	if err := r.started(ctx, len(r.pids)); err != nil {
+		return err
+	}
+	if r.postmaster, err = s.postmaster(ctx); err != nil && !errors.Is(err, errNoProc) {
+		return err
+	}
+	return run(r)
+}
+
+// started returns when so many workers have begun.
+func (s *stage) started(ctx context.Context, n int) error {
+	for {
+		var workers int
+		if err := s.db.QueryRow(ctx, "select count(*) from core_workers").Scan(&workers); err != nil || workers >= n {
+			return err
+		}
+		if err := sleepUntil(ctx, time.Now().Add(10*time.Millisecond)); err != nil {
+			return err
+		}
+	}
+}
+
+// call makes a call, and returns its result and the seconds from its insert to the commit of its receipt.
+func (r *reading) call(ctx context.Context, tool string, input any) (result json.RawMessage, seconds float64, err error) {
+	var id string
+	if err := r.db.QueryRow(ctx, "insert into core_tool_calls (tool_name, input) values ($1, $2) returning id::text", tool, jsonOf(input)).Scan(&id); err != nil {
+		return nil, 0, err
+	}
+	for limit := time.Now().Add(extractLimit); time.Now().Before(limit); {
+		var status string
+		err := r.db.QueryRow(ctx, `select r.status, r.result, extract(epoch from pg_xact_commit_timestamp(r.xmin) - pg_xact_commit_timestamp(e.xmin))::float8
+			from core_tool_receipts r join core_tool_events e on e.call_id = r.call_id and e.seq = 1 where r.call_id = $1`, id).Scan(&status, &result, &seconds)
+		if err == nil && status != "succeeded" {
+			err = fmt.Errorf("%s is %s: %.500s", tool, status, result)
+		}
+		if err == nil || !errors.Is(err, pgx.ErrNoRows) {
+			return result, seconds, err
+		}
+		if err := sleepUntil(ctx, time.Now().Add(20*time.Millisecond)); err != nil {
+			return nil, 0, err
+		}
+	}
+	return nil, 0, fmt.Errorf("%s did not end in %v", tool, extractLimit)
+}
+
+// document adds a text in parts, and returns the input of a run that reads it.
+func (r *reading) document(ctx context.Context, text string) (any, error) {
+	var made struct {
+		ID string `json:"document_id"`
+	}
+	for len(text) > 0 {
+		part := map[string]string{"text": text[:min(len(text), partOfText)]}
+		if made.ID != "" {
+			part["document_id"] = made.ID
+		}
+		result, _, err := r.call(ctx, "extract.add_document", part)
+		if err == nil {
+			err = json.Unmarshal(result, &made)
+		}
+		if err != nil {
+			return nil, err
+		}
+		text = text[len(part["text"]):]
+	}
+	return map[string]any{"document_id": made.ID, "chunk": map[string]int{"size": shardSize},
+		"program": map[string]any{"instructions": "Extract the items of the list.", "classes": []map[string]string{{"name": "item"}}}}, nil
+}
+
+// read runs extract.run, checks that it found all, and returns how long it took, and how often it asked the model.
+func (r *reading) read(ctx context.Context, input any, shards int) (seconds float64, requests int, err error) {
+	before := r.server.Counts().Requests
+	result, seconds, err := r.call(ctx, "extract.run", input)
+	if err != nil {
+		return 0, 0, err
+	}
+	var got struct{ Extractions, Shards []json.RawMessage }
+	if err := json.Unmarshal(result, &got); err != nil {
+		return 0, 0, err
+	}
+	if len(got.Shards) != shards || len(got.Extractions) != shards*itemsOfShard {
+		return 0, 0, fmt.Errorf("%d shards and %d items, not %d and %d", len(got.Shards), len(got.Extractions), shards, shards*itemsOfShard)
+	}
+	return seconds, r.server.Counts().Requests - before, nil
+}
+
+// cpu is what the server and the workers have used so far, in milliseconds.
+func (r *reading) cpu() (server, workers float64, err error) {
+	used, err := cpuTimeOfServer(r.postmaster)
+	for _, pid := range r.pids {
+		own, wrong := cpuTime(pid)
+		workers += milliseconds(own)
+		err = errors.Join(err, wrong)
+	}
+	return milliseconds(used), workers, err
+}
+
+// documents measures extract.run: a text that is new, the same again, and the same with one changed paragraph.
+func documents(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
+	n := b.sizes.extracting.shards
+	add := func(measure, unit string, value float64) {
+		figures = append(figures, figure{measure: measure, unit: unit, value: value})
+	}
+	err = b.withReaders(ctx, c, 0, func(r *reading) error {
+		input, err := r.document(ctx, paragraphs(n, 0))
+		if err != nil {
+			return err
+		}
+		serverBefore, workersBefore, cpuErr := r.cpu()
+		seconds, requests, err := r.read(ctx, input, n)
+		if err != nil {
+			return err
+		}
+		server, workers, err := r.cpu()
+		add("extract-0ms", "s", seconds)
+		add("extract-requests", "requests", float64(requests))
+		add("extract-shard", "ms/shard", seconds*1000/float64(n))
+		switch {
+		case errors.Is(cpuErr, errNoProc):
+			say("extract-cpu is not measured here: %v", cpuErr)
+		case cpuErr != nil || err != nil:
+			return errors.Join(cpuErr, err)
+		default:
+			add("extract-cpu-postgres", "ms/shard", (server-serverBefore)/float64(n))
+			add("extract-cpu-worker", "ms/shard", (workers-workersBefore)/float64(n))
+		}
+
+		if seconds, requests, err = r.read(ctx, input, n); err != nil {
+			return err
+		}
+		add("extract-again", "s", seconds)
+		add("extract-again-requests", "requests", float64(requests))
+
+		if input, err = r.document(ctx, paragraphs(n, 1)); err != nil {
+			return err
+		}
+		if seconds, requests, err = r.read(ctx, input, n); err != nil {
+			return err
+		}
+		add("extract-changed", "s", seconds)
+		add("extract-changed-requests", "requests", float64(requests))
+		return nil
+	})
+	if err != nil {
+		return figures, err
+	}
+	err = b.withReaders(ctx, c, b.sizes.extracting.delay, func(r *reading) error {
+		input, err := r.document(ctx, paragraphs(n, 0))
+		if err != nil {
+			return err
+		}
+		seconds, _, err := r.read(ctx, input, n)
+		add("extract-500ms", "s", seconds)
+		return err
+	})
+	return figures, err
+}
