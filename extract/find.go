@@ -31,6 +31,7 @@ type finder struct {
 	seen           map[string]sighting
 	// work counts the bytes that were looked at. spare is how many may be looked at twice, since a match was refused within a longer run of matches.
 	work, spare int
+	one         bool // the first place is enough
 }
 
 func newFinder(w Window) *finder {
@@ -77,7 +78,8 @@ func variants(quote string) []string {
 
 var unescaped = strings.NewReplacer("\b", `\b`, "\f", `\f`, "\n", `\n`, "\r", `\r`, "\t", `\t`)
 
-// look finds the places of the first way of matching that has any: exact between the borders of words, exact within words, folded, caseless.
+// look finds the places of the first way of matching that has any: exact between the borders of words, exact within words, folded, caseless. What stands exactly so in
+// the context alone is looked for folded in the body first, of which the model was asked.
 func (f *finder) look(quote string) sighting {
 	var whole, within []span
 	long := utf8.RuneCountInString(quote) >= 3
@@ -93,24 +95,30 @@ func (f *finder) look(quote string) sighting {
 		}
 		return true
 	})
-	if len(whole) > 0 {
-		return sighting{f.owned(whole), Exact}
+	exact := whole
+	if len(exact) == 0 {
+		exact = within
 	}
-	if len(within) > 0 {
-		return sighting{f.owned(within), Exact}
+	if spots, inBody := f.owned(exact); inBody {
+		return sighting{spots, Exact}
 	}
 	if f.folded == nil {
 		f.folded = fold(f.text, false)
 		f.work += len(f.text)
 	}
-	if spots := f.lookFolded(f.folded, quote, false); len(spots) > 0 {
-		return sighting{f.owned(spots), Folded}
+	spots, inBody := f.owned(f.lookFolded(f.folded, quote, false))
+	if len(exact) > 0 && !inBody {
+		return sighting{exact, Exact}
+	}
+	if len(spots) > 0 {
+		return sighting{spots, Folded}
 	}
 	if f.noCase == nil {
 		f.noCase = fold(f.text, true)
 		f.work += len(f.text)
 	}
-	return sighting{f.owned(f.lookFolded(f.noCase, quote, true)), Caseless}
+	spots, _ = f.owned(f.lookFolded(f.noCase, quote, true))
+	return sighting{spots, Caseless}
 }
 
 func (f *finder) lookFolded(text *folding, quote string, caseless bool) []span {
@@ -141,7 +149,11 @@ func (f *finder) each(text, part string, found func(from, to int) bool) {
 		}
 		f.work += i + len(part)
 		at += i
-		if found(at, at+len(part)) || f.spare < len(part) {
+		accepted := found(at, at+len(part))
+		if accepted && f.one {
+			return
+		}
+		if accepted || f.spare < len(part) {
 			at += len(part)
 			continue
 		}
@@ -151,14 +163,14 @@ func (f *finder) each(text, part string, found func(from, to int) bool) {
 	}
 }
 
-// owned returns the spots that begin in the body. If there are none, all of them are the neighbours'.
-func (f *finder) owned(spots []span) []span {
+// owned returns the spots that begin in the body, and whether there are any. If there are none, all of them are the neighbours'.
+func (f *finder) owned(spots []span) ([]span, bool) {
 	from := sort.Search(len(spots), func(i int) bool { return spots[i].start >= f.body.start })
 	to := sort.Search(len(spots), func(i int) bool { return spots[i].start >= f.body.end })
 	if from < to {
-		return spots[from:to]
+		return spots[from:to], true
 	}
-	return spots
+	return spots, false
 }
 
 // border is what a place cuts.

@@ -186,6 +186,32 @@ func TestAShardOwnsWhatBeginsInItsBody(t *testing.T) {
 	}
 }
 
+// A model that is asked of the body means the mention there, also if it wrote it as it stands beside.
+func TestAMentionInTheBodyCountsThoughTheContextHasItWordForWord(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, quote string
+		window      Window
+		want        string
+	}{
+		{"before", "Ada Byron", Window{Before: "Seller: Ada Byron. ", Body: "Signed: Ada\nByron."}, "Ada\nByron@27"},
+		{"after", "5-7", Window{Body: "Pages 5–7. ", After: "Or 5-7."}, "5–7@6"},
+		{"within a word of the body", "Ada", Window{Before: "Ada ", Body: "Adam"}, ""},
+		{"in other letters", "May", Window{Before: "May ", Body: "it may be"}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			got := ""
+			for _, item := range tokens(t).Read(test.window, extractions(token(test.quote)), false).Items {
+				got += fmt.Sprintf("%s@%d", item.Quote, item.Start)
+			}
+			if got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
 func TestTextsThatDifferInPresentationHaveOneFolding(t *testing.T) {
 	t.Parallel()
 	for _, class := range [][]string{
