@@ -19,6 +19,9 @@ func compareItems(a, b Item) int {
 func MergeAnswers(first, second Reading) Reading {
 	switch {
 	case first.Failure != "":
+		if second.Failure == "" && second.Claimed == 0 && first.Claimed > 0 {
+			second.Claimed, second.Rejected = first.Claimed, []Rejected{{Reason: first.Failure}}
+		}
 		return second
 	case second.Failure != "":
 		return first

@@ -28,6 +28,8 @@ func TestOfTwoAnswersAllThatIsAcceptedCounts(t *testing.T) {
 		{"the second is cut", extractions(token("Beta"), bad), `{"extractions":[`, "Beta !" + QuoteNotFound},
 		{"neither can be read", "no", "no", Unreadable},
 		{"the first cannot be read and the second is cut", "no", `{"extractions":[`, Truncated},
+		{"the first cannot be read, and the second takes all back", `{"extractions":[` + token("Beta") + `}`, extractions(), "!" + Unreadable},
+		{"the first says nothing, and the second has nothing", "no", extractions(), "empty"},
 		{"the second takes all back", extractions(bad), extractions(), "!" + QuoteNotFound},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -29,7 +29,7 @@ type Item struct {
 type Reading struct {
 	Items    []Item     // by start, end and class
 	Rejected []Rejected // in the order of the answer
-	Claimed  int        // items that the answer has, also those that begin in the context and are the neighbours'
+	Claimed  int        // items that the answer has, also those that begin in the context and are the neighbours', and 1 for a list that cannot be read
 	// Failure is why the answer has no items that could be read: [Unreadable], [Truncated] or [AnswerTooLarge]; or it is empty.
 	Failure string
 }
@@ -79,7 +79,11 @@ func (c *Compiled) read(w Window, answer string, truncated bool) (Reading, int) 
 	case cutOff:
 		return Reading{Failure: Truncated}, a.work
 	}
-	return Reading{Failure: Unreadable}, a.work
+	reading := Reading{Failure: Unreadable}
+	if a.says() == malformed {
+		reading.Claimed = 1 // at least
+	}
+	return reading, a.work
 }
 
 // valid returns an answer as UTF-8. What is left of a character at its end is dropped.
@@ -282,7 +286,7 @@ func (r *reader) accept(reading *Reading, all []stated) {
 		quote := r.finder.text[at.start:at.end]
 		key := place{s.name, at}
 		switch same := kept[key]; {
-		case !standIn(s.verbatim, quote):
+		case !r.standIn(s.verbatim, quote):
 			s.reason = AttributeNotInQuote
 		case same != nil && string(same.attributes) != string(s.attributes):
 			s.reason = Conflict
@@ -304,13 +308,15 @@ func (r *reader) accept(reading *Reading, all []stated) {
 }
 
 // standIn reports whether each value stands in a quote, in any presentation, and not within a word or a number.
-func standIn(values []string, quote string) bool {
+func (r *reader) standIn(values []string, quote string) bool {
 	if len(values) == 0 {
 		return true
 	}
 	f := newFinder(Window{Body: quote})
-	f.folded = fold(quote, false)
-	for _, value := range values {
+	f.folded, f.one = fold(quote, false), true
+	defer func() { r.finder.work += f.work }()
+	slices.Sort(values)
+	for _, value := range slices.Compact(values) {
 		value = strings.TrimSpace(value)
 		if value != "" && len(f.lookFolded(f.folded, value, false)) == 0 {
 			return false

@@ -4,7 +4,7 @@ package extract
 type Rejected struct {
 	Class  string `json:"class"`
 	Quote  string `json:"quote"`  // its first 200 characters
-	Reason string `json:"reason"` // one of the constants below; of InvalidAttributes the first fault follows
+	Reason string `json:"reason"` // one of the constants below, or Unreadable of a first answer; of InvalidAttributes the first fault follows
 }
 
 // The reasons why an item is rejected.

@@ -77,6 +77,10 @@ func manyItems() []hard {
 			return fill("abc ", 4000), many(n/30, func(i int) string { return fmt.Sprint("abc ", i) })
 		}},
 		{"one quote, by the answer", func(n int) (string, string) { return fill("a ", 4000), many(n/30, func(int) string { return "a" }) }},
+		{"values that must stand in a long quote", func(n int) (string, string) {
+			text := strings.TrimSpace(fill("a ", n/4))
+			return text, extractions(fmt.Sprintf(`{"class":"token","quote":%q,"attributes":{"all":["a"%s]}}`, text, fill(`,"a"`, n)))
+		}},
 		{"long quotes, by the answer", func(n int) (string, string) {
 			return fill("a ", 40000), many(n/1000, func(i int) string { return fill("a ", 900+2*i) })
 		}},
@@ -85,7 +89,8 @@ func manyItems() []hard {
 
 func TestTwiceTheInputIsAtMostTwoAndAHalfTimesTheWork(t *testing.T) {
 	t.Parallel()
-	c := tokens(t)
+	c := compiled(t, &Program{Instructions: "Find all.", Classes: []Class{{Name: "token", Verbatim: []string{"all"},
+		Attributes: []byte(`{"type":"object","properties":{"all":{"type":"array","items":{"type":"string"}}}}`)}}})
 	for _, test := range append(append(hardAnswers(), hardTexts()...), manyItems()...) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
