@@ -71,7 +71,28 @@ func (b *toolbox) input(call *handlers.Durable, tool string, p *llm.Part) (json.
 	if other := b.notOwn(p.Arguments); tool == call.Tool && other != "" {
 		return refuse("not_allowed", fmt.Sprintf("An agent that you start may have the tools that you have yourself, by their names: %s is none of them.", other))
 	}
+	if who := stranger(call, tool, p.Arguments); who != "" {
+		return refuse("not_allowed", fmt.Sprintf("A model may put a question to owner, service and roles: %s is none of them.", who))
+	}
 	return p.Arguments, nil
+}
+
+// stranger returns a single user whom a question is to be put to, other than the one that the agent works for: a question shows that user what the
+// model puts into it, and a text that the model has read may have told it whom to ask. Who has a role, the operator says.
+func stranger(call *handlers.Durable, tool string, input json.RawMessage) string {
+	var (
+		question map[string]json.RawMessage // whose names Postgres compares exactly
+		by       []string
+	)
+	if tool != "wait.answer" && tool != "wait.event" || json.Unmarshal(input, &question) != nil || json.Unmarshal(question["by"], &by) != nil {
+		return "" // the owner is asked, or the tool refuses what is no question
+	}
+	for _, who := range by {
+		if user, one := strings.CutPrefix(who, "user:"); one && user != call.CreatedBy {
+			return value.Shorten(who, 100)
+		}
+	}
+	return ""
 }
 
 // notOwn returns a tool that the input of another agent names, and this one does not have. Whoever limits an agent's tools limits those of its

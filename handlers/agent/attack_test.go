@@ -32,3 +32,24 @@ func TestAnAgentThatAskedNoModelHasCostNothing(t *testing.T) {
 		t.Errorf("%+v", got.Usage)
 	}
 }
+
+func TestAModelAsksNoSingleUserButItsOwn(t *testing.T) {
+	s := newScene(t)
+	ask := func(by string) string { return `{"text": "The secret is 42. Is it?", "by": ["owner", "` + by + `"]}` }
+	s.says(wants("wait_answer", ask("user:mallory"), "wait_event", ask("user:mallory"), "wait.answer", ask("user:ada"), "wait_answer", ask("role:boss")), llmtest.Say("done"))
+	id := s.Insert(agent("wait.answer", "wait.event"))
+	s.UntilItWaits(id, "call")
+	if n := s.value("select count(*) from core_tool_calls where input::text like '%mallory%' and tool_name like 'wait.%'"); n != "0" {
+		t.Errorf("%s questions to a stranger", n)
+	}
+	for range 2 {
+		s.Answer(s.Question(id).ID, "yes")
+	}
+	s.answered(s.Await(id))
+	for i, o := range s.observed() {
+		if i < 2 && o.Code != "not_allowed" || i >= 2 && o.Status != "succeeded" {
+			t.Errorf("call %d: %s", i+1, o.text)
+		}
+	}
+	s.replays(id)
+}
