@@ -110,10 +110,16 @@ type stated struct {
 	name       string // of the class
 	quote      string
 	attributes json.RawMessage
-	verbatim   []string // values that must stand in the quote
+	verbatim   []verbatim // what must stand in the quote
 	inferred   bool
 	reason     string // why it is rejected
 	claim      *claim
+}
+
+// verbatim is an attribute whose values must stand in the quote.
+type verbatim struct {
+	name   string
+	values []string
 }
 
 func (r *reader) read(values []value) Reading {
@@ -204,7 +210,7 @@ func (r *reader) stateAttributes(s *stated, v *value) {
 		return
 	}
 	for _, name := range s.class.Verbatim {
-		s.verbatim = scalars(s.verbatim, members[name])
+		s.verbatim = append(s.verbatim, verbatim{name, scalars(nil, members[name])})
 	}
 }
 
@@ -285,9 +291,10 @@ func (r *reader) accept(reading *Reading, all []stated) {
 		}
 		quote := r.finder.text[at.start:at.end]
 		key := place{s.name, at}
+		attribute := r.absent(quote, s.verbatim)
 		switch same := kept[key]; {
-		case !r.standIn(s.verbatim, quote):
-			s.reason = AttributeNotInQuote
+		case attribute != "":
+			s.reason = AttributeNotInQuote + ": " + attribute
 		case same != nil && string(same.attributes) != string(s.attributes):
 			s.reason = Conflict
 		case same != nil:
@@ -307,22 +314,26 @@ func (r *reader) accept(reading *Reading, all []stated) {
 	slices.SortFunc(reading.Items, compareItems)
 }
 
-// standIn reports whether each value stands in a quote, in any presentation, and not within a word or a number.
-func (r *reader) standIn(values []string, quote string) bool {
-	if len(values) == 0 {
-		return true
+// absent returns the first attribute of which a value does not stand in a quote, in any presentation, or only within a word or a number.
+// It is empty if all stand there.
+func (r *reader) absent(quote string, all []verbatim) string {
+	if len(all) == 0 {
+		return ""
 	}
 	f := newFinder(Window{Body: quote})
 	f.folded, f.one = fold(quote, false), true
 	defer func() { r.finder.work += f.work }()
-	slices.Sort(values)
-	for _, value := range slices.Compact(values) {
-		value = strings.TrimSpace(value)
-		if value != "" && len(f.lookFolded(f.folded, value, false)) == 0 {
-			return false
+	for _, attribute := range all {
+		values := slices.Clone(attribute.values)
+		slices.Sort(values)
+		for _, value := range slices.Compact(values) {
+			value = strings.TrimSpace(value)
+			if value != "" && len(f.lookFolded(f.folded, value, false)) == 0 {
+				return schema.Show(attribute.name)
+			}
 		}
 	}
-	return true
+	return ""
 }
 
 func (r *Reading) reject(s *stated) {

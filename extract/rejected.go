@@ -4,7 +4,7 @@ package extract
 type Rejected struct {
 	Class  string `json:"class"`
 	Quote  string `json:"quote"`  // its first 200 characters
-	Reason string `json:"reason"` // one of the constants below, or Unreadable of a first answer; of InvalidAttributes the first fault follows
+	Reason string `json:"reason"` // one of the constants below, or Unreadable of a first answer; of InvalidAttributes the first fault follows, of AttributeNotInQuote the attribute
 }
 
 // The reasons why an item is rejected.
@@ -15,7 +15,7 @@ const (
 	QuoteTooLong        = "quote_too_long"
 	QuoteNotFound       = "quote_not_found"
 	InvalidAttributes   = "attributes_invalid"
-	AttributeNotInQuote = "attribute_not_in_quote" // the value of an attribute that must be verbatim
+	AttributeNotInQuote = "attribute_not_in_quote" // its value must be verbatim
 	InferredNotAllowed  = "inferred_not_allowed"
 	TooManyOfClass      = "too_many_of_class"
 	TooManyItems        = "too_many_items"

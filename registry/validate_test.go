@@ -108,6 +108,18 @@ func TestFaults(t *testing.T) {
 				{Path: "/a", Keyword: "type", Message: "a must be null and is a string (alternative 1 of anyOf)"},
 				{Path: "/b", Keyword: "oneOf", Message: "b matches more than one alternative of oneOf and must match exactly one"},
 			}},
+		{"of alternatives that are properties", `{"oneOf": [{"required": ["a"]}, {"required": ["b"]}, {"required": ["c"]}]}`, `{}`, []registry.Fault{
+			{Path: "/a", Keyword: "required", Message: "a is required, unless b or c is present"},
+			{Path: "/b", Keyword: "required", Message: "b is required, unless a or c is present"},
+			{Path: "/c", Keyword: "required", Message: "c is required, unless a or b is present"},
+		}},
+		{"of one property too many", `{"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}`, `{"a": 1, "b": 1}`, []registry.Fault{
+			{Path: "", Keyword: "oneOf", Message: "the output must have only one of a, b"}}},
+		{"of patterns", `{"properties": {"a": {"pattern": "\\S"}, "b": {"pattern": "^[a-z]+$", "description": "A name, such as ada. It is shown."}}}`,
+			`{"a": " ", "b": "Ada"}`, []registry.Fault{
+				{Path: "/a", Keyword: "pattern", Message: "a must not be blank"},
+				{Path: "/b", Keyword: "pattern", Message: `b does not match the pattern "^[a-z]+$": A name, such as ada`},
+			}},
 		{"of conditions", `{"if": {"required": ["a"]}, "then": {"required": ["b"]}, "dependentRequired": {"a": ["c", "d"]}, "not": {"required": ["x"]}}`, `{"a": 1, "x": 1}`, []registry.Fault{
 			{Path: "", Keyword: "not", Message: `the output must not match {"required":["x"]}`},
 			{Path: "/b", Keyword: "required", Message: "b is required"},

@@ -121,7 +121,7 @@ func (a Agent) Run(ctx context.Context, call *handlers.Durable, in task) (ran, e
 		}
 		t.add(llm.FromTool, results)
 	}
-	return ran{}, did.fail(turnLimit, fmt.Sprintf("The agent was not done after %d turns. What its tools did, stays.", limit))
+	return ran{}, did.fail(turnLimit, fmt.Sprintf("The agent was not done after %d turns. What its tools did stays. Raise max_turns, or give it a smaller task.", limit))
 }
 
 // thought counts the answer of a turn.

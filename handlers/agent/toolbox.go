@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/llm"
+	"github.com/gemworker/gem/internal/schema"
 )
 
 // toolbox is what a model may call. It stands in the journal, so that a name means the same tool for as long as the agent works.
@@ -73,7 +75,8 @@ func choose(all []handlers.Tool, patterns []string) (toolbox, error) {
 		case pattern == approval:
 			return box, wrongTool(i, approval+" is not for agents: nothing would run that it asks to be approved. A rule can ask for approvals")
 		case !found && !wild:
-			return box, wrongTool(i, fmt.Sprintf("there is no tool %s that agents may call: see `calls` in the registry's entry of agent.run", pattern))
+			return box, wrongTool(i, fmt.Sprintf("there is no tool %s that agents may call", pattern)+
+				cmp.Or(schema.DidYouMean(pattern, names(all)), ": see `calls` in the registry's entry of agent.run"))
 		case !usable && wild:
 			return box, wrongTool(i, fmt.Sprintf("there is no tool of %s that the agent may call", pattern))
 		}
@@ -86,6 +89,13 @@ func choose(all []handlers.Tool, patterns []string) (toolbox, error) {
 	}
 	box.Tools = withNames(slices.Sorted(maps.Keys(open)))
 	return box, nil
+}
+
+func names(all []handlers.Tool) (names []string) {
+	for _, t := range all {
+		names = append(names, t.Name)
+	}
+	return names
 }
 
 func wrongTool(i int, message string) error {

@@ -77,10 +77,11 @@ func TestToolsThatCannotBeMeantAreAMistakeOfTheCaller(t *testing.T) {
 	s := newScene(t)
 	for tool, want := range map[string]string{
 		"os.make_coffee": "/tools/1: there is no tool os.make_coffee",
+		"os.search_note": "os.search_note that agents may call: did you mean os.search_notes?",
 		"coffee.*":       "/tools/1: there is no tool of coffee.*",
 		"wait.approval":  "/tools/1: wait.approval is not for agents",
 		"*":              "/tools/1",
-		"os":             "/tools/1",
+		"os":             "A tool, such as leads.create, or a domain, such as leads.*",
 	} {
 		r := s.Run(agent("os.health_check", tool))
 		s.failedWith(r, "validation_error")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gemworker/gem/extract"
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/llm/models"
 )
 
 // output is that of extract.run.
@@ -104,6 +105,7 @@ func (r *run) result() (output, error) {
 		out.count(p, &s)
 		out.Shards = append(out.Shards, s)
 	}
+	out.Usage.settle()
 	out.Extractions, out.Rejected = extract.Merge(r.text, unit, parts)
 	out.RejectedCount = len(out.Rejected)
 	out.Rejected = out.Rejected[:min(len(out.Rejected), mostRejected)]
@@ -171,10 +173,10 @@ func (o *output) failure(allowPartial bool, claimed int) error {
 	case failed > 0 && (!allowPartial || failed == o.Completeness.Shards):
 		return o.incomplete()
 	case len(o.Extractions) == 0 && (o.RejectedCount > 0 || claimed > 0):
-		return o.fail(ungrounded, fmt.Sprintf("The model claimed %d items, and none of them counts: see details.rejected.", claimed))
+		return o.fail(ungrounded, "", "Nothing that the model claimed counts: details.rejected says why.")
 	}
 	if n := size(o); n > mostResult {
-		return o.fail(resultTooLarge, fmt.Sprintf("The result takes %d bytes, and may take %d: divide the document. All shards were read, and cost nothing when they are read again.", n, mostResult))
+		return o.fail(resultTooLarge, "", fmt.Sprintf("The result takes %d bytes, and may take %d: divide the document. All shards were read, and cost nothing when they are read again.", n, mostResult))
 	}
 	return nil
 }
@@ -191,13 +193,41 @@ func (o *output) incomplete() error {
 			code = budgetExhausted
 		}
 	}
-	message := fmt.Sprintf("%d of %d shards were not read (%s). Make the same call again: only these shards run.", o.Completeness.Failed, o.Completeness.Shards, list(codes))
-	if code == budgetExhausted {
-		message = fmt.Sprintf("max_llm_calls is spent, and %d of %d shards were not read (%s). Make the call again with a higher one: only these shards run.",
-			o.Completeness.Failed, o.Completeness.Shards, list(codes))
+	were, these := "shards were", "these shards run"
+	if o.Completeness.Shards == 1 {
+		were = "shard was"
 	}
-	return o.fail(code, message)
+	if o.Completeness.Failed == 1 {
+		these = "this shard runs"
+	}
+	unread := fmt.Sprintf("%d of %d %s not read (%s).", o.Completeness.Failed, o.Completeness.Shards, were, list(codes))
+	next := fmt.Sprintf("make the same call again: only %s", these)
+	if code == budgetExhausted {
+		next = fmt.Sprintf("make the call again with a higher max_llm_calls: only %s", these)
+		unread = "max_llm_calls is spent. " + unread
+	}
+	return o.fail(code, next, unread+" "+upper(next)+"."+persistent(codes))
 }
+
+// remedies say what may help against failures that the same call is likely to meet again.
+var remedies = []struct{ code, remedy string }{
+	{extract.Truncated, "a smaller chunk.size"},
+	{extract.AnswerTooLarge, "a smaller chunk.size"},
+	{models.ContextTooLong, "a smaller chunk.size"},
+	{refused, "another route"},
+	{models.ProviderRefused, "another route"},
+}
+
+func persistent(codes map[string]int) (text string) {
+	for _, r := range remedies {
+		if codes[r.code] > 0 {
+			text += fmt.Sprintf(" If %s comes back, try %s.", r.code, r.remedy)
+		}
+	}
+	return text
+}
+
+func upper(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
 
 func list(codes map[string]int) (text string) {
 	var names []string
@@ -215,7 +245,7 @@ func list(codes map[string]int) (text string) {
 }
 
 // fail is a failure that says how far the run came.
-func (o *output) fail(code, message string) error {
+func (o *output) fail(code, next, message string) error {
 	failed := []shard{}
 	for _, s := range o.Shards {
 		if s.Status == statusFailed && len(failed) < mostFailed {
@@ -226,10 +256,7 @@ func (o *output) fail(code, message string) error {
 		"rejected_count": o.RejectedCount, "rejected": o.Rejected, "usage": o.Usage}
 	if len(failed) > 0 {
 		details["failed_shards"] = failed
-		details["next"] = "make the same call again: only these shards run"
-		if code == budgetExhausted {
-			details["next"] = "make the call again with a higher max_llm_calls: only these shards run"
-		}
+		details["next"] = next
 	}
 	return &handlers.Failure{Code: code, Message: message, Details: details}
 }

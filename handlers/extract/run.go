@@ -225,6 +225,7 @@ func (r *run) stopped(ctx context.Context, now []*piece, err error) error {
 	for _, p := range r.pieces {
 		used.count(p, &shard{Status: p.status()})
 	}
+	used.Usage.settle()
 	return &handlers.Failure{Code: "cancelled", Message: err.Error(), Details: map[string]any{"models": used.Models, "usage": used.Usage}}
 }
 

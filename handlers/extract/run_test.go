@@ -81,7 +81,7 @@ func sameCallAgain(t *testing.T, s *scene) {
 	}
 	r := s.Run(run(text))
 	g := succeeded(t, r, text)
-	if g.spans() != f.spans() || g.Usage.Calls != 0 || g.Usage.Input != 0 || g.Usage.Cached != 3 || s.requests("again") != 3 || !g.Shards[0].Cached || len(g.Models) != 1 {
+	if g.spans() != f.spans() || g.Usage.Calls != 0 || g.Usage.Input != 0 || g.Usage.Cost != "0" || g.Usage.Cached != 3 || s.requests("again") != 3 || !g.Shards[0].Cached || len(g.Models) != 1 {
 		t.Errorf("%d requests, then %s", s.requests("again"), r.Result)
 	}
 	hit := query[string](t, s, "select replay_of::text from core_tool_receipts where call_id = $1", g.Shards[0].CallID)
@@ -339,7 +339,7 @@ func injectedAttribute(t *testing.T, s *scene) {
 	program := object{"program": object{"instructions": "Extract awards.", "classes": []object{{"name": "award", "verbatim": []string{"amount"},
 		"attributes": object{"type": "object", "required": []string{"amount"}, "properties": object{"amount": object{"type": "string"}}}}}}}
 	s.on("SYSTEM NOTE", always(`{"extractions":[{"class":"award","quote":"Total Award Amount: 485,000 USD.","attributes":{"amount":"1"}}]}`))
-	if f := failedWith(t, s.Run(run(text, program)), "extraction_ungrounded"); f.reasons() != "attribute_not_in_quote" || f.Kind != "empty_by_failure" || f.Usage.Calls != 2 {
+	if f := failedWith(t, s.Run(run(text, program)), "extraction_ungrounded"); f.reasons() != "attribute_not_in_quote: amount" || f.Kind != "empty_by_failure" || f.Usage.Calls != 2 {
 		t.Errorf("%+v", f)
 	}
 	text += " And more."
@@ -503,9 +503,10 @@ func refusedShard(t *testing.T, s *scene) {
 		script.Stop = llm.Refusal
 		return script
 	})
-	f := failedWith(t, s.Run(run("Alpha refuses")), "extraction_incomplete")
-	if f.FailedShards[0].Code != "refused" || s.requests("refuses") != 1 {
-		t.Errorf("%+v", f)
+	r := s.Run(run("Alpha refuses"))
+	f := failedWith(t, r, "extraction_incomplete")
+	if f.FailedShards[0].Code != "refused" || s.requests("refuses") != 1 || !strings.Contains(string(r.Result), "If refused comes back, try another route.") {
+		t.Errorf("%s", r.Result)
 	}
 }
 

@@ -44,6 +44,13 @@ func (u *usage) add(o *usage) {
 	}
 }
 
+// settle says of a run that asked nothing that it cost 0, which is known.
+func (u *usage) settle() {
+	if u.LLMCalls == 0 && u.Requests == 0 {
+		u.Cost = new(llm.Money)
+	}
+}
+
 // fail returns the failure of an answer that did not come, with what the call has used until then.
 func (u *usage) fail(err error) error {
 	failure, ok := errors.AsType[*handlers.Failure](err)

@@ -150,7 +150,7 @@ func (a agents) proves() {
 const wrongCosts = `
 	select coalesce(string_agg(r.call_id || ': ' || (r.result)::text, e'\n'), '') from core_tool_receipts r
 	cross join lateral (select coalesce(r.result -> 'usage', r.result #> '{error,details,usage}') as said) u
-	cross join lateral (select count(*) as requests, count(*) filter (where cost is null) as unknown, sum(cost) as cost from core_llm_requests l where l.call_id = r.call_id) l
+	cross join lateral (select count(*) as requests, count(*) filter (where cost is null) as unknown, case when count(*) = 0 then 0 else sum(cost) end as cost from core_llm_requests l where l.call_id = r.call_id) l
 	where r.tool_name = 'agent.run' and r.replay_of is null and (
 		((said ->> 'requests')::bigint, (said ->> 'unknown_requests')::bigint) is distinct from (l.requests, l.unknown)
 		or (said ->> 'cost_usd')::numeric * 1e9 is distinct from l.cost)`

@@ -21,12 +21,25 @@ func (s *Schema) message(doc any, f finding) string {
 		case "propertyNames":
 			subject = "the property name " + subject
 		case "anyOf", "oneOf":
-			if i := index(step.index); i >= 0 {
+			if others := s.othersRequired(f); len(others) > 0 {
+				suffix = ", unless " + strings.Join(others, " or ") + " is present"
+			} else if i := index(step.index); i >= 0 {
 				suffix = fmt.Sprintf(" (alternative %d of %s)", i+1, step.keyword)
 			}
 		}
 	}
-	return Cut(subject+" "+s.verdict(doc, f), maxMessage-len(suffix)) + suffix
+	verdict := s.verdict(doc, f)
+	if about := s.purpose(f); f.keyword == "pattern" && about != "" && !strings.HasSuffix(verdict, "blank") {
+		verdict += ": " + about // a pattern alone tells few people what to write
+	}
+	return Cut(subject+" "+verdict, maxMessage-len(suffix)) + suffix
+}
+
+// purpose returns the first sentence of the description beside a keyword.
+func (s *Schema) purpose(f finding) string {
+	around, _ := splitPointer(f.at)
+	first, _, _ := strings.Cut(As[string](ValueAt(s.doc, around+"/description")), ". ")
+	return strings.TrimSuffix(first, ".")
 }
 
 // verdicts are sentences without their subject, by keyword. VALUE is the keyword's value in the schema, SIZE the
@@ -75,12 +88,47 @@ func (s *Schema) verdict(doc any, f finding) string {
 		if want == true { // draft 4: a flag beside the limit
 			want = ValueAt(s.doc, around+"/"+strings.ToLower(strings.TrimPrefix(f.keyword, "exclusive")))
 		}
+	case "pattern":
+		if want == `\S` {
+			return "must not be blank"
+		}
+	case "oneOf":
+		if names := s.onlyRequired(f.at); len(names) > 0 {
+			return "must have only one of " + strings.Join(names, ", ")
+		}
 	}
 	if f.never {
 		return "is not allowed here: leave it out"
 	}
 	text := cmp.Or(verdicts[f.keyword], "does not match "+f.keyword+" VALUE")
 	return strings.NewReplacer("SIZE", strconv.Itoa(length(got)), "VALUE", Show(want)).Replace(text)
+}
+
+// onlyRequired returns what the alternatives at a pointer require, if each of them is that one property is present, and nothing else.
+func (s *Schema) onlyRequired(at string) (names []string) {
+	for _, alternative := range As[[]any](ValueAt(s.doc, at)) {
+		members := As[map[string]any](alternative)
+		required := Texts(members["required"])
+		if len(members) != 1 || len(required) != 1 {
+			return nil
+		}
+		names = append(names, Show(required[0]))
+	}
+	return names
+}
+
+// othersRequired returns the properties each of which would do in place of one that an alternative requires.
+func (s *Schema) othersRequired(f finding) []string {
+	if f.keyword != "required" {
+		return nil
+	}
+	alternative, _ := splitPointer(f.at)
+	list, i := splitPointer(alternative)
+	names := s.onlyRequired(list)
+	if at := index(i); at >= 0 && at < len(names) {
+		return slices.Delete(names, at, at+1)
+	}
+	return nil
 }
 
 // subject names the value at a pointer as people write it: context_ref.type, links[2], or the input itself.
