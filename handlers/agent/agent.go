@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/llm/ledger"
@@ -76,10 +77,7 @@ const (
 
 // Run thinks, acts and observes until the model answers without a call of a tool.
 func (a Agent) Run(ctx context.Context, call *handlers.Durable, in task) (ran, error) {
-	asked, err := a.models()
-	if err != nil {
-		return ran{}, err
-	}
+	asked, missing := a.models()
 	box, err := in.toolbox(ctx, call)
 	if err != nil {
 		return ran{}, err
@@ -95,8 +93,8 @@ func (a Agent) Run(ctx context.Context, call *handlers.Durable, in task) (ran, e
 		question := models.Question{Route: cmp.Or(in.Route, defaultRoute), System: prompt(in.Instructions), Messages: t.messages, Tools: tools,
 			MaxOutputTokens: in.MaxOutputTokens, MaxCost: in.MaxCostUSD}
 		name := fmt.Sprintf("turn %d", turn)
-		answer, err := asked.Ask(ctx, call, name, question)
-		if errors.Is(err, handlers.ErrCancelled) {
+		answer, err := think(ctx, call, name, asked, missing, question)
+		if errors.Is(err, handlers.ErrCancelled) && asked != nil {
 			did.cancelled(ctx, call, asked, name)
 		}
 		if err != nil {
@@ -122,6 +120,14 @@ func (a Agent) Run(ctx context.Context, call *handlers.Durable, in task) (ran, e
 		t.add(llm.FromTool, results)
 	}
 	return ran{}, did.fail(turnLimit, fmt.Sprintf("The agent was not done after %d turns. What its tools did stays. Raise max_turns, or give it a smaller task.", limit))
+}
+
+// think asks for a turn. Turns that are in the journal need no models: missing says why there are none.
+func think(ctx context.Context, call *handlers.Durable, step string, asked *models.Models, missing error, q models.Question) (models.Answer, error) {
+	if missing != nil {
+		return handlers.StepTx(ctx, call, step, func(context.Context, handlers.Tx) (models.Answer, error) { return models.Answer{}, missing })
+	}
+	return asked.Ask(ctx, call, step, q)
 }
 
 // thought counts the answer of a turn.
@@ -158,8 +164,12 @@ type stuck struct {
 	Request any `json:"request,omitempty"`
 }
 
-// failed adds what the agent did to the failure of an operation.
+// failed adds what the agent did to the failure of an operation. Where models are missing only now, the call has failed: it is not one that was
+// never begun.
 func (w *work) failed(err error) error {
+	if missing, ok := errors.AsType[*handlers.NotConfigured](err); ok && w.Turns > 0 {
+		return w.fail("not_configured", fmt.Sprintf("The agent could not go on after turn %d, and what its tools did stays. %s", w.Turns, missing.Reason)+needs(missing))
+	}
 	failure, ok := errors.AsType[*handlers.Failure](err)
 	if _, again := errors.AsType[*handlers.TransientError](err); !ok || again {
 		return err
@@ -180,4 +190,11 @@ func (w *work) cancelled(ctx context.Context, call *handlers.Durable, asked *mod
 	if total, err := asked.Spent(context.WithoutCancel(ctx), call, answer); err == nil {
 		w.Usage.Total = total
 	}
+}
+
+func needs(m *handlers.NotConfigured) string {
+	if len(m.RequiredEnv) == 0 {
+		return ""
+	}
+	return " The worker needs " + strings.Join(m.RequiredEnv, " or ") + "."
 }

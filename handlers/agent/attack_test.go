@@ -3,7 +3,12 @@ package agent_test
 import (
 	"testing"
 
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/builtin"
+	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/worker"
 )
 
 // Postgres writes 1e1 as 10: the agent that is started can read what the one that starts it cannot.
@@ -52,4 +57,42 @@ func TestAModelAsksNoSingleUserButItsOwn(t *testing.T) {
 		}
 	}
 	s.replays(id)
+}
+
+// An agent that made calls is not one that has never begun: "make the call again" would have its tools do it all again.
+func TestAnAgentWhoseModelsAreGoneFailsWithWhatItDid(t *testing.T) {
+	bare, err := handlers.Bind(append(builtin.Domains(), wait.Domain())...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newScene(t, func(o *handlertest.Options) { o.NoWorker = true })
+	s.says(wants("os_create_note", note), wants("wait_answer", asked), llmtest.Say("done"))
+	first := s.StartWorker()
+	id := s.Insert(agent("os.create_note", "wait.answer"))
+	q := s.Question(id)
+	s.UntilItWaits(id, "call")
+	first.Stop()
+	s.StartWorker(func(o *worker.Options) { o.Handlers = bare }) // without a routes file
+	s.Answer(q.ID, "blue")
+	r := s.Await(id)
+	got := s.failedWith(r, "not_configured")
+	if got.Turns != 2 || got.ToolCalls != 2 || got.Usage.Requests != 2 || got.Usage.Cost == "" {
+		t.Errorf("%+v", got)
+	}
+	contains(t, string(r.Result), "LLM_ROUTES", "stays")
+	s.replays(id)
+}
+
+func TestAnAgentIsReplayedByAProgramWithoutModels(t *testing.T) {
+	bare, err := handlers.Bind(append(builtin.Domains(), wait.Domain())...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newScene(t)
+	s.says(wants("os_create_note", note), llmtest.Say("done"))
+	id := s.Insert(agent("os.create_note"))
+	s.answered(s.Await(id))
+	if r := s.Replay(id, func(o *worker.Options) { o.Handlers = bare }); !r.Same() || len(r.Unread) > 0 {
+		t.Errorf("%+v", r)
+	}
 }
