@@ -16,7 +16,7 @@ with run as materialized (
         '.{1,250}', 'g') with ordinality found (piece, n) order by n) end as pieces
   from run
 ), quoted as (
-  select r.call_id, e.*, case when e.start >= 0 and e."end" > e.start and e."end" - e.start <= 100000 then
+  select r.call_id, e.*, case when e.start >= 0 and e."end" > e.start and e."end" - e.start <= 150000 then
     case when r.bytes is not null then substring(r.bytes from e.start + 1 for e."end" - e.start) = convert_to(e.quote, 'UTF8')
     else substr(array_to_string(r.pieces[e.start / 250 + 1 : e."end" / 250 + 1], ''), e.start % 250 + 1, e."end" - e.start) =
       case r.unit when 'utf16' then regexp_replace(e.quote, '([\U00010000-\U0010ffff])', E'\\1\x01', 'g') else e.quote end end end as stands

@@ -173,7 +173,11 @@ func (o *output) failure(allowPartial bool, claimed int) error {
 	case failed > 0 && (!allowPartial || failed == o.Completeness.Shards):
 		return o.incomplete()
 	case len(o.Extractions) == 0 && (o.RejectedCount > 0 || claimed > 0):
-		return o.fail(ungrounded, "", "Nothing that the model claimed counts: details.rejected says why.")
+		why := "see details.rejected"
+		if o.RejectedCount == 0 {
+			why = "all begin in the context of a shard, and the shards that have them claimed nothing. Another chunk.size lets the model look again"
+		}
+		return o.fail(ungrounded, "", fmt.Sprintf("The model claimed %d items, and none of them counts: %s.", claimed, why))
 	}
 	if n := size(o); n > mostResult {
 		return o.fail(resultTooLarge, "", fmt.Sprintf("The result takes %d bytes, and may take %d: divide the document. All shards were read, and cost nothing when they are read again.", n, mostResult))

@@ -54,6 +54,8 @@ func TestTextsAreRead(t *testing.T) {
 		"a bound on answers is kept":                       boundedCalls,
 		"blank texts ask nobody":                           blankTexts,
 		"what was claimed and is not there is no evidence": claimedInVain,
+		"what was claimed for a neighbour is no evidence":  claimedForANeighbour,
+		"a quote may hold much white space":                muchWhiteSpace,
 		"a program that cannot be used":                    wrongPrograms,
 		"a text of too many shards":                        tooManyShards,
 		"a result that is too large":                       tooLargeResult,
@@ -417,6 +419,28 @@ func claimedInVain(t *testing.T, s *scene) {
 	s.on("empty", always(says()))
 	if f := succeeded(t, s.Run(run("Alpha, empty")), "Alpha, empty"); f.Kind != "empty_by_evidence" || f.Completeness.Read != 1 {
 		t.Errorf("%+v", f)
+	}
+}
+
+func claimedForANeighbour(t *testing.T, s *scene) {
+	s.on("neighbour", func(a asked) llmtest.Script {
+		if strings.Contains(a.Before, "T1") {
+			return llmtest.Say(says("T1"))
+		}
+		return llmtest.Say(says())
+	})
+	r := s.Run(run(document("neighbour", 2), object{"chunk": object{"size": 500, "context": 400}}))
+	if f := failedWith(t, r, "extraction_ungrounded"); f.RejectedCount != 0 || f.Kind != "empty_by_failure" || !strings.Contains(string(r.Result), "all begin in the context of a shard") {
+		t.Errorf("%s", r.Result)
+	}
+}
+
+// The document's own text may be far longer than the quote, in bytes too: gem audit knows.
+func muchWhiteSpace(t *testing.T, s *scene) {
+	text := "wide A" + strings.Repeat("\u2003", 33_900) + "B"
+	s.on("wide", always(says("wide A B")))
+	if f := succeeded(t, s.Run(run(text, object{"offsets": "byte", "chunk": object{"size": 32_000, "context": 2000}})), text); f.spans() != text+" 0-101707" {
+		t.Errorf("%d extractions, %s", len(f.Extractions), f.reasons())
 	}
 }
 
