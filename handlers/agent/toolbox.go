@@ -103,7 +103,7 @@ func wrongTool(i int, message string) error {
 	if i >= 0 {
 		path = fmt.Sprintf("/tools/%d", i)
 	}
-	return &handlers.Failure{Code: "validation_error", Message: fmt.Sprintf("The input does not fit: %s: %s.", path, message),
+	return &handlers.Failure{Code: "validation_error", Message: strings.Replace(fmt.Sprintf("The input does not fit: %s: %s.", path, message), "?.", "?", 1),
 		Details: []map[string]string{{"path": path, "keyword": "tools", "message": message}}}
 }
 
