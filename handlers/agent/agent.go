@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -147,9 +148,12 @@ func (w *work) answered(text string) (ran, error) {
 		return ran{}, w.fail(noAnswer, fmt.Sprintf("The model ended with turn %d, and said nothing.", w.Turns))
 	}
 	out := ran{text, *w}
-	if encoded, err := json.Marshal(out); err == nil && len(encoded) > maxResult {
+	var encoded bytes.Buffer // as the receipt has it: a < takes one byte, and not six
+	e := json.NewEncoder(&encoded)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(out); err == nil && encoded.Len() > maxResult {
 		return ran{}, w.fail(models.AnswerTooLarge, fmt.Sprintf("The answer takes %d bytes as a result, which may have %d: lower max_output_tokens.",
-			len(encoded), maxResult))
+			encoded.Len(), maxResult))
 	}
 	return out, nil
 }

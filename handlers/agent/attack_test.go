@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/gemworker/gem/handlers"
@@ -94,5 +95,15 @@ func TestAnAgentIsReplayedByAProgramWithoutModels(t *testing.T) {
 	s.answered(s.Await(id))
 	if r := s.Replay(id, func(o *worker.Options) { o.Handlers = bare }); !r.Same() || len(r.Unread) > 0 {
 		t.Errorf("%+v", r)
+	}
+}
+
+func TestAnAnswerInHTMLIsAsLargeAsItIs(t *testing.T) {
+	s := newScene(t)
+	page := llmtest.Say(strings.Repeat("<", 210_000))
+	page.Delta = 10_000
+	s.says(page)
+	if got := s.answered(s.Run(run())); len(got.Answer) != 210_000 {
+		t.Errorf("%d bytes", len(got.Answer))
 	}
 }
