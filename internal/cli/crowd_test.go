@@ -57,7 +57,7 @@ type crowd struct {
 	draw    *rand.Rand
 	model   *crowdModel
 	workers []*process // nil while none runs there
-	paused  map[*process]bool
+	paused  *process
 	started int
 	counts  map[string]int // what went wrong
 
@@ -70,7 +70,7 @@ func callOf(name string) string { return fmt.Sprintf("00000000-0000-4000-8000-%0
 
 func newCrowd(t *testing.T, workers int, seed uint64) *crowd {
 	t.Helper()
-	c := &crowd{agents: agents{delta: newDelta(t)}, seed: seed, draw: rand.New(rand.NewPCG(seed, 0)), workers: make([]*process, workers), paused: map[*process]bool{},
+	c := &crowd{agents: agents{delta: newDelta(t)}, seed: seed, draw: rand.New(rand.NewPCG(seed, 0)), workers: make([]*process, workers),
 		counts: map[string]int{}, answers: map[string]int{}}
 	entry := func(name string, idempotency map[string]any, required ...string) map[string]any {
 		text := map[string]any{"type": "string"}
@@ -130,15 +130,12 @@ func (c *crowd) start(slot int) {
 	c.workers[slot] = c.worker(fmt.Sprintf("WORKER_ID=%d-%d", slot, c.started), "TOOLS_RULES="+crowdRules)
 }
 
-// trouble kills a worker, or stops one, or pauses one until its next turn.
+// trouble kills a worker, or stops one, or pauses one until the next trouble.
 func (c *crowd) trouble(kind string) {
 	c.Helper()
+	c.resume()
 	slot := c.draw.IntN(len(c.workers))
 	p := c.workers[slot]
-	if c.paused[p] {
-		c.resume(p)
-		return
-	}
 	c.counts[kind]++
 	switch kind {
 	case "kill -9":
@@ -152,14 +149,16 @@ func (c *crowd) trouble(kind string) {
 		c.start(slot)
 	case "SIGSTOP":
 		p.signal(c.T, syscall.SIGSTOP)
-		c.paused[p] = true
+		c.paused = p
 	}
 }
 
-func (c *crowd) resume(p *process) {
+func (c *crowd) resume() {
 	c.Helper()
-	p.signal(c.T, syscall.SIGCONT)
-	delete(c.paused, p)
+	if c.paused != nil {
+		c.paused.signal(c.T, syscall.SIGCONT)
+		c.paused = nil
+	}
 }
 
 // rage makes troubles, evenly over the requests to models that there will be about, until all calls have ended.
@@ -177,9 +176,7 @@ func (c *crowd) rage(troubles []string, requests int) {
 		}
 		switch {
 		case open == 0:
-			for p := range c.paused {
-				c.resume(p)
-			}
+			c.resume()
 			return
 		case events != last:
 			last, moved = events, time.Now()
@@ -248,7 +245,7 @@ func TestACrowdOfAgentsLosesNothingAndDoesNothingTwice(t *testing.T) {
 	if long {
 		size, workers, troubles = 720, 3, nil
 		for range 15 {
-			troubles = append(troubles, "kill -9", "SIGTERM", "SIGSTOP", "kill -9", "kill -9", "SIGTERM")
+			troubles = append(troubles, "kill -9", "SIGTERM", "kill -9", "SIGSTOP", "kill -9", "SIGTERM")
 		}
 	}
 	const turns = 10
