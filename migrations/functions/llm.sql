@@ -194,6 +194,9 @@ begin
   if not found then
     return null;
   end if;
+  -- The step of the answer commits next. Of a worker that is frozen before that, or whose machine is gone, the transaction would hold the call for as
+  -- long as its connection lasts: gem.recover takes no call that is locked.
+  perform set_config('idle_in_transaction_session_timeout', '10s', true);
   select c.attempt, c.status into held from public.core_tool_calls c where c.id = req.call_id for no key update;
   select r.* into req from public.core_llm_requests r where r.id = p_id and r.status = 'sent' for no key update;
   if not found then

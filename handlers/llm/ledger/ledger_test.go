@@ -193,6 +193,10 @@ func TestAnEndIsPartOfItsTransaction(t *testing.T) {
 		if settled, err := done(begun.ID, 5).Settle(t.Context(), tx); err != nil || !settled {
 			t.Fatal(settled, err)
 		}
+		var idle string // a worker that is frozen now must not hold its call for long
+		if err := tx.QueryRow(t.Context(), "show idle_in_transaction_session_timeout").Scan(&idle); err != nil || idle != "10s" {
+			t.Error(idle, err)
+		}
 		if _, err := tx.Exec(t.Context(), `select gem.step($1, 1, 'w', 'step', '{"name": "main", "kind": "tx", "result": 1}', 0, false)`, call); err != nil {
 			t.Fatal(err)
 		}
