@@ -80,12 +80,14 @@
 //	extract-0ms            seconds of an extract.run, from the commit of its insert to that of its receipt: 489 shards of 4,000
 //	                       characters, with 10 items each, a document of 2 MB that was added before. Two workers of 10 slots, as for all of
 //	                       extract-…, and a model in the bench's process that answers at once and in as many events as real ones do
-//	extract-requests       requests to the model meanwhile
-//	extract-shard          ms of extract-0ms for each shard
-//	extract-cpu-postgres   ms of CPU time of the server for each shard of extract-0ms
-//	extract-cpu-worker     of both workers
-//	extract-again          seconds of the same call again, and extract-again-requests
-//	extract-changed        seconds when one paragraph has changed, and extract-changed-requests
+//	extract-0ms-requests   requests to the model meanwhile
+//	extract-0ms-shard      ms of it for each shard
+//	extract-0ms-cpu-postgres, extract-0ms-cpu-worker
+//	                       ms of CPU time for each shard, of the server and of both workers
+//	extract-again, -requests, -cpu-postgres, -cpu-worker
+//	                       the same call again
+//	extract-changed, -requests
+//	                       the same text with one changed paragraph
 //	extract-500ms          seconds of extract-0ms with a model that answers after half a second: with 20 slots at least 12.5
 //
 // The process measures are of the program itself, built from this tree. CPU and memory are read from /proc. Where there is

@@ -171,8 +171,8 @@ var experiments = []experiment{
 		run:         cancelledChats,
 	},
 	{
-		measures: []string{"extract-0ms", "extract-requests", "extract-shard", "extract-cpu-postgres", "extract-cpu-worker", "extract-again", "extract-again-requests",
-			"extract-changed", "extract-changed-requests", "extract-500ms"},
+		measures: []string{"extract-0ms", "extract-0ms-requests", "extract-0ms-shard", "extract-0ms-cpu-postgres", "extract-0ms-cpu-worker",
+			"extract-again", "extract-again-requests", "extract-again-cpu-postgres", "extract-again-cpu-worker", "extract-changed", "extract-changed-requests", "extract-500ms"},
 		contestants: []contestant{gem},
 		run:         documents,
 	},

@@ -190,50 +190,44 @@ func (r *reading) cpu() (server, workers float64, err error) {
 	return milliseconds(used), workers, err
 }
 
+// measured is read, as figures whose names begin so. The CPU time is that of a shard.
+func (r *reading) measured(ctx context.Context, measure string, input any, shards int) ([]figure, error) {
+	serverBefore, workersBefore, cpuErr := r.cpu()
+	seconds, requests, err := r.read(ctx, input, shards)
+	if err != nil {
+		return nil, err
+	}
+	n := float64(shards)
+	figures := []figure{{measure: measure, unit: "s", value: seconds}, {measure: measure + "-requests", unit: "requests", value: float64(requests)},
+		{measure: measure + "-shard", unit: "ms/shard", value: seconds * 1000 / n}}
+	if errors.Is(cpuErr, errNoProc) {
+		say("%s-cpu is not measured here: %v", measure, cpuErr)
+		return figures, nil
+	}
+	server, workers, err := r.cpu()
+	return append(figures, figure{measure: measure + "-cpu-postgres", unit: "ms/shard", value: (server - serverBefore) / n},
+		figure{measure: measure + "-cpu-worker", unit: "ms/shard", value: (workers - workersBefore) / n}), errors.Join(cpuErr, err)
+}
+
 // documents measures extract.run: a text that is new, the same again, and the same with one changed paragraph.
 func documents(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
 	n := b.sizes.extracting.shards
-	add := func(measure, unit string, value float64) {
-		figures = append(figures, figure{measure: measure, unit: unit, value: value})
-	}
 	err = b.withReaders(ctx, c, 0, func(r *reading) error {
-		input, err := r.document(ctx, paragraphs(n, 0))
-		if err != nil {
-			return err
+		var input any
+		for _, m := range []struct {
+			measure string
+			changed int
+		}{{"extract-0ms", 0}, {"extract-again", 0}, {"extract-changed", 1}} {
+			if m.measure != "extract-again" {
+				if input, err = r.document(ctx, paragraphs(n, m.changed)); err != nil {
+					return err
+				}
+			}
+			got, err := r.measured(ctx, m.measure, input, n)
+			if figures = append(figures, got...); err != nil {
+				return err
+			}
 		}
-		serverBefore, workersBefore, cpuErr := r.cpu()
-		seconds, requests, err := r.read(ctx, input, n)
-		if err != nil {
-			return err
-		}
-		server, workers, err := r.cpu()
-		add("extract-0ms", "s", seconds)
-		add("extract-requests", "requests", float64(requests))
-		add("extract-shard", "ms/shard", seconds*1000/float64(n))
-		switch {
-		case errors.Is(cpuErr, errNoProc):
-			say("extract-cpu is not measured here: %v", cpuErr)
-		case cpuErr != nil || err != nil:
-			return errors.Join(cpuErr, err)
-		default:
-			add("extract-cpu-postgres", "ms/shard", (server-serverBefore)/float64(n))
-			add("extract-cpu-worker", "ms/shard", (workers-workersBefore)/float64(n))
-		}
-
-		if seconds, requests, err = r.read(ctx, input, n); err != nil {
-			return err
-		}
-		add("extract-again", "s", seconds)
-		add("extract-again-requests", "requests", float64(requests))
-
-		if input, err = r.document(ctx, paragraphs(n, 1)); err != nil {
-			return err
-		}
-		if seconds, requests, err = r.read(ctx, input, n); err != nil {
-			return err
-		}
-		add("extract-changed", "s", seconds)
-		add("extract-changed-requests", "requests", float64(requests))
 		return nil
 	})
 	if err != nil {
@@ -244,8 +238,8 @@ func documents(ctx context.Context, b *bench, c contestant) (figures []figure, e
 		if err != nil {
 			return err
 		}
-		seconds, _, err := r.read(ctx, input, n)
-		add("extract-500ms", "s", seconds)
+		got, err := r.measured(ctx, "extract-500ms", input, n)
+		figures = append(figures, got...)
 		return err
 	})
 	return figures, err
