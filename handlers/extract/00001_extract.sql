@@ -158,6 +158,13 @@ begin
       and not exists (
         select from public.core_tool_calls c where c.status in ('queued', 'waiting', 'running') and lower(c.input ->> 'document_id') = d.id::text)
     order by d.created_at limit p_limit for update skip locked);
+  -- What was added, or called, before the documents were locked is seen by a second look only.
+  ids := array(
+    select d.id from public.extract_documents d
+    where d.id = any (ids)
+      and not exists (select from public.extract_document_parts p where p.document_id = d.id and p.created_at >= p_before)
+      and not exists (
+        select from public.core_tool_calls c where c.status in ('queued', 'waiting', 'running') and lower(c.input ->> 'document_id') = d.id::text));
   perform set_config('gem.pruning', 'on', true);
   delete from public.extract_document_parts p where p.document_id = any (ids);
   delete from public.extract_documents d where d.id = any (ids);

@@ -30,6 +30,7 @@ type request struct {
 // The codes of failures of a run.
 const (
 	documentTooLarge = "document_too_large"
+	programTooLarge  = "program_too_large"
 	incomplete       = "extraction_incomplete"
 	ungrounded       = "extraction_ungrounded"
 	resultTooLarge   = "result_too_large"
@@ -64,6 +65,9 @@ func (e *Extract) Run(ctx context.Context, call *handlers.Durable, in request) (
 	} else if err != nil {
 		return output{}, err
 	}
+	if err := r.fits(len(shards)); err != nil {
+		return output{}, err
+	}
 	for _, s := range shards {
 		r.pieces = append(r.pieces, &piece{Shard: s, name: fmt.Sprint(s.Index)})
 	}
@@ -71,6 +75,20 @@ func (e *Extract) Run(ctx context.Context, call *handlers.Durable, in request) (
 		return output{}, err
 	}
 	return r.result()
+}
+
+// mostPrograms is how many bytes the programs of all shards may take: each has the whole of it in its input and in its prompt.
+const mostPrograms = 64 << 20
+
+// fits returns why a program is too large for so many shards.
+func (r *run) fits(shards int) error {
+	encoded, err := json.Marshal(r.in.Program)
+	if err != nil || len(encoded)*shards <= mostPrograms {
+		return err
+	}
+	return &handlers.Failure{Code: programTooLarge,
+		Message: fmt.Sprintf("The program takes %d bytes, and each of the %d shards is asked with it: together they may take %d. Shorten it, or set a larger chunk.size.",
+			len(encoded), shards, mostPrograms)}
 }
 
 func tooLarge(e *extract.TooLarge) error {

@@ -35,35 +35,36 @@ func TestTextsAreRead(t *testing.T) {
 		}
 	})
 	for name, test := range map[string]func(*testing.T, *scene){
-		"the same call again asks nobody":                  sameCallAgain,
-		"a wrong offset costs nothing":                     wrongOffset,
-		"what does not stand there is rejected alone":      oneRejected,
-		"an answer in prose is read":                       inProse,
-		"an answer that is cut off divides the shard":      dividedShard,
-		"a text that cannot be answered whole fails":       dividedInVain,
-		"only failed shards run again":                     onlyFailedAgain,
-		"a part is a result where that was allowed":        partial,
-		"another question costs anew":                      otherQuestions,
-		"only what changed is asked again":                 oneParagraph,
-		"marks in the text change nothing":                 marksInTheText,
-		"offsets are those of the text as given":           asGiven,
-		"what crosses a border is found once":              overABorder,
-		"items are rejected one by one":                    eachReason,
-		"what the quote does not say is rejected":          injectedAttribute,
-		"instructions in a text are text":                  instructionsInTheText,
-		"a bound on answers is kept":                       boundedCalls,
-		"blank texts ask nobody":                           blankTexts,
-		"what was claimed and is not there is no evidence": claimedInVain,
-		"what was claimed for a neighbour is no evidence":  claimedForANeighbour,
-		"a quote may hold much white space":                muchWhiteSpace,
-		"a program that cannot be used":                    wrongPrograms,
-		"a text of too many shards":                        tooManyShards,
-		"a result that is too large":                       tooLargeResult,
-		"a route that is not there":                        noSuchRoute,
-		"documents are read in parts":                      documentInParts,
-		"what Postgres cannot store costs its item":        unstorable,
-		"a refusal is a failure":                           refusedShard,
-		"a repair that cannot be had costs no item":        noRepair,
+		"the same call again asks nobody":                            sameCallAgain,
+		"a wrong offset costs nothing":                               wrongOffset,
+		"what does not stand there is rejected alone":                oneRejected,
+		"an answer in prose is read":                                 inProse,
+		"an answer that is cut off divides the shard":                dividedShard,
+		"a text that cannot be answered whole fails":                 dividedInVain,
+		"only failed shards run again":                               onlyFailedAgain,
+		"a part is a result where that was allowed":                  partial,
+		"another question costs anew":                                otherQuestions,
+		"only what changed is asked again":                           oneParagraph,
+		"marks in the text change nothing":                           marksInTheText,
+		"offsets are those of the text as given":                     asGiven,
+		"what crosses a border is found once":                        overABorder,
+		"items are rejected one by one":                              eachReason,
+		"what the quote does not say is rejected":                    injectedAttribute,
+		"instructions in a text are text":                            instructionsInTheText,
+		"a bound on answers is kept":                                 boundedCalls,
+		"blank texts ask nobody":                                     blankTexts,
+		"what was claimed and is not there is no evidence":           claimedInVain,
+		"what was claimed for a neighbour is no evidence":            claimedForANeighbour,
+		"a quote may hold much white space":                          muchWhiteSpace,
+		"a program that cannot be used":                              wrongPrograms,
+		"a text of too many shards":                                  tooManyShards,
+		"a program that is too large for so many shards asks nobody": tooManyPrograms,
+		"a result that is too large":                                 tooLargeResult,
+		"a route that is not there":                                  noSuchRoute,
+		"documents are read in parts":                                documentInParts,
+		"what Postgres cannot store costs its item":                  unstorable,
+		"a refusal is a failure":                                     refusedShard,
+		"a repair that cannot be had costs no item":                  noRepair,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -459,6 +460,18 @@ func tooManyShards(t *testing.T, s *scene) {
 	r := s.Run(run(document("many", 513)))
 	failedWith(t, r, "document_too_large")
 	if !strings.Contains(string(r.Result), "512 shards of 500 characters. A chunk.size of ") || s.requests("many") != 0 {
+		t.Errorf("%s", r.Result)
+	}
+}
+
+func tooManyPrograms(t *testing.T, s *scene) {
+	examples := make([]object, 20)
+	for i := range examples {
+		examples[i] = object{"text": strings.Repeat("heavy ", 1200), "extractions": []object{}}
+	}
+	r := s.Run(run(document("heavy", 500), object{"program": object{"instructions": "Extract tokens.", "classes": []object{{"name": "token"}}, "examples": examples}}))
+	failedWith(t, r, "program_too_large")
+	if !strings.Contains(string(r.Result), "larger chunk.size") || s.requests("heavy") != 0 {
 		t.Errorf("%s", r.Result)
 	}
 }

@@ -49,7 +49,7 @@ begin
   if bytes > p_most then
     raise check_violation using message = format('%s takes %s bytes as JSON, and may take %s', p_what,
         case when bytes = p_most + 1 then 'more than ' || p_most else bytes::text end, p_most),
-      hint = 'Store large content elsewhere and send a link to it.';
+      hint = 'Store large content elsewhere, and send its id or a link to it.';
   end if;
 end
 $$;
