@@ -64,6 +64,25 @@ func TestSessionsReadWhatIsCommitted(t *testing.T) {
 	}
 }
 
+// By default a server looks for a client that has vanished after two hours, for which its transaction keeps its locks.
+func TestTheServerLooksForClientsThatVanish(t *testing.T) {
+	t.Parallel()
+	url := testdb.NewEmpty(t)
+	for url, want := range map[string]string{url: "30 10 3", url + "&tcp_keepalives_idle=77": "77 10 3"} {
+		pool, err := pgpool.Open(t.Context(), url, pgpool.Options{Mode: pgpool.Direct})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		var got string
+		err = pool.QueryRow(t.Context(), `select concat_ws(' ', current_setting('tcp_keepalives_idle'), current_setting('tcp_keepalives_interval'),
+			current_setting('tcp_keepalives_count'))`).Scan(&got)
+		if err != nil || got != want {
+			t.Errorf("%s: got %s, %v; want %s", url, got, err, want)
+		}
+	}
+}
+
 // The connection string may ask for less than the mode allows.
 func TestAPoolThatCachesNoStatementsKeepsNone(t *testing.T) {
 	t.Parallel()

@@ -63,8 +63,13 @@ func Open(ctx context.Context, url string, o Options) (*pgxpool.Pool, error) {
 	return pool, err
 }
 
+// keepalives let the server notice within a minute that a client's machine has vanished. By default it takes two hours, for which an open transaction
+// keeps its locks. A pooler's connections to the server are the pooler's matter.
+var keepalives = map[string]string{"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}
+
 // Configure sets what all of GEM's connections have in common: timeouts, how statements are cancelled and cached, the name, the
-// check of what a pooler hands over, and the isolation level, read committed, where the mode keeps what is set for a session.
+// check of what a pooler hands over, and the isolation level, read committed, where the mode keeps what is set for a session. Connected directly, they also
+// have the server look for clients that vanished, unless the connection string says how.
 // Of o it reads Mode and Name.
 func Configure(config *pgx.ConnConfig, o Options) {
 	config.ConnectTimeout = connectTimeout
@@ -82,6 +87,9 @@ func Configure(config *pgx.ConnConfig, o Options) {
 	setName(config, cmp.Or(o.Name, "gem"))
 	if o.Mode == Direct {
 		config.RuntimeParams["default_transaction_isolation"] = "read committed"
+		for name, value := range keepalives {
+			config.RuntimeParams[name] = cmp.Or(config.RuntimeParams[name], value)
+		}
 		return
 	}
 	connected := config.AfterConnect
