@@ -1,4 +1,4 @@
--- What extract.run read, beside the text in the call's input. Hits are left out, whose input may be another, and documents, which are large.
+-- Receipts of extract.run beside the text in the call's input. Hits are left out, since their input may be another, and so are documents, which are large.
 --
 -- Offsets count bytes, characters or units of UTF-16. In an ASCII text these are one, and bytes are found at once. Otherwise each character that
 -- takes two units is followed by one that stands for the second, and the text is cut into pieces, since Postgres counts characters from the start.

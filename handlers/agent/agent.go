@@ -3,10 +3,8 @@
 package agent
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,6 +13,7 @@ import (
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/llm/ledger"
 	"github.com/gemworker/gem/handlers/llm/models"
+	"github.com/gemworker/gem/handlers/value"
 	"github.com/gemworker/gem/internal/llm"
 )
 
@@ -148,12 +147,8 @@ func (w *work) answered(text string) (ran, error) {
 		return ran{}, w.fail(noAnswer, fmt.Sprintf("The model ended with turn %d, and said nothing.", w.Turns))
 	}
 	out := ran{text, *w}
-	var encoded bytes.Buffer // as the receipt has it: a < takes one byte, and not six
-	e := json.NewEncoder(&encoded)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(out); err == nil && encoded.Len() > maxResult {
-		return ran{}, w.fail(models.AnswerTooLarge, fmt.Sprintf("The answer takes %d bytes as a result, which may have %d: lower max_output_tokens.",
-			encoded.Len(), maxResult))
+	if n := value.Size(out); n > maxResult {
+		return ran{}, w.fail(models.AnswerTooLarge, fmt.Sprintf("The answer takes %d bytes as a result, which may have %d: lower max_output_tokens.", n, maxResult))
 	}
 	return out, nil
 }
@@ -178,13 +173,8 @@ func (w *work) failed(err error) error {
 	if _, again := errors.AsType[*handlers.TransientError](err); !ok || again {
 		return err
 	}
-	var details struct {
-		Usage struct {
-			Call *ledger.Total `json:"call"`
-		} `json:"usage"`
-	}
-	if encoded, err := json.Marshal(failure.Details); err == nil && json.Unmarshal(encoded, &details) == nil && details.Usage.Call != nil {
-		w.Usage.Total = *details.Usage.Call
+	if total := models.TotalOf(failure); total != nil {
+		w.Usage.Total = *total
 	}
 	return &handlers.Failure{Code: failure.Code, Message: failure.Message, Details: stuck{*w, failure.Details}}
 }

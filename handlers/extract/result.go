@@ -3,6 +3,7 @@ package extract
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"unicode/utf16"
@@ -11,6 +12,7 @@ import (
 	"github.com/gemworker/gem/extract"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/llm/models"
+	"github.com/gemworker/gem/handlers/value"
 )
 
 // output is that of extract.run.
@@ -179,7 +181,7 @@ func (o *output) failure(allowPartial bool, claimed int) error {
 		}
 		return o.fail(ungrounded, "", fmt.Sprintf("The model claimed %d items, and none of them counts: %s.", claimed, why))
 	}
-	if n := size(o); n > mostResult {
+	if n := value.Size(o); n > mostResult {
 		return o.fail(resultTooLarge, "", fmt.Sprintf("The result takes %d bytes, and may take %d: divide the document. All shards were read, and cost nothing when they are read again.", n, mostResult))
 	}
 	return nil
@@ -233,19 +235,12 @@ func persistent(codes map[string]int) (text string) {
 
 func upper(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
 
-func list(codes map[string]int) (text string) {
-	var names []string
-	for code := range codes {
-		names = append(names, code)
+func list(codes map[string]int) string {
+	var counts []string
+	for _, code := range slices.Sorted(maps.Keys(codes)) {
+		counts = append(counts, fmt.Sprintf("%d %s", codes[code], code))
 	}
-	slices.Sort(names)
-	for i, code := range names {
-		if i > 0 {
-			text += ", "
-		}
-		text += fmt.Sprintf("%d %s", codes[code], code)
-	}
-	return text
+	return strings.Join(counts, ", ")
 }
 
 // fail is a failure that says how far the run came.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/gemworker/gem/extract"
 	"github.com/gemworker/gem/handlers"
@@ -273,11 +274,7 @@ func (r *run) divide(p *piece) (halves []*piece) {
 		p.divided = false
 		return nil
 	}
-	for i, other := range r.pieces {
-		if other == p {
-			r.pieces = append(r.pieces[:i+1:i+1], append(halves[:len(halves):len(halves)], r.pieces[i+1:]...)...)
-			break
-		}
-	}
+	i := slices.Index(r.pieces, p) + 1
+	r.pieces = slices.Concat(r.pieces[:i], halves, r.pieces[i:])
 	return halves
 }

@@ -1,9 +1,7 @@
 package extract
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +10,7 @@ import (
 	"github.com/gemworker/gem/extract"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/llm/models"
+	"github.com/gemworker/gem/handlers/value"
 	"github.com/gemworker/gem/internal/llm"
 	"github.com/gemworker/gem/internal/schema"
 )
@@ -202,19 +201,10 @@ const mostResult = 1 << 20
 
 // fits returns the error of answers that are too large for a result.
 func (s *asking) fits() error {
-	if size(s.out) > mostResult {
+	if value.Size(s.out) > mostResult {
 		return s.unusable(models.AnswerTooLarge, fmt.Sprintf("The answers take more than %d bytes as a result: use smaller shards.", mostResult))
 	}
 	return nil
-}
-
-// size is how many bytes a value takes as JSON.
-func size(v any) int {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	_ = e.Encode(v) // of texts and numbers
-	return b.Len()
 }
 
 // mostShown is how much of an answer a failure shows, in bytes.

@@ -57,16 +57,12 @@ func (u *usage) fail(err error) error {
 	if !ok {
 		return err
 	}
-	var told struct {
-		Usage struct{ Call *ledger.Total }
+	if total := models.TotalOf(failure); total != nil {
+		u.total(total)
 	}
 	details := map[string]json.RawMessage{}
 	if encoded, err := json.Marshal(failure.Details); err == nil {
-		_ = json.Unmarshal(encoded, &told)
 		_ = json.Unmarshal(encoded, &details)
-	}
-	if told.Usage.Call != nil {
-		u.total(told.Usage.Call)
 	}
 	details["usage"], _ = json.Marshal(u)
 	return &handlers.Failure{Code: failure.Code, Message: failure.Message, Details: details}

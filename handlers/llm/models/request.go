@@ -1,7 +1,6 @@
 package models
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/llm/ledger"
+	"github.com/gemworker/gem/handlers/value"
 	"github.com/gemworker/gem/internal/llm"
 	"github.com/gemworker/gem/internal/llm/routes"
 )
@@ -188,7 +188,7 @@ func (r *round) send(ctx context.Context, c routes.Candidate) (got came) {
 		})
 	}
 	got.answer.CutKeys(r.Keys...)
-	if err == nil && encodedSize(got.answer.Parts) > mostEncoded {
+	if err == nil && value.Size(got.answer.Parts) > mostEncoded {
 		err = &llm.Error{Kind: llm.AnswerTooBig, Status: 200, RequestID: got.answer.RequestID, Message: fmt.Sprintf("the answer takes more than %d bytes as JSON", mostEncoded)}
 	}
 	got.took, got.content, got.err = time.Since(began), content.Load(), err
@@ -205,15 +205,6 @@ func (r *round) send(ctx context.Context, c routes.Candidate) (got came) {
 
 // mostEncoded is how many bytes of JSON the parts of an answer may take: with what stands beside them they are the result of a step.
 const mostEncoded = 1<<20 - 64<<10
-
-// encodedSize is how many bytes the parts take as JSON: some letters take six.
-func encodedSize(parts []llm.Part) int {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	_ = e.Encode(parts) // of texts, and of JSON that was checked
-	return b.Len()
-}
 
 // endOf says what a request came to.
 func (r *round) endOf(begun ledger.Begun, c routes.Candidate, got came) ledger.End {
@@ -324,6 +315,20 @@ func (r *round) tell(ctx context.Context, err error) {
 	if details, ok := failure.Details.(map[string]any); ok {
 		details["usage"] = map[string]any{"call": total}
 	}
+}
+
+// TotalOf returns what all requests of a call come to, as the details of a failure of [Models.Ask] say; nil if they do not. They may have been in
+// the journal.
+func TotalOf(f *handlers.Failure) *ledger.Total {
+	var told struct {
+		Usage struct {
+			Call *ledger.Total `json:"call"`
+		} `json:"usage"`
+	}
+	if encoded, err := json.Marshal(f.Details); err == nil {
+		_ = json.Unmarshal(encoded, &told)
+	}
+	return told.Usage.Call
 }
 
 // record lists the requests for this answer, of all attempts, among the call's effects, and returns what all requests of the call come to.
