@@ -68,6 +68,19 @@ func Page(t testing.TB, file string) *Client {
 	return startNode(t, "page", path)
 }
 
+// Browser opens an empty page of a real Chromium. The bodies that [Client.Run] is given have it as `page` of puppeteer, and the errors and requests
+// of what it shows as `seen`.
+func Browser(t testing.TB) *Client {
+	t.Helper()
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if program, err := exec.LookPath(name); err == nil {
+			return startNode(t, "browser", program)
+		}
+	}
+	Missing(t, "Chromium is missing: install the package chromium")
+	return nil
+}
+
 func startNode(t testing.TB, args ...string) *Client {
 	t.Helper()
 	node, dir := nodeJS(t)

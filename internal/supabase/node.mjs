@@ -3,11 +3,13 @@
 //
 //   node node.mjs client URL KEY    the body has a client of supabase-js with that token, as `supabase`
 //   node node.mjs page FILE         the body has the page of that file with its scripts running, as `window` and `document`
+//   node node.mjs browser PROGRAM   the body has a page of Chromium, as `page` of puppeteer; `seen` lists the errors and requests of its pages
 import { createInterface } from 'node:readline'
 
 const [mode, ...args] = process.argv.slice(2)
 const AsyncFunction = (async () => {}).constructor
-const run = mode === 'page' ? await page(...args) : await client(...args)
+let quit = async () => {} // ends what was started
+const run = await { page, client, browser }[mode](...args)
 
 async function client(url, key) {
   const { createClient } = await import('@supabase/supabase-js')
@@ -32,6 +34,17 @@ async function page(file) {
   return (_, body) => new AsyncFunction('window', 'document', body)(window, window.document)
 }
 
+async function browser(program) {
+  const { launch } = await import('puppeteer-core')
+  const browser = await launch({ executablePath: program, args: ['--no-sandbox', '--disable-dev-shm-usage'] }) // containers have little of either
+  quit = () => browser.close()
+  const page = await browser.newPage(), seen = { errors: [], requests: [] }
+  page.on('pageerror', error => seen.errors.push(String(error)))
+  page.on('console', said => { if (said.type() === 'error') seen.errors.push(said.text()) })
+  page.on('request', request => seen.requests.push(request.url()))
+  return (_, body) => new AsyncFunction('page', 'seen', body)(page, seen)
+}
+
 for await (const line of createInterface({ input: process.stdin })) {
   const { token, body } = JSON.parse(line)
   let result
@@ -42,4 +55,5 @@ for await (const line of createInterface({ input: process.stdin })) {
   }
   process.stdout.write(JSON.stringify(result) + '\n')
 }
+await quit()
 process.exit() // whatever the page still waits for
