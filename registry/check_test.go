@@ -47,13 +47,17 @@ var refusals = []struct {
 	{"empty part", file(entry(fields{"name": `"leads..create"`})), []string{"leads..create: name: joined by dots"}, true},
 	{"dot at the end", file(entry(fields{"name": `"leads.create."`})), []string{"leads.create.: name: joined by dots"}, true},
 	{"line break in a name", file(entry(fields{"name": `"leads.create\n"`})), []string{"tools[0]: name: joined by dots"}, true},
-	{"long name", file(entry(fields{"name": `"a.` + strings.Repeat("b", 199) + `"`})), []string{"tools[0]: name: is too long: its length is 201 and must be at most 200"}, true},
+	{"long name", file(entry(fields{"name": `"a.` + strings.Repeat("b", 63) + `"`})), []string{"a." + strings.Repeat("b", 63) + ": name: is too long: its length is 65 and must be at most 64"}, true},
+	{"longest name of another form", file(entry(fields{"name": `"a.` + strings.Repeat("b", 199) + `"`})), []string{"tools[0]: name: is too long: its length is 201"}, true},
+	{"two names for one with underscores", file(entry(fields{"name": `"shop.re.fund"`}), entry(nil), entry(fields{"name": `"shop.re_fund"`})), []string{
+		"shop.re_fund: name: shop.re.fund and shop.re_fund are both called shop_re_fund by agents, which know no dots: rename one"}, false},
+	{"a domain of GEM's own", file(entry(fields{"name": `"gem.result"`})), []string{"gem.result: name: the domain gem is for tools of GEM's own"}, false},
 	{"description of another type", file(entry(fields{"description": `["a"]`})), []string{"leads.create: description: must be a string and is a list"}, true},
 
 	{"mistyped field", file(entry(fields{"timeout": `3`})), []string{"leads.create: timeout: unknown field: did you mean timeout_ms?"}, true},
 	{"field in another style", file(entry(fields{"inputSchema": `{}`})), []string{"leads.create: inputSchema: did you mean input_schema?"}, true},
 	{"a question with a key", file(entry(fields{"name": `"wait.answer"`, "idempotency": `{"mode": "safe-retry"}`})), []string{"wait.answer: idempotency.mode: must be \"none\" for a tool that asks"}, false},
-	{"field of another dialect", file(entry(fields{"parameters": `{}`})), []string{"leads.create: parameters: known fields are calls, deadline_ms, description, frontends, idempotency, input_schema"}, true},
+	{"field of another dialect", file(entry(fields{"parameters": `{}`})), []string{"leads.create: parameters: known fields are calls, deadline_ms, description, frontends, hints, idempotency, input_schema"}, true},
 	{"unknown field", file(entry(fields{"colour": `1`})), []string{"leads.create: colour: unknown field: remove it, or begin its name with x- to keep it as a note; known fields are calls, deadline_ms, description,"}, true},
 
 	{"input_schema of another type", file(entry(fields{"input_schema": `"object"`})), []string{"leads.create: input_schema: must be an object or a boolean and is a string"}, true},
@@ -105,6 +109,10 @@ var refusals = []struct {
 	{"retry of nothing", file(entry(fields{"retry": `{"max_attempts": 0, "backoff_ms": 0}`})), []string{
 		"leads.create: retry.backoff_ms: must be at least 1; it is 0", "leads.create: retry.max_attempts: must be at least 1; it is 0"}, true},
 	{"frontends of another type", file(entry(fields{"frontends": `"yes"`})), []string{"leads.create: frontends: must be a boolean and is a string. Whether signed-in users"}, true},
+	{"hints of other types", file(entry(fields{"hints": `{"title": "", "destructive": "no", "readOnly": true}`})), []string{
+		"leads.create: hints.destructive: must be a boolean and is a string. Whether the tool may change or remove",
+		"leads.create: hints.readOnly: unknown field: remove it", "leads.create: hints.title: is too short",
+	}, true},
 	{"retry of another type", file(entry(fields{"retry": `3`})), []string{"leads.create: retry: must be an object and is a number"}, true},
 	{"mistyped retry", file(entry(fields{"retry": `{"attempts": 3}`})), []string{"leads.create: retry.attempts: unknown field: did you mean max_attempts?"}, true},
 
@@ -171,7 +179,10 @@ var acceptances = map[string]string{
 	"smallest retry":      file(entry(fields{"retry": `{"max_attempts": 1, "backoff_ms": 1}`})),
 	"largest retry":       file(entry(fields{"retry": `{"max_attempts": 20, "backoff_ms": 3600000}`})),
 	"half a retry":        file(entry(fields{"retry": `{"backoff_ms": 100}`})),
-	"long name":           file(entry(fields{"name": `"a.` + strings.Repeat("b", 198) + `"`})),
+	"long name":           file(entry(fields{"name": `"a.` + strings.Repeat("b", 62) + `"`})),
+	"hints":               file(entry(fields{"hints": `{"title": "New lead", "destructive": false, "x-why": 1}`})),
+	"no hints":            file(entry(fields{"hints": `{}`})),
+	"almost GEM's":        file(entry(fields{"name": `"gem_2.result"`})),
 	"long version":        `{"version": "` + strings.Repeat("ä", 64) + `", "tools": []}`,
 	"many parts":          file(entry(fields{"name": `"a.b_1.c__.d9"`})),
 	"schemas that accept": file(entry(fields{"input_schema": `true`, "output_schema": `{}`})),
@@ -233,7 +244,7 @@ func TestEditorSchemaAgreesWithParse(t *testing.T) {
 		} `json:"$defs"`
 	}
 	unmarshal(t, fileSchema(t), &doc)
-	_, err = registry.Parse([]byte(file(`{"no": 1, "name": "a.b", "idempotency": {"no": 1}, "retry": {"no": 1}}`)))
+	_, err = registry.Parse([]byte(file(`{"no": 1, "name": "a.b", "idempotency": {"no": 1}, "hints": {"no": 1}, "retry": {"no": 1}}`)))
 	for name, p := range doc.Defs.Tool.Properties {
 		if !strings.Contains(err.Error(), name) {
 			t.Errorf("Parse does not know the field %s", name)
@@ -250,7 +261,7 @@ func TestEditorSchemaAgreesWithParse(t *testing.T) {
 			}
 		}
 	}
-	for _, known := range strings.Split("name, description, input_schema, output_schema, permissions, calls, frontends, idempotency, timeout_ms, receipt_fields, retry", ", ") {
+	for _, known := range strings.Split("name, description, input_schema, output_schema, permissions, calls, frontends, hints, idempotency, timeout_ms, receipt_fields, retry", ", ") {
 		if _, ok := doc.Defs.Tool.Properties[known]; !ok {
 			t.Errorf("the schema does not know the field %s", known)
 		}

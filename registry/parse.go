@@ -25,9 +25,10 @@ func Parse(data []byte) (*Registry, error) {
 	}
 	top := doc.(map[string]any)
 	delete(top, "$schema")
-	r := &Registry{Version: schema.As[string](top["version"]), doc: top, json: schema.Canonical(top), tools: tools, byName: map[string]*Tool{}}
+	r := &Registry{Version: schema.As[string](top["version"]), doc: top, json: schema.Canonical(top), tools: tools}
+	r.byName, r.byFlatName = map[string]*Tool{}, map[string]*Tool{}
 	for _, t := range tools {
-		r.byName[t.Name] = t
+		r.byName[t.Name], r.byFlatName[t.FlatName()] = t, t
 	}
 	return r, nil
 }
@@ -64,7 +65,7 @@ func fieldName(steps []string) string {
 
 func (p *parser) tools(doc any) []*Tool {
 	var tools []*Tool
-	first := map[string]int{}
+	first := map[string]int{} // by flat name
 	for i, v := range schema.As[[]any](schema.ValueAt(doc, "/tools")) {
 		entry, ok := v.(map[string]any)
 		if !ok {
@@ -72,14 +73,29 @@ func (p *parser) tools(doc any) []*Tool {
 		}
 		at := "/tools/" + strconv.Itoa(i)
 		t := p.tool(at, entry)
-		if before, twice := first[t.Name]; !twice {
-			first[t.Name] = i
-		} else if t.Name != "" {
-			p.add(at+"/name", fmt.Sprintf("tools[%d] and tools[%d] have the same name: rename or remove one", before, i))
-		}
+		p.name(at+"/name", i, t, tools, first)
 		tools = append(tools, t)
 	}
 	return tools
+}
+
+// name refuses what another tool is called, or GEM's own are. first has the places of the earlier tools by their flat names.
+func (p *parser) name(at string, i int, t *Tool, earlier []*Tool, first map[string]int) {
+	if t.Name == "" {
+		return
+	}
+	if strings.HasPrefix(t.Name, "gem.") {
+		p.add(at, "the domain gem is for tools of GEM's own: choose another domain")
+	}
+	n, taken := first[t.FlatName()]
+	switch {
+	case !taken:
+		first[t.FlatName()] = i
+	case earlier[n].Name == t.Name:
+		p.add(at, fmt.Sprintf("tools[%d] and tools[%d] have the same name: rename or remove one", n, i))
+	default:
+		p.add(at, fmt.Sprintf("%s and %s are both called %s by agents, which know no dots: rename one", earlier[n].Name, t.Name, t.FlatName()))
+	}
 }
 
 // tool reads one entry. A value of the wrong type is left out: its shape is reported.
@@ -103,7 +119,11 @@ func (p *parser) tool(at string, entry map[string]any) *Tool {
 			MaxAttempts: cmp.Or(whole(schema.ValueAt(entry, "/retry/max_attempts")), 3),
 			Backoff:     cmp.Or(milliseconds(schema.ValueAt(entry, "/retry/backoff_ms")), 500*time.Millisecond),
 		},
+		Hints: Hints{Title: schema.As[string](schema.ValueAt(entry, "/hints/title"))},
 		entry: entry,
+	}
+	if destructive, stated := schema.ValueAt(entry, "/hints/destructive").(bool); stated {
+		t.Hints.Destructive = &destructive
 	}
 	if open, stated := entry["frontends"].(bool); stated {
 		t.Frontends = open

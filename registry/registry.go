@@ -21,15 +21,16 @@ type Registry struct {
 	// Version names the contents: other contents need another version. See [CheckUpgrade].
 	Version string
 
-	doc    map[string]any
-	json   []byte
-	tools  []*Tool
-	byName map[string]*Tool
+	doc   map[string]any
+	json  []byte
+	tools []*Tool
+
+	byName, byFlatName map[string]*Tool
 }
 
 // Tool is an entry of the registry. Callers must not change its fields.
 type Tool struct {
-	// Name has the form domain.method, such as leads.create.
+	// Name has the form domain.method, such as leads.create, and at most 64 characters.
 	Name string
 	// Description tells an agent what the tool is for; it may be empty.
 	Description string
@@ -51,6 +52,7 @@ type Tool struct {
 	// ReceiptFields are the paths that a reader of a receipt looks at first, such as result.lead_id; there may be none.
 	ReceiptFields []string
 	Retry         Retry
+	Hints         Hints
 
 	input, output *schema.Schema
 	entry         map[string]any // as it stands in the file
@@ -122,6 +124,14 @@ const (
 type Retry struct {
 	MaxAttempts int           // with the first; 1 to 20, 3 by default
 	Backoff     time.Duration // before the second attempt, doubled for each further one up to 15 min, with jitter; 1 ms to 1 h, 500 ms by default
+}
+
+// Hints are for those who show a tool to people and to agents. GEM decides nothing by them.
+type Hints struct {
+	Title string // the tool's name for people; empty where the file has none
+	// Destructive says whether the tool may change or remove something that exists, or do something that cannot be undone; false is for a
+	// tool that only adds. It is nil where the file does not say: readers then take a tool that writes for destructive.
+	Destructive *bool
 }
 
 // ReadFile reads and parses a registry file. Its errors name the file and say what to do.
