@@ -53,6 +53,9 @@ func (t *talk) say(turn int, parts []llm.Part, box toolbox) (calls []llm.Part) {
 // for the ids of this one. Anthropic takes no dots and colons, and OpenAI no more than 40 letters.
 var takenBack = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,40}$`)
 
+// maxName is how long the name of a tool may be for all providers: letters, digits, _ and -.
+const maxName = 64
+
 var unspeakable = regexp.MustCompile(`[^a-zA-Z0-9_-]`)
 
 // speakable is the name of a tool that a model called, as providers take it back.

@@ -3,8 +3,6 @@ package agent
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -87,7 +85,9 @@ func choose(all []handlers.Tool, patterns []string) (toolbox, error) {
 	case len(open) > maxTools:
 		return box, wrongTool(-1, fmt.Sprintf("they are %d tools, and an agent can have %d: name fewer", len(open), maxTools))
 	}
-	box.Tools = withNames(slices.Sorted(maps.Keys(open)))
+	for _, name := range slices.Sorted(maps.Keys(open)) {
+		box.Tools = append(box.Tools, offered{name, underscored(name)})
+	}
 	return box, nil
 }
 
@@ -107,28 +107,7 @@ func wrongTool(i int, message string) error {
 		Details: []map[string]string{{"path": path, "keyword": "tools", "message": message}}}
 }
 
-// maxName is how long a tool's name may be for all providers: letters, digits, _ and -.
-const maxName = 64
-
-// withNames gives each tool a name that all providers take: with _ for dots. Where two would have the same, or one is too long, it ends in digits that
-// follow from the whole name.
-func withNames(names []string) []offered {
-	plain, taken := map[string]int{}, map[string]bool{}
-	for _, name := range names {
-		plain[underscored(name)]++
-	}
-	all := make([]offered, len(names))
-	for i, name := range names {
-		as := underscored(name)
-		for n := 0; len(as) > maxName || plain[as] > 1 || taken[as]; n++ {
-			sum := sha256.Sum256(fmt.Appendf(nil, "%s %d", name, n))
-			as = fmt.Sprintf("%.*s_%x", maxName-9, underscored(name), sum[:4])
-		}
-		all[i], taken[as] = offered{name, as}, true
-	}
-	return all
-}
-
+// underscored is the name that providers know a tool by: with _ for dots. The registry sees to it that they take it, and that no other tool has it.
 func underscored(name string) string { return strings.ReplaceAll(name, ".", "_") }
 
 // find returns the tool that a model calls by a name: the one it was given, or the tool's own.
@@ -152,35 +131,8 @@ func (b *toolbox) described(call *handlers.Durable) []llm.Tool {
 	var all []llm.Tool
 	for _, t := range b.Tools {
 		if entry, ok := entries[t.Name]; ok && entry.Closed == "" {
-			all = append(all, llm.Tool{Name: t.As, Description: entry.Description, Parameters: parameters(entry.InputSchema)})
+			all = append(all, llm.Tool{Name: t.As, Description: entry.Description, Parameters: llm.Parameters(entry.InputSchema)})
 		}
 	}
 	return all
-}
-
-// notAtTheTop are the keywords that providers refuse at the top of a tool's schema. The tool's own call checks them all the same.
-var notAtTheTop = []string{"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "enum", "const"}
-
-// parameters returns an input's schema as providers take one: that of an object. What stands at its top and they would refuse, it says in words.
-func parameters(schema json.RawMessage) json.RawMessage {
-	members, err := llm.Members(schema)
-	if err != nil { // true, which takes any object
-		return json.RawMessage(`{"type":"object"}`)
-	}
-	var kept, dropped []llm.Member
-	typed := false
-	for _, m := range members {
-		if slices.Contains(notAtTheTop, m.Name) {
-			dropped = append(dropped, m)
-			continue
-		}
-		if m.Name == "type" {
-			m.Value, typed = json.RawMessage(`"object"`), true
-		}
-		kept = append(kept, m)
-	}
-	if !typed {
-		kept = append(kept, llm.Member{Name: "type", Value: json.RawMessage(`"object"`)})
-	}
-	return llm.Object(llm.Noted(kept, dropped))
 }

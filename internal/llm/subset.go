@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 )
 
@@ -133,4 +134,31 @@ func Noted(kept, dropped []Member) []Member {
 	}
 	text, _ := json.Marshal(note)
 	return append(kept, Member{Name: "description", Value: text})
+}
+
+// notAtTheTop are the keywords that providers refuse at the top of a tool's schema. The tool's own call checks them all the same.
+var notAtTheTop = []string{"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "enum", "const"}
+
+// Parameters returns an input's schema as providers take one: that of an object. What stands at its top and they would refuse, it says in words.
+func Parameters(schema json.RawMessage) json.RawMessage {
+	members, err := Members(schema)
+	if err != nil { // true, which takes any object
+		return json.RawMessage(`{"type":"object"}`)
+	}
+	var kept, dropped []Member
+	typed := false
+	for _, m := range members {
+		if slices.Contains(notAtTheTop, m.Name) {
+			dropped = append(dropped, m)
+			continue
+		}
+		if m.Name == "type" {
+			m.Value, typed = json.RawMessage(`"object"`), true
+		}
+		kept = append(kept, m)
+	}
+	if !typed {
+		kept = append(kept, Member{Name: "type", Value: json.RawMessage(`"object"`)})
+	}
+	return Object(Noted(kept, dropped))
 }
