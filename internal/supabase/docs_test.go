@@ -40,11 +40,11 @@ func TestTheCodeOfTheDocumentsRuns(t *testing.T) {
 			script = append(script, block)
 		}
 	}
-	if len(script) != 5 {
-		t.Fatalf("docs/supabase.md has %d blocks that run, want 5", len(script))
+	if len(script) != 6 {
+		t.Fatalf("docs/supabase.md has %d blocks that run, want 6", len(script))
 	}
-	script = append(script, `return [error, receipt.status, calls.map(c => c.status), mine.length, journal.map(e => e.event), ended, receipts.some(r => r.call_id === id), question.text, question.schema, answered, refused]`)
-	want := `[null,"succeeded",["queued","queued"],3,["queued","claimed","succeeded"],"succeeded",true,"Which day suits you?",{"type":"string"},"answered",null]`
+	script = append(script, `return [error, receipt.status, calls.map(c => c.status), mine.length, journal.map(e => e.event), ended, receipts.some(r => r.call_id === id), question.text, question.schema, answered, refused, tools.some(t => t.name === 'os.create_note'), names[0]]`)
+	want := `[null,"succeeded",["queued","queued"],3,["queued","claimed","succeeded"],"succeeded",true,"Which day suits you?",{"type":"string"},"answered",null,true,{"name":"leads.add_photos_link"}]`
 	if got := c.Run(ada, strings.Join(script, "\n")); string(got) != want {
 		t.Errorf("docs/supabase.md: got %s, want %s", got, want)
 	}

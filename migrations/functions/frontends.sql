@@ -1,13 +1,13 @@
 -- What frontends may do, where the roles of Supabase's API are: anon, authenticated and service_role. On a server without
 -- them nothing is granted, and nothing is needed.
 --
---   authenticated  inserts calls, of which it chooses what a frontend chooses; created_by comes from its token. It reads its
+--   authenticated  lists the tools that it may call. It inserts calls, of which it chooses what a frontend chooses; created_by comes from its token. It reads its
 --                  own calls, their receipts, progress and journal, without what tells of workers and of other calls, can ask for
 --                  the end of its own, and reads and answers the questions that it may answer.
 --   service_role   inserts and reads for anyone, and writes nothing else either.
 --   anon           can do nothing.
 --
--- The functions here run with the rights of their caller: they refuse what the tables refuse.
+-- The functions here run with the rights of their caller: they refuse what the tables refuse. list_tools alone runs with those of the owner.
 
 -- Inserts a call and returns its id. A frontend that chooses the id may send the same request again when its answer was lost,
 -- and gets the same id back; another call under that id is refused.
@@ -53,6 +53,17 @@ begin
   end if;
   return receipt;
 end
+$$;
+
+-- The tools that the caller may call, of the registry in force, sorted by name: all of them for service_role, and where there is no token.
+create or replace function public.list_tools() returns table (name text, description text, input_schema jsonb, output_schema jsonb, hints jsonb,
+  idempotency jsonb)
+language sql stable security definer rows 50 set search_path = pg_catalog, pg_temp as $$
+  select t.name, coalesce(t.entry ->> 'description', ''), t.entry -> 'input_schema', t.entry -> 'output_schema', coalesce(t.entry -> 'hints', '{}'),
+    t.entry -> 'idempotency'
+  from gem.tools t
+  where t.frontends or coalesce(gem.token_claims() ->> 'role' = 'service_role', gem.token_claims() is null)
+  order by t.name
 $$;
 
 -- Nothing refers from receipts and events to calls by a foreign key, which is what PostgREST looks for. One of these it
@@ -106,7 +117,7 @@ do $$
 declare
   api_role  text;
   functions constant text := 'public.enqueue_tool_call(text, jsonb, text, text, uuid, integer, timestamptz, uuid), public.get_receipt(uuid), '
-    || 'public.cancel_tool_call(uuid), public.answer_tool_call(uuid, jsonb, text)';
+    || 'public.cancel_tool_call(uuid), public.answer_tool_call(uuid, jsonb, text), public.list_tools()';
   of_rows   constant text := 'public.core_tool_receipts(public.core_tool_calls), public.core_tool_events(public.core_tool_calls), '
     || 'public.warnings(public.core_tool_receipts)';
 begin

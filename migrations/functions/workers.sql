@@ -15,26 +15,28 @@ $$;
 -- permission but to read and write the database (as registry.Tool in Go).
 create or replace function gem.keep_tools() returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  at     timestamptz := gem.now();
-  living text[];
-  names  text[];
-  opened boolean[];
+  at      timestamptz := gem.now();
+  living  text[];
+  names   text[];
+  opened  boolean[];
+  entries jsonb[];
 begin
   lock table gem.tools in share row exclusive mode; -- who comes later sees what came before
   living := array(select distinct w.registry_version from public.core_workers w where w.stopped_at is null and w.alive_until > at);
   if not exists (select from public.core_registry_versions v where v.version = any (living)) then
     living := array(select v.version from public.core_registry_versions v order by v.recorded_at desc limit 1);
   end if;
-  select array_agg(known.name order by known.name), array_agg(known.frontends order by known.name) into names, opened
+  select array_agg(known.name order by known.name), array_agg(known.frontends order by known.name), array_agg(known.entry order by known.name)
+  into names, opened, entries
   from (
-    select distinct on (t ->> 'name') t ->> 'name' as name, coalesce((t ->> 'frontends')::boolean,
+    select distinct on (t ->> 'name') t ->> 'name' as name, t as entry, coalesce((t ->> 'frontends')::boolean,
       not exists (select from jsonb_array_elements_text(t -> 'permissions') p where p not in ('read:db', 'write:db'))) as frontends
     from public.core_registry_versions v, jsonb_array_elements(v.registry -> 'tools') t
     where v.version = any (living)
     order by t ->> 'name', v.recorded_at desc) known;
   delete from gem.tools t where (t.name = any (names)) is not true;
-  insert into gem.tools as t (name, frontends) select * from unnest(names, opened)
-  on conflict (name) do update set frontends = excluded.frontends where t.frontends <> excluded.frontends;
+  insert into gem.tools as t (name, frontends, entry) select * from unnest(names, opened, entries)
+  on conflict (name) do update set frontends = excluded.frontends, entry = excluded.entry where t.entry <> excluded.entry;
 end
 $$;
 

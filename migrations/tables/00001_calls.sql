@@ -127,7 +127,8 @@ create table if not exists gem.rule_runs (
 -- the one recorded later counts. See gem.keep_tools. Rows leave with the last registry that has them.
 create table if not exists gem.tools (
   name      text    primary key,
-  frontends boolean not null     -- signed-in users may call it
+  frontends boolean not null,    -- signed-in users may call it
+  entry     jsonb   not null     -- as it stands in that registry
 );
 
 -- The roles of those who answer questions: see functions/answers.sql. The owner of the database fills it: gem roles add. Rows stay until they
