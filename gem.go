@@ -38,6 +38,9 @@ type Program struct {
 	// Rules is the rules.json of the program: what its operators restrict. Nil means none. At run time the variable TOOLS_RULES (a
 	// path, or the JSON itself) overrides it, and then a file rules.json in the working directory.
 	Rules []byte
+	// Elsewhere is the domains.json of the program: the domains that live behind HTTP or in MCP servers. Nil means none. At run time the variable
+	// GEM_DOMAINS (a path, or the JSON itself) overrides it, and then a file domains.json in the working directory.
+	Elsewhere []byte
 }
 
 // BuiltInRegistry is the tools.registry.json of the built-in domains, as it was when GEM was built.
@@ -54,5 +57,5 @@ var version, commit string
 // together wrongly, such as one without a registry, is an error of every command. SIGINT and SIGTERM shut a command down gracefully,
 // and a second one ends it at once.
 func Main(p Program) {
-	cli.Main(cli.Program{Domains: p.Domains, Registry: p.Registry, Migrations: p.Migrations, Rules: p.Rules, Version: version, Commit: commit})
+	cli.Main(cli.Program{Domains: p.Domains, Registry: p.Registry, Migrations: p.Migrations, Rules: p.Rules, Elsewhere: p.Elsewhere, Version: version, Commit: commit})
 }

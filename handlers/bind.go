@@ -21,12 +21,13 @@ type Handler struct {
 	Durable bool
 	// File and Func say where it is written, such as leads/leads.go and Leads.Create.
 	File, Func string
-	// Input and Output are the types that the function takes and returns.
+	// Input and Output are the types that the function takes and returns; nil for a tool that lives elsewhere.
 	Input, Output reflect.Type
 	// Checks reports whether the input is a [Checked].
 	Checks bool
 
-	fn reflect.Value
+	fn  reflect.Value
+	run func(context.Context, Tx, *Call) (json.RawMessage, error) // of a tool that lives elsewhere, in place of fn
 }
 
 // Checked is an input that the worker asks before it looks for an earlier success of the call's key, and before the call may win it. Where fields
@@ -38,6 +39,9 @@ type Checked interface {
 
 // Check asks the call's input, if it is a [Checked]. It does not recover from a panic.
 func (h *Handler) Check(call *Call) error {
+	if h.Elsewhere() {
+		return nil
+	}
 	in, err := h.decode(call)
 	if err != nil || !h.Checks {
 		return err
@@ -60,6 +64,9 @@ func (h *Handler) decode(call *Call) (reflect.Value, error) {
 // Run decodes the input, runs the function and encodes its output. Only transactional handlers use tx, and only durable ones
 // the journal. Run does not recover from a panic: the caller does, since it has the transaction.
 func (h *Handler) Run(ctx context.Context, call *Call, tx Tx, journal Journal) (json.RawMessage, error) {
+	if h.Elsewhere() {
+		return h.run(ctx, tx, call)
+	}
 	in, err := h.decode(call)
 	if err != nil {
 		return nil, err
@@ -80,9 +87,10 @@ func (h *Handler) Run(ctx context.Context, call *Call, tx Tx, journal Journal) (
 	return encode(out[0].Interface())
 }
 
-// Handlers holds the handlers of all domains, by tool.
+// Handlers holds the handlers of all domains, by tool, and the places of tools that live elsewhere.
 type Handlers struct {
 	byKey  map[string]*Handler
+	places []Place
 	checks []func(context.Context, DB) error
 }
 
@@ -96,15 +104,22 @@ func (h *Handlers) Check(ctx context.Context, db DB) error {
 	return nil
 }
 
-// For returns the handler of a tool. The tool's name is cut at its first dot into domain and method; both are compared
-// without case, dots and underscores, so comms.send_sms finds Comms.SendSMS.
+// For returns the handler of a tool: a Go method, otherwise that of the first place where it lives. Of methods the tool's name is cut at its
+// first dot into domain and method; both are compared without case, dots and underscores, so comms.send_sms finds Comms.SendSMS.
 func (h *Handlers) For(tool string) (*Handler, bool) {
 	domain, method, _ := strings.Cut(tool, ".")
-	found, ok := h.byKey[fold(domain)+"."+fold(method)]
-	return found, ok
+	if found, ok := h.byKey[fold(domain)+"."+fold(method)]; ok {
+		return found, true
+	}
+	for _, place := range h.places {
+		if found, ok := place.For(tool); ok {
+			return found, true
+		}
+	}
+	return nil, false
 }
 
-// All returns every handler, ordered by its function's name.
+// All returns the handlers of Go methods, ordered by the function's name.
 func (h *Handlers) All() []*Handler {
 	return slices.SortedFunc(maps.Values(h.byKey), func(a, b *Handler) int { return strings.Compare(a.Func, b.Func) })
 }

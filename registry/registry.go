@@ -75,6 +75,16 @@ func (t *Tool) ClosedBecause() string {
 	return "needs the permission " + strings.Join(beyond, " and ")
 }
 
+// Durable names the fields of the entry that are for durable handlers only: calls and deadline_ms, if it has them.
+func (t *Tool) Durable() (fields []string) {
+	for _, field := range []string{"calls", "deadline_ms"} {
+		if _, has := t.entry[field]; has {
+			fields = append(fields, field)
+		}
+	}
+	return fields
+}
+
 // MayCall reports whether the tool's handler may call another tool. Every handler may ask: it may call wait.answer, wait.approval and wait.event.
 func (t *Tool) MayCall(tool string) bool {
 	domain, _, _ := strings.Cut(tool, ".")

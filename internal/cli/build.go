@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/gemworker/gem/elsewhere"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/pgpool"
@@ -30,36 +31,42 @@ type setup struct {
 	isolated    bool
 	environment map[string]string // in place of the true one, if isolated
 
-	registry  *registry.Registry // filled in by prepare, like the three below
+	registry  *registry.Registry // filled in by prepare, like the five below
 	from      string             // where the registry comes from
 	rules     *rules.Set         // nil for none
+	domains   *elsewhere.Domains // nil for none
+	lookup    func(string) string
 	telemetry *telemetry.Telemetry
 	pools     []*pgxpool.Pool // filled in by connect, like the one below
 	listenURL string
+	places    []place // opened by newWorker
 }
 
 // prepare does what needs no database.
 func (s *setup) prepare(ctx context.Context) (err error) {
-	lookup := os.Getenv
+	s.lookup = os.Getenv
 	if s.isolated {
-		lookup = func(variable string) string { return s.environment[variable] }
+		s.lookup = func(variable string) string { return s.environment[variable] }
 	}
-	if s.registry, s.from, err = s.program.loadRegistry(lookup("TOOLS_REGISTRY")); err != nil {
+	if s.registry, s.from, err = s.program.loadRegistry(s.lookup("TOOLS_REGISTRY")); err != nil {
 		return usageError{err}
 	}
 	s.log.Info("registry loaded", zap.String("from", s.from), zap.String("version", s.registry.Version),
 		zap.Int("tools", len(s.registry.Tools())), zap.String("sha256", s.registry.SHA256()))
-	without, err := s.program.fit(s.registry)
+	if err := s.prepareDomains(); err != nil {
+		return usageError{err}
+	}
+	bound, without, err := s.program.fit(s.registry, s.domains)
 	if err != nil {
 		return usageError{err}
 	}
 	if without != "" {
 		s.log.Warn(without)
 	}
-	if err := s.prepareRules(); err != nil {
+	if err := s.prepareRules(bound); err != nil {
 		return usageError{err}
 	}
-	if err := handlers.Configure(lookup, s.program.domains()...); err != nil {
+	if err := handlers.Configure(s.lookup, s.program.domains()...); err != nil {
 		return err
 	}
 	if s.isolated {
@@ -74,7 +81,7 @@ func (s *setup) prepare(ctx context.Context) (err error) {
 }
 
 // prepareRules loads the rules, if there are any. An isolated worker has none.
-func (s *setup) prepareRules() (err error) {
+func (s *setup) prepareRules(bound *handlers.Handlers) (err error) {
 	if s.isolated {
 		return nil
 	}
@@ -88,7 +95,7 @@ func (s *setup) prepareRules() (err error) {
 	}
 	s.log.Info("rules loaded", zap.String("from", from), zap.String("version", s.rules.Version), zap.Int("rules", len(s.rules.Rules())),
 		zap.String("sha256", s.rules.SHA256()))
-	_, err = s.program.rulesFit(s.rules, s.registry)
+	_, err = rulesFit(s.rules, s.registry, bound)
 	return err
 }
 
@@ -122,12 +129,12 @@ func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
 	if err := handlers.Open(handlers.Env{Pool: s.pools[1], Log: s.log, Meter: s.telemetry.Meter(), Isolated: s.isolated}, s.program.domains()...); err != nil {
 		return nil, err
 	}
-	return s.newWorker()
+	return s.newWorker(ctx)
 }
 
 // newWorker makes a worker of the registry, once everything is connected.
-func (s *setup) newWorker() (*worker.Worker, error) {
-	bound, err := handlers.Bind(s.program.domains()...)
+func (s *setup) newWorker(ctx context.Context) (*worker.Worker, error) {
+	bound, err := s.openPlaces(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -172,6 +179,7 @@ func (s *setup) lookAtIsolation(ctx context.Context, db *pgxpool.Pool) {
 // close gives back everything. A handler that ignores the end of its context may keep a connection for ever: it is not
 // waited for.
 func (s *setup) close() {
+	s.closePlaces()
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)

@@ -139,7 +139,7 @@ Or:
 		if err := s.forgetEarlierRegistries(ctx); err != nil {
 			return err
 		}
-		if w, err = s.newWorker(); err != nil {
+		if w, err = s.newWorker(ctx); err != nil {
 			return err
 		}
 	}
@@ -201,7 +201,7 @@ func (s *setup) watchRegistry(ctx context.Context, use func(*registry.Registry))
 		r, err := registry.ReadFile(s.from)
 		if err == nil {
 			var without string
-			if without, err = s.program.fit(r); err == nil && without != "" {
+			if _, without, err = s.program.fit(r, s.domains); err == nil && without != "" {
 				s.log.Warn(without)
 			}
 		}

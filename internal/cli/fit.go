@@ -7,29 +7,32 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
 
+	"github.com/gemworker/gem/elsewhere"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/schema"
 	"github.com/gemworker/gem/registry"
 )
 
-func (p *Program) fit(r *registry.Registry) (without string, err error) {
-	bound, err := handlers.Bind(p.domains()...)
-	if err != nil {
-		return "", err
+// fit binds what a worker would bind to a registry and the domains that live elsewhere, nil for none, and compares the two.
+func (p *Program) fit(r *registry.Registry, d *elsewhere.Domains) (bound *handlers.Handlers, without string, err error) {
+	if bound, _, err = p.bind(r, d, os.Getenv); err != nil {
+		return nil, "", err
 	}
 	if without, err = fit(r, bound); err != nil {
 		err = fmt.Errorf("the registry and the program's handlers do not fit:\n%w", err)
 	}
-	return without, err
+	return bound, without, err
 }
 
 // fit compares a registry with the program's handlers. The error has a line for each field of a handler's struct that its tool's
 // schema does not know, and for each property that the schema requires and the struct lacks: such a handler cannot do its work.
-// without is a sentence about the tools that have no handler, or empty.
+// A tool that lives elsewhere has no struct, and no field that is for durable handlers. without is a sentence about the tools that live nowhere, or
+// empty.
 func fit(r *registry.Registry, bound *handlers.Handlers) (without string, err error) {
 	var (
 		faults []error
@@ -46,6 +49,10 @@ func fit(r *registry.Registry, bound *handlers.Handlers) (without string, err er
 			continue
 		}
 		delete(spare, h.Func)
+		if h.Elsewhere() {
+			faults = append(faults, unfitElsewhere(tool, h)...)
+			continue
+		}
 		for _, side := range []struct {
 			name   string
 			schema json.RawMessage
@@ -79,6 +86,14 @@ func fit(r *registry.Registry, bound *handlers.Handlers) (without string, err er
 		without = "tools without a handler, whose calls end as not_configured: " + strings.Join(alone, ", ")
 	}
 	return without, errors.Join(faults...)
+}
+
+// unfitElsewhere are the fields of an entry that only durable handlers have, which are Go methods.
+func unfitElsewhere(tool *registry.Tool, h *handlers.Handler) (faults []error) {
+	for _, field := range tool.Durable() {
+		faults = append(faults, fmt.Errorf("%s: %s is for durable handlers, and the tool lives elsewhere (%s %s), where it is one attempt: remove it", tool.Name, field, h.File, h.Func))
+	}
+	return faults
 }
 
 // comparison finds where a schema and a Go type say different things about the fields of an object.

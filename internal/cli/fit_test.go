@@ -130,7 +130,7 @@ func TestTheBuiltInToolsFitTheirHandlers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := builtIn.fit(r); err != nil {
+	if _, _, err := builtIn.fit(r, nil); err != nil {
 		t.Error(err)
 	}
 }

@@ -23,6 +23,7 @@ type Program struct {
 	Registry   []byte
 	Migrations fs.FS
 	Rules      []byte
+	Elsewhere  []byte
 
 	// Version and Commit are what the build was told; empty for what the Go command recorded.
 	Version, Commit string

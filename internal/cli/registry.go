@@ -49,7 +49,11 @@ contents under the same version are refused, as a worker refuses them.`,
 			if err != nil {
 				return err
 			}
-			without, err := p.fit(r)
+			d, _, err := p.loadDomains(os.Getenv("GEM_DOMAINS"))
+			if err != nil {
+				return err
+			}
+			_, without, err := p.fit(r, d)
 			if err != nil {
 				return err
 			}
@@ -104,7 +108,7 @@ calls of such a tool end as not_configured.`,
 			if err != nil {
 				return err
 			}
-			bound, err := handlers.Bind(p.domains()...)
+			bound, err := p.boundHere(r)
 			if err != nil {
 				return err
 			}

@@ -54,7 +54,11 @@ the same version are refused, as a worker refuses them.`,
 			if err != nil {
 				return err
 			}
-			notes, err := p.rulesFit(set, r)
+			bound, err := p.boundHere(r)
+			if err != nil {
+				return err
+			}
+			notes, err := rulesFit(set, r, bound)
 			for _, note := range notes {
 				fmt.Fprintln(cmd.ErrOrStderr(), "note:", note)
 			}
@@ -148,11 +152,7 @@ func (p *Program) chosenRules(args []string) (*rules.Set, string, error) {
 }
 
 // rulesFit holds the rules against the registry and the program's handlers. The error has a line for each defect.
-func (p *Program) rulesFit(set *rules.Set, r *registry.Registry) (notes []string, err error) {
-	bound, err := handlers.Bind(p.domains()...)
-	if err != nil {
-		return nil, err
-	}
+func rulesFit(set *rules.Set, r *registry.Registry, bound *handlers.Handlers) (notes []string, err error) {
 	defects, notes := set.Check(r)
 	for _, tool := range r.Tools() {
 		rule, blocks := set.BlocksResult(tool)

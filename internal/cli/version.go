@@ -16,11 +16,11 @@ import (
 func versionCommand(p *Program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print the version and the commit of this program, its registry, its rules and its routes of models",
+		Short: "Print the version and the commit of this program, its registry, its rules, its domains elsewhere and its routes of models",
 		Long: `
 A worker records the version in core_workers, and its log begins with it. The
-registry, the rules and the routes of models are those that a worker would load
-here, with where they come from.`,
+registry, the rules, the domains elsewhere and the routes of models are those
+that a worker would load here, with where they come from.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return printVersion(p, cmd) },
 	}
 }
@@ -48,6 +48,15 @@ func printVersion(p *Program, cmd *cobra.Command) error {
 		fmt.Fprintln(cmd.OutOrStdout(), "no rules")
 	default:
 		fmt.Fprintf(cmd.OutOrStdout(), "rules %s, %s (%s)\n", set.Version, count(len(set.Rules()), "rule"), from)
+	}
+	domains, from, err := p.loadDomains(os.Getenv("GEM_DOMAINS"))
+	switch {
+	case err != nil:
+		return usageError{err}
+	case domains == nil:
+		fmt.Fprintln(cmd.OutOrStdout(), "no domains elsewhere")
+	default:
+		fmt.Fprintf(cmd.OutOrStdout(), "domains elsewhere %s, %s (%s)\n", domains.Version, strings.Join(domains.Names(), ", "), from)
 	}
 	if !p.asksModels() {
 		return nil

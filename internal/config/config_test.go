@@ -52,11 +52,11 @@ func TestDefaults(t *testing.T) {
 
 func TestEveryVariableIsRead(t *testing.T) {
 	c := load(t, map[string]string{
-		"DATABASE_URL": "postgres://u:p@h/d", "DIRECT_URL": "host=h user=u", "DATABASE_POOLER": "Session", "TOOLS_REGISTRY": " tools.json ", "TOOLS_RULES": "rules.json", "WORKER_ID": "wörker 1",
+		"DATABASE_URL": "postgres://u:p@h/d", "DIRECT_URL": "host=h user=u", "DATABASE_POOLER": "Session", "TOOLS_REGISTRY": " tools.json ", "TOOLS_RULES": "rules.json", "GEM_DOMAINS": "domains.json", "WORKER_ID": "wörker 1",
 		"WORKER_CONCURRENCY": "1000", "WORKER_CONNECTIONS": "12", "TOOLS_POLL_INTERVAL_MS": "10", "WORKER_SHUTDOWN_GRACE": "1m30s", "LOG_LEVEL": "WARN", "LOG_FORMAT": "console",
 	})
 	want := &config.Config{
-		DatabaseURL: "postgres://u:p@h/d", DirectURL: "host=h user=u", DatabasePooler: "session", ToolsRegistry: "tools.json", ToolsRules: "rules.json", WorkerID: "wörker 1",
+		DatabaseURL: "postgres://u:p@h/d", DirectURL: "host=h user=u", DatabasePooler: "session", ToolsRegistry: "tools.json", ToolsRules: "rules.json", GemDomains: "domains.json", WorkerID: "wörker 1",
 		WorkerConcurrency: 1000, WorkerConnections: 12, PollIntervalMS: 10, ShutdownGrace: 90 * time.Second, LogLevel: "warn", LogFormat: "console",
 	}
 	if diff := cmp.Diff(want, c); diff != "" {
@@ -244,7 +244,7 @@ func TestEveryVariableIsDescribed(t *testing.T) {
 			t.Errorf("%s is not secret", v.Name)
 		}
 	}
-	if len(seen) != 12 {
+	if len(seen) != 13 {
 		t.Errorf("%d variables", len(seen))
 	}
 }

@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/gemworker/gem/elsewhere"
+	"github.com/gemworker/gem/elsewhere/webhooks"
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/registry"
+	"go.uber.org/zap"
+)
+
+// place is where tools live that are no Go methods, as long as this process needs it.
+type place interface {
+	handlers.Place
+	Close()
+}
+
+// loadDomains reads the domains.json that a worker would load here. It is nil if there is none.
+func (p *Program) loadDomains(chosen string) (*elsewhere.Domains, string, error) {
+	return elsewhere.Find(chosen, p.Elsewhere)
+}
+
+// bind binds the handlers of the program and the tools of domains.json, which may be nil. What it returns beside them is to be closed. Of a tool
+// that would live in two of these places, the error names both.
+func (p *Program) bind(r *registry.Registry, d *elsewhere.Domains, lookup func(string) string) (*handlers.Handlers, []place, error) {
+	bound, err := handlers.Bind(p.domains()...)
+	if err != nil || d == nil {
+		return bound, nil, err
+	}
+	// They connect when their first tool is called.
+	places := []place{
+		webhooks.New(r, d.Services, lookup),
+	}
+	var twice []error
+	for _, tool := range r.Tools() {
+		for _, place := range places {
+			there, lives := place.For(tool.Name)
+			if method, also := bound.For(tool.Name); lives && also {
+				domain, _, _ := strings.Cut(tool.Name, ".")
+				twice = append(twice, fmt.Errorf("%s lives in two places, in %s (%s) and by %s in %s (%s): remove one", tool.Name, method.File, method.Func, domain,
+					elsewhere.File, there.Func))
+			}
+		}
+	}
+	for _, place := range places {
+		bound.Add(place)
+	}
+	return bound, places, errors.Join(twice...)
+}
+
+// boundHere binds what a worker would bind here to a registry, without a database.
+func (p *Program) boundHere(r *registry.Registry) (*handlers.Handlers, error) {
+	d, _, err := p.loadDomains(os.Getenv("GEM_DOMAINS"))
+	if err != nil {
+		return nil, err
+	}
+	bound, _, err := p.bind(r, d, os.Getenv)
+	return bound, err
+}
+
+// openPlaces opens those of the worker's tools that are no Go methods, and closes those that were open.
+func (s *setup) openPlaces(ctx context.Context) (*handlers.Handlers, error) {
+	s.closePlaces()
+	bound, places, err := s.program.bind(s.registry, s.domains, s.lookup)
+	s.places = places
+	if err != nil {
+		return nil, err
+	}
+	// SQL functions come here, with s.pools and ctx.
+	return bound, nil
+}
+
+func (s *setup) closePlaces() {
+	for _, place := range s.places {
+		place.Close()
+	}
+	s.places = nil
+}
+
+// prepareDomains loads domains.json, if there is one. An isolated worker has none.
+func (s *setup) prepareDomains() (err error) {
+	if s.isolated {
+		return nil
+	}
+	var from string
+	if s.domains, from, err = s.program.loadDomains(os.Getenv("GEM_DOMAINS")); err != nil {
+		return err
+	}
+	if s.domains == nil {
+		s.log.Info("no domains elsewhere")
+		return nil
+	}
+	s.log.Info("domains loaded", zap.String("from", from), zap.String("version", s.domains.Version), zap.Strings("domains", s.domains.Names()),
+		zap.String("sha256", s.domains.SHA256()))
+	return nil
+}
