@@ -162,7 +162,7 @@ func (e *NotFoundError) Error() string {
 
 func notFound(ctx context.Context, db DB, id string) error {
 	call, err := callOfReceipt(ctx, db, id)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) && !store.HasCode(err, "25P02") { // a transaction that the refusal has broken
 		return err
 	}
 	return &NotFoundError{ID: id, ReceiptOf: call}

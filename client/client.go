@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/gemworker/gem/handlers"
@@ -46,6 +47,16 @@ type NewCall struct {
 	RunAt time.Time
 	// Delay is the shortest time until the call runs, by Postgres's clock, at most 366 days; 0 means that RunAt counts.
 	Delay time.Duration
+	// ParentCallID is the call on whose behalf this one is made; empty means none. A signed-in user names one of its own.
+	ParentCallID string
+	// Traceparent is the W3C trace context of version 00 in which the call is made; empty means none.
+	Traceparent string
+	// ID is the call's id, a UUID that the caller chose; empty means that Postgres makes one. Asked again with the same id by the same user, and with
+	// the same Tool, Input and IdempotencyKey, Enqueue returns the id and inserts nothing, whatever became of the call. An id that belongs to any
+	// other call is refused (23505). CreatedBy cannot be set beside it: see [As].
+	ID string
+	// Awaited asks for a notification when the call ends, for a [Waiter]: a hint, which the database ignores where a user has 64 such calls open.
+	Awaited bool
 }
 
 // Enqueue inserts a call and returns its id. A worker runs it once the insert is committed.
@@ -57,22 +68,35 @@ func Enqueue(ctx context.Context, db DB, c NewCall) (id string, err error) {
 	if string(input) == "null" {
 		input = []byte("{}")
 	}
+	if c.ID != "" && c.CreatedBy != "" {
+		return "", errors.New("a call with an ID is made by the user of the connection: CreatedBy cannot be set beside it")
+	}
 	// Only what is given is named: a frontend may have rights on few columns.
-	names, values, args := "tool_name, input", "$1, $2", []any{c.Tool, string(input)}
+	names, values, args := []string{"tool_name", "input"}, []string{"$1", "$2"}, []any{c.Tool, string(input)}
 	set := func(given bool, name string, value any, sql string) {
 		if given {
 			args = append(args, value)
-			names, values = names+", "+name, values+", "+fmt.Sprintf(sql, len(args))
+			names, values = append(names, name), append(values, fmt.Sprintf(sql, len(args)))
 		}
 	}
+	set(c.ID != "", "id", c.ID, "$%d")
 	set(c.SessionID != "", "session_id", c.SessionID, "$%d")
 	set(c.IdempotencyKey != "", "idempotency_key", c.IdempotencyKey, "$%d")
 	set(c.CreatedBy != "", "created_by", c.CreatedBy, "$%d")
+	set(c.ParentCallID != "", "parent_call_id", c.ParentCallID, "$%d")
 	set(c.Priority != 0, "priority", c.Priority, "$%d")
 	set(c.Delay != 0, "run_at", c.Delay.Seconds(), "clock_timestamp() + make_interval(secs => $%d)")
 	set(c.Delay == 0 && !c.RunAt.IsZero(), "run_at", c.RunAt, "$%d")
-	insert := "insert into public.core_tool_calls (" + names + ") values (" + values + ") returning id::text"
-	if err := db.QueryRow(ctx, insert, args...).Scan(&id); err != nil {
+	set(c.Traceparent != "", "traceparent", c.Traceparent, "$%d")
+	set(c.Awaited, "awaited", true, "$%d")
+	statement := "insert into public.core_tool_calls (" + strings.Join(names, ", ") + ") values (" + strings.Join(values, ", ") + ") returning id::text"
+	if c.ID != "" { // the function knows whether it is the same call
+		for i, name := range names {
+			values[i] = name + " => " + values[i]
+		}
+		statement = "select public.enqueue_tool_call(" + strings.Join(values, ", ") + ")::text"
+	}
+	if err := db.QueryRow(ctx, statement, args...).Scan(&id); err != nil {
 		return "", fmt.Errorf("insert a call of %s: %w", c.Tool, err)
 	}
 	return id, nil

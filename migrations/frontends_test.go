@@ -25,6 +25,15 @@ func supabase(t *testing.T) *pgxpool.Pool {
 func supabaseWith(t *testing.T, before string) *pgxpool.Pool {
 	t.Helper()
 	db := testdb.Pool(t, testdb.NewEmpty(t))
+	supabaseRoles(t, db)
+	insert(t, db, before)
+	insert(t, db, printed(t))
+	return db
+}
+
+// supabaseRoles makes the roles of Supabase's API, and gives them what older projects have by default.
+func supabaseRoles(t *testing.T, db *pgxpool.Pool) {
+	t.Helper()
 	apiRoles.Do(func() {
 		insert(t, db, `do $$ begin
 			create role anon nologin; create role authenticated nologin; create role service_role nologin;
@@ -34,9 +43,6 @@ func supabaseWith(t *testing.T, before string) *pgxpool.Pool {
 		grant usage on schema public to anon, authenticated, service_role;
 		alter default privileges in schema public grant all on tables to anon, authenticated, service_role;
 		alter default privileges in schema public grant all on functions to anon, authenticated, service_role;`)
-	insert(t, db, before)
-	insert(t, db, printed(t))
-	return db
 }
 
 // request runs a statement as one request of the API does: a transaction as the role, with the token's claims.
@@ -108,7 +114,7 @@ func TestFrontendsCanDoNothingElse(t *testing.T) {
 		"another's call's end":     "select cancel_tool_call('" + id + "')",
 		"a notification's trigger": "select gem.wake_workers()",
 	} {
-		for _, role := range []string{"anon", "authenticated", "service_role"} {
+		for _, role := range []string{"anon", "authenticated", "gem_frontend", "service_role"} {
 			if role == "service_role" && (what == "an owner" || what == "another's call's end") {
 				continue // it acts for anyone
 			}

@@ -47,7 +47,7 @@ func TestAFullQueueOfNotificationsCostsWakeUpsAndNothingElse(t *testing.T) {
 		t.Fatal("nobody is notified while there is room")
 	}
 
-	insert(t, db, "do $$ begin execute replace(pg_get_functiondef('gem.notify(text)'::regprocedure), '< 0.5', '< 0'); end $$")
+	insert(t, db, "do $$ begin execute replace(pg_get_functiondef('gem.notify(text, text)'::regprocedure), '< 0.5', '< 0'); end $$")
 	insert(t, db, everything)
 	if notified() {
 		t.Error("a notification was sent while the queue was full")

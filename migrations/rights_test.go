@@ -88,7 +88,7 @@ func TestWhatASignedInUserMayRead(t *testing.T) {
 	insert(t, db, "insert into core_tool_calls (tool_name, created_by) values ('a.b', 'ada')")
 	finished(t, db)
 	hidden := map[string][]string{
-		"core_tool_calls": {"seq", "claimed_by", "needs", "level", "steps", "waits", "need", "kills"}, "core_tool_receipts": {"worker_id"}, "core_tool_events": {"worker_id", "data"},
+		"core_tool_calls": {"seq", "claimed_by", "needs", "level", "steps", "waits", "need", "kills", "awaited"}, "core_tool_receipts": {"worker_id"}, "core_tool_events": {"worker_id", "data"},
 	}
 	for table, columns := range hidden {
 		got := valueOf(t, db, `select string_agg(attname, ' ' order by attname) from pg_attribute where attrelid = '`+table+`'::regclass

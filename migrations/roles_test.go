@@ -8,10 +8,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gemworker/gem/handlers/extract"
 	"github.com/gemworker/gem/handlers/leads"
 	"github.com/gemworker/gem/internal/pgserver"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/migrations"
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -20,9 +22,14 @@ import (
 // as is a pool on the same database as a new role that is a member of gem_worker.
 func as(t *testing.T, owner *pgxpool.Pool, databaseURL string) *pgxpool.Pool {
 	t.Helper()
+	return asMember(t, owner, databaseURL, "gem_worker")
+}
+
+func asMember(t *testing.T, owner *pgxpool.Pool, databaseURL, of string) *pgxpool.Pool {
+	t.Helper()
 	role := "gem_test_" + strings.ToLower(strings.NewReplacer("/", "_").Replace(t.Name()))
 	role = role[:min(len(role), 60)]
-	insert(t, owner, fmt.Sprintf("create role %s login password 'worker' in role gem_worker", role))
+	insert(t, owner, fmt.Sprintf("create role %s login password 'worker' in role %s", role, of))
 	dropAtEnd(t, databaseURL, "drop role "+role)
 	u, err := url.Parse(databaseURL)
 	if err != nil {
@@ -127,6 +134,80 @@ func TestTheWorkersRoleCanDoNoMore(t *testing.T) {
 	}
 }
 
+// With its own rights a door does nothing but ask which calls have ended. It does the rest as the user whose request it serves.
+func TestADoorCanDoNothingItself(t *testing.T) {
+	t.Parallel()
+	u := testdb.New(t, migrations.Sources(leads.Domain())...)
+	owner := testdb.Pool(t, u)
+	id := finished(t, owner)
+	db := asMember(t, owner, u, "gem_door")
+	if got := valueOf(t, db, "select gem.ended(array['"+id+"', gen_random_uuid()]::uuid[])"); got != id {
+		t.Errorf("of the two, %s has ended, want %s", got, id)
+	}
+	insert(t, db, "listen gem_receipts; unlisten *")
+	for what, sql := range map[string]string{
+		"calls":                    "select id from core_tool_calls",
+		"receipts":                 "select id from core_tool_receipts",
+		"a call":                   "insert into core_tool_calls (tool_name) values ('a.b')",
+		"a call by the function":   "select enqueue_tool_call('a.b')",
+		"an end":                   "select cancel_tool_call('" + id + "')",
+		"a receipt by its call":    "select get_receipt('" + id + "')",
+		"questions":                "select * from open_questions",
+		"progress":                 "select * from core_tool_progress",
+		"a claim":                  "select gem.claim('w', 1, true)",
+		"a notification":           "select gem.tell_ended('{}')",
+		"the rows of a domain":     "select * from leads",
+		"a table":                  "create table public.mine ()",
+		"a table of GEM":           "create table gem.mine ()",
+		"the worker's role":        "set role gem_worker",
+		"the monitor's role":       "set role gem_monitor",
+		"the owner's role":         "set role " + valueOf(t, owner, "select quote_ident(current_user)"),
+		"more calls than it needs": "select gem.ended(array_fill(gen_random_uuid(), '{1001}'))",
+	} {
+		_, err := db.Exec(t.Context(), sql)
+		var pgErr *pgconn.PgError
+		if !errors.As(err, &pgErr) || pgErr.Code != "42501" && pgErr.Code != "23514" {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	const request = "set role gem_frontend; set request.jwt.claims = '{\"role\": \"gem_frontend\", \"sub\": \"ada\"}'; "
+	insert(t, db, request+"insert into core_tool_calls (tool_name, awaited) values ('a.b', true); reset role; reset request.jwt.claims")
+	if got := valueOf(t, owner, "select created_by || ' ' || signed_in from core_tool_calls where tool_name = 'a.b' and created_by is not null"); got != "ada true" {
+		t.Errorf("the call is %s", got)
+	}
+}
+
+// authenticated and gem_frontend are two names for one set of rights.
+func TestSignedInUsersHaveTheSameRightsByBothRoles(t *testing.T) {
+	t.Parallel()
+	u := testdb.NewEmpty(t)
+	db := testdb.Pool(t, u)
+	supabaseRoles(t, db)
+	insert(t, db, "alter default privileges in schema public revoke all on tables from authenticated; alter default privileges in schema public revoke all on functions from authenticated")
+	if err := migrations.Up(t.Context(), u, migrations.Sources(leads.Domain(), extract.Domain(nil))...); err != nil {
+		t.Fatal(err)
+	}
+	rights := func(role string) string {
+		return valueOf(t, db, `select string_agg(r, E'\n' order by r) from (
+			select format('%s.%s %s', c.oid::regclass, a.attname, p) as r from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped,
+				unnest('{select,insert,update,references}'::text[]) p
+				where c.relnamespace in ('gem'::regnamespace, 'public'::regnamespace) and c.relkind in ('r', 'v') and has_column_privilege('`+role+`', c.oid, a.attnum, p)
+			union all
+			select format('%s %s', c.oid::regclass, p) from pg_class c, unnest('{delete,truncate,trigger}'::text[]) p
+				where c.relnamespace in ('gem'::regnamespace, 'public'::regnamespace) and c.relkind in ('r', 'v') and has_table_privilege('`+role+`', c.oid, p)
+			union all
+			select oid::regprocedure::text from pg_proc where pronamespace in ('gem'::regnamespace, 'public'::regnamespace) and has_function_privilege('`+role+`', oid, 'execute')
+			union all
+			select format('%s %s', nspname, p) from pg_namespace, unnest('{usage,create}'::text[]) p where has_schema_privilege('`+role+`', oid, p)
+			union all
+			select format('%s %s %s', tablename, policyname, cmd) from pg_policies where '`+role+`' = any (roles) or 'public' = any (roles)) r`)
+	}
+	got, want := rights("gem_frontend"), rights("authenticated")
+	if diff := cmp.Diff(want, got); diff != "" || !strings.Contains(got, "enqueue_tool_call") || !strings.Contains(got, "core_tool_calls.awaited insert") {
+		t.Errorf("authenticated (-) and gem_frontend (+) differ: %s", diff)
+	}
+}
+
 // Without the right to create roles, the migrations work all the same, and workers connect as the owner.
 func TestMigrationsNeedNoRightToCreateRoles(t *testing.T) {
 	t.Parallel()
@@ -171,15 +252,18 @@ func TestRolesThatComeLaterGetTheirRights(t *testing.T) {
 	}
 	u.User = url.UserPassword("migrator", "m")
 	done, err := migrations.Apply(t.Context(), u.String())
-	if notes := strings.Join(done.Notes, "; "); err != nil || !strings.Contains(notes, "gem_worker was not created") || !strings.Contains(notes, "gem_monitor was not created") {
+	if notes := strings.Join(done.Notes, "; "); err != nil || !strings.Contains(notes, "gem_worker was not created") || !strings.Contains(notes, "gem_monitor was not created") ||
+		!strings.Contains(notes, "gem_door was not created") {
 		t.Fatalf("%v, with these notes: %s", err, notes)
 	}
-	insert(t, admin, "create role gem_worker nologin; create role gem_monitor nologin; grant gem_worker, gem_monitor to migrator")
+	insert(t, admin, "create role gem_worker nologin; create role gem_monitor nologin; create role gem_frontend nologin; create role gem_door nologin noinherit; "+
+		"grant gem_worker, gem_monitor, gem_frontend, gem_door to migrator with admin option")
 	mine := testdb.Pool(t, u.String())
 	insert(t, mine, printed(t))
 	for _, sql := range []string{
 		"set role gem_worker; select gem.start_worker('w', 1, '', '', '1 hour'); select gem.claim('w', 1, true); select gem.heartbeat('w', '1 hour', '{}', '{}', true)",
 		"set role gem_monitor; select * from gem.queue; select * from gem.workers",
+		"set role gem_door; select gem.ended('{}'); set role gem_frontend; select enqueue_tool_call('a.b') where false",
 	} {
 		insert(t, mine, sql)
 	}

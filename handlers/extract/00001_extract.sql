@@ -209,7 +209,7 @@ do $$
 declare
   api_role text;
 begin
-  foreach api_role in array array(select rolname from pg_roles where rolname in ('anon', 'authenticated', 'service_role')) loop
+  foreach api_role in array array(select gem.api_roles()) loop
     execute format('revoke all on public.extract_documents, public.extract_document_parts, gem.extractions from %I', api_role);
     if api_role <> 'anon' then
       execute format('grant insert (id, title), select on public.extract_documents to %I', api_role);

@@ -34,6 +34,7 @@ type Call struct {
 	Steps        int           // events of steps and waits in its journal
 	Child        bool          // a handler made it, or the rules
 	OfRules      bool          // the rules made it, to ask people about its parent
+	Awaited      bool          // somebody wants a notification of its end: see [TellEnded]
 	seq          int64
 }
 
@@ -56,7 +57,7 @@ func Claim(ctx context.Context, db DB, workerID string, limit, background int, s
 	}
 	rows, err := db.Query(ctx, `
 		select id::text, attempt, tool_name, input, idempotency_key, session_id, created_by, traceparent, level, run_at, waited, retries,
-		       losses, kills, cancelled_for, age, signed_in, steps, child, of_rules, seq
+		       losses, kills, cancelled_for, age, signed_in, steps, child, of_rules, awaited, seq
 		from gem.claim($1, $2, $3, $4, $5)`, workerID, limit, suspect, string(cursor), background)
 	if err != nil {
 		return nil, err
@@ -67,7 +68,7 @@ func Claim(ctx context.Context, db DB, workerID string, limit, background int, s
 		var cancelled *time.Duration
 		err = row.Scan(&c.CallID, &c.Number, &c.Tool, &c.Input, (*zeronull.Text)(&c.ClientKey), (*zeronull.Text)(&c.SessionID),
 			(*zeronull.Text)(&c.CreatedBy), (*zeronull.Text)(&c.Traceparent), &c.Level, &c.RunAt, &c.Waited, &c.Retries, &c.Losses, &c.Kills,
-			&cancelled, &c.Age, &c.SignedIn, &c.Steps, &c.Child, &c.OfRules, &c.seq)
+			&cancelled, &c.Age, &c.SignedIn, &c.Steps, &c.Child, &c.OfRules, &c.Awaited, &c.seq)
 		if cancelled != nil {
 			c.Cancelled, c.CancelledFor = true, *cancelled
 		}

@@ -1,7 +1,7 @@
--- What frontends may do, where the roles of Supabase's API are: anon, authenticated and service_role. On a server without
--- them nothing is granted, and nothing is needed.
+-- What frontends may do: the roles of gem.api_roles(), as far as they are there.
 --
---   authenticated  lists the tools that it may call. It inserts calls, of which it chooses what a frontend chooses; created_by comes from its token. It reads its
+--   authenticated, gem_frontend
+--                  lists the tools that it may call. It inserts calls, of which it chooses what a frontend chooses; created_by comes from its token. It reads its
 --                  own calls, their receipts, progress and journal, without what tells of workers and of other calls, can ask for
 --                  the end of its own, and reads and answers the questions that it may answer.
 --   service_role   inserts and reads for anyone, and writes nothing else either.
@@ -10,31 +10,39 @@
 -- The functions here run with the rights of their caller: they refuse what the tables refuse. list_tools alone runs with those of the owner.
 
 -- Inserts a call and returns its id. A frontend that chooses the id may send the same request again when its answer was lost,
--- and gets the same id back; another call under that id is refused.
+-- and gets the same id back, also where a new call would be refused by now; another call under that id is refused, and so is another's.
+-- awaited asks for a notification of the call's end: see gem.tell_ended.
 create or replace function public.enqueue_tool_call(tool_name text, input jsonb default '{}', idempotency_key text default null,
   session_id text default null, parent_call_id uuid default null, priority integer default 0, run_at timestamptz default null,
-  id uuid default null)
+  id uuid default null, traceparent text default null, awaited boolean default null)
 returns uuid language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
   new_id uuid;
+  there  boolean := false;
 begin
-  insert into public.core_tool_calls as c (id, tool_name, input, idempotency_key, session_id, parent_call_id, priority, run_at)
-  values (id, tool_name, input, idempotency_key, session_id, parent_call_id, priority, run_at)
-  returning c.id into new_id;
-  return new_id;
-exception
-  when unique_violation then
-    perform from public.core_tool_calls c
-    where c.id = enqueue_tool_call.id and c.tool_name = enqueue_tool_call.tool_name and c.input = coalesce(enqueue_tool_call.input, '{}')
-      and c.idempotency_key is not distinct from nullif(enqueue_tool_call.idempotency_key, '');
-    if found then
+  for i in 1..2 loop
+    -- The owner of the tables sees the calls of all users, so the caller is compared here too.
+    select c.tool_name = enqueue_tool_call.tool_name and c.input = coalesce(enqueue_tool_call.input, '{}')
+      and c.idempotency_key is not distinct from nullif(enqueue_tool_call.idempotency_key, '') and c.created_by is not distinct from public.gem_caller()
+    into there from public.core_tool_calls c where c.id = enqueue_tool_call.id;
+    if there then
       return id;
     end if;
-    raise unique_violation using message = format('there is another call with the id %s', id),
-      hint = 'A new call needs a new id. The same tool_name, input and idempotency_key repeat a request whose answer was lost.';
-  when foreign_key_violation then
-    raise foreign_key_violation using message = format('parent_call_id is %s, which is no call of yours', parent_call_id);
+    exit when there is not null or i = 2;
+    begin
+      insert into public.core_tool_calls as c (id, tool_name, input, idempotency_key, session_id, parent_call_id, priority, run_at, traceparent, awaited)
+      values (id, tool_name, input, idempotency_key, session_id, parent_call_id, priority, run_at, traceparent, awaited)
+      returning c.id into new_id;
+      return new_id;
+    exception
+      when unique_violation then null; -- it came meanwhile, or is another's
+      when foreign_key_violation then
+        raise foreign_key_violation using message = format('parent_call_id is %s, which is no call of yours', parent_call_id);
+    end;
+  end loop;
+  raise unique_violation using message = format('there is another call with the id %s', id),
+    hint = 'A new call needs a new id. The same tool_name, input and idempotency_key repeat a request whose answer was lost.';
 end
 $$;
 
@@ -64,6 +72,18 @@ language sql stable security definer rows 50 set search_path = pg_catalog, pg_te
   from gem.tools t
   where t.frontends or coalesce(gem.token_claims() ->> 'role' = 'service_role', gem.token_claims() is null)
   order by t.name
+$$;
+
+-- Those of p_calls that have ended, whoever made them: for a process in which many wait, each of whom then reads the receipt with the rights of
+-- its own user. It takes a thousand ids at most.
+create or replace function gem.ended(p_calls uuid[]) returns setof uuid
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
+begin
+  if cardinality(p_calls) > 1000 then
+    raise check_violation using message = format('gem.ended was asked about %s calls, and takes 1000 at most', cardinality(p_calls));
+  end if;
+  return query select r.call_id from public.core_tool_receipts r where r.call_id = any (p_calls);
+end
 $$;
 
 -- Nothing refers from receipts and events to calls by a foreign key, which is what PostgREST looks for. One of these it
@@ -116,19 +136,19 @@ select gem.open_to('service_role', 'public.core_tool_calls', 'gem_new_calls_for_
 do $$
 declare
   api_role  text;
-  functions constant text := 'public.enqueue_tool_call(text, jsonb, text, text, uuid, integer, timestamptz, uuid), public.get_receipt(uuid), '
+  functions constant text := 'public.enqueue_tool_call(text, jsonb, text, text, uuid, integer, timestamptz, uuid, text, boolean), public.get_receipt(uuid), '
     || 'public.cancel_tool_call(uuid), public.answer_tool_call(uuid, jsonb, text), public.list_tools()';
   of_rows   constant text := 'public.core_tool_receipts(public.core_tool_calls), public.core_tool_events(public.core_tool_calls), '
     || 'public.warnings(public.core_tool_receipts)';
 begin
   execute format('revoke all on function %s, %s from public', functions, of_rows);
-  foreach api_role in array array(select rolname from pg_roles where rolname in ('anon', 'authenticated', 'service_role')) loop
+  foreach api_role in array array(select gem.api_roles()) loop
     execute format('revoke all on public.core_tool_calls, public.core_tool_receipts, public.core_tool_events, public.core_workers, '
       || 'public.core_registry_versions, public.core_rules_versions, public.core_hook_events, '
       || 'public.core_llm_versions, public.core_llm_requests, public.core_tool_progress, public.open_questions from %I', api_role);
     execute format('revoke all on function %s, %s from %I', functions, of_rows, api_role);
     if api_role <> 'anon' then
-      execute format('grant insert (id, tool_name, input, status, idempotency_key, session_id, parent_call_id, priority, run_at, traceparent) '
+      execute format('grant insert (id, tool_name, input, status, idempotency_key, session_id, parent_call_id, priority, run_at, traceparent, awaited) '
         || 'on public.core_tool_calls to %I', api_role);
       execute format('grant execute on function %s, gem.open_questions() to %I', functions, api_role);
       execute format('grant select on public.open_questions, public.core_tool_progress to %I', api_role);
@@ -136,7 +156,7 @@ begin
     if api_role = 'service_role' then
       execute format('grant select on public.core_tool_calls, public.core_tool_receipts, public.core_tool_events to %I', api_role);
       execute format('grant execute on function %s to %I', of_rows, api_role);
-    elsif api_role = 'authenticated' then
+    elsif api_role <> 'anon' then
       -- Without seq, which counts the calls of all, the workers' names, and the data of events, which names workers and calls of others.
       execute format('grant select (id, tool_name, input, status, idempotency_key, session_id, parent_call_id, created_by, priority, run_at, '
         || 'traceparent, signed_in, attempt, claimed_at, error, cancel_requested_at, created_at, updated_at, computed_key, retries, losses, '
@@ -160,6 +180,10 @@ begin
 end
 $$;
 select gem.grant_to('service_role', 'insert (created_by) on public.core_tool_calls'); -- a server that acts for a user
+select gem.grant_to('gem_frontend', 'usage on schema public');
+select gem.grant_to('gem_door', 'usage on schema gem');
+select gem.grant_to('gem_door', 'execute on function gem.ended(uuid[])');
+revoke all on all functions in schema gem from public;
 
 do $$
 begin

@@ -27,6 +27,16 @@ begin
 end
 $$;
 
+-- Reports whether a caller may have another call that is awaited: fewer than 64 of its open calls are. A caller with a thousand open calls has not.
+create or replace function gem.may_await(p_created_by text) returns boolean language plpgsql as $$
+begin
+  return p_created_by is null or (
+    select count(*) < 1000 and count(*) filter (where open.awaited) < 64
+    from (select c.awaited from public.core_tool_calls c
+      where c.created_by = p_created_by and c.status in ('queued', 'waiting', 'running') limit 1000) open);
+end
+$$;
+
 -- Refuses a value that takes more bytes as JSON than it may, and numbers that take more than anyone means.
 create or replace function gem.check_size(p_what text, p_value jsonb, p_most bigint) returns void language plpgsql stable as $$
 declare
@@ -143,6 +153,9 @@ begin
       perform pg_advisory_xact_lock(hashtextextended('gem.limits ' || new.created_by, 0));
     end if;
     new.level := gem.level_of(new.created_by, new.priority);
+  end if;
+  if new.awaited is not null and not (new.awaited and gem.may_await(new.created_by)) then
+    new.awaited := null;
   end if;
 
   new.created_at := at;

@@ -5,6 +5,9 @@
 --                  receipt or an event itself, nor forge an attempt. Handlers read and write what their domain grants.
 --   gem_monitor    for dashboards: create role grafana login password '…' in role gem_monitor;
 --                  It reads the views of watch.sql.
+--   gem_frontend   for signed-in users where Supabase's authenticated is not: it has the same rights. See frontends.sql.
+--   gem_door       for gem mcp: create role my_door login password '…' in role gem_door;
+--                  It may become gem_frontend or authenticated, for one user at a time, and ask which calls have ended. It can do nothing itself.
 --   anon, authenticated, service_role
 --                  the roles of Supabase's API, where they are: see frontends.sql.
 --
@@ -29,18 +32,34 @@ begin
 end
 $$;
 
+-- The roles of frontends, as far as they are there. Those who sign in have one that is neither anon nor service_role.
+create or replace function gem.api_roles() returns setof text language sql stable as $$
+  select r.rolname::text from pg_catalog.pg_roles r where r.rolname in ('anon', 'authenticated', 'gem_frontend', 'service_role') order by r.rolname
+$$;
+
 do $$
 declare
   new_role text;
 begin
-  foreach new_role in array array['gem_worker', 'gem_monitor'] loop
+  foreach new_role in array array['gem_worker', 'gem_monitor', 'gem_frontend', 'gem_door'] loop
     begin
       if not exists (select from pg_roles where rolname = new_role) then
-        execute format('create role %I nologin', new_role);
+        execute format('create role %I nologin noinherit', new_role); -- gem_door has the rights of no user before it becomes that user
       end if;
     exception
       when duplicate_object or unique_violation then null; -- another database of this server is being migrated
       when insufficient_privilege then raise notice 'the role % was not created: this role may create none', new_role;
+    end;
+  end loop;
+  for new_role in
+    select r from gem.api_roles() r
+    where r not in ('anon', 'service_role') and not pg_has_role(to_regrole('gem_door'), r::name, 'member')
+  loop
+    begin
+      execute format('grant %I to gem_door', new_role);
+    exception
+      when unique_violation then null;
+      when insufficient_privilege then raise notice 'gem_door may not become %: this role may not grant it', new_role;
     end;
   end loop;
 end

@@ -84,13 +84,22 @@ begin
 end
 $$;
 
--- Tells the listening workers something now that they would see later: a hint, which decides nothing. While the queue of
--- notifications is full, Postgres refuses every transaction that has one, so none is sent once it is half full.
-create or replace function gem.notify(p_hint text) returns void language plpgsql as $$
+-- Tells those who listen, which are workers on the channel gem_calls, something now that they would see later: a hint, which decides nothing.
+-- While the queue of notifications is full, Postgres refuses every transaction that has one, so none is sent once it is half full.
+create or replace function gem.notify(p_hint text, p_channel text default 'gem_calls') returns void language plpgsql as $$
 begin
   if pg_notification_queue_usage() < 0.5 then
-    perform pg_notify('gem_calls', p_hint);
+    perform pg_notify(p_channel, p_hint);
   end if;
+end
+$$;
+
+-- Tells those who wait for the ends of calls which have ended, 215 at most, as many as a notification holds. Whoever waits asks gem.ended as
+-- well. A worker calls it outside of the transactions in which calls end, for many at once: see awaited of a call.
+create or replace function gem.tell_ended(p_calls uuid[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  perform gem.notify(array_to_string(p_calls, ','), 'gem_receipts');
 end
 $$;
 
@@ -133,7 +142,8 @@ create or replace function gem.claim(p_worker text, p_limit integer, p_suspect b
   p_background integer default null)
 returns table (id uuid, tool_name text, input text, attempt integer, idempotency_key text, session_id text, created_by text,
   level integer, run_at timestamptz, seq bigint, retries integer, losses integer, kills integer, cancelled_for interval,
-  traceparent text, waited interval, age interval, signed_in boolean, steps integer, child boolean, of_rules boolean)
+  traceparent text, waited interval, age interval, signed_in boolean, steps integer, child boolean, of_rules boolean,
+  awaited boolean)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off -- the order must come from the index
   set jit = off -- such a plan looks expensive, and Postgres would compile it for longer than it runs
@@ -201,7 +211,7 @@ begin
   )
   select c.id, coalesce(c.tool_name, ''), coalesce(c.input, 'null')::text, c.attempt, c.idempotency_key, c.session_id, c.created_by,
          c.level, c.run_at, c.seq, c.retries, c.losses, c.kills, case when c.cancel_requested_at is not null then greatest(at - c.cancel_requested_at, '0') end, c.traceparent, at - c.run_at, case when c.attempt > 1 then at - gem.due(c.id) else at - greatest(c.created_at, c.run_at) end,
-         c.signed_in, c.steps, c.parent_step is not null, coalesce(c.parent_step like '##%', false)
+         c.signed_in, c.steps, c.parent_step is not null, coalesce(c.parent_step like '##%', false), coalesce(c.awaited, false)
   from claimed c;
 end
 $$;
@@ -541,7 +551,7 @@ declare
   call    record;
   failure jsonb;
 begin
-  select c.id, c.status, c.attempt, c.losses, c.steps, c.waits_for,
+  select c.id, c.status, c.attempt, c.losses, c.steps, c.waits_for, c.awaited,
     coalesce(c.tool_name, '') as tool_name, c.cancel_requested_at into call
   from public.core_tool_calls c where c.id = p_call;
   if gem.is_final(call.status) then
@@ -587,6 +597,9 @@ begin
   insert into public.core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt)
   values (receipt, call.id, call.tool_name, 'failed', jsonb_build_object('error', failure),
     case when call.attempt > 0 then gem.step_effects(call.id) else '{}' end, at, call.attempt);
+  if call.awaited then
+    perform gem.tell_ended(array[p_call]);
+  end if;
   return 'cancelled';
 end
 $$;
@@ -594,5 +607,5 @@ $$;
 select gem.grant_to('gem_worker', 'execute on function gem.claim(text, integer, boolean, jsonb, integer),
   gem.hold_key(uuid, integer, text, text), gem.input_differs(uuid, uuid, text, boolean),
   gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer), gem.retry(uuid, integer, text, jsonb, integer, interval, jsonb, interval),
-  gem.release(uuid, integer, text, jsonb), gem.leave_to(uuid, integer, text, text)');
+  gem.release(uuid, integer, text, jsonb), gem.leave_to(uuid, integer, text, text), gem.tell_ended(uuid[])');
 revoke all on all functions in schema gem from public;

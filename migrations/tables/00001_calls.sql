@@ -18,6 +18,7 @@ create table if not exists public.core_tool_calls (
   priority            integer     not null default 0,   -- -1000 to 1000; higher first; from -500 down: background
   run_at              timestamptz not null,             -- not before; at most 366 days ahead
   traceparent         text,                             -- W3C trace context of the span in which the frontend made the call
+  awaited             boolean,                          -- true: a notification is wanted when it ends; see gem.tell_ended
   signed_in           boolean     not null default false, -- made with a token whose role is not service_role; the trigger says so
   -- Moved only by the functions of functions/states.sql.
   status              text        not null default 'queued',

@@ -5,7 +5,7 @@ alter table public.core_tool_calls
   add column if not exists tool_name text, add column if not exists input jsonb, add column if not exists idempotency_key text,
   add column if not exists session_id text, add column if not exists parent_call_id uuid, add column if not exists created_by text,
   add column if not exists priority integer, add column if not exists level integer not null default 0, add column if not exists run_at timestamptz, add column if not exists traceparent text,
-  add column if not exists signed_in boolean not null default false, add column if not exists steps integer not null default 0,
+  add column if not exists awaited boolean, add column if not exists signed_in boolean not null default false, add column if not exists steps integer not null default 0,
   add column if not exists status text, add column if not exists attempt integer, add column if not exists claimed_by text,
   add column if not exists claimed_at timestamptz, add column if not exists error jsonb,
   add column if not exists cancel_requested_at timestamptz, add column if not exists created_at timestamptz,

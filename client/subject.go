@@ -1,0 +1,73 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Subject is a signed-in user, in whose name statements run: see [As].
+type Subject struct {
+	// ID is the token's `sub`, which becomes created_by of the user's calls. It is required.
+	ID string
+	// Role is the Postgres role whose rights the statements have: authenticated, or gem_frontend where there is no such role. Empty means the
+	// rights of the connection itself: as the owner of the tables it sees the rows of all users.
+	Role string
+	// Claims are the other claims of the token, a JSON object that policies may read; nil means none. Its `sub` and `role` do not count: those
+	// above do.
+	Claims json.RawMessage
+}
+
+// As runs statements as a user, as PostgREST does: in one transaction, with the user's role and `request.jwt.claims`, so that row level security,
+// gem.limits and policies hold for them. It commits if do returns nil, and otherwise rolls back and returns that error. The transaction costs two
+// round trips beside those of do. Nothing of the user stays on the connection, so the pool may lead through a pooler in transaction mode.
+//
+// The connection's role must be a member of the user's: gem_door is, and can do nothing else.
+func As(ctx context.Context, db *pgxpool.Pool, s Subject, do func(DB) error) error {
+	claims, err := s.claims()
+	if err != nil {
+		return err
+	}
+	conn, err := db.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Release() // which closes it, should the transaction be open still
+	quoted, err := conn.Conn().PgConn().EscapeString(claims)
+	if err != nil {
+		return err
+	}
+	begin := "begin; set local request.jwt.claims = '" + quoted + "'"
+	if s.Role != "" {
+		begin += "; set local role " + pgx.Identifier{s.Role}.Sanitize()
+	}
+	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{BeginQuery: begin}, func(tx pgx.Tx) error { return do(tx) })
+}
+
+// claims are those of a token of this user and role.
+func (s Subject) claims() (string, error) {
+	if s.ID == "" {
+		return "", errors.New("a subject needs an ID")
+	}
+	all := map[string]any{}
+	if s.Claims != nil {
+		given := map[string]json.RawMessage{}
+		if err := json.Unmarshal(s.Claims, &given); err != nil {
+			return "", fmt.Errorf("the claims of a subject must be a JSON object: %w", err)
+		}
+		for name, value := range given {
+			all[name] = value
+		}
+	}
+	delete(all, "role") // service_role would have no limits
+	all["sub"] = s.ID
+	if s.Role != "" {
+		all["role"] = s.Role
+	}
+	text, err := json.Marshal(all)
+	return string(text), err
+}
