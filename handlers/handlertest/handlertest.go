@@ -49,6 +49,8 @@ type Options struct {
 	Domains []any
 	// Registry is the contents of the registry file. It is required.
 	Registry []byte
+	// Places returns where tools live that are no Go methods, for one worker; db is its pool for looking. Nil means nowhere.
+	Places func(db *pgxpool.Pool, log *zap.Logger) []handlers.Place
 	// Migrations are the program's own SQL files, besides those of its domains. Nil means none.
 	Migrations fs.FS
 	// Environment has the variables of the domains' configurations. The environment of the process is not read.
@@ -178,6 +180,11 @@ func (e *Env) newWorker(change ...func(*worker.Options)) (_ *worker.Worker, own 
 	if options.Calls == nil {
 		options.Calls, options.Control = e.Pool(options.Concurrency, false), e.Pool(2, false)
 		own = append(own, options.Calls, options.Control)
+	}
+	if e.options.Places != nil {
+		for _, p := range e.options.Places(options.Control, e.log) {
+			bound.Add(p)
+		}
 	}
 	w, err := worker.New(options)
 	if err != nil {

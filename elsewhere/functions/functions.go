@@ -1,0 +1,169 @@
+// Package functions is the place of tools that are SQL functions: shop.refund is tools.shop_refund(input jsonb) returns jsonb. A function with a
+// second argument, call jsonb, is told of its call, too. It runs in the transaction of the call's receipt, with the rights of the worker's role.
+package functions
+
+import (
+	"cmp"
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+)
+
+const (
+	// knownFor is how old may be what is known of a function that a call is to run.
+	knownFor = 30 * time.Second
+	// missedFor is the same where a tool has no function that it could run: somebody may be writing it.
+	missedFor = 100 * time.Millisecond
+	// lookTimeout limits how long a call waits for a look.
+	lookTimeout = 3 * time.Second
+)
+
+// Functions finds the functions of the schema tools. It is safe for concurrent use, and has nothing to close.
+type Functions struct {
+	db  handlers.DB
+	log *zap.Logger
+
+	mu     sync.Mutex // held during a look: those who wait for it want its result
+	looked time.Time
+	byName map[string]function
+	told   map[string]string // the last fault of a function that was logged
+}
+
+// New returns the place, which has not looked yet. It looks with db, which should not be the pool of running calls: a call would wait until
+// another ends. A nil log is none.
+func New(db handlers.DB, log *zap.Logger) *Functions {
+	if log == nil {
+		log = zap.NewNop()
+	}
+	return &Functions{db: db, log: log, told: map[string]string{}}
+}
+
+// For returns the handler of a tool that is a function. Where the function cannot be a tool, the handler's Func says why, and its calls are
+// not_configured. A function that was made, changed or dropped is noticed when its tool is asked for, at once or within 30 s. While the database
+// does not answer, what was known holds.
+func (f *Functions) For(tool string) (*handlers.Handler, bool) {
+	name := strings.ReplaceAll(tool, ".", "_")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	age := time.Since(f.looked)
+	if found, ok := f.byName[name]; age >= knownFor || (!ok || found.fault != "") && age >= missedFor {
+		ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+		defer cancel()
+		if err := f.look(ctx); err != nil {
+			f.log.Warn("cannot look for tools in SQL; what was known holds", zap.Error(err))
+		}
+	}
+	found, ok := f.byName[name]
+	if !ok {
+		return nil, false
+	}
+	if f.told[name] != found.fault {
+		f.told[name] = found.fault
+		if found.fault != "" {
+			f.log.Warn("the SQL function of a tool cannot be used: its calls end as not_configured", zap.String("tool", tool),
+				zap.String("function", found.signature), zap.String("fault", found.fault), zap.String("to_do", found.remedy))
+		}
+	}
+	return f.handler(tool, found), true
+}
+
+// Look looks now.
+func (f *Functions) Look(ctx context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.look(ctx)
+}
+
+// function is what the functions of one name come to.
+type function struct {
+	name      string
+	signature string // such as tools.shop_refund(jsonb)
+	call      bool   // it takes the call, too
+	fault     string // why it cannot be a tool; empty for one that can
+	remedy    string // what to do then
+}
+
+// routine is a row of pg_proc.
+type routine struct {
+	Name, Arguments, Result, Kind, Second string
+	Input, InputAndCall, Output, Set      bool // its arguments are (jsonb) or (jsonb, jsonb); it returns jsonb; many of them
+	Executable                            bool
+}
+
+// routines reads the functions of the schema tools, if it belongs to the owner of GEM's tables: whoever may create functions there has the rights of a worker.
+const routines = `
+	select p.proname, pg_get_function_identity_arguments(p.oid), coalesce(format_type(p.prorettype, null), ''), p.prokind::text, coalesce(p.proargnames[2], ''),
+		p.pronargs = 1 and p.proargtypes[0] = 'jsonb'::regtype,
+		p.pronargs = 2 and p.proargtypes[0] = 'jsonb'::regtype and p.proargtypes[1] = 'jsonb'::regtype,
+		p.prorettype = 'jsonb'::regtype, p.proretset,
+		has_schema_privilege(n.oid, 'usage') and has_function_privilege(p.oid, 'execute')
+	from pg_proc p join pg_namespace n on n.oid = p.pronamespace and n.nspname = 'tools' join pg_namespace g on g.nspname = 'gem' and g.nspowner = n.nspowner
+	order by p.proname, p.oid`
+
+// look reads the catalog. It must be called with the lock.
+func (f *Functions) look(ctx context.Context) error {
+	defer func() { f.looked = time.Now() }() // one that failed is no reason to ask more often
+	rows, err := f.db.Query(ctx, routines)
+	if err != nil {
+		return err
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[routine])
+	if err != nil {
+		return err
+	}
+	byName := map[string]function{}
+	for len(all) > 0 {
+		n := 1
+		for n < len(all) && all[n].Name == all[0].Name {
+			n++
+		}
+		byName[all[0].Name], all = judge(all[:n]), all[n:]
+	}
+	f.byName = byName
+	return nil
+}
+
+// judge decides which of the functions of one name is the tool: the only one with the right signature. Others of that name may help it.
+func judge(all []routine) (found function) {
+	right, r := 0, all[0]
+	for _, one := range all {
+		if one.fault() == "" {
+			right, r = right+1, one
+		}
+	}
+	found = function{name: r.Name, signature: "tools." + r.Name + "(" + r.Arguments + ")", call: r.InputAndCall, fault: r.fault()}
+	wanted := "tools." + r.Name + "(input jsonb) returns jsonb"
+	switch {
+	case right > 1:
+		found.signature, found.fault = "tools."+r.Name, "there are two: one that takes the input, and one that takes the input and the call"
+		found.remedy = "Drop one: drop function tools." + r.Name + "(jsonb)"
+	case found.fault != "":
+		found.remedy = "Create the function " + wanted + ", or with a second argument named call of type jsonb."
+	case !r.Executable:
+		found.fault = "the worker's role may not execute it"
+		found.remedy = "As its owner: grant execute on function " + found.signature + " to gem_worker"
+	}
+	return found
+}
+
+// fault says why a routine cannot be a tool; it is empty for one that can, as far as its signature says.
+func (r routine) fault() string {
+	switch {
+	case r.Kind != "f":
+		return cmp.Or(map[string]string{"p": "it is a procedure", "a": "it is an aggregate"}[r.Kind], "it is a window function")
+	case r.Set:
+		return "it returns a set of rows"
+	case !r.Output:
+		return "it returns " + r.Result
+	case r.InputAndCall && r.Second != "call":
+		return "its second argument is not named call"
+	case !r.Input && !r.InputAndCall:
+		return "it takes other arguments"
+	}
+	return ""
+}

@@ -1,0 +1,172 @@
+package functions
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/store"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// The SQLSTATEs with which a function says more than a message.
+const (
+	failure       = "GM100" // detail: {"error_code", "details"}
+	notConfigured = "GM101" // detail: {"reason", "required_env", "next_steps"}
+	cancelled     = "57014"
+)
+
+// handler returns the handler of a tool that is this function.
+func (f *Functions) handler(tool string, of function) *handlers.Handler {
+	shown := of.signature
+	if of.fault != "" {
+		shown += ", which is no tool: " + of.fault
+	}
+	return handlers.NewHandler("SQL", shown, true, func(ctx context.Context, tx handlers.Tx, call *handlers.Call) (json.RawMessage, error) {
+		if of.fault != "" {
+			return nil, &handlers.NotConfigured{Reason: fmt.Sprintf("%s cannot be the tool %s: %s.", of.signature, tool, of.fault), NextSteps: []string{of.remedy}}
+		}
+		output, err := of.run(ctx, tx, call)
+		if errors.Is(err, errGone) {
+			return nil, f.gone(ctx, of)
+		}
+		return output, err
+	})
+}
+
+var errGone = errors.New("the function is gone")
+
+// gone looks what became of a function that was dropped since the last look: a call runs again where there is another.
+func (f *Functions) gone(ctx context.Context, of function) error {
+	if err := f.Look(ctx); err != nil {
+		return handlers.Transient(err)
+	}
+	f.mu.Lock()
+	_, other := f.byName[of.name]
+	f.mu.Unlock()
+	if other {
+		return handlers.Transient(fmt.Errorf("%s has changed", of.signature))
+	}
+	return &handlers.NotConfigured{Reason: of.signature + " was dropped.", NextSteps: []string{"Create it again, and make the call again."}}
+}
+
+// settings are those of the transaction. Postgres ends the function at its time also where the worker cannot, whose machine may be gone. Nobody would
+// read notices.
+const settings = `select set_config('statement_timeout', $1::bigint::text, true), set_config('client_min_messages', 'error', true),
+	set_config('gem.wrote', '', true), set_config('gem.read', '', true)`
+
+// run runs the function, and records what it noted of its effects.
+func (of function) run(ctx context.Context, tx handlers.Tx, call *handlers.Call) (json.RawMessage, error) {
+	var about any
+	if of.call {
+		about = map[string]any{"id": call.ID, "tool": call.Tool, "attempt": call.Attempt, "session_id": orNull(call.SessionID), "created_by": orNull(call.CreatedBy)}
+	}
+	deadline, _ := ctx.Deadline()
+	if _, err := tx.Exec(ctx, settings, max(time.Until(deadline).Milliseconds()+1, 1)); err != nil {
+		return nil, err
+	}
+	var (
+		there           bool
+		output, effects *string
+		pgErr           *pgconn.PgError
+	)
+	err := tx.QueryRow(ctx, "select there, output, effects from gem.run_tool($1, $2, $3)", of.name, call.Input, about).Scan(&there, &output, &effects)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, ctx.Err()
+	case errors.As(err, &pgErr) && pgErr.Code == cancelled && time.Until(deadline) < time.Second: // by the statement_timeout, a moment before
+		<-ctx.Done()
+		return nil, ctx.Err()
+	case errors.As(err, &pgErr):
+		return nil, of.errorOf(pgErr)
+	case err != nil:
+		return nil, err
+	case !there:
+		return nil, errGone
+	}
+	return json.RawMessage(*output), of.record(call, *effects)
+}
+
+func orNull(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+// record records the effects that gem.wrote and gem.read noted.
+func (of function) record(call *handlers.Call, noted string) error {
+	var effects handlers.Effects
+	if err := json.Unmarshal([]byte(noted), &effects); err != nil {
+		return fmt.Errorf("%s changed gem.wrote or gem.read, which are settings of GEM's", of.signature)
+	}
+	for _, w := range effects.DBWrites {
+		call.Wrote(w.Table, w.Action, w.ID)
+	}
+	for _, r := range effects.DBReads {
+		call.Read(r.Table, r.Count)
+	}
+	return nil
+}
+
+var errorCode = regexp.MustCompile(`^[a-z][a-z0-9_]{0,99}$`)
+
+// errorOf is what an error of the function's statement means for its call. Of Postgres's error only the message and the SQLSTATE are told:
+// detail, hint and context may show rows and code.
+func (of function) errorOf(e *pgconn.PgError) error {
+	switch e.Code {
+	case failure:
+		var said struct {
+			ErrorCode string          `json:"error_code"`
+			Details   json.RawMessage `json:"details"`
+		}
+		if err := strictly(e.Detail, &said); err != nil || !errorCode.MatchString(said.ErrorCode) {
+			return of.malformed(e, `{"error_code": "…", "details": …}, with a code of lower-case letters, digits and _`)
+		}
+		f := &handlers.Failure{Code: said.ErrorCode, Message: e.Message}
+		if said.Details != nil {
+			f.Details = said.Details
+		}
+		return f
+	case notConfigured:
+		var said struct {
+			Reason      string   `json:"reason"`
+			RequiredEnv []string `json:"required_env"`
+			NextSteps   []string `json:"next_steps"`
+		}
+		if err := strictly(cmp.Or(e.Detail, "{}"), &said); err != nil || len(said.RequiredEnv) > 50 || len(said.NextSteps) > 50 {
+			return of.malformed(e, `{"reason": "…", "required_env": […], "next_steps": […]}`)
+		}
+		return &handlers.NotConfigured{Reason: cmp.Or(said.Reason, e.Message), RequiredEnv: said.RequiredEnv, NextSteps: said.NextSteps}
+	}
+	f := &handlers.Failure{Message: cmp.Or(e.Message, "The function failed."), Details: map[string]string{"sqlstate": e.Code}}
+	if store.IsTransient(e) {
+		return handlers.Transient(f)
+	}
+	return f
+}
+
+// malformed is the error of a function whose error is not what its SQLSTATE promises.
+func (of function) malformed(e *pgconn.PgError, wanted string) error {
+	return &handlers.Failure{Message: fmt.Sprintf("%s failed: %s (with errcode %s, its detail must be JSON of the form %s)", of.signature, e.Message, e.Code, wanted),
+		Details: map[string]string{"sqlstate": e.Code}}
+}
+
+// strictly decodes the detail of an error, which must have no other fields.
+func strictly(detail string, into any) error {
+	d := json.NewDecoder(bytes.NewReader([]byte(detail)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if d.More() {
+		return errors.New("more than one value")
+	}
+	return nil
+}
