@@ -1,0 +1,92 @@
+// Package mcpclients has programs of other people's making that speak MCP: the official conformance suite, the Inspector, the TypeScript SDKs,
+// LangChain's adapters and the OpenAI Agents SDK. The tests of `gem mcp` hold it against them, since both sides of our own tests are one SDK.
+//
+//	out := mcpclients.Run(t, nil, "conformance", "server", "--url", url, "--scenario", "tools-list")
+//
+// They come from npm, as does the Node.js that some of them need: see [Install]. Where they are missing a test that needs them is skipped, or
+// fails when GEM_TEST_REQUIRE is set.
+package mcpclients
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Install is the command that fetches the packages. Run it at the top of the repository.
+const Install = "npm ci --prefix internal/mcpclients"
+
+// patience is how long a program may take before it is killed.
+const patience = 2 * time.Minute
+
+// Ended is what a program left.
+type Ended struct {
+	Code           int
+	Stdout, Stderr string
+}
+
+// Run runs a program of npm, or a script of this folder whose name ends in .mjs, to its end. env is added to PATH and HOME, which are all that it
+// finds set up otherwise.
+func Run(t testing.TB, env []string, program string, args ...string) Ended {
+	t.Helper()
+	cmd := Command(t, env, program, args...)
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); cmd.ProcessState == nil {
+		t.Fatalf("run %s: %v", program, err)
+	}
+	return Ended{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// Command is [Run] before it is started.
+func Command(t testing.TB, env []string, program string, args ...string) *exec.Cmd {
+	t.Helper()
+	dir := folder(t)
+	bin := filepath.Join(dir, "node_modules", ".bin")
+	if _, err := os.Stat(filepath.Join(bin, "node")); err != nil {
+		missing(t, "programs of npm are missing. Run at the top of the repository: "+Install)
+	}
+	file := filepath.Join(dir, program)
+	if !strings.HasSuffix(program, ".mjs") {
+		file = filepath.Join(bin, program)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "node"), append([]string{file}, args...)...)
+	cmd.Dir = dir
+	cmd.Env = append([]string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, env...)
+	cmd.WaitDelay = 10 * time.Second
+	return cmd
+}
+
+// folder returns this package's own, wherever in the repository the test runs.
+func folder(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		here := filepath.Join(dir, "internal", "mcpclients")
+		if _, err := os.Stat(filepath.Join(here, "package.json")); err == nil {
+			return here
+		}
+		if dir == filepath.Dir(dir) {
+			t.Fatal("internal/mcpclients was not found above the working directory")
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// missing ends a test that needs something which is not there: it is skipped, or fails where GEM_TEST_REQUIRE is set, as in CI.
+func missing(t testing.TB, text string) {
+	t.Helper()
+	if os.Getenv("GEM_TEST_REQUIRE") != "" {
+		t.Fatal(text)
+	}
+	t.Skip(text)
+}
