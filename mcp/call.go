@@ -5,11 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gemworker/gem/client"
-	"github.com/jackc/pgx/v5"
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/google/uuid"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -19,90 +20,200 @@ func (d *Door) call(ctx context.Context, t *tool, req *sdk.CallToolRequest) (*sd
 	if err != nil {
 		return nil, err
 	}
-	r, err := d.read(t, c, req)
+	r, err := d.read(c, t, req)
 	if err != nil {
 		return nil, err
 	}
 	until := time.Now().Add(d.o.Wait)
-	id, err := d.enqueue(ctx, c, r)
+	if err := d.enqueue(ctx, c, r, until); err != nil {
+		if why, ok := refused(err); ok {
+			return d.refusal(r, why), nil
+		}
+		return nil, err
+	}
+	stop := d.progress(ctx, c, req, r.ID)
+	defer stop()
+	s, err := d.wait(ctx, c, r.ID, until)
+	if ctx.Err() != nil { // nobody waits for the answer any more
+		d.abandon(ctx, c, r.ID)
+	}
 	if err != nil {
 		return nil, err
 	}
-	s, err := d.wait(ctx, c, id, until)
-	if err != nil {
-		return nil, err
-	}
-	return d.result(s), nil
+	return d.result(s)
 }
 
 // request is what a tools/call asks for.
 type request struct {
-	tool  *tool
-	id    string // of the row; empty: the database gives one
-	key   string // under which the call can be made again; empty for none
-	input json.RawMessage
+	client.NewCall
+	tool *tool
+	key  string // under which it can be asked again; empty for none
 }
 
-// read makes a request of a tools/call.
-func (d *Door) read(t *tool, c caller, req *sdk.CallToolRequest) (request, error) {
-	r := request{tool: t, input: req.Params.Arguments}
-	if len(r.input) == 0 || string(r.input) == "null" {
-		r.input = json.RawMessage("{}")
-	}
-	r.key, _ = req.Params.Meta["io.github.gemworker/key"].(string)
-	if r.key != "" {
-		r.id = rowID(c.subject, t.Name, r.key)
-	}
-	return r, nil
-}
+var (
+	traceparent = regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
+	uuidForm    = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+)
 
-// enqueue inserts the call and returns its id.
-func (d *Door) enqueue(ctx context.Context, c caller, r request) (id string, err error) {
-	err = d.as(context.WithoutCancel(ctx), c, func(db client.DB) error {
-		return db.QueryRow(ctx, "select public.enqueue_tool_call(tool_name => $1, input => $2, id => $3)::text", r.tool.Name, string(r.input), nullable(r.id)).Scan(&id)
+// read makes a request of a tools/call. What others put into _meta is left out where it cannot be used; what is ours must be right.
+func (d *Door) read(c caller, t *tool, req *sdk.CallToolRequest) (r request, err error) {
+	r.tool, r.Tool = t, t.Name
+	input, argument, err := arguments(t, req.Params.Arguments)
+	if err != nil {
+		return r, err
+	}
+	r.Input = input
+	extra := req.GetExtra()
+	if extra == nil {
+		extra = &sdk.RequestExtra{}
+	}
+	m := req.Params.Meta
+	key, chosen, err := theKey(m, extra.Header, argument)
+	if err != nil {
+		return r, err
+	}
+	if r.key = key; key != "" {
+		r.ID = rowID(c.subject, t.Name, key)
+	} else {
+		r.ID = uuid.Must(uuid.NewV7()).String()
+	}
+	if chosen {
+		r.IdempotencyKey = key
+	}
+	if session, ok := m["openai/session"].(string); ok && utf8.RuneCountInString(session) <= 255 {
+		r.SessionID = session
+	}
+	if trace, ok := m["traceparent"].(string); ok && traceparent.MatchString(trace) {
+		r.Traceparent = trace
+	}
+	if err := ours(m, "session", "a string", func(v any) (ok bool) { r.SessionID, ok = v.(string); return ok }); err != nil {
+		return r, err
+	}
+	if err := ours(m, "parentCallId", "the id of a call", func(v any) (ok bool) {
+		r.ParentCallID, ok = v.(string)
+		return ok && uuidForm.MatchString(r.ParentCallID)
+	}); err != nil {
+		return r, err
+	}
+	if err := ours(m, "priority", "a whole number from -1000 to 1000", func(v any) bool {
+		n, ok := v.(float64)
+		r.Priority = int(n)
+		return ok && n == float64(r.Priority) && n >= -1000 && n <= 1000
+	}); err != nil {
+		return r, err
+	}
+	return r, ours(m, "runAt", "a time such as 2027-01-31T15:04:05Z", func(v any) bool {
+		text, _ := v.(string)
+		var err error
+		r.RunAt, err = time.Parse(time.RFC3339, text)
+		return err == nil
 	})
-	return id, err
 }
 
-func nullable(s string) *string {
-	if s == "" {
-		return nil
+// ours reads a field of _meta that has our prefix, where it is there.
+func ours(m map[string]any, name, must string, take func(any) bool) error {
+	if value, ok := m[meta+name]; ok && value != nil && !take(value) {
+		return invalid("_meta[%q] must be %s", meta+name, must)
 	}
-	return &s
+	return nil
 }
 
-// state is a call as its caller may see it.
-type state struct {
-	id, tool, status string
-	receipt          json.RawMessage // nil while it has none
-}
-
-func (s state) ended() bool { return s.receipt != nil }
-
-// state reads a call. That of another is not found.
-func (d *Door) state(ctx context.Context, c caller, id string) (s state, err error) {
-	err = d.as(ctx, c, func(db client.DB) error {
-		return db.QueryRow(ctx, `select c.id::text, c.tool_name, c.status, public.get_receipt(c.id) from public.core_tool_calls c
-			where c.id = $1 and c.created_by = (select public.gem_caller())`, id).Scan(&s.id, &s.tool, &s.status, &s.receipt)
-	})
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("there is no call %s of yours", id)}
+// arguments returns the input of a call, without the gem_key that the tool itself does not know.
+func arguments(t *tool, given json.RawMessage) (input json.RawMessage, key *string, err error) {
+	if len(given) == 0 || string(given) == "null" {
+		return json.RawMessage("{}"), nil, nil
 	}
-	return s, err
+	if !t.keyed {
+		return given, nil, nil
+	}
+	fields := map[string]json.RawMessage{}
+	_ = json.Unmarshal(given, &fields) // what is no object is the database's to refuse
+	if fields["gem_key"] == nil {
+		return given, nil, nil
+	}
+	if json.Unmarshal(fields["gem_key"], &key) != nil || key == nil {
+		return nil, nil, invalid("gem_key must be a string")
+	}
+	delete(fields, "gem_key")
+	return encode(fields), key, nil
 }
 
-// wait returns the state of a call as soon as it has ended, and at the latest at a time, or when the door stops.
-func (d *Door) wait(ctx context.Context, c caller, id string, until time.Time) (s state, err error) {
-	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
-		if s, err = d.state(ctx, c, id); err != nil || s.ended() || time.Now().After(until) {
-			return s, err
+const (
+	oneTry   = 10 * time.Second // for a statement, before it is sent again
+	patience = 5 * time.Second  // with a database that cannot be reached, while nothing was sent to it
+)
+
+// enqueue inserts the call. Where the connection breaks, so that nobody knows whether it was inserted, it asks again for the same id, which is the same call,
+// until a time.
+func (d *Door) enqueue(ctx context.Context, c caller, r request, until time.Time) (err error) {
+	giveUp := time.Now().Add(patience)
+	sent := false
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), oneTry)
+		began := false
+		err = d.as(try, c, func(db client.DB) error {
+			began = true
+			_, err := client.Enqueue(try, db, r.NewCall)
+			return err
+		})
+		cancel()
+		if err == nil || !again(err) {
+			return d.enqueueError(r, err, sent)
+		}
+		if sent = sent || began; sent {
+			giveUp = until
 		}
 		select {
-		case <-ctx.Done():
-			return s, ctx.Err()
-		case <-d.stopping:
-			return s, nil
 		case <-time.After(pause):
+		case <-ctx.Done():
+			return d.enqueueError(r, err, sent)
+		case <-d.closing.Done():
+			return d.enqueueError(r, err, sent)
+		}
+		if time.Now().After(giveUp) {
+			return d.enqueueError(r, err, sent)
 		}
 	}
+}
+
+// enqueueError says what is known of a call that was to be inserted.
+func (d *Door) enqueueError(r request, err error, sent bool) error {
+	if _, ok := refused(err); err == nil || ok {
+		return err
+	}
+	if !sent {
+		return internal("The call was not made: %s.", reason(err))
+	}
+	how := fmt.Sprintf("gem_result with call_id %s tells, once Postgres answers", r.ID)
+	if r.key != "" {
+		how = fmt.Sprintf("make it again with the same key, %q, which is the same call; or %s", r.key, how)
+	}
+	return internal("Whether the call was made is not known: %s. To find out, %s.", reason(err), how)
+}
+
+// abandon does what is to be done with a call whose request ended while it was awaited: nothing, or it is cancelled. The cause of the end is
+// context.Canceled where the client asked for it, by notifications/cancelled; otherwise the client is gone.
+func (d *Door) abandon(ctx context.Context, c caller, id string) {
+	asked := errors.Is(context.Cause(ctx), context.Canceled)
+	if asked && d.o.KeepOnCancel || !asked && !d.o.CancelOnDisconnect {
+		return
+	}
+	try, cancel := context.WithTimeout(context.WithoutCancel(ctx), 700*time.Millisecond) // the process may be about to end
+	defer cancel()
+	if _, err := d.cancel(try, c, id); err != nil {
+		d.o.Log.Sugar().Warnf("call %s was not cancelled: %s", id, reason(err))
+	}
+}
+
+// cancel ends a call of the caller, or asks its worker to.
+func (d *Door) cancel(ctx context.Context, c caller, id string) (answer client.Cancellation, err error) {
+	err = d.as(ctx, c, func(db client.DB) error {
+		answer, err = client.Cancel(ctx, db, id)
+		return err
+	})
+	var none *client.NotFoundError
+	if errors.As(err, &none) {
+		return "", noCall(id)
+	}
+	return answer, err
 }

@@ -1,17 +1,13 @@
-// Package mcp is the door for agents: an MCP server that offers the tools of a registry. Each tools/call is a row of core_tool_calls, made with the
-// rights of whoever calls, and answered from its receipt. The door runs nothing itself: workers do, and a call goes on when the door or its client is gone.
+// Package mcp is the door for agents: an MCP server that offers the tools of a registry. Each tools/call is a row of core_tool_calls, inserted with the
+// rights of whoever calls and answered from its receipt. The door runs nothing: workers do, and a call goes on when the door or its client is gone.
 package mcp
 
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"sync"
 	"time"
 
-	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5/pgxpool"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -21,27 +17,29 @@ import (
 // Options of a door. Only Registry and Pool are required.
 type Options struct {
 	Registry *registry.Registry
-	// Pool opens the database. It is asked at the first statement, and again after an error: start, discover and list need no database.
+	// Pool opens the database, without waiting for it. It is asked at the first statement, and again after an error: start, discover and list need
+	// no database. The door closes the pool.
 	Pool func(context.Context) (*pgxpool.Pool, error)
 	// DBRole is the role whose rights statements have. By default it is authenticated where that role is, otherwise gem_frontend.
 	DBRole string
 	// Subject is the created_by of calls over stdio. The default is mcp.
 	Subject string
-	// Names is the form in which tools are listed: underscore, the default, or dot. Calls are understood in both.
-	Names string
-	// Tools are patterns, such as leads.* and os.list_tasks, of the tools that are offered; none means all but wait.*.
+	// Dots lists tools as the registry names them, such as leads.create. By default dots become underscores. Calls are understood in both forms.
+	Dots bool
+	// Tools are patterns of the tools that are offered, such as leads.* and os.list_tasks; none means all. Those of the domain wait, and those that
+	// are closed to signed-in users, are never offered.
 	Tools []string
 	// ReadOnly leaves out the tools that have a permission other than read:….
 	ReadOnly bool
-	// Wait is how long a request waits for its call, at most, before the answer says that it is pending. The default is 45 s.
+	// Wait is how long a request waits for its call, at most; after that it is answered as pending. The default is 45 s.
 	Wait time.Duration
 	// TaskAfter is when a call becomes a task for clients that declare tasks; 0 means at once.
 	TaskAfter time.Duration
-	// KeepOnCancel lets a call go on whose request was cancelled (notifications/cancelled). By default the call is cancelled.
+	// KeepOnCancel lets a call go on whose request the client cancelled. By default the call is cancelled too.
 	KeepOnCancel bool
-	// CancelOnDisconnect cancels a call whose client went away. By default the call goes on.
+	// CancelOnDisconnect cancels a call whose client went away while it waited. By default the call goes on.
 	CancelOnDisconnect bool
-	// MaxResult is the size in bytes from which a result is replaced by a link to its receipt. The default is 100 KiB.
+	// MaxResult is how many bytes of JSON a result may take; a larger one is answered by a link to its receipt. The default is 100 KiB.
 	MaxResult int
 	// KeyArgument adds an optional gem_key to the input of tools that write, for clients that can send no _meta.
 	KeyArgument bool
@@ -53,53 +51,61 @@ type Options struct {
 	Log *zap.Logger
 }
 
-// Door serves any number of clients. It keeps nothing about them between two requests.
+// Door serves any number of clients. Between two requests it keeps nothing about them.
 type Door struct {
 	o      Options
-	tools  []*tool // offered, ordered by their listed names
-	byName map[string]*tool
+	tools  []*tool          // those that are offered, by their listed names
+	byName map[string]*tool // the same, by both forms of their names
+	closed []*registry.Tool // those that are not, since signed-in users may not call them
 	server *sdk.Server
 
-	stopping chan struct{} // closed when waits are to end
-	stop     sync.Once
+	closing context.Context // ends when no wait is to go on
+	stop    context.CancelFunc
 
-	mu   sync.Mutex
-	pool *pgxpool.Pool
-	role *string // found out at the first statement
+	mu     sync.Mutex
+	pool   *pgxpool.Pool
+	dbRole *string // found out at the first statement
 }
 
-// New returns a door, and an error if two tools meet in one name or a pattern matches no tool.
+// New returns a door. Its error says which option is wrong.
 func New(o Options) (*Door, error) {
-	o.Subject, o.Names = cmp.Or(o.Subject, "mcp"), cmp.Or(o.Names, "underscore")
-	o.Wait, o.MaxResult = cmp.Or(o.Wait, 45*time.Second), cmp.Or(o.MaxResult, 100<<10)
+	o.Subject, o.Wait, o.MaxResult = cmp.Or(o.Subject, "mcp"), cmp.Or(o.Wait, 45*time.Second), cmp.Or(o.MaxResult, 100<<10)
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	d := &Door{o: o, stopping: make(chan struct{})}
+	d := &Door{o: o}
 	if err := d.choose(); err != nil {
 		return nil, err
 	}
+	d.closing, d.stop = context.WithCancel(context.Background())
 	d.server = sdk.NewServer(&sdk.Implementation{Name: "gem", Title: "GEM", Version: cmp.Or(o.Version, "dev")}, &sdk.ServerOptions{
 		Instructions: instructions,
-		PageSize:     max(len(d.tools)+2, sdk.DefaultPageSize),
-		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}},
-		SetCacheable: func(_ context.Context, _ sdk.Request, c *sdk.Cacheable) { c.TTLMs = 60_000 },
+		PageSize:     max(len(d.tools)+len(ownTools), sdk.DefaultPageSize), // one page: clients forget to ask for the next
+		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}, Resources: &sdk.ResourceCapabilities{}},
+		SetCacheable: cacheable,
 	})
 	d.addTools()
-	d.server.AddReceivingMiddleware(d.bothNames)
+	d.addResources()
+	d.server.AddReceivingMiddleware(withCodes, d.bothNames)
 	return d, nil
 }
 
-const instructions = "Each tool call is recorded, runs once, and ends with one receipt. An answer that holds gem_pending means that the call has been " +
-	"accepted and goes on: call gem_result with its call_id, and do not make the call again."
+const instructions = "Each call of a tool is recorded, runs once and ends with one receipt, whether or not anyone waits for it. An answer with gem_pending " +
+	"means that the call was accepted and goes on: ask gem_result for its result, and do not make the call again."
 
-// Server is the SDK's server. One serves all sessions of the process.
-func (d *Door) Server() *sdk.Server { return d.server }
+// cacheable says for how long clients may keep what they were told: the lists, which are the same until the process ends.
+func cacheable(_ context.Context, req sdk.Request, c *sdk.Cacheable) {
+	if _, read := req.GetParams().(*sdk.ReadResourceParams); read {
+		c.CacheScope = "private" // of a call of this caller
+		return
+	}
+	c.TTLMs = 60_000
+}
 
-// Stop lets all waits end: their requests are answered as pending.
-func (d *Door) Stop() { d.stop.Do(func() { close(d.stopping) }) }
+// Stop lets all waits end, and none begin: their requests are answered as pending.
+func (d *Door) Stop() { d.stop() }
 
-// Close closes the connections to the database.
+// Close stops the door and closes its connections.
 func (d *Door) Close() {
 	d.Stop()
 	d.mu.Lock()
@@ -108,84 +114,4 @@ func (d *Door) Close() {
 		d.pool.Close()
 	}
 	d.pool = nil
-}
-
-// caller is on whose behalf a request is made.
-type caller struct {
-	subject string
-	claims  json.RawMessage // those of the token; nil for what the subject alone makes
-	scopes  []string        // those of the token
-	http    bool            // the request came over HTTP: when its context ends, the client is gone
-}
-
-type callerKey struct{}
-
-// withCaller names the caller of all requests under a context.
-func withCaller(ctx context.Context, c caller) context.Context {
-	return context.WithValue(ctx, callerKey{}, c)
-}
-
-// callerOf returns the caller of a request. There is none only through a mistake of ours: then nobody is served.
-func callerOf(ctx context.Context) (caller, error) {
-	c, ok := ctx.Value(callerKey{}).(caller)
-	if !ok || c.subject == "" {
-		return c, errors.New("the request has no caller")
-	}
-	return c, nil
-}
-
-// as runs statements with the rights of a caller, in one transaction.
-func (d *Door) as(ctx context.Context, c caller, do func(client.DB) error) error {
-	pool, role, err := d.database(ctx)
-	if err != nil {
-		return err
-	}
-	claims := c.claims
-	if claims == nil {
-		claims, _ = json.Marshal(map[string]string{"sub": c.subject, "role": cmp.Or(role, "authenticated")})
-	}
-	tx, err := pool.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	if _, err := tx.Exec(ctx, "select set_config('role', coalesce(nullif($1, ''), current_user), true), set_config('request.jwt.claims', $2, true)",
-		role, string(claims)); err != nil {
-		return err
-	}
-	if err := do(tx); err != nil {
-		return err
-	}
-	return tx.Commit(ctx)
-}
-
-// database opens the pool at its first use, and finds out whose rights statements can have.
-func (d *Door) database(ctx context.Context) (*pgxpool.Pool, string, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.pool == nil {
-		pool, err := d.o.Pool(ctx)
-		if err != nil {
-			return nil, "", err
-		}
-		d.pool = pool
-	}
-	if d.role == nil {
-		var role string
-		err := d.pool.QueryRow(ctx, `
-			select coalesce((select rolname from pg_roles where rolname = any ($1) and pg_has_role(session_user, oid, 'member')
-			                 order by array_position($1::text[], rolname::text) limit 1), '')`, d.roles()).Scan(&role)
-		if err != nil {
-			return nil, "", fmt.Errorf("find out whose rights calls have: %w", err)
-		}
-		d.role = &role
-	}
-	return d.pool, *d.role, nil
-}
-
-func (d *Door) roles() []string {
-	if d.o.DBRole != "" {
-		return []string{d.o.DBRole}
-	}
-	return []string{"authenticated", "gem_frontend"}
 }

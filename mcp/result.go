@@ -3,36 +3,234 @@ package mcp
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/registry"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// result is the answer to a tools/call whose call is in a state, for clients without tasks.
-func (d *Door) result(s state) *sdk.CallToolResult {
+// result is the answer to a tools/call whose call is in a state. What failed is no error of the protocol, so that a model reads it; only a tool that no
+// worker knows is one, as for a tool that the door does not know.
+func (d *Door) result(s state) (*sdk.CallToolResult, error) {
 	if !s.ended() {
-		return pending(s)
+		return annotated(pending(s), s), nil
 	}
-	var r receipts.Receipt
-	if err := json.Unmarshal(s.receipt, &r); err != nil {
-		return text(fmt.Sprintf("the receipt of call %s cannot be read", s.id), true)
+	tool, ok := d.o.Registry.Tool(s.Tool)
+	if !ok { // the registry has changed since the call was made
+		tool = &registry.Tool{Name: s.Tool}
 	}
-	if r.Status == receipts.Succeeded {
-		result := text(string(r.Result), false)
-		result.StructuredContent = r.Result
-		return result
+	var answer *sdk.CallToolResult
+	switch s.Receipt.Status {
+	case receipts.Succeeded:
+		answer = d.success(s)
+	case receipts.NotConfigured:
+		answer = failed(notConfigured(tool, s.Receipt.Result))
+	default:
+		e, _ := s.Receipt.Error()
+		if e.Code == receipts.UnknownTool {
+			return nil, invalid("unknown tool %q: %s", s.Tool, e.Message)
+		}
+		answer = failed(failure(tool, s.Receipt, e))
 	}
-	return text(string(r.Result), true)
+	answer = annotated(answer, s)
+	if effects := chosenEffects(tool.ReceiptFields, s.Receipt.Effects); effects != nil {
+		answer.Meta[meta+"effects"] = effects
+	}
+	return answer, nil
 }
 
+// success has the result as it is, or says where it is if it is too large.
+func (d *Door) success(s state) *sdk.CallToolResult {
+	size := len(s.Receipt.Result)
+	if size <= d.o.MaxResult {
+		return structured(s.Receipt.Result)
+	}
+	uri := receiptURI + s.ID
+	answer := structured(encode(map[string]any{"gem_large": map[string]any{"call_id": s.ID, "bytes": size, "beginning": beginning(s.Receipt.Result), "message": fmt.Sprintf(
+		"The call has succeeded. Its result takes %d bytes, more than the %d that are shown here; all of it is in the resource %s.", size, d.o.MaxResult, uri)}}))
+	answer.Content = append(answer.Content, &sdk.ResourceLink{URI: uri, Name: "receipt of " + s.Tool, MIMEType: "application/json"})
+	return answer
+}
+
+// beginning is the first part of a text, of whole characters.
+func beginning(text []byte) string {
+	return strings.ToValidUTF8(string(text[:min(len(text), 2000)]), "")
+}
+
+// pending is the answer for a call that goes on. It is no error, or the model would make the call again.
 func pending(s state) *sdk.CallToolResult {
-	content, _ := json.Marshal(map[string]any{"gem_pending": map[string]string{"call_id": s.id, "state": s.status,
-		"message": fmt.Sprintf("The call has been accepted and goes on. Call gem_result with call_id %s for its result; do not call %s again.", s.id, s.tool)}})
-	result := text(string(content), false)
-	result.StructuredContent = json.RawMessage(content)
-	return result
+	message := fmt.Sprintf("The call was accepted and goes on (%s). Do not call the tool again: call gem_result with call_id %s for its result.", where(s), s.ID)
+	if s.asks != "" {
+		message += " " + s.asks
+	}
+	status := s.Status
+	if status == "" { // it could not be read
+		status = "unknown"
+	}
+	return structured(encode(map[string]any{"gem_pending": map[string]string{"call_id": s.ID, "state": status, "message": message}}))
 }
 
-func text(s string, isError bool) *sdk.CallToolResult {
-	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: s}}, IsError: isError}
+// where says in a few words where an open call stands.
+func where(s state) string {
+	switch s.Status {
+	case "":
+		return "its state could not be read"
+	case "running":
+		return fmt.Sprintf("it runs, attempt %d", s.Attempt)
+	case "waiting":
+		if what, ok := awaited[s.WaitsFor]; ok {
+			return "it waits for " + what
+		}
+	}
+	return "it is " + s.Status + ", last event: " + s.Event
+}
+
+// awaited says for what a call waits, by waits_for.
+var awaited = map[string]string{"key": "another call with its key", "call": "other calls", "answer": "an answer", "time": "a time", "code": "a program that can go on with it"}
+
+// failure says why a call failed, and what an agent should do about it.
+func failure(tool *registry.Tool, r *receipts.Receipt, e receipts.Error) string {
+	said := fmt.Sprintf("%s failed (%s): %s", tool.Name, e.Code, e.Message)
+	policy := "This is a policy of whoever runs the tools, and no fault: the same call will be refused again."
+	switch e.Code {
+	case receipts.ValidationError:
+		return said + faults(e.Details) + "\nCorrect the input, and call the tool again."
+	case receipts.OutcomeUnknown:
+		return fmt.Sprintf("%s\nIt may have taken effect: do not repeat the call before somebody has looked. Its receipt is %s.", said, r.ID)
+	case receipts.RuleBlocked, receipts.ApprovalDenied, receipts.NotAllowed:
+		return said + advice(e.Details) + "\n" + policy
+	case receipts.LimitReached, receipts.ApprovalExpired:
+		return said + advice(e.Details) + "\nThis is a policy of whoever runs the tools, and no fault of the call."
+	case receipts.Cancelled:
+		return said
+	case receipts.KeyReused, receipts.KeyDeadlock, receipts.RuleError:
+		return said + details(e.Details)
+	}
+	return said + details(e.Details) + "\n" + repeatable(tool)
+}
+
+// repeatable says whether a call that failed may be made again, by the tool's permissions and its mode of idempotency.
+func repeatable(tool *registry.Tool) string {
+	switch {
+	case readOnly(tool), tool.Idempotency.Mode == registry.SafeRetry:
+		return "It is safe to make a new call."
+	case tool.Idempotency.Mode == registry.Keyed:
+		return fmt.Sprintf("It is safe to make a new call with the same %s.", tool.Idempotency.KeyField)
+	}
+	return "A new call does everything once more: before you make it, look at what this one has done."
+}
+
+// faults lists what does not fit in an input, each with its place.
+func faults(encoded json.RawMessage) (lines string) {
+	var all []struct{ Path, Message string }
+	if json.Unmarshal(encoded, &all) != nil {
+		return details(encoded)
+	}
+	for _, f := range all {
+		if f.Path == "" {
+			f.Path = "the input"
+		}
+		lines += fmt.Sprintf("\n- %s: %s", f.Path, f.Message)
+	}
+	return lines
+}
+
+// advice is what the details of a rule's refusal say an agent can do.
+func advice(encoded json.RawMessage) (lines string) {
+	var of struct {
+		Do      string   `json:"do"`
+		RetryMS *float64 `json:"retry_after_ms"`
+	}
+	if json.Unmarshal(encoded, &of) != nil {
+		return ""
+	}
+	if of.Do != "" {
+		lines += "\n" + of.Do
+	}
+	if of.RetryMS != nil {
+		lines += fmt.Sprintf("\nretry_after_ms: %.0f", *of.RetryMS)
+	}
+	return lines
+}
+
+// details are those that a tool's own error has.
+func details(encoded json.RawMessage) string {
+	if len(encoded) == 0 || string(encoded) == "null" || len(encoded) > 4<<10 {
+		return ""
+	}
+	return "\ndetails: " + string(encoded)
+}
+
+// notConfigured says what is missing for a tool to run.
+func notConfigured(tool *registry.Tool, encoded json.RawMessage) string {
+	var of struct {
+		Reason      string
+		RequiredEnv []string `json:"required_env"`
+		NextSteps   []string `json:"next_steps"`
+	}
+	_ = json.Unmarshal(encoded, &of) // a receipt has this form
+	said := fmt.Sprintf("%s is not configured: %s", tool.Name, of.Reason)
+	if len(of.RequiredEnv) > 0 {
+		said += "\nrequired_env: " + strings.Join(of.RequiredEnv, ", ")
+	}
+	for _, step := range of.NextSteps {
+		said += "\n- " + step
+	}
+	return said
+}
+
+// refusal is the answer for a call that the database refuses to insert.
+func (d *Door) refusal(r request, why string) *sdk.CallToolResult {
+	if strings.HasPrefix(why, "there is another call with the id") && r.key != "" {
+		why = fmt.Sprintf("the key %q belongs to a call of %s with other arguments: a new call needs a new key", r.key, r.Tool)
+	}
+	return failed(fmt.Sprintf("The call of %s was not made: %s", r.Tool, why))
+}
+
+// chosenEffects are those that the tool's receipt_fields name, as in effects.db_writes; nil for none.
+func chosenEffects(fields []string, encoded json.RawMessage) map[string]json.RawMessage {
+	var all, chosen map[string]json.RawMessage
+	for _, field := range fields {
+		name, ok := strings.CutPrefix(field, "effects.")
+		if !ok {
+			continue
+		}
+		if all == nil && json.Unmarshal(encoded, &all) != nil {
+			return nil
+		}
+		if value := all[name]; value != nil {
+			if chosen == nil {
+				chosen = map[string]json.RawMessage{}
+			}
+			chosen[name] = value
+		}
+	}
+	return chosen
+}
+
+// annotated adds what programs want to know about the call.
+func annotated(answer *sdk.CallToolResult, s state) *sdk.CallToolResult {
+	m := sdk.Meta{meta + "callId": s.ID, meta + "status": s.Status}
+	if r := s.Receipt; r != nil {
+		m[meta+"receiptId"], m[meta+"attempt"], m[meta+"durationMs"] = r.ID, r.Attempt, r.DurationMS
+		if r.RegistryVersion != "" {
+			m[meta+"registryVersion"] = r.RegistryVersion
+		}
+		if r.ReplayOf != "" {
+			m[meta+"replayOf"] = r.ReplayOf
+		}
+	}
+	answer.Meta = m
+	return answer
+}
+
+// structured is an answer that is JSON, for programs and, in the text, for models.
+func structured(content json.RawMessage) *sdk.CallToolResult {
+	return &sdk.CallToolResult{StructuredContent: content, Content: []sdk.Content{&sdk.TextContent{Text: string(content)}}}
+}
+
+// failed is an answer that is an error. It has no structuredContent, which clients would check against the schema of results.
+func failed(text string) *sdk.CallToolResult {
+	return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: text}}}
 }

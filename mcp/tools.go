@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,88 +16,170 @@ import (
 type tool struct {
 	*registry.Tool
 	listed string // its name in tools/list
+	keyed  bool   // its input has a gem_key of ours
 }
 
-// choose finds out which tools are offered, and under which names.
+// choose finds out which tools are offered, and which would be if they were open.
 func (d *Door) choose() error {
 	d.byName = map[string]*tool{}
 	for _, pattern := range d.o.Tools {
-		if !slices.ContainsFunc(d.o.Registry.Tools(), func(t *registry.Tool) bool { return matches(pattern, t.Name) }) {
-			return fmt.Errorf("no tool of the registry is called %q", pattern)
+		if !slices.ContainsFunc(d.o.Registry.Tools(), func(t *registry.Tool) bool { return matches(pattern, t) }) {
+			return fmt.Errorf("the registry has no tool %q%s", pattern, d.o.Registry.DidYouMean(pattern))
 		}
 	}
 	for _, t := range d.o.Registry.Tools() {
-		if !d.offers(t) {
-			continue
+		switch {
+		case strings.HasPrefix(t.Name, "wait."), d.o.ReadOnly && !readOnly(t):
+		case len(d.o.Tools) > 0 && !slices.ContainsFunc(d.o.Tools, func(pattern string) bool { return matches(pattern, t) }):
+		case !t.Frontends:
+			d.closed = append(d.closed, t)
+		default:
+			offered := &tool{Tool: t, listed: t.FlatName()}
+			if d.o.Dots {
+				offered.listed = t.Name
+			}
+			d.byName[t.FlatName()], d.byName[t.Name] = offered, offered
+			d.tools = append(d.tools, offered)
 		}
-		underscored := strings.ReplaceAll(t.Name, ".", "_")
-		offered := &tool{Tool: t, listed: underscored}
-		if d.o.Names == "dot" {
-			offered.listed = t.Name
-		}
-		if other := d.byName[underscored]; other != nil {
-			return fmt.Errorf("the tools %s and %s have the same name for agents, %s: rename one", other.Name, t.Name, underscored)
-		}
-		d.byName[underscored], d.byName[t.Name] = offered, offered
-		d.tools = append(d.tools, offered)
 	}
 	slices.SortFunc(d.tools, func(a, b *tool) int { return strings.Compare(a.listed, b.listed) })
 	return nil
 }
 
-func (d *Door) offers(t *registry.Tool) bool {
-	switch {
-	case !t.Frontends, strings.HasPrefix(t.Name, "wait."), d.o.ReadOnly && !readOnly(t):
-		return false
-	case len(d.o.Tools) == 0:
-		return true
-	}
-	return slices.ContainsFunc(d.o.Tools, func(pattern string) bool { return matches(pattern, t.Name) })
+// matches reports whether a pattern means a tool, by either form of its name.
+func matches(pattern string, t *registry.Tool) bool {
+	dotted, _ := path.Match(pattern, t.Name) // names have no slash
+	flat, _ := path.Match(pattern, t.FlatName())
+	return dotted || flat
 }
 
-func matches(pattern, name string) bool {
-	ok, _ := path.Match(pattern, name)
-	return ok
-}
-
+// readOnly reports whether all permissions of a tool are of the form read:….
 func readOnly(t *registry.Tool) bool {
 	return !slices.ContainsFunc(t.Permissions, func(p string) bool { return !strings.HasPrefix(p, "read:") })
+}
+
+// Closed says in one line which tools are not offered since signed-in users may not call them, and what opens them. It is empty if there are none.
+func (d *Door) Closed() string {
+	if len(d.closed) == 0 {
+		return ""
+	}
+	var why []string
+	for _, t := range d.closed {
+		why = append(why, t.Name+" "+t.ClosedBecause())
+	}
+	return fmt.Sprintf(`not offered, since they are closed to signed-in users ("frontends": true in its entry of the registry opens a tool): %s`, strings.Join(why, "; "))
 }
 
 // addTools gives the server what it lists.
 func (d *Door) addTools() {
 	for _, t := range d.tools {
+		input, keyed := inputSchema(t.InputSchema, d.o.KeyArgument && !readOnly(t.Tool))
+		t.keyed = keyed
 		d.server.AddTool(&sdk.Tool{
-			Name: t.listed, Title: t.Name, Description: t.Description, InputSchema: t.InputSchema, OutputSchema: outputSchema(t.OutputSchema),
-			Annotations: annotations(t.Tool),
+			Name: t.listed, Title: title(t.Tool), Description: t.Description, Annotations: annotations(t.Tool),
+			InputSchema: input, OutputSchema: outputSchema(t.OutputSchema),
 		}, func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return d.call(ctx, t, req)
 		})
 	}
+	for _, own := range ownTools {
+		d.server.AddTool(&own.Tool, func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			return own.answer(d, ctx, req)
+		})
+	}
 }
 
-// bothNames lets a call name its tool with dots or with underscores.
+// bothNames lets a call name its tool in either form, and says why a tool of the registry is not offered.
 func (d *Door) bothNames(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
-		if params, ok := req.GetParams().(*sdk.CallToolParamsRaw); ok {
+		if params, ok := req.GetParams().(*sdk.CallToolParamsRaw); ok && method == "tools/call" {
 			if t := d.byName[params.Name]; t != nil {
 				params.Name = t.listed
+			} else if t, ok := d.o.Registry.Named(params.Name); ok {
+				return nil, invalid("unknown tool %q: %s", params.Name, d.notOffered(t))
 			}
 		}
 		return next(ctx, method, req)
 	}
 }
 
-func annotations(t *registry.Tool) *sdk.ToolAnnotations {
-	open := slices.ContainsFunc(t.Permissions, func(p string) bool { return !slices.Contains([]string{"read:db", "write:db", "write:files"}, p) })
-	return &sdk.ToolAnnotations{ReadOnlyHint: readOnly(t), IdempotentHint: readOnly(t) || t.Idempotency.Mode == registry.Keyed, OpenWorldHint: &open}
+// notOffered says why a tool of the registry is not offered.
+func (d *Door) notOffered(t *registry.Tool) string {
+	if slices.Contains(d.closed, t) {
+		return "it is closed to signed-in users, since it " + t.ClosedBecause()
+	}
+	return "it is not offered here"
 }
 
-// pendingSchema is the answer for a call that goes on.
-const pendingSchema = `{"type":"object","properties":{"gem_pending":{"type":"object","properties":{"call_id":{"type":"string"},"state":{"type":"string"},` +
-	`"message":{"type":"string"}},"required":["call_id","state","message"]}},"required":["gem_pending"]}`
+func title(t *registry.Tool) string {
+	if t.Hints.Title != "" {
+		return t.Hints.Title
+	}
+	return t.Name
+}
 
-// outputSchema also takes the answer for a call that goes on.
+// annotations are hints for clients. A tool that is keyed changes nothing more when it is called again; one that is safe-retry may: that mode is a promise
+// about lost workers.
+func annotations(t *registry.Tool) *sdk.ToolAnnotations {
+	open := slices.ContainsFunc(t.Permissions, func(p string) bool { return !slices.Contains([]string{"read:db", "write:db", "write:files"}, p) })
+	return &sdk.ToolAnnotations{
+		ReadOnlyHint: readOnly(t), IdempotentHint: readOnly(t) || t.Idempotency.Mode == registry.Keyed, OpenWorldHint: &open, DestructiveHint: t.Hints.Destructive,
+	}
+}
+
+// keySchema is that of gem_key: see Options.KeyArgument.
+const keySchema = `{"type":"string","minLength":1,"maxLength":255,"description":"Names this call: asked again with the same key and arguments it is the same call, and runs once."}`
+
+// inputSchema is the tool's, with "type": "object" at its root, which the protocol wants and every input is. With key it has a gem_key, unless
+// the tool has a property of that name itself.
+func inputSchema(own json.RawMessage, key bool) (_ json.RawMessage, keyed bool) {
+	schema := map[string]json.RawMessage{}
+	if json.Unmarshal(own, &schema) != nil { // true or false
+		schema["not"] = json.RawMessage(`{}`)
+		if string(own) == "true" {
+			delete(schema, "not")
+		}
+	}
+	schema["type"] = json.RawMessage(`"object"`)
+	if key {
+		properties := map[string]json.RawMessage{}
+		_ = json.Unmarshal(schema["properties"], &properties) // none, or an object: the registry is valid
+		if _, taken := properties["gem_key"]; !taken {
+			properties["gem_key"], keyed = json.RawMessage(keySchema), true
+			schema["properties"] = encode(properties)
+		}
+	}
+	return encode(schema), keyed
+}
+
+// The answers of a tool beside its own: for a call that goes on, and for a result that is too large to be shown.
+const (
+	pendingSchema = `{"type":"object","required":["gem_pending"],"properties":{"gem_pending":{"type":"object","required":["call_id","state","message"],` +
+		`"properties":{"call_id":{"type":"string"},"state":{"type":"string"},"message":{"type":"string"}}}}}`
+	largeSchema = `{"type":"object","required":["gem_large"],"properties":{"gem_large":{"type":"object","required":["call_id","bytes","beginning","message"],` +
+		`"properties":{"call_id":{"type":"string"},"bytes":{"type":"integer"},"beginning":{"type":"string"},"message":{"type":"string"}}}}}`
+)
+
+// outputSchema is the tool's, or one of the answers beside it.
 func outputSchema(own json.RawMessage) json.RawMessage {
-	return json.RawMessage(`{"type":"object","anyOf":[` + cmp.Or(string(own), "true") + `,` + pendingSchema + `]}`)
+	all := map[string]json.RawMessage{"type": json.RawMessage(`"object"`)}
+	schema := map[string]json.RawMessage{}
+	if json.Unmarshal(own, &schema) == nil {
+		if dialect, ok := schema["$schema"]; ok { // which may stand at a root alone
+			all["$schema"] = dialect
+			delete(schema, "$schema")
+		}
+		own = moved(encode(schema), "#/anyOf/0")
+	}
+	all["anyOf"] = json.RawMessage("[" + string(own) + "," + pendingSchema + "," + largeSchema + "]")
+	return encode(all)
+}
+
+// encode encodes what can always be encoded.
+func encode(v any) json.RawMessage {
+	encoded, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return encoded
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"io"
 	"os"
 
 	"github.com/gemworker/gem/internal/pgpool"
@@ -35,7 +34,7 @@ func mcpCommand(p *Program) *cobra.Command {
 				return usageError{err}
 			}
 			defer door.Close()
-			return door.ServeStdio(cmd.Context(), io.NopCloser(cmd.InOrStdin()), cmd.OutOrStdout())
+			return door.ServeStdio(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().StringVar(&o.Subject, "as", "mcp", "the `subject` on whose behalf calls are made: their created_by")

@@ -1,0 +1,193 @@
+package mcp
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+const (
+	maxMessage = 4 << 20 // bytes of a line: an input of 1 MiB, however it is escaped
+	maxDepth   = 9_000   // of nesting: Go reads 10,000 and Postgres less, with an error of its own
+)
+
+// filter passes on the messages of a client, a line each, and itself answers those at which the SDK would give up the connection: what is no JSON, no message,
+// too long or nested too deeply.
+type filter struct {
+	from    *bufio.Reader
+	answers io.Writer
+	passing []byte        // what is left of a message that is passed on
+	ended   chan struct{} // closed when there are no more
+	once    sync.Once
+}
+
+func newFilter(from io.Reader, answers io.Writer) *filter {
+	return &filter{from: bufio.NewReaderSize(from, 64<<10), answers: answers, ended: make(chan struct{})}
+}
+
+// Read gives the messages that are passed on.
+func (f *filter) Read(p []byte) (int, error) {
+	for len(f.passing) == 0 {
+		line, about, err := f.line()
+		if line = bytes.TrimSpace(line); len(line) > 0 || about.long {
+			if answer, ok := about.refusal(line); ok {
+				line = append(line, '\n')
+				f.passing = line
+			} else if answer == nil {
+				continue // to a notification nobody waits for an answer
+			} else if _, err := f.answers.Write(append(answer, '\n')); err != nil {
+				return 0, err
+			}
+		}
+		if err != nil && len(f.passing) == 0 {
+			f.once.Do(func() { close(f.ended) })
+			return 0, err
+		}
+	}
+	n := copy(p, f.passing)
+	f.passing = f.passing[n:]
+	return n, nil
+}
+
+// Close does nothing: the reader is closed by those who opened it.
+func (f *filter) Close() error { return nil }
+
+// line reads up to the next end of a line. A line that is too long is read to its end, and not kept.
+func (f *filter) line() (line []byte, about outline, err error) {
+	for {
+		part, err := f.from.ReadSlice('\n')
+		about.read(part)
+		if !about.long {
+			line = append(line, part...)
+		}
+		if about.long = about.long || len(line) > maxMessage; about.long {
+			line = nil
+		}
+		if err != bufio.ErrBufferFull { //nolint:errorlint // it is never wrapped
+			return line, about, err
+		}
+	}
+}
+
+// outline is what is seen of a message without decoding it.
+type outline struct {
+	long    bool
+	deepest int
+	id      json.RawMessage
+	method  string
+
+	depth             int
+	quoted, escaped   bool
+	key, value        []byte // of the member of the outermost object that is being read
+	inValue, tooLarge bool
+}
+
+// read goes on with the next bytes of the message.
+func (o *outline) read(part []byte) {
+	for _, b := range part {
+		switch {
+		case o.escaped:
+			o.escaped = false
+		case o.quoted && b == '\\':
+			o.escaped = true
+		case b == '"':
+			o.quoted = !o.quoted
+		case o.quoted:
+		case b == '{' || b == '[':
+			o.depth++
+			o.deepest = max(o.deepest, o.depth)
+			if o.depth == 1 {
+				continue
+			}
+		case b == '}' || b == ']':
+			if o.depth == 1 {
+				o.member()
+			}
+			o.depth--
+		case b == ':' && o.depth == 1:
+			o.inValue = true
+			continue
+		case b == ',' && o.depth == 1:
+			o.member()
+			continue
+		}
+		if o.depth != 1 {
+			continue
+		}
+		at := &o.key
+		if o.inValue {
+			at = &o.value
+		}
+		if o.tooLarge = o.tooLarge || len(*at) > 1024; !o.tooLarge {
+			*at = append(*at, b)
+		}
+	}
+}
+
+// member ends a member of the outermost object.
+func (o *outline) member() {
+	switch key := string(bytes.TrimSpace(o.key)); {
+	case o.tooLarge:
+	case key == `"id"` && json.Valid(o.value):
+		o.id = bytes.Clone(bytes.TrimSpace(o.value))
+	case key == `"method"`:
+		_ = json.Unmarshal(o.value, &o.method)
+	}
+	o.key, o.value, o.inValue, o.tooLarge = o.key[:0], o.value[:0], false, false
+}
+
+// refusal is the answer to a message that is not passed on, and true for one that is.
+func (o *outline) refusal(line []byte) (answer []byte, ok bool) {
+	switch {
+	case o.long:
+		return o.tooMuch(fmt.Sprintf("the message takes more than %d bytes. An input may take 1 MiB: store large content elsewhere, and send its id or a link to it.", maxMessage)), false
+	case o.deepest > maxDepth:
+		return o.tooMuch(fmt.Sprintf("the message is nested %d levels deep, and may be nested %d.", o.deepest, maxDepth)), false
+	case !json.Valid(line):
+		return o.answer("error", map[string]any{"code": jsonrpc.CodeParseError, "message": "the message is not JSON"}), false
+	case line[0] == '[':
+		return nil, true
+	}
+	if _, err := jsonrpc.DecodeMessage(line); err != nil {
+		return o.answer("error", map[string]any{"code": jsonrpc.CodeInvalidRequest, "message": err.Error()}), false
+	}
+	return nil, true
+}
+
+// tooMuch is an error that a model can read, where it called a tool.
+func (o *outline) tooMuch(why string) []byte {
+	if o.method != "tools/call" {
+		return o.answer("error", map[string]any{"code": jsonrpc.CodeInvalidRequest, "message": why})
+	}
+	return o.answer("result", map[string]any{"resultType": "complete", "isError": true, "content": []any{map[string]any{"type": "text", "text": "The call was not made: " + why}}})
+}
+
+func (o *outline) answer(member string, value any) []byte {
+	id := o.id
+	if id == nil && o.method != "" {
+		return nil
+	} else if id == nil {
+		id = json.RawMessage("null")
+	}
+	return encode(map[string]any{"jsonrpc": "2.0", "id": id, member: value})
+}
+
+// lines is a writer of whole lines, for several at once.
+type lines struct {
+	mu sync.Mutex
+	to io.Writer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.to.Write(p)
+}
+
+// Close does nothing: the writer is closed by those who opened it.
+func (l *lines) Close() error { return nil }
