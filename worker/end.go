@@ -103,6 +103,9 @@ func (a *attempt) write(e *end) *end {
 			a.sweepSoon() // the call is this worker's all the same if a failover has set the database back
 		}
 	}
+	if e.how == receipted && a.Awaited {
+		a.ends.add(a.CallID)
+	}
 	a.tell(e)
 	return e
 }

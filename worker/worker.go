@@ -4,7 +4,7 @@
 // attempt ends. The handler runs in handler.go; its input and output are checked in check.go. What an error becomes, and the
 // one function that writes an end, are in end.go. Calls come from loop.go, which claims what there is room for. Beside that,
 // heartbeat.go shows that the process lives, and what it says of the running calls; listen.go is woken by inserts;
-// watchdog.go ends a process that hangs; telemetry.go makes spans and measurements.
+// ends.go tells those who wait for calls of their ends; watchdog.go ends a process that hangs; telemetry.go makes spans and measurements.
 //
 // Every change of a call is one SQL function: see internal/store, and the functions in migrations. All that this package
 // keeps in memory may be lost at any line.
@@ -116,6 +116,7 @@ type Worker struct {
 
 	// Of the services beside it.
 	beat       chan struct{} // a heartbeat is wanted now
+	ends       ends          // of which those who wait are to be told
 	listening  atomic.Bool   // notifications arrive
 	sweepUntil atomic.Int64  // heartbeats make full sweeps until then, in Unix nanoseconds
 	lastSweep  time.Time
@@ -169,6 +170,7 @@ func New(o Options) (*Worker, error) {
 		wake:    make(chan struct{}, 1),
 		freed:   make(chan struct{}, 1),
 		beat:    make(chan struct{}, 1),
+		ends:    ends{more: make(chan struct{}, 1)},
 		handed:  make(chan func()),
 		running: map[store.Attempt]*claimedCall{},
 	}
@@ -202,6 +204,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	beside.Go(func() { w.countOutcomes(services) })
 	beside.Go(func() { w.watch(ctx) })
 	beside.Go(func() { w.timers(services) })
+	beside.Go(func() { w.tellEnds(services) })
 	if w.options.ListenURL != "" {
 		beside.Go(func() { w.listen(services) })
 	}

@@ -67,16 +67,37 @@ func Heartbeat(ctx context.Context, db DB, workerID string, deadAfter time.Durat
 // Channel is where gem.wake_workers notifies, with one of the payloads below or another text, which means that a call may be ready.
 const Channel = "gem_calls"
 
-// The payloads of notifications.
+// The payloads of notifications to workers.
 const (
 	PayloadCancel = "cancel" // someone asked to cancel a running call
 	PayloadAgain  = "again"  // a call came back to its earlier place in the queue
 )
 
-// Notify sends a notification to all who listen on [Channel].
-func Notify(ctx context.Context, db DB, payload string) error {
-	_, err := db.Exec(ctx, "select pg_notify($1, $2)", Channel, payload)
+// EndsChannel is where gem.tell_ended notifies, with the ids of awaited calls that have ended, between commas: [MostEnds] at most.
+const (
+	EndsChannel = "gem_receipts"
+	MostEnds    = 215
+)
+
+// Notify sends a notification to all who listen on a channel.
+func Notify(ctx context.Context, db DB, channel, payload string) error {
+	_, err := db.Exec(ctx, "select pg_notify($1, $2)", channel, payload)
 	return err
+}
+
+// TellEnded notifies those who wait for the ends of calls: of [MostEnds] at most, whose receipts are committed.
+func TellEnded(ctx context.Context, db DB, calls []string) error {
+	_, err := db.Exec(ctx, "select gem.tell_ended($1::uuid[])", calls)
+	return err
+}
+
+// Ended returns those of the calls that have ended, of a thousand at most.
+func Ended(ctx context.Context, db DB, calls []string) ([]string, error) {
+	rows, err := db.Query(ctx, "select e::text from gem.ended($1::uuid[]) e", calls)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 // WantWake says whether inserts are to notify this worker.

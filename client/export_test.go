@@ -1,0 +1,15 @@
+package client
+
+// Waits counts the calls for which somebody waits.
+func (w *Waiter) Waits() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.waits)
+}
+
+// Listens reports whether notifications arrive.
+func (w *Waiter) Listens() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.listening
+}

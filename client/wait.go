@@ -1,0 +1,263 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gemworker/gem/internal/listen"
+	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/store"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap"
+)
+
+// Waiter waits for the ends of many calls at once, for a process that serves many: it asks about all of them in one statement, and hears of
+// those whose NewCall was Awaited by one connection that listens. A wait is an entry of a map, with no goroutine and no connection of its own.
+// It learns nothing of a call but that it has ended, whoever made it: read the receipt with the rights of its user. It is safe for concurrent use.
+type Waiter struct {
+	pool      *pgxpool.Pool
+	listenURL string
+	log       *zap.Logger
+	token     string    // of its own notification
+	start     sync.Once // of its two goroutines, with the first wait
+	running   sync.WaitGroup
+	closed    context.Context
+	close     context.CancelFunc
+	sooner    chan struct{} // a wait is due before askAt; carries one signal at most
+
+	mu        sync.Mutex
+	waits     map[pgtype.UUID]*waiting
+	askAt     time.Time
+	listening bool                    // notifications arrive
+	early     [2]map[pgtype.UUID]bool // calls of which a notification came before anybody waited: older ones and newer ones
+	turned    time.Time               // when the newer ones became the older
+}
+
+// waiting is a call for which somebody waits.
+type waiting struct {
+	ended chan struct{} // closed then
+	by    int           // waits
+	pause time.Duration // before it is asked about again
+	due   time.Time
+}
+
+const (
+	// A wait is asked about after a pause, and then after one twice as long, up to the longest.
+	firstPause, longestPause = 5 * time.Millisecond, 250 * time.Millisecond
+	// While notifications arrive, the questions find what they missed.
+	firstPauseListening, longestPauseListening = 50 * time.Millisecond, time.Second
+	// Of the time, the questions take a share of 1/(1+restShare) at most.
+	restShare = 9
+	askLimit  = 10 * time.Second // for one question
+	mostAsked = 1000             // calls in one question: see gem.ended
+	// An early notification is kept for so long at least, unless there are so many.
+	keepEarly, mostEarly = 2 * time.Second, 10_000
+)
+
+// NewWaiter makes a Waiter that asks through a pool, whose role must be the owner of the tables, or a member of gem_door. listenURL is a connection
+// string for notifications, which do not pass a pooler in transaction mode. If it is empty, or nothing arrives there, the Waiter only asks: after
+// 5, 10, 20, … 250 ms. Otherwise it asks after 50, 100, 200, … 1000 ms. Nothing is opened before the first wait. [Waiter.Close] ends it.
+func NewWaiter(pool *pgxpool.Pool, listenURL string, log *zap.Logger) *Waiter {
+	if log == nil {
+		log = zap.NewNop()
+	}
+	w := &Waiter{pool: pool, listenURL: listenURL, log: log, token: rand.Text(), sooner: make(chan struct{}, 1), waits: map[pgtype.UUID]*waiting{}}
+	w.closed, w.close = context.WithCancel(context.Background())
+	return w
+}
+
+// ErrClosed says that the Waiter was closed.
+var ErrClosed = errors.New("the waiter is closed")
+
+// Ended returns when the call has a receipt. When ctx ends, it returns the error of ctx, and after Close [ErrClosed]; the call itself goes on. It
+// waits for a call that does not exist, too. While Postgres is away it goes on waiting.
+func (w *Waiter) Ended(ctx context.Context, id string) error {
+	var call pgtype.UUID
+	if err := call.Scan(id); err != nil || !call.Valid {
+		return fmt.Errorf("%q is not the id of a call", id)
+	}
+	if w.closed.Err() != nil {
+		return ErrClosed
+	}
+	wait := w.begin(call)
+	if wait == nil {
+		return nil
+	}
+	select {
+	case <-wait.ended:
+		return nil
+	case <-ctx.Done():
+		w.giveUp(call, wait)
+		return ctx.Err()
+	case <-w.closed.Done():
+		w.giveUp(call, wait)
+		return ErrClosed
+	}
+}
+
+// Close ends all waits, and returns when the Waiter's connections are closed or back in the pool.
+func (w *Waiter) Close() {
+	w.close()
+	w.start.Do(func() {}) // from here on nothing starts
+	w.running.Wait()
+}
+
+// begin enters a wait. It returns nil if a notification has come already.
+func (w *Waiter) begin(call pgtype.UUID) *waiting {
+	w.start.Do(func() {
+		w.running.Go(w.ask)
+		if w.listenURL != "" {
+			w.running.Go(w.listen)
+		}
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, early := range w.early {
+		if early[call] {
+			delete(early, call) // once: anybody may send notifications, and the next wait is for the call itself
+			return nil
+		}
+	}
+	wait := w.waits[call]
+	if wait == nil {
+		first, _ := w.pauses()
+		wait = &waiting{ended: make(chan struct{}), pause: first, due: time.Now().Add(first)}
+		w.waits[call] = wait
+		if wait.due.Before(w.askAt) {
+			w.askAt = wait.due
+			select {
+			case w.sooner <- struct{}{}:
+			default:
+			}
+		}
+	}
+	wait.by++
+	return wait
+}
+
+// giveUp takes out a wait whose caller has ended it.
+func (w *Waiter) giveUp(call pgtype.UUID, wait *waiting) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if wait.by--; wait.by == 0 && w.waits[call] == wait {
+		delete(w.waits, call)
+	}
+}
+
+// tell ends the waits for calls that have ended.
+func (w *Waiter) tell(ids []string, notified bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if now := time.Now(); notified && (now.Sub(w.turned) > keepEarly || len(w.early[1]) >= mostEarly/2) {
+		w.early[0], w.early[1], w.turned = w.early[1], map[pgtype.UUID]bool{}, now
+	}
+	for _, id := range ids {
+		var call pgtype.UUID
+		if call.Scan(id) != nil {
+			continue // anybody may send notifications
+		}
+		if wait := w.waits[call]; wait != nil {
+			delete(w.waits, call)
+			close(wait.ended)
+		} else if notified { // whoever made the call may be about to wait
+			w.early[1][call] = true
+		}
+	}
+}
+
+// pauses are the first and the longest before a wait is asked about.
+func (w *Waiter) pauses() (first, longest time.Duration) {
+	if w.listening {
+		return firstPauseListening, longestPauseListening
+	}
+	return firstPause, longestPause
+}
+
+// ask asks about the waits that are due, until the Waiter is closed.
+func (w *Waiter) ask() {
+	for w.closed.Err() == nil {
+		calls, pause := w.due(time.Now())
+		if len(calls) == 0 {
+			w.sleep(pause, w.sooner)
+			continue
+		}
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(w.closed, askLimit)
+		ended, err := store.Ended(ctx, w.pool, calls)
+		cancel()
+		w.tell(ended, false)
+		pause = max(pause, restShare*time.Since(began))
+		if err != nil && w.closed.Err() == nil {
+			w.log.Warn("could not ask which calls have ended, trying again", zap.String("error", pgpool.Reason(err)))
+			pause = max(pause, time.Second)
+		}
+		w.sleep(pause, nil)
+	}
+}
+
+// due returns the calls to ask about now, and the pause after that; where there are none, the pause before there are. What is due soon is asked
+// about with what is due now, or a thousand waits would each have a question.
+func (w *Waiter) due(now time.Time) (calls []string, pause time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.askAt = now.Add(time.Hour)
+	for _, wait := range w.waits {
+		if wait.due.Before(w.askAt) {
+			w.askAt = wait.due
+		}
+	}
+	if w.askAt.After(now) {
+		return nil, w.askAt.Sub(now)
+	}
+	first, longest := w.pauses()
+	for call, wait := range w.waits {
+		if len(calls) < mostAsked && wait.due.Before(now.Add(wait.pause/2)) {
+			calls = append(calls, call.String())
+			wait.pause = min(2*wait.pause, longest)
+			wait.due = now.Add(wait.pause)
+		}
+	}
+	return calls, first
+}
+
+// listen hears of ends until the Waiter is closed.
+func (w *Waiter) listen() {
+	told := false // that the connection string is of no use
+	setListening := func(arrive bool) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.listening = arrive
+	}
+	listener := listen.Listener{
+		URL: w.listenURL, Channel: store.EndsChannel, Token: w.token, By: w.pool,
+		Up:       func() { setListening(true) },
+		Received: func(payload string) { w.tell(strings.Split(payload, ","), true) },
+		Down: func(err error, pause time.Duration) {
+			setListening(false)
+			if w.closed.Err() != nil || told {
+				return
+			}
+			told = errors.Is(err, listen.ErrNotDelivered)
+			w.log.Warn("could not get notifications of the ends of calls: asking for them until they are back",
+				zap.String("error", pgpool.Reason(err)), zap.Duration("next_try", pause))
+		},
+	}
+	listener.Run(w.closed)
+}
+
+// sleep waits for some time, for a signal, or until the Waiter is closed.
+func (w *Waiter) sleep(d time.Duration, signal <-chan struct{}) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-w.closed.Done():
+	case <-signal:
+	case <-timer.C:
+	}
+}
