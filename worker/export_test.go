@@ -25,3 +25,15 @@ func TakeTurn() (giveBack func()) {
 	alone <- struct{}{}
 	return sync.OnceFunc(func() { <-alone })
 }
+
+// Told returns the ids of each notification after these calls ended.
+func Told(ids []string) (told [][]string) {
+	e := ends{more: make(chan struct{}, 1)}
+	for _, id := range ids {
+		e.add(id)
+	}
+	for next := e.next(); len(next) > 0; next = e.next() {
+		told = append(told, next)
+	}
+	return told
+}
