@@ -39,6 +39,9 @@
 //	throughput-rules       as throughput, of gem with rules beside gem without
 //	cpu-rules, cpu-postgres-rules, cpu-worker-rules
 //	                       CPU time of a call in the runs of throughput-rules
+//	throughput-awaited     as throughput, of gem with a listener that is told of each end beside gem without
+//	cpu-awaited, cpu-postgres-awaited, cpu-worker-awaited
+//	                       CPU time of a call in the runs of throughput-awaited
 //	latency-1, -10, -100   ms from just before a client sends an insert to the commit of its receipt, at so many inserts a
 //	                       second, by a schedule that waits for nothing. 10 slots, 10 connections, with the row. The commit
 //	                       is when Postgres says it was: its last flush to the disk is in nobody's figure.

@@ -6,9 +6,11 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/wait"
@@ -33,18 +35,19 @@ func startServer(ctx context.Context, folder string, settings map[string]string)
 
 // gemWorker is GEM as it ships: validation of input and output, the journal, the receipt, and its log at the level info.
 type gemWorker struct {
-	rule  string // what its name says of its rules; empty for none
-	rules string // the rules themselves, as JSON
+	differs string // what its name says of how it differs; empty if it does not
+	rules   string // as JSON
+	awaited bool   // somebody waits for each call, and hears of its end
 }
 
-func (g gemWorker) Name() string { return strings.TrimSuffix("gem-"+g.rule, "-") }
+func (g gemWorker) Name() string { return strings.TrimSuffix("gem-"+g.differs, "-") }
 
 // The rules of these contestants meet each call, and stop none.
 var (
-	gemRule = gemWorker{"rule", `{"name": "large", "tools": ["bench.*"], "action": "block", "when": {"input": {"amount": {"minimum": 1000}}}}`}
+	gemRule = gemWorker{differs: "rule", rules: `{"name": "large", "tools": ["bench.*"], "action": "block", "when": {"input": {"amount": {"minimum": 1000}}}}`}
 	// A counter for each customer, and each call has another one.
-	gemLimit    = gemWorker{"limit", `{"name": "many", "tools": ["bench.*"], "action": "block", "limit": {"max": 100, "within": "1h", "per": ["input:/customer"]}}`}
-	gemOneLimit = gemWorker{"one-limit", `{"name": "many", "tools": ["bench.*"], "action": "block", "limit": {"max": 1000000, "within": "1h"}}`}
+	gemLimit    = gemWorker{differs: "limit", rules: `{"name": "many", "tools": ["bench.*"], "action": "block", "limit": {"max": 100, "within": "1h", "per": ["input:/customer"]}}`}
+	gemOneLimit = gemWorker{differs: "one-limit", rules: `{"name": "many", "tools": ["bench.*"], "action": "block", "limit": {"max": 1000000, "within": "1h"}}`}
 )
 
 func (gemWorker) Migrate(ctx context.Context, db *pgxpool.Pool) error {
@@ -54,7 +57,14 @@ func (gemWorker) Migrate(ctx context.Context, db *pgxpool.Pool) error {
 	return migrations.Up(ctx, db.Config().ConnString(), migrations.Sources(builtin.Domains()...)...)
 }
 
-func (gemWorker) Backlog(ctx context.Context, db *pgxpool.Pool, n int, withRow bool) error {
+var gemAwaited = gemWorker{differs: "awaited", awaited: true}
+
+func (g gemWorker) Backlog(ctx context.Context, db *pgxpool.Pool, n int, withRow bool) error {
+	if g.awaited {
+		if _, err := db.Exec(ctx, "alter table core_tool_calls alter awaited set default true"); err != nil {
+			return err
+		}
+	}
 	return queueMany(ctx, db, "core_tool_calls", n, withRow)
 }
 
@@ -160,16 +170,20 @@ func (g gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
 		return nil, err
 	}
 	working, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
+	var ended sync.WaitGroup
+	ended.Go(func() {
 		if err := running.Run(working); err != nil {
 			w.Fail(err)
 		}
-	}()
+	})
+	waiter := client.NewWaiter(control, w.URL, nil)
+	if g.awaited { // a wait is what makes it listen
+		ended.Go(func() { _ = waiter.Ended(working, "00000000-0000-7000-8000-000000000000") })
+	}
 	return func() {
 		cancel()
-		<-ended
+		ended.Wait()
+		waiter.Close()
 		calls.Close()
 		control.Close()
 	}, nil
