@@ -4,16 +4,22 @@
 -- worker is the login of the workers. As a member of gem_worker it can do what a worker does and no more; the migrations give
 -- gem_worker its rights.
 --
+-- mcp is the login of gem mcp. As a member of gem_door it becomes the user whose request it serves, gem_frontend or authenticated, and can do
+-- nothing itself but ask which calls have ended.
+--
 -- The others are Supabase's. PostgREST connects as authenticator, which has no rights itself, and becomes the role that a
 -- request's token names. A request without a token gets anon. service_role is for backends, and row level security does not
 -- apply to it.
 \getenv authenticator_password AUTHENTICATOR_PASSWORD
 \getenv worker_password WORKER_PASSWORD
+\getenv mcp_password MCP_PASSWORD
 
 do $$
 begin
   if to_regrole('gem_worker') is null then create role gem_worker nologin; end if;
   if to_regrole('worker') is null then create role worker login; end if;
+  if to_regrole('gem_door') is null then create role gem_door nologin noinherit; end if;
+  if to_regrole('mcp') is null then create role mcp login; end if;
   if to_regrole('anon') is null then create role anon nologin noinherit; end if;
   if to_regrole('authenticated') is null then create role authenticated nologin noinherit; end if;
   if to_regrole('service_role') is null then create role service_role nologin noinherit bypassrls; end if;
@@ -22,6 +28,8 @@ end
 $$;
 alter role worker password :'worker_password';
 grant gem_worker to worker;
+alter role mcp password :'mcp_password';
+grant gem_door to mcp;
 alter role authenticator password :'authenticator_password';
 grant anon, authenticated, service_role to authenticator;
 grant usage on schema public to anon, authenticated, service_role;

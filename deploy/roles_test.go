@@ -56,6 +56,10 @@ func TestTheWorkersOfComposeAreMembersOfGemWorker(t *testing.T) {
 		"the role has a right of its own": `select rolsuper or rolcreaterole or rolcreatedb or rolbypassrls from pg_roles where rolname = 'worker'`,
 		"the role owns something":         `select exists (select from pg_shdepend where refobjid = 'worker'::regrole and deptype = 'o')`,
 		"it is in another role":           `select array_agg(roleid::regrole::text) <> '{gem_worker}' from pg_auth_members where member = 'worker'::regrole`,
+		"mcp has a right of its own":      `select rolsuper or rolcreaterole or rolcreatedb or rolbypassrls from pg_roles where rolname = 'mcp'`,
+		"mcp is in another role":          `select array_agg(roleid::regrole::text) <> '{gem_door}' from pg_auth_members where member = 'mcp'::regrole`,
+		"mcp has rights on calls":         `select has_any_column_privilege('mcp', 'core_tool_calls', 'select, insert, update, references') or has_function_privilege('mcp', 'cancel_tool_call(uuid)', 'execute')`,
+		"mcp cannot become a user":        `select not pg_has_role('mcp', 'authenticated', 'member') or not pg_has_role('mcp', 'gem_frontend', 'member') or pg_has_role('mcp', 'gem_worker', 'member') or pg_has_role('mcp', 'service_role', 'member')`,
 		"no worker connected as the role": `select not exists (select from pg_stat_activity where usename = 'worker' and application_name like 'gem %')`,
 	} {
 		var wrong bool

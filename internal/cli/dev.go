@@ -3,9 +3,11 @@ package cli
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"path/filepath"
 	"time"
@@ -85,12 +87,12 @@ func (p *Program) dev(ctx context.Context, cfg *config.Config, dir string, out, 
 		return err
 	}
 	defer func() { err = errors.Join(err, server.Stop()) }()
-	url := server.URL("postgres")
-	if _, err := p.migrate(ctx, url); err != nil {
+	databaseURL := server.URL("postgres")
+	if _, err := p.migrate(ctx, databaseURL); err != nil {
 		return err
 	}
 	defer s.close()
-	usePrivate(cfg, url)
+	usePrivate(cfg, databaseURL)
 	w, err := s.connect(ctx)
 	if err != nil {
 		return err
@@ -102,6 +104,10 @@ func (p *Program) dev(ctx context.Context, cfg *config.Config, dir string, out, 
 	data := "Its data are gone at the end; --keep keeps them."
 	if dir != "" {
 		data = "Its data stay in " + dir + "."
+	}
+	door, err := s.makeDoor(ctx, databaseURL)
+	if err != nil {
+		return err
 	}
 	sample := bestSample(s.registry)
 	fmt.Fprintf(out, `A private Postgres and a worker run until Ctrl-C. %s
@@ -117,7 +123,10 @@ A call, in SQL:
 Or:
   %s
 
-`, data, s.registry.Version, s.from, url, sample.insert(), sample.command())
+An MCP server for agents, which has the rights of a signed-in user:
+  DATABASE_URL='%s' gem mcp
+
+`, data, s.registry.Version, s.from, databaseURL, sample.insert(), sample.command(), door)
 	go s.watchQuestions(ctx, out)
 	for {
 		running, stop := context.WithCancel(ctx)
@@ -143,6 +152,22 @@ Or:
 			return err
 		}
 	}
+}
+
+// makeDoor makes the role of a gem mcp beside the private server, and returns its connection string.
+func (s *setup) makeDoor(ctx context.Context, databaseURL string) (string, error) {
+	password := rand.Text() // letters and digits
+	_, err := s.pools[0].Exec(ctx, `do $$ begin if to_regrole('mcp') is null then create role mcp login in role gem_door; end if; end $$;
+		alter role mcp password '`+password+`'`)
+	if err != nil {
+		return "", fmt.Errorf("make the role of gem mcp: %w", err)
+	}
+	u, err := url.Parse(databaseURL)
+	if err != nil {
+		return "", err
+	}
+	u.User = url.UserPassword("mcp", password)
+	return u.String(), nil
 }
 
 // watchQuestions prints each new question with the command that answers it. Whoever works on the private database has every role that a question

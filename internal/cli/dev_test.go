@@ -43,6 +43,25 @@ func TestDevRunsUntilCtrlC(t *testing.T) {
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "os.search_notes", `{"query": "Roof"}`, "--wait", "--timeout", "1m")
 	got.wantCode(t, 0)
 
+	door := regexp.MustCompile(`DATABASE_URL='([^']+)' gem mcp`).FindStringSubmatch(p.stdout.String())
+	if door == nil {
+		t.Fatalf("no line for gem mcp in:\n%s", &p.stdout)
+	}
+	if db, err = pgx.Connect(t.Context(), door[1]); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		sql     string
+		refused bool
+	}{{"select id from core_tool_calls", true}, {"set role gem_frontend", false}, {"select id from core_tool_calls", false}} {
+		if _, err := db.Exec(t.Context(), step.sql); (err != nil) != step.refused {
+			t.Errorf("the role of gem mcp: %s: %v", step.sql, err)
+		}
+	}
+	if err := db.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+
 	p.signal(t, syscall.SIGINT)
 	if code := p.wait(t); code != 0 {
 		t.Errorf("exit code after Ctrl-C: got %d, want 0", code)
