@@ -2,41 +2,153 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
 
+	"github.com/gemworker/gem/internal/config"
+	"github.com/gemworker/gem/internal/envvar"
 	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/mcp"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
+// mcpConfig is what gem mcp is told, each field by a flag or by its variable. No name begins with MCP_: clients hand their own environment on to servers.
+type mcpConfig struct {
+	Subject      string        `envconfig:"GEM_MCP_SUBJECT" default:"mcp" may:"1 to 255 printable characters" desc:"the user on whose behalf calls are made: their created_by"`
+	Tools        []string      `envconfig:"GEM_MCP_TOOLS" may:"a list of names and patterns such as leads.*,os.list_tasks" desc:"offer only these: names, and patterns such as leads.*, with commas between them"`
+	ReadOnly     bool          `envconfig:"GEM_MCP_READ_ONLY" default:"false" may:"true or false" desc:"offer only the tools whose permissions are all read:…"`
+	Names        string        `envconfig:"GEM_MCP_NAMES" default:"underscore" may:"underscore or dot" desc:"list leads.create as leads_create (underscore), which all models take, or as it is (dot)"`
+	Wait         time.Duration `envconfig:"GEM_MCP_WAIT" default:"45s" may:"a duration from 1s to 1h, such as 45s" desc:"how long a request waits for its call, before it is answered as pending; most clients give up after 60s"`
+	TaskAfter    time.Duration `envconfig:"GEM_MCP_TASK_AFTER" default:"2s" may:"a duration from 0s to 1h, such as 2s" desc:"when a call becomes a task, for clients that know tasks; 0s means at once"`
+	OnCancel     string        `envconfig:"GEM_MCP_ON_CANCEL" default:"cancel" may:"cancel or keep" desc:"what becomes of a call whose request the client cancels: cancel or keep"`
+	OnDisconnect string        `envconfig:"GEM_MCP_ON_DISCONNECT" default:"keep" may:"keep or cancel" desc:"what becomes of a call whose client goes away while it waits: keep or cancel"`
+	MaxResult    int           `envconfig:"GEM_MCP_MAX_RESULT" default:"102400" may:"a number of bytes from 1024 to 16777216" desc:"the bytes of the largest result that is shown; of a larger one its beginning, and a link to the receipt"`
+	KeyArgument  bool          `envconfig:"GEM_MCP_KEY_ARGUMENT" default:"false" may:"true or false" desc:"give tools that write an optional argument gem_key, for clients that can send no key in _meta"`
+	DashboardURL string        `envconfig:"GEM_DASHBOARD_URL" may:"a URL" desc:"where people answer questions and approve calls, for links in answers"`
+}
+
+// mcpFlags are the flags that are not named after their variables.
+var mcpFlags = map[string]string{"GEM_MCP_SUBJECT": "as", "GEM_DASHBOARD_URL": ""}
+
+// Wrong holds every rule of the tags named may. It is for [envvar.Read].
+func (c *mcpConfig) Wrong() map[string]string {
+	wrong := map[string]string{}
+	for name, right := range map[string]bool{
+		"GEM_MCP_SUBJECT":       utf8.RuneCountInString(c.Subject) <= 255 && strings.IndexFunc(c.Subject, func(r rune) bool { return !unicode.IsPrint(r) }) < 0,
+		"GEM_MCP_NAMES":         slices.Contains([]string{"underscore", "dot"}, c.Names),
+		"GEM_MCP_WAIT":          c.Wait >= time.Second && c.Wait <= time.Hour,
+		"GEM_MCP_TASK_AFTER":    c.TaskAfter >= 0 && c.TaskAfter <= time.Hour,
+		"GEM_MCP_ON_CANCEL":     slices.Contains([]string{"cancel", "keep"}, c.OnCancel),
+		"GEM_MCP_ON_DISCONNECT": slices.Contains([]string{"cancel", "keep"}, c.OnDisconnect),
+		"GEM_MCP_MAX_RESULT":    c.MaxResult >= 1<<10 && c.MaxResult <= 16<<20,
+	} {
+		if !right {
+			wrong[name] = ""
+		}
+	}
+	return wrong
+}
+
 func mcpCommand(p *Program) *cobra.Command {
-	var o mcp.Options
 	cmd := &cobra.Command{
 		Use:   "mcp",
-		Short: "Offer the registry's tools to an agent, as an MCP server over stdin and stdout",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			r, _, err := p.loadRegistry(os.Getenv("TOOLS_REGISTRY"))
-			if err != nil {
-				return err
-			}
-			o.Registry = r
-			o.Version, _ = p.version()
-			o.Pool = func(ctx context.Context) (*pgxpool.Pool, error) {
-				cfg, err := databaseConfig()
-				if err != nil {
-					return nil, err
-				}
-				return pgpool.Open(context.WithoutCancel(ctx), cfg.DatabaseURL.Reveal(), pgpool.Options{MaxConns: 1, Name: "gem mcp"})
-			}
-			door, err := mcp.New(o)
-			if err != nil {
-				return usageError{err}
-			}
-			defer door.Close()
-			return door.ServeStdio(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
-		},
+		Short: "Offer the registry's tools to an agent, as an MCP server",
+		Long: `
+An agent starts it as a child and speaks with it over stdin and stdout, which
+carry messages alone; logs go to stderr. Each tool call is a row of
+core_tool_calls, made by the user that --as names, which a worker runs: the
+command runs nothing itself. A call goes on when the agent or this process is
+gone, and asked again with the same key it is the same call. Tools that are
+closed to signed-in users, and those of the domain wait, are not offered.
+
+Starting, and listing the tools, need no database; a call needs DATABASE_URL.
+Each flag has a variable, of which the flag wins. docs/mcp.md has the lines for
+Claude Code, Claude Desktop, Cursor, VS Code and others.`,
+		Example: "  gem mcp\n  gem mcp --as ada --tools 'leads.*,os.list_tasks' --read-only\n  claude mcp add gem --env DATABASE_URL=postgres://… -- gem mcp",
 	}
-	cmd.Flags().StringVar(&o.Subject, "as", "mcp", "the `subject` on whose behalf calls are made: their created_by")
+	lookup := variableFlags(cmd.Flags(), mcpFlags, &mcpConfig{})
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var c mcpConfig
+		if err := envvar.Read(lookup, &c); err != nil {
+			return err
+		}
+		base, err := config.Load()
+		if err != nil {
+			return err
+		}
+		log := base.Logger()
+		defer func() { _ = log.Sync() }()
+		o, err := p.mcpOptions(&c)
+		if err != nil {
+			return err
+		}
+		o.Log = log
+		o.Pool = func(ctx context.Context) (*pgxpool.Pool, error) { return mcpPool(ctx, 1) }
+		door, err := mcp.New(o)
+		if err != nil {
+			return usageError{err}
+		}
+		defer door.Close()
+		if closed := door.Closed(); closed != "" {
+			fmt.Fprintln(cmd.ErrOrStderr(), "gem mcp: "+closed)
+		}
+		return door.ServeStdio(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
+	}
 	return cmd
+}
+
+// mcpOptions are those that stdio and HTTP share.
+func (p *Program) mcpOptions(c *mcpConfig) (mcp.Options, error) {
+	r, _, err := p.loadRegistry(os.Getenv("TOOLS_REGISTRY"))
+	if err != nil {
+		return mcp.Options{}, usageError{err}
+	}
+	version, _ := p.version()
+	return mcp.Options{
+		Registry: r, Version: version, Subject: c.Subject, Dots: c.Names == "dot", Tools: c.Tools, ReadOnly: c.ReadOnly, Wait: c.Wait, TaskAfter: c.TaskAfter,
+		KeepOnCancel: c.OnCancel == "keep", CancelOnDisconnect: c.OnDisconnect == "cancel", MaxResult: c.MaxResult, KeyArgument: c.KeyArgument, DashboardURL: c.DashboardURL,
+	}, nil
+}
+
+// mcpPool is the door's pool, which is opened at the first call. Clients keep their servers for days: what they do not use is closed.
+func mcpPool(ctx context.Context, connections int32) (*pgxpool.Pool, error) {
+	cfg, err := databaseConfig()
+	if err != nil {
+		return nil, err
+	}
+	return pgpool.Open(context.WithoutCancel(ctx), cfg.DatabaseURL.Reveal(), pgpool.Options{MaxConns: connections, Name: "gem mcp", CloseIdle: 30 * time.Second})
+}
+
+// variableFlags adds a flag for each variable of structs, named after it unless names says otherwise: "" means none. It returns a lookup, for
+// [envvar.Read], that takes a variable's value from its flag where that was given, otherwise from the environment.
+func variableFlags(flags *pflag.FlagSet, names map[string]string, configs ...any) (lookup func(variable string) string) {
+	flagOf := map[string]*pflag.Flag{}
+	for _, v := range envvar.Describe(configs...) {
+		name, named := names[v.Name]
+		if !named {
+			name = strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(v.Name, "GEM_MCP_")), "_", "-")
+		}
+		if name == "" {
+			continue
+		}
+		if usage := v.Description + " (" + v.Name + ")"; v.May == "true or false" {
+			flags.Bool(name, false, usage)
+		} else {
+			flags.String(name, v.Default, usage)
+		}
+		flagOf[v.Name] = flags.Lookup(name)
+	}
+	return func(variable string) string {
+		if f := flagOf[variable]; f != nil && f.Changed {
+			return f.Value.String()
+		}
+		return os.Getenv(variable)
+	}
 }

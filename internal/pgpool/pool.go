@@ -32,6 +32,8 @@ type Options struct {
 	// Mode is what the connection string leads to: see [Probe]. Unless it keeps sessions, no prepared statement outlives its
 	// transaction on the server.
 	Mode PoolMode
+	// CloseIdle is how long a connection is kept that nobody uses. The default is 5 minutes.
+	CloseIdle time.Duration
 	// NoPing uses idle connections without a ping first, for pools whose every statement has a short deadline.
 	NoPing bool
 	// Name is the application_name in pg_stat_activity, unless the connection string has one. The default is gem.
@@ -50,7 +52,8 @@ func Open(ctx context.Context, url string, o Options) (*pgxpool.Pool, error) {
 		return nil, errMalformed
 	}
 	config.MaxConns = cmp.Or(o.MaxConns, 4)
-	config.MaxConnIdleTime = 5 * time.Minute
+	config.MaxConnIdleTime = cmp.Or(o.CloseIdle, 5*time.Minute)
+	config.HealthCheckPeriod = min(config.HealthCheckPeriod, config.MaxConnIdleTime/2)
 	config.PingTimeout = pingTimeout
 	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool {
 		return !o.NoPing && p.IdleDuration > pingAfter
