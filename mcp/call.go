@@ -37,7 +37,10 @@ func (d *Door) call(ctx context.Context, t *tool, req *sdk.CallToolRequest) (*sd
 	if ctx.Err() != nil { // nobody waits for the answer any more
 		d.abandon(ctx, c, r.ID)
 	}
-	if err != nil {
+	switch {
+	case err != nil && again(err): // the call is there, though it cannot be seen now
+		return pending(state{Seen: client.Seen{ID: r.ID, Tool: r.Tool}}), nil
+	case err != nil:
 		return nil, err
 	}
 	return d.result(s)
@@ -57,7 +60,7 @@ var (
 
 // read makes a request of a tools/call. What others put into _meta is left out where it cannot be used; what is ours must be right.
 func (d *Door) read(c caller, t *tool, req *sdk.CallToolRequest) (r request, err error) {
-	r.tool, r.Tool = t, t.Name
+	r.tool, r.Tool, r.Awaited = t, t.Name, d.o.ListenURL != ""
 	input, argument, err := arguments(t, req.Params.Arguments)
 	if err != nil {
 		return r, err

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5/pgxpool"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -20,6 +21,8 @@ type Options struct {
 	// Pool opens the database, without waiting for it. It is asked at the first statement, and again after an error: start, discover and list need
 	// no database. The door closes the pool.
 	Pool func(context.Context) (*pgxpool.Pool, error)
+	// ListenURL is the connection string of a connection that is told of the ends of calls, for a door with many clients. Without it the door asks for them.
+	ListenURL string
 	// DBRole is the role whose rights statements have. By default it is authenticated where that role is, otherwise gem_frontend.
 	DBRole string
 	// Subject is the created_by of calls over stdio. The default is mcp.
@@ -64,6 +67,7 @@ type Door struct {
 
 	mu     sync.Mutex
 	pool   *pgxpool.Pool
+	waiter *client.Waiter
 	dbRole *string // found out at the first statement
 }
 
@@ -110,8 +114,11 @@ func (d *Door) Close() {
 	d.Stop()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.waiter != nil {
+		d.waiter.Close()
+	}
 	if d.pool != nil {
 		d.pool.Close()
 	}
-	d.pool = nil
+	d.pool, d.waiter = nil, nil
 }

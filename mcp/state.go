@@ -36,20 +36,37 @@ func (d *Door) state(ctx context.Context, c caller, id string) (s state, err err
 // wait returns the state of a call as soon as it has ended, at the latest at a time, and before that when the request ends or the door is closing.
 // While the database is away it waits on.
 func (d *Door) wait(ctx context.Context, c caller, id string, until time.Time) (s state, err error) {
-	reading := context.WithoutCancel(ctx)
-	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
-		try, cancel := context.WithTimeout(reading, oneTry)
+	waiting, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	defer context.AfterFunc(d.closing, cancel)()
+	for {
+		waiter, err := d.waits(waiting)
+		if err != nil {
+			return s, err
+		}
+		over := waiter.Ended(waiting, id) != nil
+		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), oneLook)
 		s, err = d.state(try, c, id)
 		cancel()
-		if err == nil && s.ended() || err != nil && !again(err) || !time.Now().Before(until) {
+		if over || err == nil && s.ended() || err != nil && !again(err) {
 			return s, err
-		}
-		select {
-		case <-ctx.Done():
-			return s, err
-		case <-d.closing.Done():
-			return s, err
-		case <-time.After(min(pause, time.Until(until))):
 		}
 	}
+}
+
+// oneLook is how long a look at a call may take.
+const oneLook = 5 * time.Second
+
+// waits are those for the ends of calls.
+func (d *Door) waits(ctx context.Context) (*client.Waiter, error) {
+	pool, _, err := d.database(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.waiter == nil {
+		d.waiter = client.NewWaiter(pool, d.o.ListenURL, d.o.Log)
+	}
+	return d.waiter, nil
 }
