@@ -4,16 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 
 	"github.com/gemworker/gem/client"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // caller is on whose behalf a request is made.
 type caller struct {
 	subject string          // becomes created_by
 	claims  json.RawMessage // those of the token; nil over stdio
+	scopes  []string        // those of the token
+	limited bool            // scopes count: the caller may use only the tools that they cover
 }
 
 type callerKey struct{}
@@ -39,32 +39,4 @@ func (d *Door) as(ctx context.Context, c caller, do func(client.DB) error) error
 		return err
 	}
 	return client.As(ctx, pool, client.Subject{ID: c.subject, Role: role, Claims: c.claims}, do)
-}
-
-// database opens the pool at its first use, and finds out whose rights statements can have.
-func (d *Door) database(ctx context.Context) (*pgxpool.Pool, string, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.pool == nil {
-		pool, err := d.o.Pool(ctx)
-		if err != nil {
-			return nil, "", err
-		}
-		d.pool = pool
-	}
-	if d.dbRole == nil {
-		roles := []string{"authenticated", "gem_frontend"}
-		if d.o.DBRole != "" {
-			roles = []string{d.o.DBRole}
-		}
-		var role string
-		err := d.pool.QueryRow(ctx, `
-			select coalesce((select rolname from pg_roles where rolname = any ($1) and pg_has_role(session_user, oid, 'member')
-			                 order by array_position($1::text[], rolname::text) limit 1), '')`, roles).Scan(&role)
-		if err != nil {
-			return nil, "", fmt.Errorf("find out whose rights calls have: %w", err)
-		}
-		d.dbRole = &role
-	}
-	return d.pool, *d.dbRole, nil
 }

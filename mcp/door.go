@@ -69,6 +69,7 @@ type Door struct {
 	pool   *pgxpool.Pool
 	waiter *client.Waiter
 	dbRole *string // found out at the first statement
+	apart  bool    // callers are many: without a role that keeps them apart there are no statements
 }
 
 // New returns a door. Its error says which option is wrong.

@@ -1,0 +1,96 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"unicode"
+)
+
+// verifier knows the callers of tokens. Its error is a [*refusedToken] for a token that is not valid; with any other, it is not known whether it is.
+type verifier interface {
+	verify(ctx context.Context, token string) (caller, error)
+}
+
+// refusedToken says why a token is not valid, in words that its bearer may read: nothing of the token is in them.
+type refusedToken struct{ reason string }
+
+func (e *refusedToken) Error() string { return e.reason }
+
+func refuse(format string, args ...any) error { return &refusedToken{fmt.Sprintf(format, args...)} }
+
+// authenticate names the caller of each request by its bearer token. Without a verifier, all requests are made by the one subject of the door.
+func (s *httpServer) authenticate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := caller{subject: s.door.o.Subject}
+		if s.verifier != nil {
+			token, err := bearer(r)
+			if err == nil {
+				c, err = s.verifier.verify(r.Context(), token)
+			}
+			var refused *refusedToken
+			switch {
+			case errors.As(err, &refused):
+				s.challenge(w, http.StatusUnauthorized, refused.reason, given(token, "invalid_token"), "")
+				return
+			case err != nil:
+				s.door.o.Log.Warn("tokens cannot be checked: " + err.Error())
+				w.Header().Set("Retry-After", "5")
+				http.Error(w, "the token cannot be checked at the moment", http.StatusServiceUnavailable)
+				return
+			}
+		}
+		c.limited = s.config.Scopes == "on"
+		next.ServeHTTP(w, r.WithContext(withCaller(r.Context(), c)))
+	})
+}
+
+// given is the code of an error about a token, if there is a token: RFC 6750 wants none for a request without one.
+func given(token, code string) string {
+	if token == "" {
+		return ""
+	}
+	return code
+}
+
+// bearer returns the token of a request.
+func bearer(r *http.Request) (string, error) {
+	headers := r.Header.Values("Authorization")
+	if len(headers) == 0 {
+		return "", refuse("a bearer token is required")
+	}
+	scheme, token, _ := strings.Cut(headers[0], " ")
+	token = strings.TrimSpace(token)
+	if len(headers) > 1 || !strings.EqualFold(scheme, "Bearer") || token == "" || strings.ContainsAny(token, " \t,") {
+		return "", refuse("the header Authorization must be one, of the form: Bearer TOKEN")
+	}
+	return token, nil
+}
+
+// challenge refuses a request as RFC 6750 and RFC 9728 say. The code and the scope may be empty.
+func (s *httpServer) challenge(w http.ResponseWriter, status int, reason, code, scope string) {
+	parts := []string{fmt.Sprintf("resource_metadata=%q", s.metadataURL)}
+	if code != "" {
+		parts = append(parts, fmt.Sprintf("error=%q", code), fmt.Sprintf("error_description=%q", reason))
+	}
+	if scope != "" {
+		parts = append(parts, fmt.Sprintf("scope=%q", scope))
+	}
+	w.Header().Set("WWW-Authenticate", "Bearer "+strings.Join(parts, ", "))
+	http.Error(w, reason, status)
+}
+
+// subjectProblem says why a text cannot be the created_by of a call, or "".
+func subjectProblem(subject string) string {
+	switch {
+	case subject == "":
+		return "is missing"
+	case len([]rune(subject)) > 255:
+		return "has more than 255 characters"
+	case strings.ContainsFunc(subject, func(r rune) bool { return !unicode.IsPrint(r) }):
+		return "has characters that cannot be printed"
+	}
+	return ""
+}

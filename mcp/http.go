@@ -1,0 +1,334 @@
+package mcp
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.uber.org/zap"
+)
+
+const (
+	headerTimeout = 5 * time.Second  // for a request's headers
+	bodyTimeout   = 10 * time.Second // for a request's body
+	answerTimeout = time.Minute      // for its answer, after the longest wait
+	idleTimeout   = 2 * time.Minute  // between two requests of a connection
+	stopTimeout   = 1500 * time.Millisecond
+	maxBodies     = 32 << 20 // bytes of all requests in flight
+)
+
+// httpServer is the door over HTTP: Streamable HTTP without sessions. Each request passes, in this order, the checks of host and origin, the limit of
+// the process, the check of its token, the limits of its size, depth and subject, and the check of its scopes, before the SDK sees it.
+type httpServer struct {
+	door        *Door
+	config      HTTPConfig
+	verifier    verifier // nil: anyone may come in
+	resource    *url.URL
+	metadataURL string
+
+	json, stream http.Handler // answer with one JSON message, or with a stream of them
+	requests     gate         // in flight, of the process
+	bySubject    gate         // of each subject with a token
+	bodies       atomic.Int64 // their bytes
+	bodyTimeout  time.Duration
+}
+
+// ServeHTTP serves clients at a listener until ctx ends. Requests that wait are then answered as pending, no new ones are taken, and it returns within
+// 2 s; calls go on. Its errors before the first request are mistakes of the configuration.
+func (d *Door) ServeHTTP(ctx context.Context, l net.Listener, c HTTPConfig) error {
+	s, err := d.newHTTPServer(l.Addr(), c)
+	if err != nil {
+		_ = l.Close()
+		return err
+	}
+	if err := d.checkRole(ctx); err != nil {
+		_ = l.Close()
+		return err
+	}
+	server := &http.Server{
+		Handler: s.routes(), ReadHeaderTimeout: headerTimeout, WriteTimeout: d.o.Wait + answerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ErrorLog: zap.NewStdLog(d.o.Log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }()
+	d.o.Log.Info("serving MCP over HTTP", zap.String("address", "http://"+l.Addr().String()+"/mcp"), zap.String("auth", cmp.Or(c.Auth, "none")))
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	d.Stop()
+	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	if server.Shutdown(patience) != nil {
+		_ = server.Close()
+	}
+	return nil
+}
+
+func (d *Door) newHTTPServer(at net.Addr, c HTTPConfig) (s *httpServer, err error) {
+	if err := c.complete(at); err != nil {
+		return nil, err
+	}
+	s = &httpServer{door: d, config: c, requests: gate{most: maxRequests}, bySubject: gate{most: maxEach}, bodyTimeout: bodyTimeout}
+	if s.resource, err = url.Parse(c.Resource); err != nil {
+		return nil, fmt.Errorf("GEM_MCP_RESOURCE: %w", err)
+	}
+	s.metadataURL = metadataURL(s.resource)
+	switch c.Auth {
+	case "token":
+		if s.verifier, err = openTokens(c.Tokens, d.o.Log); err != nil {
+			return nil, err
+		}
+	case "jwt":
+		var published *keySet
+		if c.Secret == "" {
+			published = newKeySet(c.JWKS, nil, time.Now)
+		}
+		s.verifier = newJWTVerifier(c.Issuer, c.Audience, published, c.Secret, time.Now)
+		if c.Audience != c.Resource {
+			d.o.Log.Warn("tokens that the issuer made for other services with the same audience are accepted too: GEM_MCP_AUDIENCE is not GEM_MCP_RESOURCE",
+				zap.String("audience", c.Audience))
+		}
+	}
+	d.apart = true
+	d.server.AddReceivingMiddleware(endWithClient, d.refuseUncovered, d.listCovered)
+	handler := func(asJSON bool) http.Handler {
+		return sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return d.server }, &sdk.StreamableHTTPOptions{
+			Stateless: true, JSONResponse: asJSON, MaxRequestBodyBytes: maxBody, DisableLocalhostProtection: true /* checkHost does it */})
+	}
+	s.json, s.stream = handler(true), handler(false)
+	return s, nil
+}
+
+// routes are all paths of the server.
+func (s *httpServer) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("POST /mcp", s.checkHost(http.NewCrossOriginProtection().Handler(s.bounded(s.authenticate(http.HandlerFunc(s.post))))))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	described := s.describe()
+	mux.Handle("GET "+wellKnown, described)
+	mux.Handle("GET "+wellKnown+"/mcp", described)
+	if u, err := url.Parse(s.metadataURL); err == nil && u.Path != wellKnown && u.Path != wellKnown+"/mcp" {
+		mux.HandleFunc("GET "+wellKnown+"/", func(w http.ResponseWriter, r *http.Request) { // a proxy may serve /mcp under another path
+			if r.URL.Path != u.Path {
+				http.NotFound(w, r)
+				return
+			}
+			described.ServeHTTP(w, r)
+		})
+	}
+	return mux
+}
+
+// checkHost refuses requests to a loopback address that name another host: a page could have let its own name point there. Names of GEM_MCP_RESOURCE
+// are good too, since a proxy on this machine passes them on.
+func (s *httpServer) checkHost(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		at, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+		if at != nil && isLoopback(at.String()) && !isLoopback(r.Host) && r.Host != s.resource.Host {
+			http.Error(w, "this server has another name than the header Host says; behind a proxy, GEM_MCP_RESOURCE names it", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// bounded lets in as many requests as the process has room for, and none once it stops.
+func (s *httpServer) bounded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-s.door.closing.Done():
+			w.Header().Set("Connection", "close")
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "this server is stopping", http.StatusServiceUnavailable)
+			return
+		default:
+		}
+		leave := s.requests.enter("", 1)
+		if leave == nil {
+			tooMany(w)
+			return
+		}
+		defer leave()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// post passes one message on, or the few of a batch, which clients of 2025-03-26 may send.
+func (s *httpServer) post(w http.ResponseWriter, r *http.Request) {
+	c, err := callerOf(r.Context())
+	if err != nil {
+		http.Error(w, "", http.StatusInternalServerError)
+		return
+	}
+	body, done := s.body(w, r)
+	if done == nil {
+		return
+	}
+	defer done()
+	var about outline
+	if about.read(body); about.deepest > maxDepth { // decoders that call themselves for each level would need a stack for it
+		answer, _ := about.refusal(body)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(answer)
+		return
+	}
+	messages := peek(body)
+	calls, streamed := 0, false
+	for _, m := range messages {
+		if m.id != nil {
+			calls++
+		}
+		streamed = streamed || m.progress
+	}
+	leave := s.requests.enter("", max(calls-1, 0)) // the first was counted before its token was checked
+	if leave == nil {
+		tooMany(w)
+		return
+	}
+	defer leave()
+	if s.verifier != nil {
+		leave := s.bySubject.enter(c.subject, max(calls, 1))
+		if leave == nil {
+			tooMany(w)
+			return
+		}
+		defer leave()
+	}
+	if !s.inScope(w, c, messages) || !taskNamed(w, r, messages) {
+		return
+	}
+	ctx := context.WithValue(r.Context(), clientKey{}, r.Context())
+	r = r.WithContext(ctx)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	if streamed {
+		s.stream.ServeHTTP(w, r)
+		return
+	}
+	s.json.ServeHTTP(w, r)
+}
+
+// body reads a request's body within its bounds, and answers one that exceeds them; done is nil then. Its bytes count until done is called.
+func (s *httpServer) body(w http.ResponseWriter, r *http.Request) (body []byte, done func()) {
+	reserved := int64(maxBody)
+	if 0 <= r.ContentLength && r.ContentLength < maxBody {
+		reserved = r.ContentLength
+	}
+	release := func() { s.bodies.Add(-reserved) }
+	if s.bodies.Add(reserved) > maxBodies {
+		release()
+		tooMany(w)
+		return nil, nil
+	}
+	// The server's own ReadTimeout would end the request's context, and with it the wait.
+	deadline := http.NewResponseController(w)
+	_ = deadline.SetReadDeadline(time.Now().Add(s.bodyTimeout))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		http.Error(w, "a message may have 2 MiB", http.StatusRequestEntityTooLarge)
+	case err != nil: // the deadline stays, since the connection's end would wait for the rest
+		w.Header().Set("Connection", "close")
+		http.Error(w, "the message did not arrive in time", http.StatusRequestTimeout)
+	default:
+		_ = deadline.SetReadDeadline(time.Time{})
+		s.bodies.Add(int64(len(body)) - reserved)
+		reserved = int64(len(body))
+		return body, release
+	}
+	release()
+	return nil, nil
+}
+
+// message is what has to be known of a message before the SDK reads it. A message that cannot be read is the SDK's to answer.
+type message struct {
+	id       json.RawMessage // nil for a notification
+	method   string
+	name     string // of the tool
+	taskID   string
+	progress bool // the client wants to hear of progress
+}
+
+// peek looks into a body. It decodes to maps, since structs would take a key in any case of letters, which the SDK does not.
+func peek(body []byte) []message {
+	var batch []json.RawMessage
+	if json.Unmarshal(body, &batch) != nil {
+		batch = []json.RawMessage{body}
+	}
+	all := make([]message, 0, len(batch))
+	for _, raw := range batch {
+		var whole, params, meta map[string]json.RawMessage
+		_ = json.Unmarshal(raw, &whole)
+		_ = json.Unmarshal(whole["params"], &params)
+		_ = json.Unmarshal(params["_meta"], &meta)
+		m := message{id: whole["id"], progress: meta["progressToken"] != nil}
+		_ = json.Unmarshal(whole["method"], &m.method)
+		_ = json.Unmarshal(params["name"], &m.name)
+		_ = json.Unmarshal(params["taskId"], &m.taskID)
+		all = append(all, m)
+	}
+	return all
+}
+
+// inScope answers a call of a tool that the token is not good for, as OAuth wants it.
+func (s *httpServer) inScope(w http.ResponseWriter, c caller, messages []message) bool {
+	for _, m := range messages {
+		if t := s.door.byName[m.name]; m.method == "tools/call" && t != nil && !c.covers(t.Tool) {
+			s.challenge(w, http.StatusForbidden, "the token lacks a permission that "+t.Name+" needs", "insufficient_scope", scopeList(t.Permissions))
+			return false
+		}
+	}
+	return true
+}
+
+// taskNamed checks that Mcp-Name is the id of the task, as it is the name of the tool for tools/call, where the SDK checks it.
+func taskNamed(w http.ResponseWriter, r *http.Request, messages []message) bool {
+	if r.Header.Get("Mcp-Protocol-Version") < "2026-07-28" || len(messages) != 1 {
+		return true
+	}
+	switch m := messages[0]; m.method {
+	case "tasks/get", "tasks/update", "tasks/cancel":
+		if r.Header.Get("Mcp-Name") == m.taskID {
+			return true
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusBadRequest)
+		answer, _ := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": m.id, "error": &jsonrpc.Error{
+			Code: sdk.CodeHeaderMismatch, Message: "the header Mcp-Name must be the taskId of " + m.method}})
+		_, _ = w.Write(answer)
+		return false
+	}
+	return true
+}
+
+// clientKey is the key of the context of the HTTP request, which ends when the client is gone.
+type clientKey struct{}
+
+// errClientGone is the cause of a context that ended because the client closed its connection.
+var errClientGone = errors.New("the client closed its connection")
+
+// endWithClient ends a request's context when its client is gone, in all versions of the protocol: nobody waits for its answer.
+func endWithClient(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		if client, ok := ctx.Value(clientKey{}).(context.Context); ok {
+			var cancel context.CancelCauseFunc
+			ctx, cancel = context.WithCancelCause(ctx)
+			defer cancel(nil)
+			defer context.AfterFunc(client, func() { cancel(errClientGone) })()
+		}
+		return next(ctx, method, req)
+	}
+}

@@ -1,0 +1,609 @@
+package mcp
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/registry"
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// httpDoor is a door that serves HTTP on a port of its own.
+type httpDoor struct {
+	*Door
+	address string // host:port
+	stop    context.CancelFunc
+	ended   chan error
+}
+
+// serveHTTP starts a door, without a database unless o.Pool is set.
+func serveHTTP(t *testing.T, o Options, c HTTPConfig) *httpDoor {
+	t.Helper()
+	if o.Registry == nil {
+		o.Registry = parsed(t)
+	}
+	if o.Pool == nil {
+		o.Pool = func(context.Context) (*pgxpool.Pool, error) { return nil, errors.New("Postgres is away") }
+	}
+	d, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &httpDoor{Door: d, address: l.Addr().String(), ended: make(chan error, 1)}
+	ctx, stop := context.WithCancel(t.Context())
+	h.stop = stop
+	go func() { h.ended <- d.ServeHTTP(ctx, l, c) }()
+	t.Cleanup(func() { stop(); d.Close() })
+	return h
+}
+
+// tokensFor writes a file with a token for each line of "subject scope…", and returns its path and the tokens.
+func tokensFor(t *testing.T, lines ...string) (path string, tokens []string) {
+	t.Helper()
+	var text strings.Builder
+	for _, line := range lines {
+		fields := strings.Fields(line)
+		token, entry, err := NewToken(fields[0], fields[1:]...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens = append(tokens, token)
+		text.WriteString(entry + "\n")
+	}
+	path = filepath.Join(t.TempDir(), "tokens")
+	write(t, path, text.String())
+	return path, tokens
+}
+
+const (
+	modern = "2026-07-28"
+	legacy = "2025-11-25"
+)
+
+// rpc is a POST of one message of a version of the protocol. Headers are pairs of a name and a value; one that is "" is left out.
+func (h *httpDoor) rpc(t *testing.T, version, method, params string, headers ...string) *answer {
+	t.Helper()
+	p := map[string]json.RawMessage{}
+	if params != "" {
+		if err := json.Unmarshal([]byte(params), &p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if version == modern {
+		meta := map[string]json.RawMessage{}
+		_ = json.Unmarshal(p["_meta"], &meta)
+		meta["io.modelcontextprotocol/protocolVersion"] = json.RawMessage(`"` + modern + `"`)
+		meta["io.modelcontextprotocol/clientInfo"] = json.RawMessage(`{"name":"test","version":"1"}`)
+		if meta["io.modelcontextprotocol/clientCapabilities"] == nil {
+			meta["io.modelcontextprotocol/clientCapabilities"] = json.RawMessage(`{}`)
+		}
+		p["_meta"], _ = json.Marshal(meta)
+		var name string
+		for _, field := range []string{"name", "uri", "taskId"} {
+			if p[field] != nil {
+				_ = json.Unmarshal(p[field], &name)
+			}
+		}
+		headers = append([]string{"Mcp-Method", method, "Mcp-Name", name}, headers...)
+	}
+	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "method": method, "params": p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h.post(t, string(body), append([]string{"Mcp-Protocol-Version", version}, headers...)...)
+}
+
+// answer is what came back.
+type answer struct {
+	status int
+	header http.Header
+	text   string
+	Result json.RawMessage `json:"result"`
+	Error  *struct {
+		Code    int             `json:"code"`
+		Message string          `json:"message"`
+		Data    json.RawMessage `json:"data"`
+	} `json:"error"`
+	events []json.RawMessage // of a stream, all but the answer
+}
+
+// post sends a body to /mcp.
+func (h *httpDoor) post(t *testing.T, body string, headers ...string) *answer {
+	t.Helper()
+	a, err := h.try(t.Context(), body, headers...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func (h *httpDoor) try(ctx context.Context, body string, headers ...string) (*answer, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+h.address+"/mcp", strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	for i := 0; i < len(headers); i += 2 {
+		switch name, value := headers[i], headers[i+1]; {
+		case value == "":
+			req.Header.Del(name)
+		case name == "Host":
+			req.Host = value
+		case name == "token":
+			req.Header.Set("Authorization", "Bearer "+value)
+		default:
+			req.Header.Set(name, value)
+		}
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	a := &answer{status: resp.StatusCode, header: resp.Header, text: string(text)}
+	last := text
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+		for line := range strings.Lines(string(text)) {
+			if data, ok := strings.CutPrefix(line, "data: "); ok {
+				a.events = append(a.events, json.RawMessage(data))
+			}
+		}
+		if len(a.events) > 0 {
+			last = a.events[len(a.events)-1]
+			a.events = a.events[:len(a.events)-1]
+		}
+	}
+	_ = json.Unmarshal(last, a)
+	return a, nil
+}
+
+// listed are the names of a tools/list.
+func (a *answer) listed() (names []string) {
+	var list struct{ Tools []struct{ Name string } }
+	_ = json.Unmarshal(a.Result, &list)
+	for _, tool := range list.Tools {
+		names = append(names, tool.Name)
+	}
+	return names
+}
+
+func TestOnlyPOSTReachesTheDoor(t *testing.T) {
+	t.Parallel()
+	h := serveHTTP(t, Options{}, HTTPConfig{})
+	for _, c := range []struct {
+		method, path string
+		status       int
+		want         string
+	}{
+		{http.MethodGet, "/mcp", 405, ""},
+		{http.MethodDelete, "/mcp", 405, ""},
+		{http.MethodPut, "/mcp", 405, ""},
+		{http.MethodGet, "/", 404, ""},
+		{http.MethodPost, "/", 404, ""},
+		{http.MethodGet, "/healthz", 200, "ok"},
+		{http.MethodGet, wellKnown, 200, `"resource":"http://` + h.address + `/mcp"`},
+		{http.MethodGet, wellKnown + "/mcp", 200, `"resource":"http://` + h.address + `/mcp"`},
+		{http.MethodGet, wellKnown + "/other", 404, ""},
+	} {
+		req, _ := http.NewRequestWithContext(t.Context(), c.method, "http://"+h.address+c.path, nil)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != c.status || !strings.Contains(string(text), c.want) {
+			t.Errorf("%s %s: %s %s", c.method, c.path, resp.Status, text)
+		}
+	}
+}
+
+func TestBothErasListTheSameTools(t *testing.T) {
+	t.Parallel()
+	h := serveHTTP(t, Options{}, HTTPConfig{})
+	now, before := h.rpc(t, modern, "tools/list", ""), h.rpc(t, legacy, "tools/list", "")
+	if len(now.listed()) < 5 || fmt.Sprint(now.listed()) != fmt.Sprint(before.listed()) {
+		t.Errorf("modern: %d %s\nlegacy: %d %s", now.status, now.text, before.status, before.text)
+	}
+	for _, a := range []*answer{now, before} {
+		if kind := a.header.Get("Content-Type"); kind != "application/json" {
+			t.Errorf("an answer is of type %s", kind)
+		}
+	}
+	first := h.rpc(t, legacy, "initialize", `{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}`)
+	if first.status != 200 || first.header.Get("Mcp-Session-Id") != "" || !strings.Contains(first.text, `"protocolVersion":"2025-06-18"`) {
+		t.Errorf("initialize: %d %v %s", first.status, first.header, first.text)
+	}
+	if a := h.rpc(t, modern, "server/discover", ""); a.status != 200 || !strings.Contains(a.text, modern) {
+		t.Errorf("server/discover: %d %s", a.status, a.text)
+	}
+	if a := h.post(t, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, "Mcp-Protocol-Version", legacy); a.status != 202 {
+		t.Errorf("a notification: %d %s", a.status, a.text)
+	}
+}
+
+func TestHeadersMustSayWhatTheMessageSays(t *testing.T) {
+	t.Parallel()
+	h := serveHTTP(t, Options{}, HTTPConfig{})
+	for name, a := range map[string]*answer{
+		"another method":      h.rpc(t, modern, "tools/list", "", "Mcp-Method", "ping"),
+		"no method":           h.rpc(t, modern, "tools/list", "", "Mcp-Method", ""),
+		"another tool":        h.rpc(t, modern, "tools/call", `{"name":"os_health_check"}`, "Mcp-Name", "os_list_tasks"),
+		"another version":     h.rpc(t, modern, "tools/list", `{"_meta":{}}`, "Mcp-Protocol-Version", legacy),
+		"no version":          h.rpc(t, modern, "tools/list", "", "Mcp-Protocol-Version", ""),
+		"another task":        h.rpc(t, modern, "tasks/get", `{"taskId":"0197f6a2-0000-7000-8000-000000000000"}`, "Mcp-Name", "0197f6a2-0000-7000-8000-000000000001"),
+		"no task":             h.rpc(t, modern, "tasks/cancel", `{"taskId":"0197f6a2-0000-7000-8000-000000000000"}`, "Mcp-Name", ""),
+		"a task that is none": h.rpc(t, modern, "tasks/update", `{"taskId":5}`, "Mcp-Name", "5"),
+	} {
+		if a.status != 400 || a.Error == nil || a.Error.Code != -32020 {
+			t.Errorf("%s: %d %s", name, a.status, a.text)
+		}
+	}
+}
+
+func TestOtherOriginsAndHostsAreRefused(t *testing.T) {
+	t.Parallel()
+	h := serveHTTP(t, Options{}, HTTPConfig{Resource: testResource})
+	_, port, _ := net.SplitHostPort(h.address)
+	for _, c := range []struct {
+		headers []string
+		status  int
+	}{
+		{nil, 200},
+		{[]string{"Origin", "http://evil.example"}, 403},
+		{[]string{"Origin", "null"}, 403},
+		{[]string{"Origin", "http://" + h.address}, 200},
+		{[]string{"Origin", "http://localhost:9999"}, 403},
+		{[]string{"Sec-Fetch-Site", "cross-site"}, 403},
+		{[]string{"Sec-Fetch-Site", "same-site"}, 403},
+		{[]string{"Host", "evil.example"}, 403},
+		{[]string{"Host", "evil.example:" + port, "Origin", "http://evil.example:" + port}, 403},
+		{[]string{"Host", "127.0.0.1.evil.example"}, 403},
+		{[]string{"Host", "localhost:" + port}, 200},
+		{[]string{"Host", "[::1]:" + port}, 200},
+		{[]string{"Host", "tools.example.com"}, 200}, // a proxy on this machine
+		{[]string{"Host", "tools.example.com", "Origin", "https://tools.example.com"}, 200},
+	} {
+		if a := h.rpc(t, modern, "tools/list", "", c.headers...); a.status != c.status {
+			t.Errorf("%q: %d %s", c.headers, a.status, a.text)
+		}
+	}
+}
+
+func TestWithoutATokenTheDoorSaysWhereToGetOne(t *testing.T) {
+	t.Parallel()
+	path, tokens := tokensFor(t, "ada")
+	h := serveHTTP(t, Options{}, HTTPConfig{Auth: "token", Tokens: path, Resource: "https://tools.example.com/gem/mcp"})
+	where := `resource_metadata="https://tools.example.com/.well-known/oauth-protected-resource/gem/mcp"`
+	for name, c := range map[string]struct {
+		headers []string
+		want    string
+	}{
+		"no token":       {nil, ""},
+		"a wrong token":  {[]string{"token", "gem_wrong"}, `error="invalid_token"`},
+		"another scheme": {[]string{"Authorization", "Basic " + tokens[0]}, ""},
+		"two tokens":     {[]string{"Authorization", "Bearer " + tokens[0] + ", Bearer gem_wrong"}, ""},
+	} {
+		a := h.rpc(t, legacy, "tools/list", "", c.headers...)
+		if got := a.header.Get("WWW-Authenticate"); a.status != 401 || !strings.Contains(got, where) || !strings.Contains(got, c.want) || strings.Contains(a.text+got, "gem_wrong") {
+			t.Errorf("%s: %d %q %s", name, a.status, got, a.text)
+		}
+	}
+	if a := h.rpc(t, legacy, "tools/list", "", "token", tokens[0]); a.status != 200 {
+		t.Errorf("with a token: %d %s", a.status, a.text)
+	}
+	for _, path := range []string{wellKnown, wellKnown + "/mcp", wellKnown + "/gem/mcp"} {
+		resp, err := http.Get("http://" + h.address + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != 200 || !strings.Contains(string(text), `"resource":"https://tools.example.com/gem/mcp"`) {
+			t.Errorf("%s: %s %s", path, resp.Status, text)
+		}
+	}
+}
+
+func TestTokensOfAnIssuerComeIn(t *testing.T) {
+	t.Parallel()
+	i := newIssuer(t)
+	h := serveHTTP(t, Options{}, HTTPConfig{Auth: "jwt", Issuer: i.URL, JWKS: i.URL, Resource: testResource, Scopes: "on"})
+	ours := map[string]any{"iss": i.URL, "scope": "read:db"}
+	for name, c := range map[string]struct {
+		token  string
+		status int
+	}{
+		"ours":             {sign(t, jwt.SigningMethodES256, i.ec, "ec", ours), 200},
+		"another issuer":   {sign(t, jwt.SigningMethodES256, i.ec, "ec", nil), 401},
+		"another audience": {sign(t, jwt.SigningMethodES256, i.ec, "ec", map[string]any{"iss": i.URL, "aud": "https://other.example/mcp"}), 401},
+		"alg none":         {sign(t, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, "ec", ours), 401},
+		"expired":          {sign(t, jwt.SigningMethodES256, i.ec, "ec", map[string]any{"iss": i.URL, "exp": 1}), 401},
+	} {
+		if a := h.rpc(t, modern, "tools/list", "", "token", c.token); a.status != c.status {
+			t.Errorf("%s: %d %s", name, a.status, a.text)
+		}
+	}
+	resp, err := http.Get("http://" + h.address + wellKnown)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var m metadata
+	if err := json.NewDecoder(resp.Body).Decode(&m); err != nil || fmt.Sprint(m.AuthorizationServers) != "["+i.URL+"]" || len(m.ScopesSupported) == 0 {
+		t.Errorf("metadata %+v, error %v", m, err)
+	}
+	i.answers(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "", http.StatusBadGateway) })
+	fresh := serveHTTP(t, Options{}, HTTPConfig{Auth: "jwt", Issuer: i.URL, JWKS: i.URL, Resource: testResource})
+	if a := fresh.rpc(t, modern, "tools/list", "", "token", sign(t, jwt.SigningMethodES256, i.ec, "ec", ours)); a.status != 503 || a.header.Get("Retry-After") == "" {
+		t.Errorf("while the issuer is away: %d %s", a.status, a.text)
+	}
+}
+
+func TestScopesArePermissions(t *testing.T) {
+	t.Parallel()
+	path, tokens := tokensFor(t, "ada read:db", "ada read:db write:db", "ada")
+	h := serveHTTP(t, Options{}, HTTPConfig{Auth: "token", Tokens: path, Scopes: "on"})
+	reads, writes, none := tokens[0], tokens[1], tokens[2]
+	all := h.rpc(t, modern, "tools/list", "", "token", writes).listed()
+	some := h.rpc(t, modern, "tools/list", "", "token", reads).listed()
+	few := h.rpc(t, modern, "tools/list", "", "token", none).listed()
+	if len(some) >= len(all) || len(few) >= len(some) || strings.Contains(strings.Join(some, " "), "leads_create") || !strings.Contains(strings.Join(all, " "), "leads_create") {
+		t.Errorf("all: %s\nsome: %s\nfew: %s", all, some, few)
+	}
+	for _, name := range []string{"leads_create", "leads.create"} {
+		for _, version := range []string{modern, legacy} {
+			a := h.rpc(t, version, "tools/call", `{"name":"`+name+`","arguments":{}}`, "token", reads)
+			got := a.header.Get("WWW-Authenticate")
+			if a.status != 403 || !strings.Contains(got, `error="insufficient_scope"`) || !strings.Contains(got, `scope="write:db"`) || !strings.Contains(got, "resource_metadata=") {
+				t.Errorf("%s: %d %q %s", name, a.status, got, a.text)
+			}
+		}
+	}
+	// Some readers of JSON take a key in any case of letters. The SDK does not, so neither may the check.
+	for _, params := range []string{
+		`{"name":"leads_create","NAME":"leads_list","arguments":{}}`,
+		`{"NAME":"leads_list","name":"leads_create","arguments":{}}`,
+		`{"name":"leads_list","name":"leads_create","arguments":{}}`,
+	} {
+		a := h.post(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":`+params+`}`, "Mcp-Protocol-Version", legacy, "token", reads)
+		if a.status != 403 {
+			t.Errorf("%s: %d %s", params, a.status, a.text)
+		}
+	}
+	batch := `[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"leads_create","arguments":{}}}]`
+	if a := h.post(t, batch, "Mcp-Protocol-Version", "2025-03-26", "token", reads); a.status != 403 {
+		t.Errorf("a batch: %d %s", a.status, a.text)
+	}
+}
+
+func TestMessagesThatAreTooMuchAreRefused(t *testing.T) {
+	t.Parallel()
+	h := serveHTTP(t, Options{}, HTTPConfig{})
+	call := func(arguments string) string {
+		return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"os_health_check","arguments":` + arguments + `}}`
+	}
+	for name, c := range map[string]struct {
+		body   string
+		header []string
+		status int
+	}{
+		"2 MiB and more":             {call(`{"a":"` + strings.Repeat("a", maxBody) + `"}`), nil, 413},
+		"of unknown length":          {call(`{"a":"` + strings.Repeat("a", maxBody) + `"}`), []string{"Transfer-Encoding", "chunked"}, 413},
+		"2 million arrays":           {call(strings.Repeat("[", 2_000_000)), nil, 200},
+		"2 million, closed":          {call(strings.Repeat("[", 1_000_000) + strings.Repeat("]", 1_000_000)), nil, 200},
+		"objects in depth":           {call(strings.Repeat(`{"a":`, 200_000) + "1" + strings.Repeat("}", 200_000)), nil, 200},
+		"brackets in a text":         {`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"a":"` + strings.Repeat(`[\"`, 20_000) + `"}}}`, nil, 200},
+		"headers of 64 KB and more":  {call("{}"), []string{"X-Long", strings.Repeat("a", maxHeader+10_000)}, 431},
+		"not JSON":                   {"{", nil, 400},
+		"nothing":                    {"", nil, 400},
+		"another type":               {call("{}"), []string{"Content-Type", "text/plain"}, 415},
+		"a type that pages can send": {call("{}"), []string{"Content-Type", "application/x-www-form-urlencoded"}, 415},
+	} {
+		a := h.post(t, c.body, append([]string{"Mcp-Protocol-Version", legacy}, c.header...)...)
+		if a.status != c.status {
+			t.Errorf("%s: %d %.200s", name, a.status, a.text)
+		}
+	}
+	if n := h.rpc(t, modern, "ping", ""); n.status == 0 {
+		t.Error("the process is gone")
+	}
+}
+
+// held is a POST whose body does not come to its end.
+func (h *httpDoor) held(t *testing.T, headers string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", h.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_, err = fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n%s\r\n{", headers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+func TestARequestTooManyIsAskedToComeAgain(t *testing.T) {
+	t.Parallel()
+	s := &httpServer{requests: gate{most: 2}, bySubject: gate{most: maxEach}, door: &Door{closing: t.Context()}}
+	in, out := make(chan struct{}), make(chan struct{})
+	handler := s.bounded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { in <- struct{}{}; <-out }))
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() { handler.ServeHTTP(discard{}, newRequest(t)) })
+		<-in
+	}
+	w := &recorder{header: http.Header{}}
+	handler.ServeHTTP(w, newRequest(t))
+	if w.status != 429 || w.header.Get("Retry-After") == "" {
+		t.Errorf("the third request: %d %v", w.status, w.header)
+	}
+	close(out)
+	all.Wait()
+	if s.requests.enter("", 2) == nil || s.requests.enter("", 1) != nil {
+		t.Error("requests that ended still count")
+	}
+	if s.bySubject.enter("ada", 64) == nil || s.bySubject.enter("ada", 1) != nil || s.bySubject.enter("bob", 64) == nil {
+		t.Error("a subject may have 64 requests in flight, and others as many")
+	}
+}
+
+func TestABatchCountsAsTheRequestsInIt(t *testing.T) {
+	t.Parallel()
+	path, tokens := tokensFor(t, "ada")
+	h := serveHTTP(t, Options{}, HTTPConfig{Auth: "token", Tokens: path})
+	batch := func(n int) string {
+		return "[" + strings.TrimSuffix(strings.Repeat(`{"jsonrpc":"2.0","id":1,"method":"ping"},`, n), ",") + "]"
+	}
+	if a := h.post(t, batch(maxEach+1), "Mcp-Protocol-Version", "2025-03-26", "token", tokens[0]); a.status != 429 || a.header.Get("Retry-After") == "" {
+		t.Errorf("65 at once: %d %s", a.status, a.text)
+	}
+}
+
+func TestASlowClientHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	h := serveHTTP(t, Options{}, HTTPConfig{})
+	for range 20 {
+		h.held(t, "")
+	}
+	if a := h.rpc(t, modern, "tools/list", ""); a.status != 200 {
+		t.Errorf("beside slow ones: %d %s", a.status, a.text)
+	}
+	h.stop()
+	select {
+	case err := <-h.ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("slow clients keep the process")
+	}
+}
+
+func TestASlowBodyIsGivenUp(t *testing.T) {
+	t.Parallel()
+	d, err := New(Options{Registry: parsed(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(nil)
+	s, err := d.newHTTPServer(server.Listener.Addr(), HTTPConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.bodyTimeout = 50 * time.Millisecond
+	server.Config.Handler = s.routes()
+	server.Start()
+	defer server.Close()
+	conn := (&httpDoor{address: server.Listener.Addr().String()}).held(t, "")
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusRequestTimeout {
+		t.Errorf("the answer is %s", resp.Status)
+	}
+}
+
+func TestAServerThatOthersReachNeedsTokens(t *testing.T) {
+	t.Parallel()
+	d, err := New(Options{Registry: parsed(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	everyone, loopback := &net.TCPAddr{IP: net.IPv4zero, Port: 8848}, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8848}
+	for _, c := range []struct {
+		at     net.Addr
+		config HTTPConfig
+		want   string
+	}{
+		{everyone, HTTPConfig{}, "--auth"},
+		{&net.TCPAddr{IP: net.IPv6unspecified, Port: 8848}, HTTPConfig{}, "--auth"},
+		{&net.TCPAddr{IP: net.IPv4(192, 168, 0, 7), Port: 8848}, HTTPConfig{}, "--auth"},
+		{loopback, HTTPConfig{}, ""},
+		{&net.TCPAddr{IP: net.IPv6loopback, Port: 8848}, HTTPConfig{}, ""},
+		{loopback, HTTPConfig{Scopes: "on"}, "GEM_MCP_SCOPES"},
+		{everyone, HTTPConfig{Auth: "token"}, "GEM_MCP_TOKENS is not set"},
+		{everyone, HTTPConfig{Auth: "token", Tokens: "/nowhere"}, "GEM_MCP_TOKENS cannot be read"},
+		{everyone, HTTPConfig{Auth: "jwt"}, "GEM_MCP_ISSUER"},
+		{everyone, HTTPConfig{Auth: "jwt", Issuer: testIssuer}, "GEM_MCP_RESOURCE"},
+		{everyone, HTTPConfig{Auth: "jwt", Issuer: testIssuer, Resource: testResource}, ""},
+		{everyone, HTTPConfig{Auth: "jwt", Issuer: testIssuer, Resource: testResource, Secret: testSecret}, ""},
+		{everyone, HTTPConfig{Auth: "jwt", Issuer: testIssuer, Resource: testResource, Secret: testSecret, JWKS: testIssuer}, "unset one"},
+	} {
+		_, err := d.newHTTPServer(c.at, c.config)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s %+v: error %v", c.at, c.config, err)
+		}
+	}
+	for value, want := range map[*HTTPConfig]string{
+		{Auth: "none"}:                        "GEM_MCP_AUTH",
+		{Secret: "short"}:                     "GEM_MCP_JWT_SECRET",
+		{JWKS: "http://issuer.example"}:       "GEM_MCP_JWKS",
+		{JWKS: "http://127.0.0.1:9999/keys"}:  "",
+		{Issuer: "issuer.example"}:            "GEM_MCP_ISSUER",
+		{Resource: "https://u:p@example/mcp"}: "GEM_MCP_RESOURCE",
+		{Resource: "https://example/mcp#a"}:   "GEM_MCP_RESOURCE",
+		{Scopes: "yes"}:                       "GEM_MCP_SCOPES",
+		{Connections: 101}:                    "GEM_MCP_CONNECTIONS",
+	} {
+		wrong := value.Wrong()
+		if _, ok := wrong[want]; len(wrong) > 1 || ok != (want != "") {
+			t.Errorf("%+v: wrong are %v", value, wrong)
+		}
+	}
+}
+
+func parsed(t *testing.T) *registry.Registry {
+	t.Helper()
+	r, err := registry.ReadFile("../tools.registry.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func newRequest(t *testing.T) *http.Request {
+	r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "/mcp", nil)
+	return r
+}
+
+type discard struct{}
+
+func (discard) Header() http.Header         { return http.Header{} }
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+func (discard) WriteHeader(int)             {}
+
+type recorder struct {
+	discard
+	header http.Header
+	status int
+}
+
+func (r *recorder) Header() http.Header    { return r.header }
+func (r *recorder) WriteHeader(status int) { r.status = status }

@@ -1,0 +1,95 @@
+package mcp
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"github.com/gemworker/gem/handlers"
+)
+
+// HTTPConfig says who may come in over HTTP. The zero value lets anyone in, and is for addresses that only this machine reaches.
+type HTTPConfig struct {
+	Auth        string          `envconfig:"GEM_MCP_AUTH" may:"token or jwt" desc:"How callers over HTTP prove who they are. By default they need not, and only a loopback address is served."`
+	Tokens      string          `envconfig:"GEM_MCP_TOKENS" may:"the path of a file" desc:"With token: the file of the tokens' hashes, a line each: sha256 subject scope…, as gem mcp token makes them. It is read again when it changes."`
+	Issuer      string          `envconfig:"GEM_MCP_ISSUER" may:"an https URL" desc:"With jwt: whose tokens are accepted, as their iss has it."`
+	JWKS        string          `envconfig:"GEM_MCP_JWKS" may:"an https URL" desc:"With jwt: where the issuer publishes its keys. By default the issuer with /.well-known/jwks.json behind it."`
+	Secret      handlers.Secret `envconfig:"GEM_MCP_JWT_SECRET" may:"at least 32 bytes" desc:"With jwt: the key of HS256, for an issuer that publishes none."`
+	Resource    string          `envconfig:"GEM_MCP_RESOURCE" may:"a URL such as https://tools.example.com/mcp" desc:"The URL that clients use. Tokens must name it as their audience, unless GEM_MCP_AUDIENCE is set."`
+	Audience    string          `envconfig:"GEM_MCP_AUDIENCE" desc:"With jwt: the audience of tokens whose issuer cannot name this server, such as authenticated with Supabase Auth."`
+	Scopes      string          `envconfig:"GEM_MCP_SCOPES" default:"off" may:"on or off" desc:"Whether a token is good only for the tools whose permissions it has as scopes."`
+	Connections int             `envconfig:"GEM_MCP_CONNECTIONS" default:"4" may:"a whole number from 1 to 100" desc:"The connections to Postgres that requests over HTTP share. One more listens for receipts."`
+}
+
+// Wrong is for envvar.Read: it says which values cannot be used, each by itself.
+func (c *HTTPConfig) Wrong() map[string]string {
+	wrong := map[string]string{}
+	for name, right := range map[string]bool{
+		"GEM_MCP_AUTH":        c.Auth == "" || c.Auth == "token" || c.Auth == "jwt",
+		"GEM_MCP_ISSUER":      c.Issuer == "" || safeURL(c.Issuer),
+		"GEM_MCP_JWKS":        c.JWKS == "" || safeURL(c.JWKS),
+		"GEM_MCP_JWT_SECRET":  c.Secret == "" || len(c.Secret) >= 32,
+		"GEM_MCP_RESOURCE":    c.Resource == "" || plainURL(c.Resource),
+		"GEM_MCP_SCOPES":      c.Scopes == "" || c.Scopes == "on" || c.Scopes == "off",
+		"GEM_MCP_CONNECTIONS": 0 <= c.Connections && c.Connections <= 100,
+	} {
+		if !right {
+			wrong[name] = ""
+		}
+	}
+	return wrong
+}
+
+// plainURL reports whether a text is a URL of a server, without user, query and fragment.
+func plainURL(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && u.User == nil && u.RawQuery == "" && u.Fragment == ""
+}
+
+// safeURL reports whether nobody between can change what the URL leads to: it is https, or on this machine.
+func safeURL(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && plainURL(text) && (u.Scheme == "https" || isLoopback(u.Host))
+}
+
+// complete fills in what follows from the rest, for a server at an address, and says what is missing.
+func (c *HTTPConfig) complete(at net.Addr) error {
+	switch {
+	case c.Auth == "" && !isLoopback(at.String()):
+		return fmt.Errorf("%s can be reached from other machines, so callers must prove who they are: set --auth to token or jwt, or serve 127.0.0.1", at)
+	case c.Auth == "" && c.Scopes == "on":
+		return errors.New("GEM_MCP_SCOPES is on, and without --auth there are no tokens with scopes: set --auth to token or jwt")
+	case c.Auth == "token" && c.Tokens == "":
+		return errors.New("GEM_MCP_TOKENS is not set: with --auth token it names the file of the tokens' hashes; gem mcp token makes its lines")
+	case c.Auth == "jwt" && (c.Issuer == "" || c.Resource == ""):
+		return errors.New("--auth jwt needs GEM_MCP_ISSUER, whose tokens are accepted, and GEM_MCP_RESOURCE, the URL of this server for its clients")
+	case c.Auth == "jwt" && c.JWKS != "" && c.Secret != "":
+		return errors.New("GEM_MCP_JWKS and GEM_MCP_JWT_SECRET are both set: tokens are checked with published keys or with a secret, so unset one")
+	}
+	if c.Auth == "jwt" && c.Secret == "" && c.JWKS == "" {
+		c.JWKS = strings.TrimSuffix(c.Issuer, "/") + "/.well-known/jwks.json"
+	}
+	if c.Resource == "" {
+		host, port, _ := net.SplitHostPort(at.String())
+		if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
+			host = "localhost"
+		}
+		c.Resource = "http://" + net.JoinHostPort(host, port) + "/mcp"
+	}
+	c.Audience = cmp.Or(c.Audience, c.Resource)
+	return nil
+}
+
+// isLoopback reports whether a host, with or without a port, is this machine, as seen from itself alone.
+func isLoopback(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.Trim(host, "[]")
+	ip, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
+}

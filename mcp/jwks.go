@@ -1,0 +1,218 @@
+package mcp
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	keysPause = time.Minute      // between two fetches of an issuer's keys
+	keysAge   = 10 * time.Minute // from which keys are fetched again: a key that was withdrawn is valid no longer than that
+	maxKeys   = 1 << 20          // bytes of the answer
+)
+
+// keySet holds the keys that an issuer publishes at one address. Tokens have no say in where keys come from, and cannot make it fetch more than once a
+// minute: neither one with an unknown key, nor while the issuer is away.
+type keySet struct {
+	url    string
+	client *http.Client
+	now    func() time.Time
+
+	known atomic.Pointer[keys]
+
+	fetching sync.Mutex // one fetch at a time; guards tried
+	tried    time.Time
+}
+
+// keys are those of one answer.
+type keys struct {
+	byID map[string]publicKey
+	at   time.Time
+}
+
+// publicKey is a key for signatures of one algorithm, or of any that fits its type if alg is empty.
+type publicKey struct {
+	key crypto.PublicKey
+	alg string
+}
+
+func newKeySet(url string, transport http.RoundTripper, now func() time.Time) *keySet {
+	return &keySet{url: url, now: now, client: &http.Client{Transport: transport, Timeout: 5 * time.Second,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+}
+
+// key returns the key of an id for an algorithm. Its error is a [*refusedToken] if the issuer has no such key. A token without an id has the only key there is.
+func (s *keySet) key(ctx context.Context, id, alg string) (crypto.PublicKey, error) {
+	held := s.known.Load()
+	k, ok := held.find(id)
+	if !ok || s.now().Sub(held.at) > keysAge {
+		err := s.fetch(ctx, held)
+		held = s.known.Load()
+		if held == nil {
+			return nil, err // no answer yet, so the token may be valid
+		}
+		k, ok = held.find(id)
+	}
+	if !ok {
+		return nil, refuse("the issuer has no key with the token's kid")
+	}
+	if k.alg != "" && k.alg != alg {
+		return nil, refuse("the token's alg is not that of its key")
+	}
+	return k.key, nil
+}
+
+func (k *keys) find(id string) (publicKey, bool) {
+	switch {
+	case k == nil:
+		return publicKey{}, false
+	case id == "" && len(k.byID) == 1:
+		for _, only := range k.byID {
+			return only, true
+		}
+	}
+	found, ok := k.byID[id]
+	return found, ok && id != ""
+}
+
+var errKeysAway = errors.New("the issuer's keys were not to be had, and are asked for once a minute")
+
+// fetch reads the keys, unless someone did since held, or within the last minute. After a failure the keys that are known stay.
+func (s *keySet) fetch(ctx context.Context, held *keys) error {
+	s.fetching.Lock()
+	defer s.fetching.Unlock()
+	if s.known.Load() != held {
+		return nil
+	}
+	if !s.tried.IsZero() && s.now().Sub(s.tried) < keysPause {
+		return errKeysAway
+	}
+	s.tried = s.now()
+	fetched, err := s.get(context.WithoutCancel(ctx)) // others wait for it too
+	if err != nil {
+		return fmt.Errorf("GEM_MCP_JWKS: %w", err)
+	}
+	s.known.Store(&keys{byID: fetched, at: s.tried})
+	return nil
+}
+
+func (s *keySet) get(ctx context.Context) (map[string]publicKey, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", "application/json")
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answered %s", s.url, resp.Status)
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxKeys))
+	if err != nil {
+		return nil, err
+	}
+	return parseKeys(text)
+}
+
+// jwk is a key as RFC 7517 and RFC 7518 write it, as far as public keys for signatures need.
+type jwk struct {
+	Kty string `json:"kty"`
+	Kid string `json:"kid"`
+	Use string `json:"use"`
+	Alg string `json:"alg"`
+	Crv string `json:"crv"`
+	N   string `json:"n"`
+	E   string `json:"e"`
+	X   string `json:"x"`
+	Y   string `json:"y"`
+}
+
+// parseKeys reads a JWK Set. Keys that are not for signatures, symmetric ones, and those that cannot be read are left out; so is an id that two keys have.
+func parseKeys(text []byte) (map[string]publicKey, error) {
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if err := json.Unmarshal(text, &set); err != nil {
+		return nil, errors.New("the answer is no JWK Set")
+	}
+	all, twice := map[string]publicKey{}, map[string]bool{}
+	for _, raw := range set.Keys {
+		var k jwk
+		if json.Unmarshal(raw, &k) != nil || k.Use != "" && k.Use != "sig" {
+			continue
+		}
+		key := k.public()
+		if key == nil {
+			continue
+		}
+		_, known := all[k.Kid]
+		twice[k.Kid] = known
+		all[k.Kid] = publicKey{key: key, alg: k.Alg}
+	}
+	for id, is := range twice {
+		if is {
+			delete(all, id)
+		}
+	}
+	if len(all) == 0 {
+		return nil, errors.New("the answer has no public key for signatures")
+	}
+	return all, nil
+}
+
+// public returns the key, or nil if it is none that signatures are checked with.
+func (k jwk) public() crypto.PublicKey {
+	n, e, x, y := number(k.N), number(k.E), number(k.X), number(k.Y)
+	switch {
+	case k.Kty == "RSA" && n != nil && e != nil:
+		modulus, exponent := new(big.Int).SetBytes(n), new(big.Int).SetBytes(e)
+		if bits := modulus.BitLen(); bits < 2048 || bits > 8192 || exponent.BitLen() > 31 || exponent.Int64() < 3 {
+			return nil
+		}
+		return &rsa.PublicKey{N: modulus, E: int(exponent.Int64())}
+	case k.Kty == "EC" && x != nil && y != nil:
+		curve := map[string]elliptic.Curve{"P-256": elliptic.P256(), "P-384": elliptic.P384(), "P-521": elliptic.P521()}[k.Crv]
+		if curve == nil {
+			return nil
+		}
+		size := (curve.Params().BitSize + 7) / 8
+		if len(x) != size || len(y) != size {
+			return nil
+		}
+		key, err := ecdsa.ParseUncompressedPublicKey(curve, append(append([]byte{4}, x...), y...)) // refuses what is not on the curve
+		if err != nil {
+			return nil
+		}
+		return key
+	case k.Kty == "OKP" && k.Crv == "Ed25519" && len(x) == ed25519.PublicKeySize:
+		return ed25519.PublicKey(x)
+	}
+	return nil
+}
+
+// number decodes a member of a key; nil if it is missing or wrong.
+func number(text string) []byte {
+	b, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(text, "="))
+	if err != nil || len(b) == 0 {
+		return nil
+	}
+	return b
+}

@@ -1,0 +1,46 @@
+package mcp
+
+import (
+	"net/http"
+	"sync"
+)
+
+const (
+	maxBody     = 2 << 20  // bytes of a request; an input may have 1 MiB, and more in JSON's escapes
+	maxHeader   = 64 << 10 // bytes of a request's headers
+	maxRequests = 1024     // in flight, of a process
+	maxEach     = 64       // in flight, of a subject with a token
+)
+
+// gate lets in so many at once of each name.
+type gate struct {
+	most int
+	mu   sync.Mutex
+	in   map[string]int
+}
+
+// enter lets n more in under a name, and returns how they leave; nil if that would be too many.
+func (g *gate) enter(name string, n int) (leave func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.in[name]+n > g.most {
+		return nil
+	}
+	if g.in == nil {
+		g.in = map[string]int{}
+	}
+	g.in[name] += n
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.in[name] -= n; g.in[name] == 0 {
+			delete(g.in, name)
+		}
+	}
+}
+
+// tooMany asks a client to come again.
+func tooMany(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "1")
+	http.Error(w, "too many requests in flight: wait for answers before you ask for more", http.StatusTooManyRequests)
+}

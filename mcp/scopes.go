@@ -1,0 +1,66 @@
+package mcp
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/gemworker/gem/registry"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// covers reports whether the caller's token is good for a tool: where scopes count, it has each permission that the tool needs.
+func (c caller) covers(t *registry.Tool) bool {
+	return !c.limited || !slices.ContainsFunc(t.Permissions, func(p string) bool { return !slices.Contains(c.scopes, p) })
+}
+
+// scopes are all that a token can have: the permissions of the tools that are offered.
+func (d *Door) scopes() []string {
+	var all []string
+	for _, t := range d.tools {
+		all = append(all, t.Permissions...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// listCovered leaves the tools out of tools/list that the caller's token is not good for.
+func (d *Door) listCovered(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		result, err := next(ctx, method, req)
+		list, ok := result.(*sdk.ListToolsResult)
+		if !ok || err != nil {
+			return result, err
+		}
+		c, err := callerOf(ctx)
+		if err != nil || !c.limited {
+			return result, err
+		}
+		shown := *list // the list itself may be shared
+		shown.Tools = slices.DeleteFunc(slices.Clone(list.Tools), func(listed *sdk.Tool) bool {
+			t := d.byName[listed.Name]
+			return t != nil && !c.covers(t.Tool)
+		})
+		return &shown, nil
+	}
+}
+
+// scopeList writes scopes as OAuth does.
+func scopeList(scopes []string) string { return strings.Join(scopes, " ") }
+
+// refuseUncovered keeps a call from a tool that the caller's token is not good for, however the HTTP request was made up.
+func (d *Door) refuseUncovered(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		if params, ok := req.GetParams().(*sdk.CallToolParamsRaw); ok {
+			c, err := callerOf(ctx)
+			if err != nil {
+				return nil, err
+			}
+			if t := d.byName[params.Name]; t != nil && !c.covers(t.Tool) {
+				return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "insufficient_scope: " + t.Name + " needs " + scopeList(t.Permissions)}
+			}
+		}
+		return next(ctx, method, req)
+	}
+}
