@@ -43,6 +43,16 @@ const (
 	KeyReused       Code = "key_reused"       // the key succeeded before with another input, and the tool refuses that
 )
 
+// OfGEM reports whether it is one of the codes that GEM itself gives.
+func (c Code) OfGEM() bool {
+	switch c {
+	case UnknownTool, ValidationError, ExecutionError, Timeout, Panic, OutputInvalid, OutcomeUnknown, WorkerLost, Cancelled, NotAllowed, JournalFull,
+		KeyDeadlock, RuleBlocked, LimitReached, ApprovalDenied, ApprovalExpired, RuleError, KeyReused:
+		return true
+	}
+	return false
+}
+
 // Receipt is the one final record of a call.
 type Receipt struct {
 	ID              string          `json:"id"`

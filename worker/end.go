@@ -179,6 +179,8 @@ func (a *attempt) failure(err error) receipts.Outcome {
 		return receipts.Failure(receipts.Panic, fmt.Sprintf("%s panicked: %s", a.handler.Func, value.Shorten(panicking.Error(), 500)), nil)
 	case errors.Is(a.cause, errDeadline):
 		return a.pastDeadline()
+	case errors.As(err, &failed) && failed.Code == string(receipts.OutcomeUnknown) && !a.mayRunAgain(): // more than that its time is over
+		return receipts.Failure(receipts.OutcomeUnknown, failed.Message, failed.Details)
 	case errors.Is(a.cause, context.DeadlineExceeded):
 		return receipts.Failure(receipts.Timeout, fmt.Sprintf("%s took longer than its %s.", a.tool.Name, a.tool.Timeout),
 			map[string]int64{"timeout_ms": a.tool.Timeout.Milliseconds()})
@@ -414,7 +416,7 @@ func (w *Worker) handOver() int {
 	w.at("after", string(released))
 	for _, c := range ready {
 		if w.telemetry != nil {
-			_, span := w.telemetry.begin(c)
+			_, span := w.telemetry.begin(c.ctx, c)
 			span.end(e)
 		}
 		w.forget(c)

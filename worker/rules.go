@@ -19,6 +19,12 @@ func (a *attempt) judgeCall() *end {
 	if a.judge == nil || a.OfRules || a.Steps > 0 { // a call that made progress was judged before it
 		return nil
 	}
+	if a.judge.OnResult(a.tool) && !a.handler.Transactional { // it may have been found after the start, which refuses such rules
+		if rule, blocks := a.options.Rules.BlocksResult(a.tool); blocks {
+			return failed(receipts.RuleError, fmt.Sprintf("The rule %s blocks results of %s, which lives in %s (%s), where its effects cannot be taken back: the call did not run. "+
+				"Give the rule the action warn, or let it block calls by their input.", rule, a.tool.Name, a.handler.File, a.handler.Func), map[string]string{"rule": rule})
+		}
+	}
 	a.judged = a.judge.Judge(a.ruledCall())
 	if len(a.judged.Checks) > 0 {
 		return nil

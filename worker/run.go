@@ -45,8 +45,11 @@ type attempt struct {
 func (w *Worker) run(c *claimedCall) *end {
 	a := &attempt{Worker: w, claimedCall: c, started: time.Now()}
 	ctx := c.ctx
+	if c.Traceparent != "" {
+		ctx = inTrace(ctx, c.Traceparent)
+	}
 	if w.telemetry != nil {
-		ctx, a.span = w.telemetry.begin(c)
+		ctx, a.span = w.telemetry.begin(ctx, c)
 	}
 	if line := w.log.Check(zap.DebugLevel, "call claimed"); line != nil {
 		line.Write(a.fields()...)
@@ -96,8 +99,7 @@ func (a *attempt) decide(ctx context.Context) *end {
 	case a.Steps > 0 && (!bound || !a.handler.Durable):
 		return withoutCode(fmt.Sprintf("The program has no durable handler for %s.", a.tool.Name))
 	case !bound:
-		return ended(receipts.Unconfigured(fmt.Sprintf("The tool %s is registered, but this worker has no handler for it.", a.tool.Name), nil,
-			[]string{"Write the handler: see docs/tools.md.", "Deploy the worker with it, and make the call again."}))
+		return ended(a.livesNowhere())
 	}
 	switch most := a.tool.Retry.MaxAttempts; {
 	case a.Losses > 0 && !a.mayRunAgain():
@@ -114,6 +116,18 @@ func (a *attempt) decide(ctx context.Context) *end {
 		return a.askInput(ctx)
 	}
 	return nil
+}
+
+// livesNowhere is the outcome of a call whose tool nobody wrote.
+func (a *attempt) livesNowhere() receipts.Outcome {
+	domain, method, _ := strings.Cut(a.tool.Name, ".")
+	return receipts.Unconfigured(fmt.Sprintf("The tool %s is registered, and this worker finds it in none of the places where tools live.", a.tool.Name), nil, []string{
+		fmt.Sprintf("SQL: create the function tools.%s(input jsonb) returns jsonb; it serves within 30 s.", strings.ReplaceAll(a.tool.Name, ".", "_")),
+		fmt.Sprintf(`HTTP: name the service of %s in domains.json, as in {"%[1]s": {"http": {"url": ..., "secret_env": ...}}}, and restart the worker.`, domain),
+		fmt.Sprintf(`MCP: name the server of %s in domains.json, as in {"%[1]s": {"mcp": {"url": ...}}}, and restart the worker.`, domain),
+		fmt.Sprintf("Go: write the method %s of the domain %s, and deploy a worker with it.", method, domain),
+		"Then make the call again. docs/tools.md has an example of each.",
+	})
 }
 
 // deadline is how long after it was to run the call ends, if its handler is durable: as long as any may have, where its tool is not known.

@@ -114,13 +114,13 @@ type attemptSpan struct {
 
 // begin begins the span of an attempt at its claim, and returns the context that carries it to the handler. The span begins a
 // trace of its own and links to the frontend's, which ended long ago and may have made many calls.
-func (t *telemetry) begin(c *claimedCall) (context.Context, *attemptSpan) {
+func (t *telemetry) begin(ctx context.Context, c *claimedCall) (context.Context, *attemptSpan) {
 	s := &attemptSpan{telemetry: t, tool: attrTool.String(other), began: c.claimedAt}
 	if _, known := t.registry.Tool(c.Tool); known {
 		s.tool = attrTool.String(c.Tool)
 	}
 	wait := max(c.Waited, 0).Seconds()
-	s.ctx, s.span = t.tracer.Start(c.ctx, "execute_tool "+s.tool.Value.AsString(), trace.WithNewRoot(), trace.WithTimestamp(s.began),
+	s.ctx, s.span = t.tracer.Start(ctx, "execute_tool "+s.tool.Value.AsString(), trace.WithNewRoot(), trace.WithTimestamp(s.began),
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(frontendLinks(c.Traceparent)...),
 		trace.WithAttributes(attrOperation.String("execute_tool"), s.tool, attrCallID.String(c.CallID), attrAttempt.Int(c.Number),
 			attrWorkerID.String(t.workerID), attrQueueWait.Float64(wait)))
@@ -128,13 +128,17 @@ func (t *telemetry) begin(c *claimedCall) (context.Context, *attemptSpan) {
 	return s.ctx, s
 }
 
+// inTrace returns a context in the frontend's trace. Handlers pass it on where no span of the worker takes its place.
+func inTrace(ctx context.Context, traceparent string) context.Context {
+	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": traceparent})
+}
+
 // frontendLinks is the link to the span in which the call was made, if the call has one.
 func frontendLinks(traceparent string) []trace.Link {
 	if traceparent == "" {
 		return nil
 	}
-	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": traceparent})
-	made := trace.SpanContextFromContext(ctx)
+	made := trace.SpanContextFromContext(inTrace(context.Background(), traceparent))
 	if !made.IsValid() { // all zeros, which Postgres accepts
 		return nil
 	}
@@ -189,11 +193,7 @@ func (s *attemptSpan) ruled(e *end, said *receipts.Rules) {
 
 // known makes all codes of handlers one.
 func known(code receipts.Code) string {
-	switch code {
-	case receipts.UnknownTool, receipts.ValidationError, receipts.ExecutionError, receipts.Timeout, receipts.Panic, receipts.OutputInvalid,
-		receipts.OutcomeUnknown, receipts.WorkerLost, receipts.Cancelled, receipts.NotAllowed, receipts.KeyReused, receipts.KeyDeadlock,
-		receipts.JournalFull, receipts.RuleBlocked, receipts.LimitReached, receipts.ApprovalDenied, receipts.ApprovalExpired, receipts.RuleError,
-		receipts.Code(notHeld), receipts.Code(leftToRecovery):
+	if code.OfGEM() || code == receipts.Code(notHeld) || code == receipts.Code(leftToRecovery) {
 		return string(code)
 	}
 	return other

@@ -64,7 +64,7 @@ func (p *Program) boundHere(r *registry.Registry) (*handlers.Handlers, error) {
 }
 
 // openPlaces opens those of the worker's tools that are no Go methods, and closes those that were open.
-func (s *setup) openPlaces(ctx context.Context) (*handlers.Handlers, error) {
+func (s *setup) openPlaces(_ context.Context) (*handlers.Handlers, error) {
 	s.closePlaces()
 	bound, places, err := s.program.bind(s.registry, s.domains, s.lookup)
 	s.places = places
