@@ -1,0 +1,118 @@
+package webhooks
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/elsewhere"
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/value"
+)
+
+// read says what an answer means:
+//
+//	200 {"result", "effects"}                            the call succeeded, if the result fits the tool's output_schema
+//	4xx {"error": {"error_code", "message", "details"}}  it failed
+//	501                                                  it is not_configured; {"reason", "required_env", "next_steps"} may say more
+//	408, 425, 429 and 5xx                                it may run again, after Retry-After
+//
+// Any other answer is an execution_error that quotes it.
+func (w *webhook) read(call *handlers.Call, status int, header http.Header, body []byte) (json.RawMessage, error) {
+	switch {
+	case status == http.StatusOK:
+		return w.success(call, body)
+	case status == http.StatusNotImplemented:
+		return nil, elsewhere.NotConfigured(body, handlers.NotConfigured{
+			Reason: fmt.Sprintf("%s answered 501: it does not have %s, or not all that it needs.", w.domain, call.Tool),
+			NextSteps: []string{fmt.Sprintf("Let the service at %s serve the tool: it said %q.", w.url, w.quote(body)),
+				"Make the call again."},
+		})
+	case status == http.StatusRequestTimeout || status == http.StatusTooEarly || status == http.StatusTooManyRequests || status >= 500:
+		return nil, handlers.TransientAfter(fmt.Errorf("%s answered %d: %s", w.domain, status, w.quote(body)), retryAfter(header.Get("Retry-After"), time.Now()))
+	case status >= 400:
+		if failure, told := failed(body); told {
+			return nil, failure
+		}
+	}
+	return nil, w.unexpected(status, fmt.Sprintf("%s answered %d: %s", w.domain, status, w.quote(body)))
+}
+
+// success reads the answer of a tool that has run.
+func (w *webhook) success(call *handlers.Call, body []byte) (json.RawMessage, error) {
+	var said struct {
+		Result  json.RawMessage `json:"result"`
+		Effects json.RawMessage `json:"effects"`
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	err := d.Decode(&said)
+	if err == nil {
+		if _, more := d.Token(); !errors.Is(more, io.EOF) {
+			err = errors.New("it has more than one value")
+		}
+	}
+	if err == nil && said.Result == nil {
+		err = errors.New("it has no result")
+	}
+	if err != nil {
+		return nil, w.unexpected(http.StatusOK, fmt.Sprintf(`%s answered 200, and not with {"result": ..., "effects": ...} in JSON (%s): %s`, w.domain,
+			value.OneLine(err.Error(), w.secrets...), w.quote(body)))
+	}
+	if len(said.Effects) > 0 {
+		if err := elsewhere.AddEffects(call, said.Effects); err != nil {
+			return nil, err
+		}
+	}
+	return said.Result, nil
+}
+
+// failed is the failure that the body of a 4xx tells, if it tells one.
+func failed(body []byte) (failure error, told bool) {
+	var said struct {
+		Error *struct {
+			Code    string          `json:"error_code"`
+			Message string          `json:"message"`
+			Details json.RawMessage `json:"details"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(body, &said) == nil && said.Error != nil {
+		told = said.Error.Code != "" || said.Error.Message != ""
+	}
+	if !told {
+		return nil, false
+	}
+	return elsewhere.Failure(said.Error.Code, said.Error.Message, said.Error.Details), true
+}
+
+// unexpected is the error of an answer that this package does not know.
+func (w *webhook) unexpected(status int, message string) error {
+	return &handlers.Failure{Message: message, Details: map[string]any{"reason": "unexpected_answer", "status_code": status}}
+}
+
+func (w *webhook) quote(body []byte) string {
+	const enough = 4 << 10 // bytes, more than are quoted
+	if text := value.OneLine(string(body[:min(len(body), enough)]), w.secrets...); text != "" {
+		return text
+	}
+	return "(an empty body)"
+}
+
+// retryAfter reads the header of that name: seconds, or a time. A pause that nobody waits for is a day.
+func retryAfter(text string, now time.Time) time.Duration {
+	text = strings.TrimSpace(text)
+	const most = 24 * time.Hour
+	if seconds, err := strconv.ParseUint(text, 10, 64); err == nil {
+		return time.Duration(min(seconds, uint64(most/time.Second))) * time.Second
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return min(max(at.Sub(now), 0), most)
+	}
+	return 0
+}

@@ -1,0 +1,87 @@
+package webhooks
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/gemworker/gem/elsewhere"
+	"github.com/gemworker/gem/handlers"
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+	"golang.org/x/net/http/httpguts"
+)
+
+// service is one domain of domains.json.
+type service struct {
+	domain, url string
+	transport   http.RoundTripper
+	signer      *standardwebhooks.Webhook
+	header      http.Header // of header_env
+	secrets     []string    // which no receipt and no log may show
+	// missing says why no request can be made; nil if one can.
+	missing *handlers.NotConfigured
+}
+
+// leastSecret is how many bytes a secret has at least, as the specification says.
+const leastSecret = 24
+
+func newService(domain string, from elsewhere.Service, lookup func(string) string, transport http.RoundTripper) *service {
+	s := &service{domain: domain, url: from.URL, transport: transport, header: http.Header{}}
+	var variables, reasons []string
+	lacks := func(variable, reason string) {
+		variables, reasons = append(variables, variable), append(reasons, variable+" "+reason)
+	}
+	value := func(variable string) string {
+		v := strings.TrimSpace(lookup(variable))
+		if v != "" {
+			s.secrets = append(s.secrets, v, strings.TrimPrefix(v, "whsec_"))
+		}
+		return v
+	}
+	secret := value(from.SecretEnv)
+	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
+	switch {
+	case secret == "":
+		lacks(from.SecretEnv, "is not set")
+	case err != nil || len(key) < leastSecret:
+		lacks(from.SecretEnv, fmt.Sprintf("is not whsec_ followed by at least %d bytes in base64", leastSecret))
+	default:
+		s.signer, _ = standardwebhooks.NewWebhookRaw(key) // which has no errors
+	}
+	for _, name := range slices.Sorted(maps.Keys(from.HeaderEnv)) {
+		variable := from.HeaderEnv[name]
+		switch v := value(variable); {
+		case v == "":
+			lacks(variable, "is not set")
+		case !httpguts.ValidHeaderFieldValue(v):
+			lacks(variable, "has characters that no header may have")
+		default:
+			s.header.Set(name, v)
+		}
+	}
+	if len(reasons) > 0 {
+		s.missing = &handlers.NotConfigured{
+			Reason:      fmt.Sprintf("Requests to %s, where the tools of %s live, cannot be made: %s.", from.URL, domain, strings.Join(reasons, "; ")),
+			RequiredEnv: variables,
+			NextSteps: []string{
+				fmt.Sprintf("Set %s in the worker's environment: `echo whsec_$(openssl rand -base64 32)` makes a secret, which the service needs too.", strings.Join(variables, " and ")),
+				"Restart the worker and make the call again.",
+			},
+		}
+	}
+	return s
+}
+
+// withoutSecrets cuts the service's secrets out of an answer that repeats them. A short one may be a word of its own.
+func (s *service) withoutSecrets(answer []byte) []byte {
+	for _, secret := range s.secrets {
+		if len(secret) >= 16 {
+			answer = bytes.ReplaceAll(answer, []byte(secret), []byte("[secret]"))
+		}
+	}
+	return answer
+}

@@ -1,0 +1,417 @@
+package webhooks_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/elsewhere"
+	"github.com/gemworker/gem/elsewhere/webhooks"
+	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/mcpclients"
+	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/worker"
+	"github.com/google/go-cmp/cmp"
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+)
+
+// secret signs the requests of the tests, and token is the value of a header.
+const (
+	secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+	token  = "Bearer token-of-the-service"
+)
+
+// crm has a tool of each mode. Its output has one field, an integer.
+var crm = func() []byte {
+	tool := func(name, mode string, timeout int) string {
+		return fmt.Sprintf(`{"name": "crm.%s", "description": "", "input_schema": {"type": "object"}, "permissions": [], "timeout_ms": %d, "receipt_fields": [],
+			"output_schema": {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}},
+			"idempotency": {"mode": %q}, "retry": {"max_attempts": 3, "backoff_ms": 1}}`, name, timeout, mode)
+	}
+	return fmt.Appendf(nil, `{"version": "1", "tools": [%s, %s, %s, %s]}`, tool("refund", "none", 30_000), tool("sum.up", "safe-retry", 30_000),
+		tool("slow_once", "none", 300), tool("slow_again", "safe-retry", 300))
+}()
+
+// request is what the service got.
+type request struct {
+	path   string
+	header http.Header
+	body   []byte
+}
+
+// service is the other side: it answers each request as the call's input says, in answers, one after the other.
+type service struct {
+	*httptest.Server
+	mu  sync.Mutex
+	got map[string][]request // by call
+}
+
+// answer is what the service is to do.
+type answer struct {
+	Status int               `json:"status"` // 0: it breaks the connection; 1: it never answers; 2: it breaks the connection in the middle of a 200
+	Header map[string]string `json:"header,omitempty"`
+	Body   string            `json:"body,omitempty"`
+}
+
+func serve(t *testing.T) *service {
+	s := &service{got: map[string][]request{}}
+	s.Server = httptest.NewServer(http.HandlerFunc(s.answer))
+	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
+	return s
+}
+
+func (s *service) answer(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	var said struct {
+		Input struct {
+			Answers []answer `json:"answers"`
+		} `json:"input"`
+	}
+	_ = json.Unmarshal(body, &said)
+	id := r.Header.Get("Webhook-Id")
+	s.mu.Lock()
+	n := len(s.got[id])
+	s.got[id] = append(s.got[id], request{r.Method + " " + r.URL.Path, r.Header.Clone(), body})
+	s.mu.Unlock()
+	a := answer{Status: 200, Body: `{"result": {"n": 1}}`}
+	if n < len(said.Input.Answers) {
+		a = said.Input.Answers[n]
+	}
+	switch a.Status {
+	case 0:
+		panic(http.ErrAbortHandler)
+	case 1:
+		<-r.Context().Done()
+		return
+	case 2:
+		w.Header().Set("Content-Length", "1000")
+		_, _ = io.WriteString(w, `{"result"`)
+		panic(http.ErrAbortHandler)
+	}
+	for name, value := range a.Header {
+		w.Header().Set(name, value)
+	}
+	w.WriteHeader(a.Status)
+	if a.Body == "headers" {
+		a.Body = fmt.Sprintf(`{"result": {"n": 1, "authorization": %q, "secret": %q}}`, r.Header.Get("Authorization"), secret)
+	}
+	_, _ = io.WriteString(w, strings.NewReplacer("1MiB", strings.Repeat("x", 1<<20), "NUL", "\x00").Replace(a.Body))
+}
+
+func (s *service) requests(id string) []request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.got[id])
+}
+
+// start runs a worker whose domain crm is at a URL.
+func start(t *testing.T, url string, variables map[string]string) *handlertest.Env {
+	t.Helper()
+	reg := crm
+	return handlertest.Start(t, handlertest.Options{Registry: reg, Worker: func(o *worker.Options) {
+		o.Handlers.Add(webhooks.New(o.Registry, map[string]elsewhere.Service{"crm": {URL: url + "/base", SecretEnv: "CRM_SECRET",
+			HeaderEnv: map[string]string{"authorization": "CRM_TOKEN"}}}, func(variable string) string { return variables[variable] }))
+	}})
+}
+
+func set() map[string]string { return map[string]string{"CRM_SECRET": secret, "CRM_TOKEN": token} }
+
+// input makes a service give these answers.
+func input(answers ...answer) string {
+	text, _ := json.Marshal(map[string]any{"answers": answers})
+	return string(text)
+}
+
+func TestARequestHasTheCallItsInputAndASignature(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	env := start(t, s.URL, set())
+	var id string
+	err := env.DB.QueryRow(context.Background(), `insert into core_tool_calls (tool_name, input, session_id, created_by, traceparent)
+		values ('crm.sum.up', '{"a": "<é>"}', 'talk', 'ann', '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01') returning id::text`).Scan(&id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := env.Await(id)
+	if got := handlertest.Output[map[string]int](t, r); got["n"] != 1 {
+		t.Errorf("got %v", got)
+	}
+	got := s.requests(id)
+	if len(got) != 1 {
+		t.Fatalf("%d requests", len(got))
+	}
+	want := fmt.Sprintf(`{"call":{"id":%q,"tool":"crm.sum.up","attempt":1,"session_id":"talk","created_by":"ann"},"input":{"a": "<é>"}}`, id)
+	if diff := cmp.Diff(strings.ReplaceAll(want, `": "`, `":"`), string(got[0].body)); diff != "" {
+		t.Error(diff)
+	}
+	if got[0].path != "POST /base/sum_up" {
+		t.Error(got[0].path)
+	}
+	for name, want := range map[string]string{"Webhook-Id": id, "Idempotency-Key": id, "Authorization": token, "Content-Type": "application/json",
+		"Traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"} {
+		if got := got[0].header.Get(name); got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+	}
+	verifier, err := standardwebhooks.NewWebhook(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := verifier.Verify(got[0].body, got[0].header); err != nil {
+		t.Error(err)
+	}
+	if err := verifier.Verify(append(got[0].body, ' '), got[0].header); err == nil {
+		t.Error("the signature fits another body too")
+	}
+	verify, err := json.Marshal(map[string]any{"secret": secret, "body": string(got[0].body), "headers": map[string]string{
+		"webhook-id": id, "webhook-timestamp": got[0].header.Get("Webhook-Timestamp"), "webhook-signature": got[0].header.Get("Webhook-Signature")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Run("the npm package standardwebhooks", func(t *testing.T) {
+		other := strings.Replace(string(verify), "sum.up", "refund", 1)
+		if out := mcpclients.Run(t, []string{"VERIFY=" + string(verify)}, "webhook.mjs"); out.Code != 0 || !strings.Contains(out.Stdout, id) {
+			t.Errorf("it refuses the request: %s", out.Stderr)
+		}
+		if out := mcpclients.Run(t, []string{"VERIFY=" + other}, "webhook.mjs"); out.Code == 0 {
+			t.Error("it takes another body too")
+		}
+	})
+	var effects struct {
+		ExternalCalls []map[string]any `json:"external_calls"`
+	}
+	if err := json.Unmarshal(r.Effects, &effects); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]map[string]any{{"service": "crm", "endpoint": s.URL + "/base/sum_up", "status_code": 200.0}}, effects.ExternalCalls); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// ended is a receipt in words: its status, error code and message.
+func ended(t *testing.T, r *receipts.Receipt) string {
+	t.Helper()
+	if r.Status != receipts.Failed {
+		return fmt.Sprintf("%s %s", r.Status, r.Result)
+	}
+	e := handlertest.ErrorOf(t, r)
+	return fmt.Sprintf("%s %s %s %s", r.Status, e.Code, e.Message, e.Details)
+}
+
+func TestEveryAnswerHasItsMeaning(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	env := start(t, s.URL, set())
+	for name, c := range map[string]struct {
+		tool   string
+		answer answer
+		want   []string
+	}{
+		"a result": {answer: answer{Status: 200, Body: `{"result": {"n": 2}}`}, want: []string{`succeeded {"n": 2}`}},
+		"a result that does not fit": {answer: answer{Status: 200, Body: `{"result": {"n": "2"}}`},
+			want: []string{"output_invalid", "crm.refund does not fit its schema"}},
+		"null":                  {answer: answer{Status: 200, Body: `{"result": null}`}, want: []string{"output_invalid"}},
+		"no result":             {answer: answer{Status: 200, Body: `{"n": 2}`}, want: []string{"execution_error crm answered 200, and not with", "n", "unexpected_answer"}},
+		"nothing":               {answer: answer{Status: 200}, want: []string{"execution_error", "(an empty body)"}},
+		"HTML":                  {answer: answer{Status: 200, Body: "<html>\nlogin"}, want: []string{"execution_error", "<html> login"}},
+		"two values":            {answer: answer{Status: 200, Body: `{"result": {"n": 1}} {}`}, want: []string{"execution_error", "more than one value"}},
+		"another success":       {answer: answer{Status: 201, Body: `{"result": {"n": 1}}`}, want: []string{"execution_error crm answered 201", `"status_code": 201`}},
+		"no content":            {answer: answer{Status: 204}, want: []string{"execution_error crm answered 204: (an empty body)"}},
+		"a redirect":            {answer: answer{Status: 307, Header: map[string]string{"Location": s.URL + "/elsewhere"}}, want: []string{"execution_error crm answered 307"}},
+		"a failure of its own":  {answer: answer{Status: 422, Body: `{"error": {"error_code": "card_expired", "message": "The card is old.", "details": {"year": 2020}}}`}, want: []string{`card_expired The card is old. {"year": 2020}`}},
+		"a failure without all": {answer: answer{Status: 400, Body: `{"error": {"message": "No."}}`}, want: []string{"execution_error No. null"}},
+		"a code of GEM's":       {answer: answer{Status: 403, Body: `{"error": {"error_code": "rule_blocked", "message": "No."}}`}, want: []string{`execution_error No.`, `"error_code": "rule_blocked"`}},
+		"a code that is none":   {answer: answer{Status: 400, Body: `{"error": {"error_code": "Not Found!", "message": "No."}}`}, want: []string{`execution_error No.`, `"error_code": "Not Found!"`}},
+		"an input that is wrong": {answer: answer{Status: 400, Body: `{"error": {"error_code": "validation_error", "message": "Too much."}}`},
+			want: []string{`validation_error Too much.`}},
+		"another 4xx":       {answer: answer{Status: 404, Body: "not hereNUL " + strings.Repeat("é", 1000)}, want: []string{"execution_error crm answered 404: not here  éé", "éé…"}},
+		"an error in words": {answer: answer{Status: 401, Body: `{"error": "unauthorized"}`}, want: []string{`execution_error crm answered 401: {"error": "unauthorized"}`}},
+		"not there":         {answer: answer{Status: 501, Body: "nope"}, want: []string{"not_configured", "crm answered 501", "it said \\\"nope\\\""}},
+		"not set up": {answer: answer{Status: 501, Body: `{"reason": "No bank account.", "required_env": ["BANK"], "next_steps": ["Open one."]}`},
+			want: []string{`"reason": "No bank account."`, `"required_env": ["BANK"]`, `"next_steps": ["Open one."]`}},
+		"too long an answer":                          {answer: answer{Status: 200, Body: `{"result": {"n": 1, "x": "1MiB"}}`}, want: []string{"execution_error crm answered 200 with more than 1048576 bytes", "answer_too_large"}},
+		"unavailable":                                 {answer: answer{Status: 503, Body: "later"}, want: []string{"execution_error crm answered 503: later"}},
+		"a broken connection":                         {answer: answer{Status: 0}, want: []string{"outcome_unknown crm got the request, and the connection broke", "not known"}},
+		"half an answer":                              {answer: answer{Status: 2}, want: []string{"outcome_unknown crm got the request, and the connection broke"}},
+		"no answer in its time":                       {tool: "crm.slow_once", answer: answer{Status: 1}, want: []string{"outcome_unknown", "time was over", "not known"}},
+		"no answer in its time, and it may run twice": {tool: "crm.slow_again", answer: answer{Status: 1}, want: []string{"timeout", "took longer than its 300ms"}},
+		"secrets":                                     {answer: answer{Status: 200, Body: "headers"}, want: []string{`succeeded`, `"authorization": "[secret]"`, `"secret": "[secret]"`}},
+		"secrets in a failure":                        {answer: answer{Status: 400, Body: "bad " + token + " and " + secret}, want: []string{"bad [secret] and [secret]"}},
+		"effects":                                     {answer: answer{Status: 200, Body: `{"result": {"n": 1}, "effects": {"messages_sent": [{"type": "email", "recipient": "a@example.com", "message_id": "m1"}]}}`}, want: []string{"succeeded"}},
+		"unknown effects": {answer: answer{Status: 200, Body: `{"result": {"n": 1}, "effects": {"idempotency": {"hit": true}}}`},
+			want: []string{"output_invalid The effects that crm.refund reports cannot be taken", "idempotency", "It has run."}},
+		"effects of models": {answer: answer{Status: 200, Body: `{"result": {"n": 1}, "effects": {"external_calls": [{"service": "x", "endpoint": "y", "status_code": 200, "llm": {}}]}}`},
+			want: []string{"output_invalid", "llm"}},
+		"an unknown action": {answer: answer{Status: 200, Body: `{"result": {"n": 1}, "effects": {"db_writes": [{"table": "t", "action": "drop", "id": "1"}]}}`},
+			want: []string{"output_invalid", `drop`}},
+		"too many effects": {answer: answer{Status: 200, Body: `{"result": {"n": 1}, "effects": {"files_written": ["a"` + strings.Repeat(`, "a"`, 1000) + `]}}`},
+			want: []string{"output_invalid", `they are 1001, and may be at most 1000`}},
+		"an effect without a name": {answer: answer{Status: 200, Body: `{"result": {"n": 1}, "effects": {"db_reads": [{"count": 1}]}}`}, want: []string{"output_invalid", "empty"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if c.tool == "" {
+				c.tool = "crm.refund"
+			}
+			id := env.Insert(handlertest.Call{Tool: c.tool, Input: input(c.answer)})
+			r := env.Await(id)
+			got := ended(t, r)
+			for _, want := range c.want {
+				if !strings.Contains(got, want) {
+					t.Errorf("got %s, want %q in it", got, want)
+				}
+			}
+			if all := got + string(r.Effects); strings.Contains(all, secret[6:]) || strings.Contains(all, token) {
+				t.Errorf("the receipt shows a secret: %s", all)
+			}
+			if n := len(s.requests(id)); n != 1 {
+				t.Errorf("%d requests", n)
+			}
+			if name == "effects" && !strings.Contains(string(r.Effects), `"message_id": "m1"`) {
+				t.Errorf("the effects are %s", r.Effects)
+			}
+		})
+	}
+	t.Cleanup(func() {
+		for _, line := range env.Logs.All() {
+			if text := fmt.Sprint(line.Message, line.ContextMap()); strings.Contains(text, secret[6:]) || strings.Contains(text, token) {
+				t.Errorf("the log shows a secret: %s", text)
+			}
+		}
+	})
+}
+
+func TestACallThatMayRunAgainIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	env := start(t, s.URL, set())
+	var ids []string
+	for _, status := range []int{408, 425, 429, 500, 502, 503, 504, 599, 0, 2} {
+		ids = append(ids, env.Insert(handlertest.Call{Tool: "crm.sum.up", Input: input(answer{Status: status, Body: "later"})}))
+	}
+	for _, id := range ids {
+		r := env.Await(id)
+		got := s.requests(id)
+		if r.Status != receipts.Succeeded || r.Attempt != 2 || len(got) != 2 {
+			t.Errorf("%s in attempt %d after %d requests", ended(t, r), r.Attempt, len(got))
+			continue
+		}
+		if !strings.Contains(string(got[1].body), `"attempt":2`) || got[0].header.Get("Idempotency-Key") != got[1].header.Get("Idempotency-Key") {
+			t.Errorf("the second request: %s", got[1].body)
+		}
+	}
+	never := env.Run(handlertest.Call{Tool: "crm.sum.up", Input: input(answer{Status: 500}, answer{Status: 502}, answer{Status: 503, Body: "down"})})
+	if got := ended(t, never); !strings.Contains(got, `execution_error crm answered 503: down {"attempts": 3}`) {
+		t.Error(got)
+	}
+}
+
+func TestRetryAfterIsWhenTheCallRunsAgain(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	env := start(t, s.URL, set())
+	later := env.Insert(handlertest.Call{Tool: "crm.sum.up", Input: input(answer{Status: 429, Header: map[string]string{"Retry-After": "600"}})})
+	env.Until("the call to be put back", func() bool { return slices.Contains(env.Journal(later), "retried") })
+	var far bool
+	if err := env.DB.QueryRow(context.Background(), "select run_at > gem.now() + interval '9 minutes' from core_tool_calls where id = $1", later).Scan(&far); err != nil || !far {
+		t.Error("it runs before its time", err)
+	}
+	if n := len(s.requests(later)); n != 1 {
+		t.Errorf("%d requests", n)
+	}
+	tooFar := env.Run(handlertest.Call{Tool: "crm.sum.up", Input: input(answer{Status: 503, Header: map[string]string{"Retry-After": "86400"}})})
+	if got := ended(t, tooFar); !strings.Contains(got, "execution_error crm answered 503") || tooFar.Attempt != 1 {
+		t.Error(got, tooFar.Attempt)
+	}
+}
+
+func TestACancelledCallEndsItsRequest(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	env := start(t, s.URL, set())
+	id := env.Insert(handlertest.Call{Tool: "crm.refund", Input: input(answer{Status: 1})})
+	env.Until("the request", func() bool { return len(s.requests(id)) == 1 })
+	if _, err := client.Cancel(context.Background(), env.DB, id); err != nil {
+		t.Fatal(err)
+	}
+	if got := ended(t, env.Await(id)); !strings.Contains(got, "cancelled The call was cancelled while it ran. The effects list what it did as far as that is known") {
+		t.Error(got)
+	}
+}
+
+func TestAServiceThatIsAwayWasNotReached(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "http://" + l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	env := start(t, url, set())
+	once, again := env.Insert(handlertest.Call{Tool: "crm.refund"}), env.Insert(handlertest.Call{Tool: "crm.sum.up"})
+	if got := ended(t, env.Await(once)); !strings.Contains(got, "execution_error no answer from crm") {
+		t.Error(got)
+	}
+	if got := ended(t, env.Await(again)); !strings.Contains(got, "execution_error no answer from crm") || !strings.Contains(got, `{"attempts": 3}`) {
+		t.Error(got)
+	}
+}
+
+func TestAVariableThatIsMissingOrWrongIsNamed(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	for name, c := range map[string]struct {
+		variables map[string]string
+		want      []string
+	}{
+		"none":            {nil, []string{"CRM_SECRET is not set; CRM_TOKEN is not set", `"required_env": ["CRM_SECRET", "CRM_TOKEN"]`}},
+		"no base64":       {map[string]string{"CRM_SECRET": "hunter2-hunter2-hunter2-hunter2", "CRM_TOKEN": "x"}, []string{"CRM_SECRET is not whsec_", `"required_env": ["CRM_SECRET"]`}},
+		"too short":       {map[string]string{"CRM_SECRET": "whsec_aHVudGVyMg==", "CRM_TOKEN": "x"}, []string{"at least 24 bytes"}},
+		"no header value": {map[string]string{"CRM_SECRET": secret, "CRM_TOKEN": "hunter2\nhunter2"}, []string{"CRM_TOKEN has characters", `"required_env": ["CRM_TOKEN"]`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, s.URL, c.variables).Run(handlertest.Call{Tool: "crm.refund"})
+			if r.Status != receipts.NotConfigured {
+				t.Fatal(ended(t, r))
+			}
+			for _, want := range c.want {
+				if !strings.Contains(string(r.Result), want) {
+					t.Errorf("%s lacks %q", r.Result, want)
+				}
+			}
+			if strings.Contains(string(r.Result), "hunter2") {
+				t.Error("it shows the value")
+			}
+		})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.got) > 0 {
+		t.Error("a request was made")
+	}
+}
+
+func TestARequestOfMoreThanAMebibyteIsNotSent(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	env := start(t, s.URL, set())
+	id := env.Insert(handlertest.Call{Tool: "crm.refund", Input: fmt.Sprintf(`{"x": %q}`, strings.Repeat("x", 1<<20-100))})
+	if got := ended(t, env.Await(id)); !strings.Contains(got, "execution_error The request would have") || !strings.Contains(got, "input_too_large") {
+		t.Error(got)
+	}
+	if len(s.requests(id)) > 0 {
+		t.Error("a request was made")
+	}
+}
