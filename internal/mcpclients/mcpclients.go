@@ -1,5 +1,5 @@
 // Package mcpclients has programs of other people's making that speak MCP: the official conformance suite, the Inspector, the TypeScript SDKs,
-// LangChain's adapters and the OpenAI Agents SDK; and the package with which services verify requests of Standard Webhooks. The tests of `gem mcp` hold it against them, since both sides of our own tests are one SDK.
+// LangChain's adapters and the OpenAI Agents SDK. The tests of `gem mcp` hold it against them, since both sides of our own tests are one SDK.
 //
 //	out := mcpclients.Run(t, nil, "conformance", "server", "--url", url, "--scenario", "tools-list")
 //
