@@ -14,6 +14,9 @@ import (
 	"go.uber.org/zap"
 )
 
+// File is the File of the handlers.
+const File = "SQL"
+
 const (
 	// knownFor is how old may be what is known of a function that a call is to run.
 	knownFor = 30 * time.Second
@@ -43,11 +46,14 @@ func New(db handlers.DB, log *zap.Logger) *Functions {
 	return &Functions{db: db, log: log, told: map[string]string{}}
 }
 
+// nameOf is the name of a tool's function.
+func nameOf(tool string) string { return strings.ReplaceAll(tool, ".", "_") }
+
 // For returns the handler of a tool that is a function. Where the function cannot be a tool, the handler's Func says why, and its calls are
 // not_configured. A function that was made, changed or dropped is noticed when its tool is asked for, at once or within 30 s. While the database
 // does not answer, what was known holds.
 func (f *Functions) For(tool string) (*handlers.Handler, bool) {
-	name := strings.ReplaceAll(tool, ".", "_")
+	name := nameOf(tool)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	age := time.Since(f.looked)
@@ -70,6 +76,20 @@ func (f *Functions) For(tool string) (*handlers.Handler, bool) {
 		}
 	}
 	return f.handler(tool, found), true
+}
+
+// Fault says why a function that bears the name of a tool cannot be the tool, and what to do. It is empty for a tool without a function.
+func (f *Functions) Fault(tool string) string {
+	if f == nil {
+		return ""
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	found := f.byName[nameOf(tool)]
+	if found.fault == "" {
+		return ""
+	}
+	return found.signature + " cannot be the tool: " + found.fault + ". " + found.remedy
 }
 
 // Look looks now.

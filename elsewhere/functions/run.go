@@ -28,7 +28,7 @@ func (f *Functions) handler(tool string, of function) *handlers.Handler {
 	if of.fault != "" {
 		shown += ", which is no tool: " + of.fault
 	}
-	return handlers.NewHandler("SQL", shown, true, func(ctx context.Context, tx handlers.Tx, call *handlers.Call) (json.RawMessage, error) {
+	return handlers.NewHandler(File, shown, true, func(ctx context.Context, tx handlers.Tx, call *handlers.Call) (json.RawMessage, error) {
 		if of.fault != "" {
 			return nil, &handlers.NotConfigured{Reason: fmt.Sprintf("%s cannot be the tool %s: %s.", of.signature, tool, of.fault), NextSteps: []string{of.remedy}}
 		}

@@ -56,12 +56,9 @@ func (s *setup) prepare(ctx context.Context) (err error) {
 	if err := s.prepareDomains(); err != nil {
 		return usageError{err}
 	}
-	bound, without, err := s.program.fit(s.registry, s.domains)
+	bound, _, err := s.program.fit(s.registry, s.domains) // which tools live nowhere is known with the database
 	if err != nil {
 		return usageError{err}
-	}
-	if without != "" {
-		s.log.Warn(without)
 	}
 	if err := s.prepareRules(bound); err != nil {
 		return usageError{err}
@@ -129,12 +126,12 @@ func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
 	if err := handlers.Open(handlers.Env{Pool: s.pools[1], Log: s.log, Meter: s.telemetry.Meter(), Isolated: s.isolated}, s.program.domains()...); err != nil {
 		return nil, err
 	}
-	return s.newWorker(ctx)
+	return s.newWorker()
 }
 
 // newWorker makes a worker of the registry, once everything is connected.
-func (s *setup) newWorker(ctx context.Context) (*worker.Worker, error) {
-	bound, err := s.openPlaces(ctx)
+func (s *setup) newWorker() (*worker.Worker, error) {
+	bound, err := s.openPlaces()
 	if err != nil {
 		return nil, err
 	}

@@ -33,9 +33,11 @@ func devCommand(p *Program) *cobra.Command {
 It prints the connection string for other terminals and an INSERT to paste. The
 worker is set up from the environment, as gem worker is (see gem worker --help);
 only DATABASE_URL is not used. A registry that is read from a file is read again
-when the file changes, also under the same version. A call that asks something
-is printed with the command that answers it. At the end everything is
-stopped, and the data are gone unless --keep or --dir says otherwise.`,
+when the file changes, also under the same version. tools.sql in the working
+directory is run in the database at the start and when it changes: it may hold
+tools that are SQL functions, and their tables. A call that asks something is
+printed with the command that answers it. At the end everything is stopped, and
+the data are gone unless --keep or --dir says otherwise.`,
 		Example: "  gem dev\n  gem dev --keep                    go on with the same data next time",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load()
@@ -93,6 +95,7 @@ func (p *Program) dev(ctx context.Context, cfg *config.Config, dir string, out, 
 	}
 	defer s.close()
 	usePrivate(cfg, databaseURL)
+	sql := s.runToolsFile(ctx, databaseURL, nil)
 	w, err := s.connect(ctx)
 	if err != nil {
 		return err
@@ -128,6 +131,7 @@ An MCP server for agents, which has the rights of a signed-in user:
 
 `, data, s.registry.Version, s.from, databaseURL, sample.insert(), sample.command(), door)
 	go s.watchQuestions(ctx, out)
+	go s.watchToolsFile(ctx, databaseURL, sql)
 	for {
 		running, stop := context.WithCancel(ctx)
 		changed := make(chan *registry.Registry, 1)
@@ -148,7 +152,7 @@ An MCP server for agents, which has the rights of a signed-in user:
 		if err := s.forgetEarlierRegistries(ctx); err != nil {
 			return err
 		}
-		if w, err = s.newWorker(ctx); err != nil {
+		if w, err = s.newWorker(); err != nil {
 			return err
 		}
 	}
@@ -225,10 +229,7 @@ func (s *setup) watchRegistry(ctx context.Context, use func(*registry.Registry))
 		last = text
 		r, err := registry.ReadFile(s.from)
 		if err == nil {
-			var without string
-			if _, without, err = s.program.fit(r, s.domains); err == nil && without != "" {
-				s.log.Warn(without)
-			}
+			_, _, err = s.program.fit(r, s.domains)
 		}
 		switch {
 		case err != nil:

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -64,14 +63,14 @@ func (p *Program) boundHere(r *registry.Registry) (*handlers.Handlers, error) {
 }
 
 // openPlaces opens those of the worker's tools that are no Go methods, and closes those that were open.
-func (s *setup) openPlaces(_ context.Context) (*handlers.Handlers, error) {
+func (s *setup) openPlaces() (*handlers.Handlers, error) {
 	s.closePlaces()
 	bound, places, err := s.program.bind(s.registry, s.domains, s.lookup)
 	s.places = places
 	if err != nil {
 		return nil, err
 	}
-	// SQL functions come here, with s.pools and ctx.
+	s.addFunctions(bound)
 	return bound, nil
 }
 

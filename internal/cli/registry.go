@@ -21,7 +21,8 @@ func registryCommand(p *Program) *cobra.Command {
 		Long: `
 They read FILE; without it what TOOLS_REGISTRY names or holds, then
 tools.registry.json in the working directory, then the registry that is built
-into this program. None needs a database.`,
+into this program. None needs a database; list and check look for tools in SQL
+where DATABASE_URL names one.`,
 		Example: "  gem registry list\n  gem registry check tools.registry.json",
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -41,7 +42,8 @@ a schema whose inputs can be too expensive to check. The tools that signed-in
 users may not call are printed, each with the reason: "frontends": true in an
 entry opens its tool. With --against its tools are compared with those of an
 earlier file: what was added, removed and changed is printed, and other
-contents under the same version are refused, as a worker refuses them.`,
+contents under the same version are refused, as a worker refuses them. With
+DATABASE_URL it looks for functions in SQL that the tools need.`,
 		Example: "  gem registry check\n  git show main:tools.registry.json > old.json && gem registry check --against old.json",
 		Args:    takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -53,15 +55,29 @@ contents under the same version are refused, as a worker refuses them.`,
 			if err != nil {
 				return err
 			}
-			_, without, err := p.fit(r, d)
+			bound, without, err := p.fit(r, d)
 			if err != nil {
 				return err
 			}
-			if without != "" {
-				fmt.Fprintln(cmd.ErrOrStderr(), "note:", without)
+			if without != "" { // unless it lives in SQL
+				place, note, done := lookForFunctions(cmd.Context(), bound)
+				defer done()
+				if without, err = fit(r, bound); err != nil {
+					return err
+				}
+				for _, t := range r.Tools() {
+					if why := place.Fault(t.Name); why != "" {
+						fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s: calls end as not_configured: %s\n", t.Name, why)
+					}
+				}
+				for _, text := range []string{without, note} {
+					if text != "" {
+						fmt.Fprintln(cmd.ErrOrStderr(), "note:", text)
+					}
+				}
 			}
-			if p.asksInVain(r) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "note: the program has durable handlers, and the registry lacks the tools with which they ask: take them over from "+
+			if asksInVain(r, bound) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "note: tools have durable handlers, and the registry lacks the tools with which they ask: take them over from "+
 					"gem registry show %s\n", strings.Join(registry.Asking, " "))
 			}
 			said := []string{fmt.Sprintf("ok: %s, version %s (%s)", count(len(r.Tools()), "tool"), r.Version, from)}
@@ -101,7 +117,8 @@ func registryListCommand(p *Program) *cobra.Command {
 		Long: `
 A line for each tool: its idempotency (with the key field of a keyed one), its
 timeout, its permissions, and the handler's file and function, or "no handler":
-calls of such a tool end as not_configured.`,
+calls of such a tool end as not_configured. With DATABASE_URL it looks for tools
+that are functions in SQL.`,
 		Args: takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, _, err := p.chosenRegistry(args)
@@ -112,16 +129,23 @@ calls of such a tool end as not_configured.`,
 			if err != nil {
 				return err
 			}
+			place, note, done := lookForFunctions(cmd.Context(), bound)
+			defer done()
+			alone := false
 			rows := [][]string{{"TOOL", "IDEMPOTENCY", "TIMEOUT", "PERMISSIONS", "HANDLER"}}
 			for _, t := range r.Tools() {
 				idempotency, handler := string(t.Idempotency.Mode), "no handler"
 				if field := t.Idempotency.KeyField; field != "" {
 					idempotency = "keyed by " + field
 				}
-				if h, ok := bound.For(t.Name); ok {
-					handler = h.File + " " + h.Func
+				h, ok := bound.For(t.Name)
+				if alone = alone || !ok; ok {
+					handler = h.File + " " + h.Func + hidden(place, t, h)
 				}
 				rows = append(rows, []string{t.Name, idempotency, span(t.Timeout), cmp.Or(strings.Join(t.Permissions, " "), "-"), handler})
+			}
+			if alone && note != "" {
+				fmt.Fprintln(cmd.ErrOrStderr(), "note:", note)
 			}
 			return table(cmd.OutOrStdout(), rows)
 		},
@@ -163,15 +187,17 @@ over into it. It reads no FILE.`,
 	}
 }
 
-// asksInVain reports whether the program has durable handlers, and the registry none of the tools with which they ask.
-func (p *Program) asksInVain(r *registry.Registry) bool {
+// asksInVain reports whether tools have durable handlers, and the registry has none of the tools with which they ask.
+func asksInVain(r *registry.Registry, bound *handlers.Handlers) bool {
 	for _, name := range registry.Asking {
 		if _, has := r.Tool(name); has {
 			return false
 		}
 	}
-	bound, err := handlers.Bind(p.Domains...)
-	return err == nil && slices.ContainsFunc(bound.All(), func(h *handlers.Handler) bool { return h.Durable })
+	return slices.ContainsFunc(r.Tools(), func(t *registry.Tool) bool {
+		h, ok := bound.For(t.Name)
+		return ok && h.Durable
+	})
 }
 
 // chosenRegistry loads the file of the arguments, or the one that a worker would load here.
