@@ -45,12 +45,12 @@ type httpServer struct {
 }
 
 // ServeHTTP serves clients at a listener until ctx ends. Requests that wait are then answered as pending, no new ones are taken, and it returns within
-// 2 s; calls go on. Its errors before the first request are mistakes of the configuration.
+// 2 s; calls go on. Its error is a [*ConfigError] or a [*NoRoleError] if it must not serve.
 func (d *Door) ServeHTTP(ctx context.Context, l net.Listener, c HTTPConfig) error {
 	s, err := d.newHTTPServer(l.Addr(), c)
 	if err != nil {
 		_ = l.Close()
-		return err
+		return &ConfigError{err}
 	}
 	if err := d.checkRole(ctx); err != nil {
 		_ = l.Close()

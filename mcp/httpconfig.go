@@ -12,23 +12,25 @@ import (
 	"github.com/gemworker/gem/handlers"
 )
 
-// HTTPConfig says who may come in over HTTP. The zero value lets anyone in, and is for addresses that only this machine reaches.
+// HTTPConfig says who may come in over HTTP. Without Auth anyone may, and only a loopback address is served.
 type HTTPConfig struct {
-	Auth        string          `envconfig:"GEM_MCP_AUTH" may:"token or jwt" desc:"How callers over HTTP prove who they are. By default they need not, and only a loopback address is served."`
-	Tokens      string          `envconfig:"GEM_MCP_TOKENS" may:"the path of a file" desc:"With token: the file of the tokens' hashes, a line each: sha256 subject scope…, as gem mcp token makes them. It is read again when it changes."`
-	Issuer      string          `envconfig:"GEM_MCP_ISSUER" may:"an https URL" desc:"With jwt: whose tokens are accepted, as their iss has it."`
-	JWKS        string          `envconfig:"GEM_MCP_JWKS" may:"an https URL" desc:"With jwt: where the issuer publishes its keys. By default the issuer with /.well-known/jwks.json behind it."`
-	Secret      handlers.Secret `envconfig:"GEM_MCP_JWT_SECRET" may:"at least 32 bytes" desc:"With jwt: the key of HS256, for an issuer that publishes none."`
-	Resource    string          `envconfig:"GEM_MCP_RESOURCE" may:"a URL such as https://tools.example.com/mcp" desc:"The URL that clients use. Tokens must name it as their audience, unless GEM_MCP_AUDIENCE is set."`
-	Audience    string          `envconfig:"GEM_MCP_AUDIENCE" desc:"With jwt: the audience of tokens whose issuer cannot name this server, such as authenticated with Supabase Auth."`
-	Scopes      string          `envconfig:"GEM_MCP_SCOPES" default:"off" may:"on or off" desc:"Whether a token is good only for the tools whose permissions it has as scopes."`
-	Connections int             `envconfig:"GEM_MCP_CONNECTIONS" default:"4" may:"a whole number from 1 to 100" desc:"The connections to Postgres that requests over HTTP share. One more listens for receipts."`
+	Listen      string          `envconfig:"GEM_MCP_LISTEN" may:"an address such as 127.0.0.1:8848" desc:"serve Streamable HTTP at this address, under /mcp, such as 127.0.0.1:8848"`
+	Auth        string          `envconfig:"GEM_MCP_AUTH" may:"token or jwt" desc:"how callers prove who they are: token or jwt; without it only a loopback address is served, to anyone"`
+	Tokens      string          `envconfig:"GEM_MCP_TOKENS" may:"the path of a file" desc:"with token: the file of the tokens' hashes, whose lines gem mcp token makes; it is read again when it changes"`
+	Issuer      string          `envconfig:"GEM_MCP_ISSUER" may:"an https URL, as the iss of tokens has it" desc:"with jwt: whose tokens are accepted, as their iss has it"`
+	JWKS        string          `envconfig:"GEM_MCP_JWKS" may:"an https URL" desc:"with jwt: where the issuer publishes its keys; by default the issuer with /.well-known/jwks.json behind it"`
+	Secret      handlers.Secret `envconfig:"GEM_MCP_JWT_SECRET" may:"a text of at least 32 bytes" desc:"with jwt: the secret of HS256, of an issuer that publishes no keys"`
+	Resource    string          `envconfig:"GEM_MCP_RESOURCE" may:"a URL such as https://tools.example.com/mcp" desc:"the URL that clients use; the aud of tokens must be this"`
+	Audience    string          `envconfig:"GEM_MCP_AUDIENCE" desc:"with jwt: the aud instead, where the issuer cannot name this server, such as authenticated with Supabase Auth"`
+	Scopes      string          `envconfig:"GEM_MCP_SCOPES" default:"off" may:"on or off" desc:"on: a token is good for the tools alone whose permissions are among its scopes"`
+	Connections int             `envconfig:"GEM_MCP_CONNECTIONS" default:"4" may:"a whole number from 1 to 100" desc:"the connections to Postgres that requests over HTTP share; one more listens for receipts"`
 }
 
 // Wrong is for envvar.Read: it says which values cannot be used, each by itself.
 func (c *HTTPConfig) Wrong() map[string]string {
 	wrong := map[string]string{}
 	for name, right := range map[string]bool{
+		"GEM_MCP_LISTEN":      c.Listen == "" || hasPort(c.Listen),
 		"GEM_MCP_AUTH":        c.Auth == "" || c.Auth == "token" || c.Auth == "jwt",
 		"GEM_MCP_ISSUER":      c.Issuer == "" || safeURL(c.Issuer),
 		"GEM_MCP_JWKS":        c.JWKS == "" || safeURL(c.JWKS),
@@ -44,6 +46,11 @@ func (c *HTTPConfig) Wrong() map[string]string {
 	return wrong
 }
 
+func hasPort(address string) bool {
+	_, port, err := net.SplitHostPort(address)
+	return err == nil && port != ""
+}
+
 // plainURL reports whether a text is a URL of a server, without user, query and fragment.
 func plainURL(text string) bool {
 	u, err := url.Parse(text)
@@ -55,6 +62,12 @@ func safeURL(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && plainURL(text) && (u.Scheme == "https" || isLoopback(u.Host))
 }
+
+// ConfigError is the error of a configuration that does not go together.
+type ConfigError struct{ problem error }
+
+func (e *ConfigError) Error() string { return e.problem.Error() }
+func (e *ConfigError) Unwrap() error { return e.problem }
 
 // complete fills in what follows from the rest, for a server at an address, and says what is missing.
 func (c *HTTPConfig) complete(at net.Addr) error {

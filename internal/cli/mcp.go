@@ -31,11 +31,12 @@ type mcpConfig struct {
 	OnDisconnect string        `envconfig:"GEM_MCP_ON_DISCONNECT" default:"keep" may:"keep or cancel" desc:"what becomes of a call whose client goes away while it waits: keep or cancel"`
 	MaxResult    int           `envconfig:"GEM_MCP_MAX_RESULT" default:"102400" may:"a number of bytes from 1024 to 16777216" desc:"the bytes of the largest result that is shown; of a larger one its beginning, and a link to the receipt"`
 	KeyArgument  bool          `envconfig:"GEM_MCP_KEY_ARGUMENT" default:"false" may:"true or false" desc:"give tools that write an optional argument gem_key, for clients that can send no key in _meta"`
+	DBRole       string        `envconfig:"GEM_MCP_DB_ROLE" may:"the name of a role" desc:"the role whose rights callers have in Postgres; by default authenticated where it is, otherwise gem_frontend"`
 	DashboardURL string        `envconfig:"GEM_DASHBOARD_URL" may:"a URL" desc:"where people answer questions and approve calls, for links in answers"`
 }
 
-// mcpFlags are the flags that are not named after their variables.
-var mcpFlags = map[string]string{"GEM_MCP_SUBJECT": "as", "GEM_DASHBOARD_URL": ""}
+// mcpFlags are the flags that are not named after their variables. Secrets have none: others can see the arguments of a process.
+var mcpFlags = map[string]string{"GEM_MCP_SUBJECT": "as", "GEM_DASHBOARD_URL": "", "GEM_MCP_LISTEN": "http", "GEM_MCP_JWT_SECRET": ""}
 
 // Wrong holds every rule of the tags named may. It is for [envvar.Read].
 func (c *mcpConfig) Wrong() map[string]string {
@@ -68,15 +69,23 @@ command runs nothing itself. A call goes on when the agent or this process is
 gone, and asked again with the same key it is the same call. Tools that are
 closed to signed-in users, and those of the domain wait, are not offered.
 
+With --http it serves many clients, each with the rights of its own user; see
+docs/mcp.md for tokens, OAuth and proxies. GEM_MCP_JWT_SECRET, the secret of
+HS256 with --auth jwt, has no flag.
+
 Starting, and listing the tools, need no database; a call needs DATABASE_URL.
 Each flag has a variable, of which the flag wins. docs/mcp.md has the lines for
 Claude Code, Claude Desktop, Cursor, VS Code and others.`,
-		Example: "  gem mcp\n  gem mcp --as ada --tools 'leads.*,os.list_tasks' --read-only\n  claude mcp add gem --env DATABASE_URL=postgres://… -- gem mcp",
+		Example: "  gem mcp\n  gem mcp --as ada --tools 'leads.*,os.list_tasks' --read-only\n  gem mcp --http 127.0.0.1:8848\n  claude mcp add gem --env DATABASE_URL=postgres://… -- gem mcp",
 	}
-	lookup := variableFlags(cmd.Flags(), mcpFlags, &mcpConfig{})
+	lookup := variableFlags(cmd.Flags(), mcpFlags, &mcpConfig{}, &mcp.HTTPConfig{})
+	cmd.AddCommand(mcpTokenCommand())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		var c mcpConfig
-		if err := envvar.Read(lookup, &c); err != nil {
+		var (
+			c mcpConfig
+			h mcp.HTTPConfig
+		)
+		if err := envvar.Read(lookup, &c, &h); err != nil {
 			return err
 		}
 		base, err := config.Load()
@@ -90,7 +99,11 @@ Claude Code, Claude Desktop, Cursor, VS Code and others.`,
 			return err
 		}
 		o.Log = log
-		o.Pool = func(ctx context.Context) (*pgxpool.Pool, error) { return mcpPool(ctx, 1) }
+		connections := 1
+		if h.Listen != "" {
+			connections, o.ListenURL = h.Connections, listenURL(base)
+		}
+		o.Pool = func(ctx context.Context) (*pgxpool.Pool, error) { return mcpPool(ctx, int32(connections)) }
 		door, err := mcp.New(o)
 		if err != nil {
 			return usageError{err}
@@ -98,6 +111,9 @@ Claude Code, Claude Desktop, Cursor, VS Code and others.`,
 		defer door.Close()
 		if closed := door.Closed(); closed != "" {
 			fmt.Fprintln(cmd.ErrOrStderr(), "gem mcp: "+closed)
+		}
+		if h.Listen != "" {
+			return serveMCP(cmd.Context(), door, h)
 		}
 		return door.ServeStdio(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 	}
@@ -113,7 +129,7 @@ func (p *Program) mcpOptions(c *mcpConfig) (mcp.Options, error) {
 	version, _ := p.version()
 	return mcp.Options{
 		Registry: r, Version: version, Subject: c.Subject, Dots: c.Names == "dot", Tools: c.Tools, ReadOnly: c.ReadOnly, Wait: c.Wait, TaskAfter: c.TaskAfter,
-		KeepOnCancel: c.OnCancel == "keep", CancelOnDisconnect: c.OnDisconnect == "cancel", MaxResult: c.MaxResult, KeyArgument: c.KeyArgument, DashboardURL: c.DashboardURL,
+		KeepOnCancel: c.OnCancel == "keep", CancelOnDisconnect: c.OnDisconnect == "cancel", MaxResult: c.MaxResult, KeyArgument: c.KeyArgument, DBRole: c.DBRole, DashboardURL: c.DashboardURL,
 	}, nil
 }
 
