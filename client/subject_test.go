@@ -135,7 +135,7 @@ func TestTheSameIDIsTheSameCall(t *testing.T) {
 	}
 	// Reasons to refuse a new call are none to refuse the one that is there.
 	exec(t, owner, "update gem.limits set max_open_calls = 1, max_input_bytes = 2, min_priority = 0")
-	exec(t, owner, "insert into gem.tools values ('shop.order', false)")
+	exec(t, owner, "insert into gem.tools (name, frontends, entry) values ('shop.order', false, '{}')")
 	exec(t, owner, "select cancel_tool_call($1)", chosen)
 	if id, err := as(t.Context(), db, "ada", order); err != nil || id != chosen {
 		t.Errorf("asked again: %s, %v", id, err)
