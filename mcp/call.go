@@ -25,7 +25,11 @@ func (d *Door) call(ctx context.Context, t *tool, req *sdk.CallToolRequest) (*sd
 		return nil, err
 	}
 	until := time.Now().Add(d.o.Wait)
-	if err := d.enqueue(ctx, c, r, until); err != nil {
+	if id, err := d.resumed(ctx, c, r, req); err != nil {
+		return nil, err
+	} else if id != "" {
+		r.ID = id
+	} else if err := d.enqueue(ctx, c, r, until); err != nil {
 		if why, ok := refused(err); ok {
 			return d.refusal(r, why), nil
 		}
@@ -33,15 +37,15 @@ func (d *Door) call(ctx context.Context, t *tool, req *sdk.CallToolRequest) (*sd
 	}
 	stop := d.progress(ctx, c, req, r.ID)
 	defer stop()
-	s, err := d.wait(ctx, c, r.ID, until)
+	s, answer, err := d.follow(ctx, c, req, taskSlotOf(ctx), r.ID, until)
 	if ctx.Err() != nil { // nobody waits for the answer any more
 		d.abandon(ctx, c, r.ID)
 	}
 	switch {
 	case err != nil && again(err): // the call is there, though it cannot be seen now
 		return pending(state{Seen: client.Seen{ID: r.ID, Tool: r.Tool}}), nil
-	case err != nil:
-		return nil, err
+	case err != nil || answer != nil:
+		return answer, err
 	}
 	return d.result(s)
 }

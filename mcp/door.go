@@ -62,6 +62,9 @@ type Door struct {
 	closed []*registry.Tool // those that are not, since signed-in users may not call them
 	server *sdk.Server
 
+	glances glances // of tasks
+	prompts prompts
+
 	closing context.Context // ends when no wait is to go on
 	stop    context.CancelFunc
 
@@ -86,12 +89,15 @@ func New(o Options) (*Door, error) {
 	d.server = sdk.NewServer(&sdk.Implementation{Name: "gem", Title: "GEM", Version: cmp.Or(o.Version, "dev")}, &sdk.ServerOptions{
 		Instructions: instructions,
 		PageSize:     max(len(d.tools)+len(ownTools), sdk.DefaultPageSize), // one page: clients forget to ask for the next
-		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}, Resources: &sdk.ResourceCapabilities{}},
+		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}, Resources: &sdk.ResourceCapabilities{}, Extensions: map[string]any{tasksExtension: struct{}{}}},
 		SetCacheable: cacheable,
 	})
 	d.addTools()
 	d.addResources()
-	d.server.AddReceivingMiddleware(withCodes, d.bothNames)
+	if err := d.addTasks(); err != nil {
+		return nil, err
+	}
+	d.server.AddReceivingMiddleware(withCodes, d.bothNames, d.withTasks)
 	return d, nil
 }
 

@@ -70,10 +70,10 @@ func (d *Door) answerResult(ctx context.Context, req *sdk.CallToolRequest) (*sdk
 	}
 	stop := d.progress(ctx, c, req, in.CallID)
 	defer stop()
-	s, err := d.wait(ctx, c, in.CallID, time.Now().Add(time.Duration(in.WaitSeconds*float64(time.Second))))
+	s, answer, err := d.follow(ctx, c, req, nil, in.CallID, time.Now().Add(time.Duration(in.WaitSeconds*float64(time.Second))))
 	switch {
-	case err != nil:
-		return nil, err
+	case err != nil || answer != nil:
+		return answer, err
 	case !s.ended():
 		return annotated(pending(s), s), nil
 	case len(s.Receipt.Result) > d.o.MaxResult:

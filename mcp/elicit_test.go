@@ -1,0 +1,306 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/client"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+func TestAQuestionIsAnsweredByTheSameRequestAgain(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, Options{})
+	ada := l.raw("ada", onlyForms)
+	asks := ada.call("lab_ask", `{}`)
+	key := asks.question(t)
+	form := asks.InputRequests[key]
+	if asks.ResultType != "input_required" || form.Method != "elicitation/create" || form.Params.Mode != "form" || form.Params.Message != "How many?" ||
+		string(form.Params.RequestedSchema) != `{"type":"object","properties":{"answer":{"type":"integer","minimum":1,"maximum":9}},"required":["answer"]}` {
+		t.Errorf("got %s", asks.whole)
+	}
+
+	wrong := ada.answer("lab_ask", asks.RequestState, key, `{"action": "accept", "content": {"answer": 10}}`)
+	if again := wrong.InputRequests[key]; wrong.ResultType != "input_required" || !strings.Contains(again.Params.Message, "at most 9") || !strings.HasSuffix(again.Params.Message, "How many?") {
+		t.Errorf("an answer that does not fit: got %s", wrong.whole)
+	}
+	for range 2 { // the second because its answer was lost
+		if done := ada.answer("lab_ask", asks.RequestState, key, `{"action": "accept", "content": {"answer": 4}}`); string(done.StructuredContent) != `{"text":"4"}` {
+			t.Errorf("got %s, want the result", done.whole)
+		}
+	}
+	l.count(t, "select count(*) from core_tool_calls where tool_name = 'lab.ask'", 1)
+	l.count(t, "select count(*) from core_tool_events where event = 'answered'", 1)
+	l.count(t, "select count(*) from core_tool_events where event = 'answered' and data ->> 'by' = 'ada'", 1)
+}
+
+func TestAUserWhoDoesNotAnswerHasACallThatIsPending(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, Options{})
+	ada := l.raw("ada", onlyForms)
+	for _, action := range []string{"decline", "cancel"} {
+		asks := ada.call("lab_ask", `{}`)
+		key := asks.question(t)
+		pending := ada.answer("lab_ask", asks.RequestState, key, fmt.Sprintf(`{"action": %q}`, action))
+		if !strings.Contains(pending.text(), "gem_pending") || !strings.Contains(pending.text(), "gem answer "+key+" VALUE") {
+			t.Errorf("%s: got %s", action, pending.whole)
+		}
+	}
+}
+
+func TestARequestStateFindsNothingOfAnother(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, Options{})
+	ada := l.raw("ada", onlyForms)
+	asks := ada.call("lab_ask", `{}`)
+	accept := `{"action": "accept", "content": {"answer": 4}}`
+	for who, got := range map[string]*said{
+		"bob":                 l.raw("bob", onlyForms).answer("lab_ask", asks.RequestState, asks.question(t), accept),
+		"a state of nothing":  ada.answer("lab_ask", "0b8f6e1c-3a52-4c1e-9f63-2d7a1b9c4e55", asks.question(t), accept),
+		"a state that is bad": ada.answer("lab_ask", asks.RequestState+"-TAMPERED", asks.question(t), accept),
+		"another tool":        ada.answer("lab_greet", asks.RequestState, asks.question(t), accept),
+		"other arguments":     ada.ask("tools/call", fmt.Sprintf(`{"name": "lab_ask", "arguments": {"name": "x"}, "requestState": %q}`, asks.RequestState)),
+		"another key": ada.ask("tools/call", fmt.Sprintf(`{"name": "lab_ask", "arguments": {}, "requestState": %q, "_meta": {"io.github.gemworker/key": "k"}}`,
+			asks.RequestState)),
+	} {
+		if got.Error == nil || got.Error.Code != -32602 {
+			t.Errorf("%s: got %s", who, got.whole)
+		}
+	}
+	l.count(t, "select count(*) from core_tool_events where event = 'answered'", 0)
+	l.count(t, "select count(*) from core_tool_calls where created_by = 'bob'", 0)
+}
+
+func TestOnlyTheQuestionsOfACallAreAnsweredWithIt(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, Options{})
+	ada := l.raw("ada", onlyForms)
+	one, two := ada.call("lab_ask", `{}`), ada.call("lab_ask", `{}`)
+	if got := ada.answer("lab_ask", one.RequestState, two.question(t), `{"action": "accept", "content": {"answer": 4}}`); got.question(t) != one.question(t) {
+		t.Errorf("got %s, want the question of the call", got.whole)
+	}
+	l.count(t, "select count(*) from core_tool_events where event = 'answered'", 0)
+}
+
+func TestAQuestionForSomebodyElseIsNoForm(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, Options{Wait: time.Second, TaskAfter: 200 * time.Millisecond})
+	pending := l.raw("ada", onlyForms).call("lab_ask", `{"by": ["user:bob"]}`)
+	if !strings.Contains(pending.text(), "gem_pending") || !strings.Contains(pending.text(), `It waits for an answer by user:bob to \"How many?\"`) {
+		t.Errorf("got %s", pending.whole)
+	}
+	task := l.raw("ada", tasksAndForms).call("lab_ask", `{"by": ["user:bob"]}`)
+	if got := l.raw("ada", tasksAndForms).ask("tasks/get", fmt.Sprintf(`{"taskId": %q}`, task.TaskID)); got.Status != "working" || !strings.Contains(got.StatusMessage, "by user:bob") {
+		t.Errorf("got %s", got.whole)
+	}
+}
+
+func TestAnEventIsNoForm(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, Options{Wait: time.Second})
+	if got := l.raw("ada", formsAndLinks).call("lab_event", `{}`); !strings.Contains(got.text(), "gem_pending") || !strings.Contains(got.text(), "the bank's transfer") {
+		t.Errorf("got %s", got.whole)
+	}
+}
+
+func TestATaskIsAnsweredKeyByKey(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, Options{TaskAfter: 100 * time.Millisecond})
+	ada := l.raw("ada", tasksAndForms)
+	id := ada.call("multi_input", `{}`).TaskID
+	asks := ada.task(id, "input_required")
+	for len(asks.InputRequests) < 2 {
+		asks = ada.task(id, "input_required")
+	}
+	keys := make([]string, 0, 2)
+	for key := range asks.InputRequests {
+		keys = append(keys, key)
+	}
+	update := func(responses string) *said {
+		return ada.ask("tasks/update", fmt.Sprintf(`{"taskId": %q, "inputResponses": %s}`, id, responses))
+	}
+	answer := func(key, name string) string {
+		return fmt.Sprintf(`{%q: {"action": "accept", "content": {"name": %q}}}`, key, name)
+	}
+	if got := update(`{"unknown": {"ignored": true}, "0b8f6e1c-3a52-4c1e-9f63-2d7a1b9c4e55": {"action": "accept", "content": {}}, "x": 7}`); got.Error != nil {
+		t.Errorf("unknown keys: got %s", got.whole)
+	}
+	if got := update(fmt.Sprintf(`{%q: {"action": "accept", "content": {"name": 7}}}`, keys[0])); got.Error == nil || got.Error.Code != -32602 ||
+		!strings.Contains(got.Error.Message, "/name must be of type string") {
+		t.Errorf("an answer that does not fit: got %s", got.whole)
+	}
+	for range 2 {
+		if got := update(answer(keys[0], "one")); got.Error != nil || got.ResultType != "complete" || got.Status != "" {
+			t.Errorf("got %s", got.whole)
+		}
+	}
+	left := ada.ask("tasks/get", fmt.Sprintf(`{"taskId": %q}`, id))
+	if left.Status != "input_required" || left.question(t) != keys[1] {
+		t.Errorf("got %s, want the other question alone", left.whole)
+	}
+	if got := update(answer(keys[0], "another")); got.Error != nil {
+		t.Errorf("a question that was answered is passed over: got %s", got.whole)
+	}
+	update(answer(keys[1], "two"))
+	if done := ada.task(id, "completed"); !strings.Contains(string(done.Result.StructuredContent), "one") || !strings.Contains(string(done.Result.StructuredContent), "two") {
+		t.Errorf("got %s", done.whole)
+	}
+	l.count(t, "select count(*) from core_tool_events where event = 'answered'", 2)
+}
+
+func TestAnApprovalIsALinkAndNeverAForm(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, Options{Wait: time.Second, TaskAfter: 300 * time.Millisecond, DashboardURL: "https://gem.example/"})
+	ada := l.raw("ada", formsAndLinks)
+	asks := ada.call("lab_approve", `{"by": ["user:ada"]}`)
+	key := asks.question(t)
+	if link := asks.InputRequests[key].Params; link.Mode != "url" || link.URL != "https://gem.example/approvals/"+key || link.RequestedSchema != nil ||
+		!strings.Contains(link.Message, "lab.greet") {
+		t.Errorf("got %s, want a link", asks.whole)
+	}
+	seen := ada.ask("tools/call", fmt.Sprintf(`{"name": "lab_approve", "arguments": {"by": ["user:ada"]}, "requestState": %q, "inputResponses": {%q:
+		{"action": "accept", "content": {"approved": true}}}}`, asks.RequestState, key))
+	if !strings.Contains(seen.text(), "gem_pending") {
+		t.Errorf("who has seen the link has not approved: got %s", seen.whole)
+	}
+
+	noLinks := l.raw("ada", tasksAndForms)
+	made := noLinks.call("lab_approve", `{"by": ["user:ada"]}`)
+	got := noLinks.ask("tasks/get", fmt.Sprintf(`{"taskId": %q}`, made.TaskID))
+	if got.Status != "working" || !strings.Contains(got.StatusMessage, "https://gem.example/approvals/") {
+		t.Errorf("got %s, want the link in the message", got.whole)
+	}
+	links := l.raw("ada", tasksAndLinks)
+	got = links.ask("tasks/get", fmt.Sprintf(`{"taskId": %q}`, made.TaskID))
+	approval := got.question(t)
+	if got.Status != "input_required" || got.InputRequests[approval].Params.Mode != "url" {
+		t.Errorf("got %s, want the link", got.whole)
+	}
+	ack := links.ask("tasks/update", fmt.Sprintf(`{"taskId": %q, "inputResponses": {%q: {"action": "accept", "content": {"approved": true}}}}`, made.TaskID, approval))
+	if ack.Error != nil {
+		t.Errorf("got %s", ack.whole)
+	}
+	l.count(t, "select count(*) from core_tool_events where event = 'answered'", 0)
+	err := l.door.as(t.Context(), caller{subject: "ada"}, func(db client.DB) error {
+		return client.Answer(t.Context(), db, approval, map[string]bool{"approved": true}, "")
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if done := links.task(made.TaskID, "completed"); string(done.Result.StructuredContent) != `{"text":"true"}` {
+		t.Errorf("got %s", done.whole)
+	}
+}
+
+func TestWithoutADashboardAnApprovalIsACommand(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, Options{Wait: time.Second})
+	got := l.raw("ada", formsAndLinks).call("lab_approve", `{"by": ["user:bob"]}`)
+	if !strings.Contains(got.text(), "gem_pending") || !strings.Contains(got.text(), "It waits for an approval of lab.greet by user:bob: gem approve ") {
+		t.Errorf("got %s", got.whole)
+	}
+}
+
+func TestAClientOfAnEarlierVersionIsAskedByARequest(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, Options{Wait: time.Minute})
+	var asked atomic.Int32
+	session := l.connect(legacy, nil, &sdk.ClientOptions{ElicitationHandler: func(_ context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
+		if n := asked.Add(1); n == 1 {
+			return &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": 3.0}}, nil
+		}
+		return &sdk.ElicitResult{Action: "decline"}, nil
+	}})
+	got, err := session.CallTool(t.Context(), &sdk.CallToolParams{Name: "lab_ask"})
+	if err != nil || textOf(got) != `{"text": "3"}` {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	declined, err := session.CallTool(t.Context(), &sdk.CallToolParams{Name: "lab_ask"})
+	if err != nil || !strings.Contains(textOf(declined), "gem_pending") || !strings.Contains(textOf(declined), "gem answer ") {
+		t.Errorf("who declines has a call that is pending: got %+v, %v", declined, err)
+	}
+	if n := asked.Load(); n != 2 {
+		t.Errorf("asked %d times, want once for each question", n)
+	}
+	l.count(t, "select count(*) from core_tool_events where event = 'answered'", 1)
+}
+
+func TestAQuestionIsTakenBackWhenSomebodyElseHasAnswered(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, Options{Wait: time.Minute})
+	asking, takenBack := make(chan struct{}), make(chan struct{})
+	session := l.connect(legacy, nil, &sdk.ClientOptions{ElicitationHandler: func(ctx context.Context, _ *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
+		close(asking)
+		<-ctx.Done()
+		close(takenBack)
+		return nil, ctx.Err()
+	}})
+	go func() {
+		<-asking
+		open, err := client.OpenQuestions(context.WithoutCancel(t.Context()), l.DB, 1)
+		if err == nil && len(open) == 1 {
+			l.Answer(open[0].ID, 7)
+		}
+	}()
+	if got, err := session.CallTool(t.Context(), &sdk.CallToolParams{Name: "lab_ask"}); err != nil || textOf(got) != `{"text": "7"}` {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	<-takenBack
+}
+
+func TestAClientThatCannotBeAskedHearsWhatIsAsked(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, Options{Wait: time.Second, DashboardURL: "https://gem.example"})
+	for name, got := range map[string]string{
+		"the newest version": l.raw("ada", nothing).call("lab_ask", `{}`).text(),
+		"an earlier version": func() string {
+			r, err := l.connect(legacy, nil, nil).CallTool(t.Context(), &sdk.CallToolParams{Name: "lab_ask"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return textOf(r)
+		}(),
+	} {
+		if !strings.Contains(got, "gem_pending") || !strings.Contains(got, `How many?\", at https://gem.example/questions/`) {
+			t.Errorf("%s: got %s", name, got)
+		}
+	}
+}
+
+func TestAFormHasWhatFormsKnow(t *testing.T) {
+	t.Parallel()
+	for schema, want := range map[string]string{
+		`null`:                                               `{"type":"object","properties":{"answer":{"type":"string"}},"required":["answer"]}`,
+		`{"type": "string", "enum": ["a", 1]}`:               `{"type":"object","properties":{"answer":{"type":"string","enum":["a"]}},"required":["answer"]}`,
+		`{"type": "boolean", "title": "Sure?"}`:              `{"type":"object","properties":{"answer":{"type":"boolean","title":"Sure?"}},"required":["answer"]}`,
+		`{"type": "integer", "enum": [1, 2, 30]}`:            `{"type":"object","properties":{"answer":{"type":"integer","description":"One of 1,2,30"}},"required":["answer"]}`,
+		`{"type": "number", "minimum": 0.5, "minLength": 3}`: `{"type":"object","properties":{"answer":{"type":"number","minimum":0.5}},"required":["answer"]}`,
+		`{"type": "object", "title": "x", "properties": {"a": {"type": "string", "maxLength": 3}}, "required": ["a"]}`: `{"type":"object","properties":` +
+			`{"a":{"type":"string","maxLength":3}},"required":["a"]}`,
+	} {
+		got, err := json.Marshal(form(json.RawMessage(schema)))
+		if err != nil || string(got) != want {
+			t.Errorf("%s: got %s, %v; want %s", schema, got, err, want)
+		}
+	}
+}
+
+// answer sends a tools/call again with a response.
+func (r *raw) answer(tool, state, key, response string) *said {
+	r.t.Helper()
+	return r.ask("tools/call", fmt.Sprintf(`{"name": %q, "arguments": {}, "requestState": %q, "inputResponses": {%q: %s}}`, tool, state, key, response))
+}
+
+// count fails the test unless a query counts so many.
+func (l *labEnv) count(t *testing.T, query string, want int) {
+	t.Helper()
+	var got int
+	if err := l.DB.QueryRow(t.Context(), query).Scan(&got); err != nil || got != want {
+		t.Errorf("%s: got %d, %v; want %d", query, got, err, want)
+	}
+}

@@ -1,0 +1,104 @@
+package mcp
+
+import (
+	"context"
+	"time"
+
+	"github.com/gemworker/gem/client"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// firstLook and lastLook bound the pauses after which follow looks whether a call asks something.
+const firstLook, lastLook = 50 * time.Millisecond, 2 * time.Second
+
+// follow waits for a call that a client made, or asks about, until it has ended and at the latest until a time. Answers that come with the request are
+// given first. Where answer is not nil, it is the answer to the request: it asks the client something, or slot has the task that the call is now.
+// Without a slot the request can become no task.
+func (d *Door) follow(ctx context.Context, c caller, req *sdk.CallToolRequest, slot *taskSlot, id string, until time.Time) (s state, answer *sdk.CallToolResult, err error) {
+	can := abilitiesOf(req.Session, req.Extra, req.Params.Meta)
+	var came replied
+	if len(req.Params.InputResponses) > 0 {
+		v, err := d.look(ctx, c, id)
+		if err == nil {
+			came, err = d.give(ctx, c, v.questions, replies(req.Params.InputResponses))
+		}
+		if err != nil {
+			return s, nil, err
+		}
+	}
+	over := until
+	if slot != nil {
+		over = earlier(until, time.Now().Add(d.o.TaskAfter))
+	}
+	asking := &asking{d: d, c: c, session: can.session}
+	defer asking.stop()
+	for pause := firstLook; ; pause = min(2*pause, lastLook) {
+		next := over
+		if can.asked() {
+			next = earlier(next, time.Now().Add(pause))
+		}
+		s, err = d.wait(ctx, c, id, next)
+		last := !time.Now().Before(over) || d.closing.Err() != nil || ctx.Err() != nil
+		switch {
+		case err != nil && last || err == nil && s.ended():
+			return s, nil, err
+		case ctx.Err() != nil:
+			return s, nil, ctx.Err()
+		case err != nil, !last && s.Status != "waiting":
+			continue
+		}
+		v, err := d.look(ctx, c, id)
+		if err != nil && last {
+			return s, nil, nil // what it asks is not known, and need not be
+		} else if err != nil {
+			continue
+		}
+		s = v.state
+		ask := came.open(v.questions, can, d.o.DashboardURL)
+		switch {
+		case s.ended():
+			return s, nil, nil
+		case len(ask) > 0 && can.rounds:
+			return s, &sdk.CallToolResult{InputRequests: d.requests(ask, came), RequestState: id}, nil
+		case len(ask) > 0:
+			asking.begin(ctx, ask)
+		}
+		if last && slot != nil {
+			slot.made = d.taskOf(v, can)
+			return s, &sdk.CallToolResult{}, nil // which withTasks replaces
+		}
+		if last || can.asked() && d.declined(came, can, v.questions) {
+			asking.leave()
+			return s, nil, nil
+		}
+	}
+}
+
+// resumed returns the id of the call that a tools/call goes on with: requestState holds it. It returns "" for a request without one. Nobody signed
+// it, so it is looked up with the rights of the caller, and finds nothing of another's.
+func (d *Door) resumed(ctx context.Context, c caller, r request, req *sdk.CallToolRequest) (id string, err error) {
+	id = req.Params.RequestState
+	if id == "" {
+		return "", nil
+	}
+	wrong := invalid("requestState is of no such call: make the request again as it was, with the requestState of its last answer")
+	if !uuidForm.MatchString(id) || r.key != "" && r.ID != id {
+		return "", wrong
+	}
+	var same bool
+	err = d.as(ctx, c, func(db client.DB) error {
+		return db.QueryRow(ctx, `select exists (select from public.core_tool_calls
+			where id = $1 and created_by = (select public.gem_caller()) and tool_name = $2 and input = $3::text::jsonb)`, id, r.Tool, string(encode(r.Input))).Scan(&same)
+	})
+	if err == nil && !same {
+		err = wrong
+	}
+	return id, err
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}

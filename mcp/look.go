@@ -1,0 +1,167 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/client"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+)
+
+// view is a call as its caller may see it, with what it waits for.
+type view struct {
+	state
+	now, runAt time.Time // now is Postgres's
+	wakeAt     time.Time // zero for a call that waits for nothing, or without end
+	retries    int
+	cancelling bool
+	questions  []question
+}
+
+// question is an open call of wait.answer, wait.approval or wait.event that a handler or a rule made on behalf of a call.
+type question struct {
+	id, tool, text string
+	schema         json.RawMessage // what an answer must be; null: anything
+	by             []string
+	mine           bool // the caller may answer it
+	about          string
+	input          string // of the call of the tool `about` that is to be approved
+}
+
+const approval = "wait.approval"
+
+// maxQuestions bounds how many a call is looked up with.
+const maxQuestions = 100
+
+// look reads a call with its open questions. That of another is not found.
+func (d *Door) look(ctx context.Context, c caller, id string) (v view, err error) {
+	err = d.as(ctx, c, func(db client.DB) error {
+		seen, err := client.See(ctx, db, id)
+		if err != nil {
+			return err
+		}
+		v.Seen, v.now = *seen, seen.UpdatedAt
+		if v.ended() {
+			return nil
+		}
+		err = db.QueryRow(ctx, "select clock_timestamp(), run_at, wake_at, retries, cancel_requested_at is not null from public.core_tool_calls where id = $1", id).
+			Scan(&v.now, &v.runAt, (*zeronull.Timestamptz)(&v.wakeAt), &v.retries, &v.cancelling)
+		if err != nil || v.Status != "waiting" || v.WaitsFor != "call" {
+			return err
+		}
+		// Questions have the created_by of the call that they are asked for. From each the way leads up, over few calls; down it could lead over thousands.
+		rows, err := db.Query(ctx, `
+			with recursive asked as materialized (
+				select q.id, q.tool_name, q.input, q.parent_call_id from public.core_tool_calls q
+				where q.created_by = (select public.gem_caller()) and q.waits_for = 'answer' and q.status in ('queued', 'waiting', 'running')
+				  and q.tool_name in ('wait.answer', 'wait.approval', 'wait.event') and q.parent_step is not null),
+			up (question, at, depth) as (
+				select a.id, a.parent_call_id, 1 from asked a
+				union all
+				select u.question, c.parent_call_id, u.depth + 1 from up u join public.core_tool_calls c on c.id = u.at
+				where u.at <> $1 and c.parent_step is not null and u.depth < 20)
+			select a.id::text, a.tool_name, coalesce(a.input ->> 'text', ''), coalesce(o.schema, 'null')::text, o.id is not null,
+			       array(select jsonb_array_elements_text(case when jsonb_typeof(a.input -> 'by') = 'array' then a.input -> 'by' else '[]' end)),
+			       coalesce(a.input ->> 'tool', ''), coalesce(a.input -> 'input', '{}')::text
+			from up u join asked a on a.id = u.question left join public.open_questions o on o.id = a.id
+			where u.at = $1 order by a.id limit $2`, id, maxQuestions)
+		if err != nil {
+			return err
+		}
+		v.questions, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (q question, err error) {
+			return q, row.Scan(&q.id, &q.tool, &q.text, &q.schema, &q.mine, &q.by, &q.about, &q.input)
+		})
+		return err
+	})
+	var none *client.NotFoundError
+	if errors.As(err, &none) {
+		err = noCall(id)
+	}
+	asked := make([]string, len(v.questions))
+	for i, q := range v.questions {
+		asked[i] = q.line(d.o.DashboardURL)
+	}
+	v.asks = strings.Join(asked, " ")
+	return v, err
+}
+
+// line says what an open call waits for, as gem explain does, as far as its caller may know: workers, and calls of others, are none of it.
+func (v view) line() string {
+	said := ""
+	if v.cancelling {
+		said = "Someone has asked for its end. "
+	}
+	switch {
+	case v.ended():
+		return ""
+	case v.Status == "running":
+		return said + fmt.Sprintf("It runs, in attempt %d.", v.Attempt)
+	case v.Status == "queued" && v.runAt.After(v.now):
+		if v.retries > 0 {
+			said += fmt.Sprintf("Attempt %d ended with an error that may pass. ", v.Attempt)
+		}
+		return said + "It runs at " + moment(v.runAt) + "."
+	case v.Status == "queued":
+		return said + "It waits for a worker."
+	}
+	switch v.WaitsFor {
+	case "key":
+		return said + "It waits for another call, which holds the same key."
+	case "time":
+		return said + "Its handler sleeps until " + moment(v.wakeAt) + "."
+	case "answer":
+		return said + fmt.Sprintf("It waits for an answer: gem answer %s VALUE", v.ID)
+	case "code":
+		return said + "It waits for a program that can go on with it."
+	}
+	if v.asks != "" {
+		return said + v.asks
+	}
+	return said + "Its handler waits for calls that it made."
+}
+
+// line says what is asked, and how it is answered.
+func (q question) line(dashboard string) string {
+	by := ""
+	if len(q.by) > 0 {
+		by = " by " + cut(strings.Join(q.by, ", "), 200)
+	}
+	switch link := q.link(dashboard); {
+	case q.tool == approval && link != "":
+		return fmt.Sprintf("It waits for an approval of %s%s, at %s", q.about, by, link)
+	case q.tool == approval:
+		return fmt.Sprintf("It waits for an approval of %s%s: gem approve %s", q.about, by, q.id)
+	case link != "":
+		return fmt.Sprintf("It waits for an answer%s to %q, at %s", by, cut(q.text, 300), link)
+	default:
+		return fmt.Sprintf("It waits for an answer%s to %q: gem answer %s VALUE", by, cut(q.text, 300), q.id)
+	}
+}
+
+// link is where people answer the question; empty without a dashboard.
+func (q question) link(dashboard string) string {
+	if dashboard == "" {
+		return ""
+	}
+	page := "/questions/"
+	if q.tool == approval {
+		page = "/approvals/"
+	}
+	return strings.TrimSuffix(dashboard, "/") + page + q.id
+}
+
+// moment writes a time as tasks do, to the millisecond.
+func moment(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
+
+// cut shortens a text to so many characters.
+func cut(s string, most int) string {
+	if r := []rune(s); len(r) > most {
+		return string(r[:most]) + "…"
+	}
+	return s
+}
