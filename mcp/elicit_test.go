@@ -210,7 +210,7 @@ func TestAClientOfAnEarlierVersionIsAskedByARequest(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, Options{Wait: time.Minute})
 	var asked atomic.Int32
-	session := l.connect(legacy, nil, &sdk.ClientOptions{ElicitationHandler: func(_ context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
+	session := l.connect(legacy, nil, &sdk.ClientOptions{ElicitationHandler: func(context.Context, *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
 		if n := asked.Add(1); n == 1 {
 			return &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": 3.0}}, nil
 		}

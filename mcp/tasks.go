@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -52,12 +53,14 @@ type taskParams struct {
 	InputResponses map[string]json.RawMessage `json:"inputResponses,omitempty"`
 }
 
+var taskMethods = []string{"tasks/get", "tasks/update", "tasks/cancel"}
+
 // addTasks gives the server the methods of the extension.
 func (d *Door) addTasks() error {
 	return errors.Join(
-		sdk.AddReceivingCustomMethod(d.server, "tasks/get", d.getTask),
-		sdk.AddReceivingCustomMethod(d.server, "tasks/update", d.updateTask),
-		sdk.AddReceivingCustomMethod(d.server, "tasks/cancel", d.cancelTask))
+		sdk.AddReceivingCustomMethod(d.server, taskMethods[0], d.getTask),
+		sdk.AddReceivingCustomMethod(d.server, taskMethods[1], d.updateTask),
+		sdk.AddReceivingCustomMethod(d.server, taskMethods[2], d.cancelTask))
 }
 
 // withTasks answers a tools/call with the task that it has become, and refuses the methods of tasks to a client that does not say, with this very request,
@@ -65,14 +68,13 @@ func (d *Door) addTasks() error {
 func (d *Door) withTasks(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		session, ok := req.GetSession().(*sdk.ServerSession)
-		if !ok || method != "tools/call" && !strings.HasPrefix(method, "tasks/") {
+		if !ok || method != "tools/call" && !slices.Contains(taskMethods, method) {
 			return next(ctx, method, req)
 		}
 		declared := abilitiesOf(session, req.GetExtra(), req.GetParams().GetMeta()).tasks
 		switch {
 		case method != "tools/call" && !declared:
-			return nil, &jsonrpc.Error{Code: sdk.CodeMissingRequiredClientCapabilities, Message: "tasks need the extension " + tasksExtension + " among the client's capabilities",
-				Data: json.RawMessage(`{"requiredCapabilities":{"extensions":{"` + tasksExtension + `":{}}}}`)}
+			return nil, needsTasks()
 		case method != "tools/call" || !declared:
 			return next(ctx, method, req)
 		}
@@ -84,6 +86,12 @@ func (d *Door) withTasks(next sdk.MethodHandler) sdk.MethodHandler {
 		}
 		return result, err
 	}
+}
+
+// needsTasks is the error for a client that does not say that it knows tasks.
+func needsTasks() error {
+	return &jsonrpc.Error{Code: sdk.CodeMissingRequiredClientCapabilities, Message: "tasks need the extension " + tasksExtension + " among the client's capabilities",
+		Data: json.RawMessage(`{"requiredCapabilities":{"extensions":{"` + tasksExtension + `":{}}}}`)}
 }
 
 // taskOf is a call as a task. Its questions are told as far as the client can be asked them.
