@@ -45,22 +45,30 @@ func Run(t testing.TB, env []string, program string, args ...string) Ended {
 // Command is [Run] before it is started.
 func Command(t testing.TB, env []string, program string, args ...string) *exec.Cmd {
 	t.Helper()
-	dir := folder(t)
-	bin := filepath.Join(dir, "node_modules", ".bin")
-	if _, err := os.Stat(filepath.Join(bin, "node")); err != nil {
-		missing(t, "programs of npm are missing. Run at the top of the repository: "+Install)
-	}
+	node, dir := Node(t)
+	bin := filepath.Dir(node)
 	file := filepath.Join(dir, program)
 	if !strings.HasSuffix(program, ".mjs") {
 		file = filepath.Join(bin, program)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 	t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, filepath.Join(bin, "node"), append([]string{file}, args...)...)
+	cmd := exec.CommandContext(ctx, node, append([]string{file}, args...)...)
 	cmd.Dir = dir
 	cmd.Env = append([]string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, env...)
 	cmd.WaitDelay = 10 * time.Second
 	return cmd
+}
+
+// Node returns the path of Node.js, and the folder with the packages.
+func Node(t testing.TB) (program, dir string) {
+	t.Helper()
+	dir = folder(t)
+	program = filepath.Join(dir, "node_modules", ".bin", "node")
+	if _, err := os.Stat(program); err != nil {
+		missing(t, "programs of npm are missing. Run at the top of the repository: "+Install)
+	}
+	return program, dir
 }
 
 // folder returns this package's own, wherever in the repository the test runs.
