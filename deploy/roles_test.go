@@ -3,10 +3,15 @@ package deploy_test
 import (
 	"bufio"
 	"context"
+	"encoding/json"
+	"io"
+	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -32,7 +37,7 @@ func TestTheWorkersOfComposeAreMembersOfGemWorker(t *testing.T) {
 			t.Fatalf("gem migrate: %s", out)
 		}
 	}
-	startWorker(t, worker)
+	start(t, worker, "worker started", "worker")
 	if code, out := gem(t, worker, "healthcheck"); code != 0 {
 		t.Errorf("gem healthcheck: %s", out)
 	}
@@ -66,6 +71,73 @@ func TestTheWorkersOfComposeAreMembersOfGemWorker(t *testing.T) {
 		if err := conn.QueryRow(t.Context(), query).Scan(&wrong); err != nil || wrong {
 			t.Errorf("%s (%v)", what, err)
 		}
+	}
+}
+
+// An agent with a token calls a tool through the stack's gem mcp, whose role has no rights of its own.
+func TestTheMCPServerOfComposeActsForTheUserOfAToken(t *testing.T) {
+	t.Parallel()
+	server := startServer(t, pgserver.Options{})
+	owner, all := []string{"DATABASE_URL=" + server.URL("postgres")}, services(t)
+	applyRoles(t, server)
+	if code, out := gem(t, owner, "migrate"); code != 0 {
+		t.Fatalf("gem migrate: %s", out)
+	}
+	start(t, []string{"DATABASE_URL=" + onServer(t, unset(*all["worker"].Environment["DATABASE_URL"]), server)}, "worker started", "worker")
+
+	mcp := all["mcp"]
+	_, made := gem(t, nil, "mcp", "token", "ada")
+	token, line := regexp.MustCompile(`(?m)now:\n(\S+)$`).FindStringSubmatch(made), regexp.MustCompile(`(?m)^[0-9a-f]{64} ada$`).FindString(made)
+	if token == nil || line == "" {
+		t.Fatalf("gem mcp token: %s", made)
+	}
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(tokens, []byte(readFile(t, "deploy/mcp.tokens")+line+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"DATABASE_URL=" + onServer(t, unset(*mcp.Environment["DATABASE_URL"]), server), "GEM_MCP_TOKENS=" + tokens}
+	args := slices.Clone(mcp.Command)
+	args[slices.Index(args, "0.0.0.0:8848")] = "127.0.0.1:0"
+	var said struct{ Address string }
+	if err := json.Unmarshal([]byte(start(t, env, "serving MCP over HTTP", args...)), &said); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(token string) (status int, answer string) {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, said.Address, strings.NewReader(`{"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+			"params": {"name": "os_create_note", "arguments": {"domain": "business", "title": "Roof", "content": "Two tiles"}}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range map[string]string{"Authorization": "Bearer " + token, "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+			"MCP-Protocol-Version": "2025-06-18"} {
+			request.Header.Set(name, value)
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response.StatusCode, string(body)
+	}
+	if status, answer := ask("another"); status != http.StatusUnauthorized {
+		t.Errorf("with another token: %d %s", status, answer)
+	}
+	if status, answer := ask(token[1]); status != http.StatusOK || !strings.Contains(answer, "note_id") {
+		t.Errorf("with the token: %d %s", status, answer)
+	}
+	conn, err := pgx.Connect(t.Context(), server.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	var calls string
+	err = conn.QueryRow(t.Context(), "select string_agg(concat_ws(' ', tool_name, status, created_by, signed_in), ', ') from core_tool_calls").Scan(&calls)
+	if err != nil || calls != "os.create_note succeeded ada t" {
+		t.Errorf("the calls are %s, %v", calls, err)
 	}
 }
 
@@ -126,14 +198,14 @@ func applyRoles(t *testing.T, server *pgserver.Server) {
 	}
 }
 
-// startWorker runs gem worker until the test ends, and returns when it has started.
-func startWorker(t *testing.T, env []string) {
+// start runs a command of gem until the test ends, and returns the line of its log with that message once it is there.
+func start(t *testing.T, env []string, message string, args ...string) string {
 	t.Helper()
 	program, wrong := build()
 	if wrong != "" {
 		t.Fatal(wrong)
 	}
-	cmd := exec.Command(program, "worker")
+	cmd := exec.Command(program, args...)
 	cmd.Dir, cmd.Env = t.TempDir(), env
 	log, err := cmd.StderrPipe()
 	if err != nil {
@@ -144,16 +216,17 @@ func startWorker(t *testing.T, env []string) {
 	}
 	lines := bufio.NewScanner(log)
 	var said []string
-	for lines.Scan() && !strings.Contains(lines.Text(), `"worker started"`) {
+	for lines.Scan() && !strings.Contains(lines.Text(), `"`+message+`"`) {
 		said = append(said, lines.Text())
 	}
-	if lines.Text() == "" {
-		t.Fatalf("gem worker: %v: %s", cmd.Wait(), strings.Join(said, "\n"))
+	line := lines.Text()
+	if line == "" {
+		t.Fatalf("gem %s: %v: %s", args[0], cmd.Wait(), strings.Join(said, "\n"))
 	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for lines.Scan() { // a full pipe would block the worker
+		for lines.Scan() { // a full pipe would block the program
 		}
 	}()
 	t.Cleanup(func() {
@@ -161,4 +234,5 @@ func startWorker(t *testing.T, env []string) {
 		<-ended
 		_ = cmd.Wait()
 	})
+	return line
 }
