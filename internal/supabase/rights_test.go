@@ -17,7 +17,7 @@ var granted = []struct{ query, outcome, data string }{
 		parent_call_id: 'ADAS_CALL', priority: -5, run_at: '2020-01-01T00:00:00Z', traceparent: '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'})
 		.select('id, session_id, parent_call_id, priority, attempt')`, "201",
 		`[{"id":"NEW_CALL","session_id":"s","parent_call_id":"ADAS_CALL","priority":-5,"attempt":0}]`},
-	{`rpc('enqueue_tool_call', {tool_name: 'a.b', input: {n: 1}, idempotency_key: 'k', id: 'NEW_CALL'})`, "200", `"NEW_CALL"`},
+	{`rpc('enqueue_tool_call', {tool_name: 'a.b', input: {n: 1}, idempotency_key: 'k', id: 'NEW_CALL', awaited: true, traceparent: null})`, "200", `"NEW_CALL"`},
 	// Rows with different keys: PostgREST sends null for what a row leaves out.
 	{`from('core_tool_calls').insert([{tool_name: 'a.b'}, {tool_name: 'c.d', input: {n: 2}, priority: -3, id: null}])
 		.select('tool_name, input, priority, status, created_by')`, "201",
