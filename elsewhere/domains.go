@@ -101,6 +101,19 @@ func (d *Domains) Names() []string {
 	return slices.Sorted(maps.Keys(entries(d.doc)))
 }
 
+// Variables returns the names of all variables that the file names, sorted.
+func (d *Domains) Variables() []string {
+	var all []string
+	for _, s := range d.Services {
+		all = append(slices.AppendSeq(all, maps.Values(s.HeaderEnv)), s.SecretEnv)
+	}
+	for _, s := range d.Servers {
+		all = append(slices.AppendSeq(all, maps.Values(s.HeaderEnv)), s.Env...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 // SHA256 returns the hash of [Domains.JSON] in hexadecimal digits. Formatting the file does not change it; any other change does.
 func (d *Domains) SHA256() string { return fmt.Sprintf("%x", sha256.Sum256(d.json)) }
 

@@ -94,6 +94,11 @@ type Handlers struct {
 	checks []func(context.Context, DB) error
 }
 
+// AddCheck adds to what [Handlers.Check] does.
+func (h *Handlers) AddCheck(check func(context.Context, DB) error) {
+	h.checks = append(h.checks, check)
+}
+
 // Check does what the domains check before a worker starts. It returns the first error.
 func (h *Handlers) Check(ctx context.Context, db DB) error {
 	for _, check := range h.checks {

@@ -65,6 +65,7 @@ func TestTheWorkersRoleCanDoWhatAWorkerDoes(t *testing.T) {
 		"select max(version) from gem.migrations",
 		"select * from gem.record_registry('1', repeat('a', 64), '{}')",
 		"select * from gem.record_rules('1', repeat('a', 64), '{}', '1 hour')",
+		"select * from gem.record_domains('1', repeat('a', 64), '{}')",
 		"select * from gem.record_routes('1', repeat('a', 64), '{}')",
 		"select gem.start_worker('w', 5, '', '1', '1 hour', '{}', '1')",
 		"select gem.want_wake('w', true)", "select gem.count_outcomes(10)",

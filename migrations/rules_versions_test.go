@@ -122,12 +122,14 @@ func TestWarningsOfAReceipt(t *testing.T) {
 func TestCountersAndRulesAreClosed(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
-	insert(t, db, "select gem.record_rules('1', repeat('a', 64), '{}', '1 hour')")
+	insert(t, db, "select gem.record_rules('1', repeat('a', 64), '{}', '1 hour'), gem.record_domains('1', repeat('a', 64), '{}')")
 	for what, sql := range map[string]string{
 		"the rules":           "select * from core_rules_versions",
 		"other rules":         "update core_rules_versions set rules = '{}'",
 		"rules of its own":    "insert into core_rules_versions values ('2', repeat('a', 64), '{}', '1 hour', now())",
 		"no rules":            "delete from core_rules_versions",
+		"the domains":         "select * from gem.domains_versions",
+		"other domains":       "update gem.domains_versions set domains = '{}'",
 		"the counters":        "select * from gem.rule_runs",
 		"a row of a counter":  "insert into gem.rule_runs (counter, n, at, call_id, rules_version) values ('a/calls', 1, now(), gen_random_uuid(), '1')",
 		"a counter set back":  "delete from gem.rule_runs",
@@ -143,6 +145,9 @@ func TestCountersAndRulesAreClosed(t *testing.T) {
 	for _, role := range []string{"anon", "authenticated", "service_role"} {
 		if _, err := request(t, db, role, "mallory", "select gem.record_rules('2', repeat('a', 64), '{}', '1 hour')"); err == nil {
 			t.Errorf("%s records rules", role)
+		}
+		if _, err := request(t, db, role, "mallory", "select gem.record_domains('2', repeat('a', 64), '{}')"); err == nil {
+			t.Errorf("%s records domains", role)
 		}
 	}
 }

@@ -1,14 +1,20 @@
 package cli
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/gemworker/gem/elsewhere"
 	"github.com/gemworker/gem/elsewhere/webhooks"
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/schema"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/registry"
 	"go.uber.org/zap"
 )
@@ -71,7 +77,26 @@ func (s *setup) openPlaces() (*handlers.Handlers, error) {
 		return nil, err
 	}
 	s.addFunctions(bound)
+	if s.domains != nil {
+		bound.AddCheck(func(ctx context.Context, db handlers.DB) error { return recordDomains(ctx, db, s.domains) })
+	}
 	return bound, nil
+}
+
+// recordDomains refuses a domains.json whose version was recorded with other contents.
+func recordDomains(ctx context.Context, db handlers.DB, ours *elsewhere.Domains) error {
+	sha256, recorded, err := store.RecordDomains(ctx, db, ours.Version, ours.SHA256(), ours.JSON())
+	switch {
+	case err != nil:
+		return fmt.Errorf("record the version of the domains: %w", err)
+	case sha256 == ours.SHA256():
+		return nil
+	}
+	earlier, err := elsewhere.Parse(recorded)
+	if err != nil {
+		return fmt.Errorf("another %s was recorded as version %s, and this program cannot read it: raise the version", elsewhere.File, ours.Version)
+	}
+	return elsewhere.CheckUpgrade(earlier, ours)
 }
 
 func (s *setup) closePlaces() {
@@ -94,7 +119,36 @@ func (s *setup) prepareDomains() (err error) {
 		s.log.Info("no domains elsewhere")
 		return nil
 	}
+	var unset []string
+	for _, variable := range s.domains.Variables() {
+		if strings.TrimSpace(s.lookup(variable)) == "" {
+			unset = append(unset, variable)
+		}
+	}
 	s.log.Info("domains loaded", zap.String("from", from), zap.String("version", s.domains.Version), zap.Strings("domains", s.domains.Names()),
-		zap.String("sha256", s.domains.SHA256()))
+		zap.Strings("missing_variables", unset), zap.String("sha256", s.domains.SHA256()))
+	for _, note := range domainsWithoutTools(s.domains, s.registry) {
+		s.log.Warn(note)
+	}
 	return nil
+}
+
+// domainsWithoutTools has a sentence for each domain of domains.json, which may be nil, of which the registry has no tool.
+func domainsWithoutTools(d *elsewhere.Domains, r *registry.Registry) (notes []string) {
+	of := map[string]bool{}
+	for _, tool := range r.Tools() {
+		domain, _, _ := strings.Cut(tool.Name, ".")
+		of[domain] = true
+	}
+	for _, name := range d.Names() {
+		remedy := fmt.Sprintf(": add entries for its tools, such as %s.do", name)
+		if _, isServer := d.Servers[name]; isServer {
+			remedy = ": `gem registry import " + name + "` adds those of the server"
+		}
+		if !of[name] {
+			notes = append(notes, fmt.Sprintf("%s names the domain %s, of which the registry has no tool%s", elsewhere.File, name,
+				cmp.Or(schema.DidYouMean(name, slices.Sorted(maps.Keys(of))), remedy)))
+		}
+	}
+	return notes
 }

@@ -76,6 +76,9 @@ DATABASE_URL it looks for functions in SQL that the tools need.`,
 					}
 				}
 			}
+			for _, note := range domainsWithoutTools(d, r) {
+				fmt.Fprintln(cmd.ErrOrStderr(), "note:", note)
+			}
 			if asksInVain(r, bound) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "note: tools have durable handlers, and the registry lacks the tools with which they ask: take them over from "+
 					"gem registry show %s\n", strings.Join(registry.Asking, " "))

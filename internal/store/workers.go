@@ -122,6 +122,12 @@ func RecordRules(ctx context.Context, db DB, version, sha256 string, contents []
 	return sum, recorded, err
 }
 
+// RecordDomains does for a domains.json what [RecordRegistry] does for a registry.
+func RecordDomains(ctx context.Context, db DB, version, sha256 string, contents []byte) (sum string, recorded []byte, err error) {
+	err = db.QueryRow(ctx, "select sha256, domains::text from gem.record_domains($1, $2, $3)", version, sha256, string(contents)).Scan(&sum, &recorded)
+	return sum, recorded, err
+}
+
 // RequireRules says whether a worker must have rules to claim calls, and reports whether that changed.
 func RequireRules(ctx context.Context, db DB, required bool) (changed bool, err error) {
 	tag, err := db.Exec(ctx, "update gem.limits set rules_required = $1 where rules_required <> $1", required)

@@ -1,4 +1,4 @@
--- The files of rules that workers run with, and how the rows that limits count leave.
+-- The files of rules and of domains that workers run with, and how the rows that limits count leave.
 
 -- Records the rules that a worker is about to run with, and returns what stands under their version: the same, or what another
 -- worker recorded there before. p_longest is the longest time that one of them looks back.
@@ -9,6 +9,16 @@ begin
   values (p_version, p_sha256, p_rules, p_longest, gem.now())
   on conflict do nothing;
   return query select v.sha256, v.rules from public.core_rules_versions v where v.version = p_version;
+end
+$$;
+
+-- Does the same for a domains.json.
+create or replace function gem.record_domains(p_version text, p_sha256 text, p_domains jsonb)
+returns table (sha256 text, domains jsonb) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  insert into gem.domains_versions (version, sha256, domains, recorded_at) values (p_version, p_sha256, p_domains, gem.now())
+  on conflict do nothing;
+  return query select v.sha256, v.domains from gem.domains_versions v where v.version = p_version;
 end
 $$;
 
@@ -34,5 +44,5 @@ begin
 end
 $$;
 
-select gem.grant_to('gem_worker', 'execute on function gem.record_rules(text, text, jsonb, interval)');
+select gem.grant_to('gem_worker', 'execute on function gem.record_rules(text, text, jsonb, interval), gem.record_domains(text, text, jsonb)');
 revoke all on all functions in schema gem from public;

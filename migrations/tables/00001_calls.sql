@@ -109,6 +109,14 @@ create table if not exists public.core_rules_versions (
   recorded_at timestamptz not null
 );
 
+-- Every domains.json that a worker ran with. Rows stay.
+create table if not exists gem.domains_versions (
+  version     text        primary key check (version <> ''),
+  sha256      text        not null check (sha256 ~ '^[0-9a-f]{64}$'),
+  domains     jsonb       not null,
+  recorded_at timestamptz not null
+);
+
 -- What limits count: the calls that rules let through, a row for each counter of a call, numbered 1, 2, 3 without gaps. Rows leave
 -- when they are older than twice what any recorded rules look back, the last of each counter with its call.
 create table if not exists gem.rule_runs (
