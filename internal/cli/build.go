@@ -31,15 +31,16 @@ type setup struct {
 	isolated    bool
 	environment map[string]string // in place of the true one, if isolated
 
-	registry  *registry.Registry // filled in by prepare, like the five below
-	from      string             // where the registry comes from
-	rules     *rules.Set         // nil for none
-	domains   *elsewhere.Domains // nil for none
-	lookup    func(string) string
-	telemetry *telemetry.Telemetry
-	pools     []*pgxpool.Pool // filled in by connect, like the one below
-	listenURL string
-	places    []place // opened by newWorker
+	registry    *registry.Registry // filled in by prepare, like the five below
+	from        string             // where the registry comes from
+	rules       *rules.Set         // nil for none
+	domains     *elsewhere.Domains // nil for none
+	domainsFrom string
+	lookup      func(string) string
+	telemetry   *telemetry.Telemetry
+	pools       []*pgxpool.Pool // filled in by connect, like the one below
+	listenURL   string
+	places      []place // opened by newWorker
 }
 
 // prepare does what needs no database.

@@ -10,9 +10,11 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/elsewhere"
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/pgserver"
 	"github.com/gemworker/gem/internal/store"
@@ -32,12 +34,12 @@ func devCommand(p *Program) *cobra.Command {
 		Long: `
 It prints the connection string for other terminals and an INSERT to paste. The
 worker is set up from the environment, as gem worker is (see gem worker --help);
-only DATABASE_URL is not used. A registry that is read from a file is read again
-when the file changes, also under the same version. tools.sql in the working
-directory is run in the database at the start and when it changes: it may hold
-tools that are SQL functions, and their tables. A call that asks something is
-printed with the command that answers it. At the end everything is stopped, and
-the data are gone unless --keep or --dir says otherwise.`,
+only DATABASE_URL is not used. A registry or domains that are read from a file
+are read again when the file changes, also under the same version. tools.sql in
+the working directory is run in the database at the start and when it changes:
+it may hold tools that are SQL functions, and their tables. A call that asks
+something is printed with the command that answers it. At the end everything is
+stopped, and the data are gone unless --keep or --dir says otherwise.`,
 		Example: "  gem dev\n  gem dev --keep                    go on with the same data next time",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load()
@@ -134,15 +136,16 @@ An MCP server for agents, which has the rights of a signed-in user:
 	go s.watchToolsFile(ctx, databaseURL, sql)
 	for {
 		running, stop := context.WithCancel(ctx)
-		changed := make(chan *registry.Registry, 1)
-		go s.watchRegistry(running, func(r *registry.Registry) {
-			changed <- r
+		changed := make(chan contracts, 1)
+		go s.watchFiles(running, func(now contracts) {
+			changed <- now
 			stop()
 		})
 		err := w.Run(running)
 		stop()
 		select {
-		case s.registry = <-changed:
+		case now := <-changed:
+			s.registry, s.domains = now.registry, now.domains
 		default:
 			return refusal(err)
 		}
@@ -201,46 +204,73 @@ func (s *setup) watchQuestions(ctx context.Context, out io.Writer) {
 	}
 }
 
-// forgetEarlierRegistries lets the private database take the registry under a version that it knows with other contents, and keeps
+// forgetEarlierRegistries lets the private database take the registry and the domains under a version that it knows with other contents, and keeps
 // no call for a worker that knew a tool before.
 func (s *setup) forgetEarlierRegistries(ctx context.Context) error {
 	_, err := s.pools[0].Exec(ctx, "delete from core_registry_versions where version = $1 and sha256 <> $2", s.registry.Version, s.registry.SHA256())
+	if err == nil && s.domains != nil {
+		_, err = s.pools[0].Exec(ctx, "delete from gem.domains_versions where version = $1 and sha256 <> $2", s.domains.Version, s.domains.SHA256())
+	}
 	if err == nil {
 		_, err = s.pools[0].Exec(ctx, "delete from core_workers where stopped_at is not null")
 	}
 	return err
 }
 
-// watchRegistry reads the file of the registry again and again, and calls use once, with the first other contents that can be used.
-func (s *setup) watchRegistry(ctx context.Context, use func(*registry.Registry)) {
-	if _, err := os.Stat(s.from); err != nil {
-		return // it is not from a file
-	}
-	for last := []byte(nil); ; {
+// contracts are what a worker is made of, and gem dev reads again.
+type contracts struct {
+	registry *registry.Registry
+	domains  *elsewhere.Domains
+}
+
+// watchFiles reads the files of the registry and of the domains elsewhere again and again, and calls use once, with the first other contents that can
+// be used.
+func (s *setup) watchFiles(ctx context.Context, use func(contracts)) {
+	files := slices.DeleteFunc([]string{s.from, s.domainsFrom}, func(name string) bool {
+		_, err := os.Stat(name)
+		return err != nil // it is not from a file
+	})
+	for last := []byte(nil); len(files) > 0; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(registryPoll):
 		}
-		text, err := os.ReadFile(s.from)
-		if err != nil || bytes.Equal(text, last) {
-			continue // an editor may be replacing it
+		var texts []byte
+		var err error
+		for _, name := range files {
+			text, failed := os.ReadFile(name)
+			texts, err = append(append(texts, text...), 0), errors.Join(err, failed)
 		}
-		last = text
-		r, err := registry.ReadFile(s.from)
+		if err != nil || bytes.Equal(texts, last) {
+			continue // an editor may be replacing one
+		}
+		last = texts
+		now := contracts{s.registry, s.domains}
+		if slices.Contains(files, s.from) {
+			now.registry, err = registry.ReadFile(s.from)
+		}
+		if err == nil && slices.Contains(files, s.domainsFrom) {
+			now.domains, err = elsewhere.ReadFile(s.domainsFrom)
+		}
 		if err == nil {
-			_, _, err = s.program.fit(r, s.domains)
+			_, _, err = s.program.fit(now.registry, now.domains)
 		}
 		switch {
 		case err != nil:
-			s.log.Error("the changed registry is refused: the worker goes on with the one before", zap.Error(err))
-		case r.SHA256() != s.registry.SHA256():
-			s.log.Info("the registry has changed", zap.String("version", r.Version), zap.Int("tools", len(r.Tools())))
-			use(r)
-			return
+			s.log.Error("the changed file is refused: the worker goes on with the one before", zap.Error(err))
+			continue
+		case now.registry.SHA256() != s.registry.SHA256():
+			s.log.Info("the registry has changed", zap.String("version", now.registry.Version), zap.Int("tools", len(now.registry.Tools())))
+		case s.domains != nil && now.domains.SHA256() != s.domains.SHA256():
+			s.log.Info("the domains elsewhere have changed", zap.String("version", now.domains.Version), zap.Strings("domains", now.domains.Names()))
+		default:
+			continue
 		}
+		use(now)
+		return
 	}
 }
 
-// registryPoll is how often gem dev looks at the file of its registry.
+// registryPoll is how often gem dev looks at its files.
 const registryPoll = 300 * time.Millisecond

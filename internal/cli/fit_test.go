@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/testdb"
@@ -148,10 +149,10 @@ func TestAWorkerRefusesARegistryThatDoesNotFitItsHandlers(t *testing.T) {
 	wants(t, check.stderr, "the schema requires town")
 }
 
-func TestDevTakesAChangedRegistryUnderTheSameVersion(t *testing.T) {
+func TestDevTakesAChangedRegistryAndChangedDomainsUnderTheSameVersion(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, string(builtIn.Registry))
-	p := startGem(t, []string{"TOOLS_REGISTRY=" + file}, "dev")
+	file, domains := writeFile(t, string(builtIn.Registry)), writeFile(t, crmAt)
+	p := startGem(t, []string{"TOOLS_REGISTRY=" + file, "GEM_DOMAINS=" + domains}, "dev")
 	url := devURL(t, p)
 	p.stderr.waitFor(t, "worker started")
 	write := func(text string) {
@@ -160,12 +161,20 @@ func TestDevTakesAChangedRegistryUnderTheSameVersion(t *testing.T) {
 		}
 	}
 	write(`{"version": `)
-	p.stderr.waitFor(t, "the changed registry is refused")
+	p.stderr.waitFor(t, "the changed file is refused")
 	write(strings.Replace(string(builtIn.Registry), `"os.health_check"`, `"os.health_chek"`, 1))
 	p.stderr.waitFor(t, "did you mean HealthCheck?")
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "os.health_check", "{}", "--wait", "--timeout", "1m")
 	if !strings.Contains(got.stdout+got.stderr, "unknown_tool") {
 		t.Errorf("stdout:\n%s\nstderr:\n%s", got.stdout, got.stderr)
+	}
+	if err := os.WriteFile(domains, []byte(strings.Replace(crmAt, "CRM_SECRET", "OTHER_SECRET", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.stderr.waitFor(t, "the domains elsewhere have changed")
+	db := testdb.Pool(t, url)
+	for query[int](t, db, "select count(*)::int from gem.domains_versions where domains::text like '%OTHER_SECRET%'") == 0 { // recorded by the next worker
+		time.Sleep(10 * time.Millisecond)
 	}
 	p.signal(t, syscall.SIGINT)
 	if code := p.wait(t); code != 0 {

@@ -111,8 +111,7 @@ func (s *setup) prepareDomains() (err error) {
 	if s.isolated {
 		return nil
 	}
-	var from string
-	if s.domains, from, err = s.program.loadDomains(os.Getenv("GEM_DOMAINS")); err != nil {
+	if s.domains, s.domainsFrom, err = s.program.loadDomains(os.Getenv("GEM_DOMAINS")); err != nil {
 		return err
 	}
 	if s.domains == nil {
@@ -125,7 +124,7 @@ func (s *setup) prepareDomains() (err error) {
 			unset = append(unset, variable)
 		}
 	}
-	s.log.Info("domains loaded", zap.String("from", from), zap.String("version", s.domains.Version), zap.Strings("domains", s.domains.Names()),
+	s.log.Info("domains loaded", zap.String("from", s.domainsFrom), zap.String("version", s.domains.Version), zap.Strings("domains", s.domains.Names()),
 		zap.Strings("missing_variables", unset), zap.String("sha256", s.domains.SHA256()))
 	for _, note := range domainsWithoutTools(s.domains, s.registry) {
 		s.log.Warn(note)
