@@ -79,9 +79,6 @@ func refused(err error) (why string, ok bool) {
 			lines = append(lines, more)
 		}
 	}
-	if e.Code == "54001" {
-		lines = append(lines, "The input is nested too deeply.")
-	}
 	return strings.Join(lines, "\n"), true
 }
 

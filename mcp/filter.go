@@ -6,38 +6,52 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"runtime/debug"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
 const (
 	maxMessage = 4 << 20 // bytes of a line: an input of 1 MiB, however it is escaped
-	maxDepth   = 9_000   // of nesting: Go reads 10,000 and Postgres less, with an error of its own
+	maxDepth   = 1_000   // of nesting: the SDK reads no more
 )
 
 // filter passes on the messages of a client, a line each, and itself answers those at which the SDK would give up the connection: what is no JSON, no message,
 // too long or nested too deeply.
 type filter struct {
 	from    *bufio.Reader
-	answers io.Writer
-	passing []byte        // what is left of a message that is passed on
-	ended   chan struct{} // closed when there are no more
-	once    sync.Once
+	answers *lines
+	passing []byte // what is left of a message that is passed on
+	// atEnd is called when there are no more, before the SDK hears of it: from then on it sends no answers.
+	atEnd func()
+	over  sync.Once
+	// closing says that new messages are left unread.
+	closing atomic.Bool
+	// idle gives memory back to the system while the client sends nothing: it may keep the process for days.
+	idle *time.Timer
 }
 
-func newFilter(from io.Reader, answers io.Writer) *filter {
-	return &filter{from: bufio.NewReaderSize(from, 64<<10), answers: answers, ended: make(chan struct{})}
+const idleAfter = 30 * time.Second
+
+func newFilter(from io.Reader, answers *lines, atEnd func()) *filter {
+	return &filter{from: bufio.NewReaderSize(from, 64<<10), answers: answers, atEnd: atEnd, idle: time.AfterFunc(idleAfter, debug.FreeOSMemory)}
 }
 
 // Read gives the messages that are passed on.
 func (f *filter) Read(p []byte) (int, error) {
 	for len(f.passing) == 0 {
 		line, about, err := f.line()
+		f.idle.Reset(idleAfter)
 		if line = bytes.TrimSpace(line); len(line) > 0 || about.long {
-			if answer, ok := about.refusal(line); ok {
+			if answer, ok := about.refusal(line); f.closing.Load() {
+				continue
+			} else if ok {
 				line = append(line, '\n')
 				f.passing = line
+				f.answers.asked(&about)
 			} else if answer == nil {
 				continue // to a notification nobody waits for an answer
 			} else if _, err := f.answers.Write(append(answer, '\n')); err != nil {
@@ -45,7 +59,8 @@ func (f *filter) Read(p []byte) (int, error) {
 			}
 		}
 		if err != nil && len(f.passing) == 0 {
-			f.once.Do(func() { close(f.ended) })
+			f.idle.Stop()
+			f.over.Do(f.atEnd)
 			return 0, err
 		}
 	}
@@ -177,16 +192,60 @@ func (o *outline) answer(member string, value any) []byte {
 	return encode(map[string]any{"jsonrpc": "2.0", "id": id, member: value})
 }
 
-// lines is a writer of whole lines, for several at once.
+// lines is a writer of whole lines, for several at once. It knows how many requests were asked and not answered.
 type lines struct {
-	mu sync.Mutex
 	to io.Writer
+
+	mu   sync.Mutex
+	open map[string]bool // requests that were not answered, by their ids
+	none chan struct{}   // closed once there are none, for those who wait for that
 }
 
 func (l *lines) Write(p []byte) (int, error) {
+	var about outline
+	about.read(p)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.to.Write(p)
+	n, err := l.to.Write(p)
+	if about.method == "" {
+		delete(l.open, string(about.id))
+	}
+	if len(l.open) == 0 && l.none != nil {
+		close(l.none)
+		l.none = nil
+	}
+	return n, err
+}
+
+// asked is told of each message of the client.
+func (l *lines) asked(about *outline) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if about.method == "" || about.id == nil {
+		return
+	}
+	if l.open == nil {
+		l.open = map[string]bool{}
+	}
+	l.open[string(about.id)] = true
+}
+
+// answered waits until each request has its answer, for so long at most.
+func (l *lines) answered(within time.Duration) {
+	l.mu.Lock()
+	if len(l.open) == 0 {
+		l.mu.Unlock()
+		return
+	}
+	if l.none == nil {
+		l.none = make(chan struct{})
+	}
+	none := l.none
+	l.mu.Unlock()
+	select {
+	case <-none:
+	case <-time.After(within):
+	}
 }
 
 // Close does nothing: the writer is closed by those who opened it.

@@ -8,36 +8,42 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// How long requests have to be answered once nobody sends new ones.
+// How long requests have to be answered once there are no new ones.
 const (
-	afterEOF    = 800 * time.Millisecond  // the client has closed stdin
-	afterSignal = 1500 * time.Millisecond // the process is to end
+	ownEnd    = 500 * time.Millisecond // after the end of stdin, for results
+	anyEnd    = 300 * time.Millisecond // after that, as pending
+	signalEnd = 1500 * time.Millisecond
 )
 
-// ServeStdio serves one client that sends messages over in, a line each, and reads the answers from out. It returns when in has ended or ctx does: requests
-// that wait are then answered as pending, if that is still possible, and their calls go on.
+// ServeStdio serves one client that sends messages over in, a line each, and reads the answers from out. It returns soon after in has ended or ctx has:
+// requests that wait are answered as pending, and their calls go on.
 func (d *Door) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
 	answers := &lines{to: out}
-	messages := newFilter(in, answers)
+	messages := newFilter(in, answers, func() {
+		if !d.o.CancelOnDisconnect { // otherwise each request is to hear of the end
+			answers.answered(ownEnd)
+			d.Stop()
+			answers.answered(anyEnd)
+		}
+	})
 	session, err := d.server.Connect(withCaller(context.WithoutCancel(ctx), caller{subject: d.o.Subject}), &sdk.IOTransport{Reader: messages, Writer: answers}, nil)
 	if err != nil {
 		return err
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- session.Wait() }()
-	last := afterSignal
 	select {
 	case err := <-ended:
 		return err
-	case <-messages.ended:
-		last = afterEOF
 	case <-ctx.Done():
-		go func() { _ = session.Close() }() // takes no new requests, and ends after those that are under way
 	}
+	messages.closing.Store(true)
 	d.Stop()
+	answers.answered(signalEnd)
+	go func() { _ = session.Close() }()
 	select {
 	case err = <-ended:
-	case <-time.After(last):
+	case <-time.After(anyEnd):
 	}
 	return err
 }

@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
+	"runtime/debug"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -114,6 +117,10 @@ Claude Code, Claude Desktop, Cursor, VS Code and others.`,
 		}
 		if h.Listen != "" {
 			return serveMCP(cmd.Context(), door, h)
+		}
+		signal.Ignore(syscall.SIGPIPE) // an answer to a client that is gone is no reason to die of
+		if os.Getenv("GOGC") == "" {
+			debug.SetGCPercent(50) // a user has many of these, and they have little to do
 		}
 		return door.ServeStdio(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 	}

@@ -1,0 +1,71 @@
+package mcp
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+)
+
+func TestTheIDOfAKeyIsThatOfSubjectToolAndKeyAlone(t *testing.T) {
+	t.Parallel()
+	seen := map[string][3]string{}
+	for _, of := range [][3]string{{"a", "b", "c"}, {"ab", "", "c"}, {"a", "bc", ""}, {"", "ab", "c"}, {"a", "", "bc"}, {"a\x00b", "", "c"}, {"a", "\x00b", "c"}, {"b", "a", "c"}} {
+		id := rowID(of[0], of[1], of[2])
+		if other, ok := seen[id]; ok {
+			t.Errorf("%q and %q have one id", of, other)
+		}
+		if seen[id] = of; rowID(of[0], of[1], of[2]) != id {
+			t.Errorf("%q has two", of)
+		}
+		if u := uuid.MustParse(id); u.Version() != 8 || u.Variant() != uuid.RFC4122 {
+			t.Errorf("%s is of version %d", id, u.Version())
+		}
+	}
+	// Other processes, and later versions, must make the same one: a change of it would let calls run twice.
+	if got := rowID("ada", "shop.order", "k"); got != "3328746c-bdf2-8aa2-ac69-9014bcc70e57" {
+		t.Errorf("the id of ada, shop.order and k is %s", got)
+	}
+}
+
+func TestAKeyComesFromOnePlaceOrIsTheSameInAll(t *testing.T) {
+	t.Parallel()
+	text := func(s string) *string { return &s }
+	for name, tc := range map[string]struct {
+		meta     map[string]any
+		header   string
+		argument *string
+		want     string // or "error"
+		chosen   bool
+	}{
+		"none":                {},
+		"_meta":               {meta: map[string]any{keyName: "k"}, want: "k", chosen: true},
+		"header":              {header: "k", want: "k", chosen: true},
+		"quoted header":       {header: ` "k" `, want: "k", chosen: true},
+		"argument":            {argument: text("k"), want: "k", chosen: true},
+		"all the same":        {meta: map[string]any{keyName: "k"}, header: "k", argument: text("k"), want: "k", chosen: true},
+		"two that differ":     {meta: map[string]any{keyName: "k"}, header: "l", want: "error"},
+		"empty":               {argument: text(""), want: "error"},
+		"too long":            {header: strings.Repeat("k", 256), want: "error"},
+		"longest":             {header: strings.Repeat("k", 255), want: strings.Repeat("k", 255), chosen: true},
+		"NUL":                 {meta: map[string]any{keyName: "k\x00"}, want: "error"},
+		"no string":           {meta: map[string]any{keyName: 7.0}, want: "error"},
+		"Claude Code's":       {meta: map[string]any{"claudecode/toolUseId": "t"}, want: "t"},
+		"Claude Code's, odd":  {meta: map[string]any{"claudecode/toolUseId": 7.0}},
+		"ours before another": {meta: map[string]any{"claudecode/toolUseId": "t"}, argument: text("k"), want: "k", chosen: true},
+	} {
+		header := http.Header{}
+		if tc.header != "" {
+			header.Set("Idempotency-Key", tc.header)
+		}
+		key, chosen, err := theKey(tc.meta, header, tc.argument)
+		if tc.want == "error" {
+			if err == nil {
+				t.Errorf("%s: no error", name)
+			}
+		} else if err != nil || key != tc.want || chosen != tc.chosen {
+			t.Errorf("%s: got %q, %v, %v", name, key, chosen, err)
+		}
+	}
+}

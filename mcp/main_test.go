@@ -1,0 +1,9 @@
+package mcp
+
+import (
+	"testing"
+
+	"github.com/gemworker/gem/internal/testdb"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }

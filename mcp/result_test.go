@@ -1,0 +1,99 @@
+package mcp
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/receipts"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+// ended is the state of a call of a tool with a receipt.
+func ended(tool string, status receipts.Status, result string) state {
+	return state{Seen: client.Seen{ID: "c1", Tool: tool, Status: string(status), Receipt: &receipts.Receipt{ID: "r1", CallID: "c1", ToolName: tool, Status: status,
+		Result: json.RawMessage(result), Effects: json.RawMessage(`{"db_writes": []}`), ReplayOf: "r0"}}}
+}
+
+func failedWith(code, message, details string) string {
+	return fmt.Sprintf(`{"error": {"error_code": %q, "message": %q, "details": %s}}`, code, message, details)
+}
+
+func TestAFailureSaysWhatAModelShouldDo(t *testing.T) {
+	t.Parallel()
+	d := newShopDoor(t, "")
+	for _, tc := range []struct{ tool, result, want string }{
+		{"shop.order", failedWith("validation_error", "The input does not fit.", `[{"path": "/item", "keyword": "type", "message": "must be a string"}, {"path": "", "message": "must have size"}]`),
+			"shop.order failed (validation_error): The input does not fit.\n- /item: must be a string\n- the input: must have size\nCorrect the input, and call the tool again."},
+		{"shop.order", failedWith("execution_error", "The shop is closed.", "null"),
+			"shop.order failed (execution_error): The shop is closed.\nA new call does everything once more: before you make it, look at what this one has done."},
+		{"shop.refund", failedWith("timeout", "It took longer than 1 s.", "null"), "It is safe to make a new call with the same order."},
+		{"shop.ship", failedWith("worker_lost", "The worker died.", "null"), "It is safe to make a new call."},
+		{"shop.stock.find", failedWith("panic", "nil pointer", "null"), "It is safe to make a new call."},
+		{"shop.order", failedWith("no_such_item", "We have none.", `{"item": "roof"}`), "shop.order failed (no_such_item): We have none.\ndetails: {\"item\": \"roof\"}\nA new call"},
+		{"shop.order", failedWith("output_invalid", "The output does not fit.", "null"), "A new call does everything once more"},
+		{"shop.order", failedWith("outcome_unknown", "The worker was lost.", "null"),
+			"It may have taken effect: do not repeat the call before somebody has looked. Its receipt is r1."},
+		{"shop.order", failedWith("rule_blocked", "Not at night.", `{"do": "Ask in the morning.", "rule": "night"}`),
+			"Not at night.\nAsk in the morning.\nThis is a policy of whoever runs the tools, and no fault: the same call will be refused again."},
+		{"shop.order", failedWith("limit_reached", "Ten a day.", `{"retry_after_ms": 60000}`), "Ten a day.\nretry_after_ms: 60000\nThis is a policy"},
+		{"shop.order", failedWith("approval_denied", "ada said no.", "{}"), "ada said no.\nThis is a policy"},
+		{"shop.order", failedWith("approval_expired", "Nobody decided.", "{}"), "Nobody decided.\nThis is a policy"},
+		{"shop.order", failedWith("not_allowed", "It is closed.", "null"), "It is closed.\nThis is a policy"},
+		{"shop.order", failedWith("cancelled", "Someone asked for its end.", "null"), "shop.order failed (cancelled): Someone asked for its end."},
+		{"shop.order", failedWith("key_reused", "The key had another input.", "null"), "(key_reused): The key had another input."},
+		{"gone.tool", failedWith("execution_error", "No.", "null"), "It is safe"}, // no permission is known
+	} {
+		r, err := d.result(ended(tc.tool, receipts.Failed, tc.result))
+		if err != nil || !r.IsError || r.StructuredContent != nil || !strings.Contains(textIn(r), tc.want) {
+			t.Errorf("%s: got %v and\n%s\nwant\n%s", tc.result, err, textIn(r), tc.want)
+			continue
+		}
+		if r.Meta[meta+"receiptId"] != "r1" || r.Meta[meta+"callId"] != "c1" || r.Meta[meta+"status"] != "failed" || r.Meta[meta+"replayOf"] != "r0" {
+			t.Errorf("%s: %v", tc.result, r.Meta)
+		}
+	}
+}
+
+func TestAToolThatNoWorkerKnowsIsAnErrorOfTheProtocol(t *testing.T) {
+	t.Parallel()
+	_, err := newShopDoor(t, "").result(ended("shop.order", receipts.Failed, failedWith("unknown_tool", "There is no such tool.", "null")))
+	var coded *jsonrpc.Error
+	if coded, _ = err.(*jsonrpc.Error); coded == nil || coded.Code != jsonrpc.CodeInvalidParams { //nolint:errorlint // it is not wrapped
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestNotConfiguredSaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	r, err := newShopDoor(t, "").result(ended("shop.order", receipts.NotConfigured,
+		`{"status": "not_configured", "reason": "No key.", "required_env": ["SHOP_KEY", "SHOP_URL"], "next_steps": ["Set them.", "Start again."]}`))
+	if want := "shop.order is not configured: No key.\nrequired_env: SHOP_KEY, SHOP_URL\n- Set them.\n- Start again."; err != nil || !r.IsError || textIn(r) != want {
+		t.Errorf("got %v and\n%s", err, textIn(r))
+	}
+}
+
+func TestAPendingCallSaysWhereItStands(t *testing.T) {
+	t.Parallel()
+	d := newShopDoor(t, "")
+	for _, tc := range []struct {
+		seen client.Seen
+		asks string
+		want string
+	}{
+		{client.Seen{Status: "queued", Event: "retried"}, "", "(it is queued, last event: retried)"},
+		{client.Seen{Status: "running", Attempt: 2}, "", "(it runs, attempt 2)"},
+		{client.Seen{Status: "waiting", WaitsFor: "key"}, "", "(it waits for another call with its key)"},
+		{client.Seen{Status: "waiting", WaitsFor: "call"}, "Approve it: gem approve q1.", "for its result. Approve it: gem approve q1."},
+		{client.Seen{}, "", "(its state could not be read)"},
+	} {
+		tc.seen.ID, tc.seen.Tool = "c1", "shop.order"
+		r, err := d.result(state{Seen: tc.seen, asks: tc.asks})
+		said := structuredIn(t, r)
+		if err != nil || r.IsError || !strings.Contains(said, tc.want) || !strings.Contains(said, `"call_id":"c1"`) || !strings.Contains(said, "Do not call the tool again") {
+			t.Errorf("got %s, %v, want %s", said, err, tc.want)
+		}
+	}
+}
