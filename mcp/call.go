@@ -146,14 +146,14 @@ func arguments(t *tool, given json.RawMessage) (input json.RawMessage, key *stri
 }
 
 const (
-	oneTry   = 10 * time.Second // for a statement, before it is sent again
-	patience = 5 * time.Second  // with a database that cannot be reached, while nothing was sent to it
+	oneTry        = 10 * time.Second // for a statement, before it is sent again
+	usualPatience = 5 * time.Second  // with a database that cannot be reached, while nothing was sent to it
 )
 
 // enqueue inserts the call. Where the connection breaks, so that nobody knows whether it was inserted, it asks again for the same id, which is the same call,
 // until a time.
 func (d *Door) enqueue(ctx context.Context, c caller, r request, until time.Time) (err error) {
-	giveUp := time.Now().Add(patience)
+	giveUp := time.Now().Add(d.patience)
 	sent := false
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), oneTry)

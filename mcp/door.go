@@ -65,8 +65,9 @@ type Door struct {
 	glances glances // of tasks
 	prompts prompts
 
-	closing context.Context // ends when no wait is to go on
-	stop    context.CancelFunc
+	patience time.Duration   // see usualPatience
+	closing  context.Context // ends when no wait is to go on
+	stop     context.CancelFunc
 
 	mu     sync.Mutex
 	pool   *pgxpool.Pool
@@ -81,7 +82,7 @@ func New(o Options) (*Door, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	d := &Door{o: o}
+	d := &Door{o: o, patience: usualPatience}
 	if err := d.choose(); err != nil {
 		return nil, err
 	}
