@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -81,14 +82,14 @@ Each flag has a variable, of which the flag wins. docs/mcp.md has the lines for
 Claude Code, Claude Desktop, Cursor, VS Code and others.`,
 		Example: "  gem mcp\n  gem mcp --as ada --tools 'leads.*,os.list_tasks' --read-only\n  gem mcp --http 127.0.0.1:8848\n  claude mcp add gem --env DATABASE_URL=postgres://… -- gem mcp",
 	}
-	lookup := variableFlags(cmd.Flags(), mcpFlags, &mcpConfig{}, &mcp.HTTPConfig{})
+	flags := newVariableFlags(cmd.Flags(), mcpFlags, &mcpConfig{}, &mcp.HTTPConfig{})
 	cmd.AddCommand(mcpTokenCommand())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var (
 			c mcpConfig
 			h mcp.HTTPConfig
 		)
-		if err := envvar.Read(lookup, &c, &h); err != nil {
+		if err := flags.read(&c, &h); err != nil {
 			return err
 		}
 		base, err := config.Load()
@@ -149,10 +150,12 @@ func mcpPool(ctx context.Context, connections int32) (*pgxpool.Pool, error) {
 	return pgpool.Open(context.WithoutCancel(ctx), cfg.DatabaseURL.Reveal(), pgpool.Options{MaxConns: connections, Name: "gem mcp", CloseIdle: 30 * time.Second})
 }
 
-// variableFlags adds a flag for each variable of structs, named after it unless names says otherwise: "" means none. It returns a lookup, for
-// [envvar.Read], that takes a variable's value from its flag where that was given, otherwise from the environment.
-func variableFlags(flags *pflag.FlagSet, names map[string]string, configs ...any) (lookup func(variable string) string) {
-	flagOf := map[string]*pflag.Flag{}
+// variableFlags are the flags of variables: of both, a flag that is given wins.
+type variableFlags map[string]*pflag.Flag // by the variable's name
+
+// newVariableFlags adds a flag for each variable of structs, named after it unless names says otherwise: "" means none.
+func newVariableFlags(flags *pflag.FlagSet, names map[string]string, configs ...any) variableFlags {
+	of := variableFlags{}
 	for _, v := range envvar.Describe(configs...) {
 		name, named := names[v.Name]
 		if !named {
@@ -166,12 +169,27 @@ func variableFlags(flags *pflag.FlagSet, names map[string]string, configs ...any
 		} else {
 			flags.String(name, v.Default, usage)
 		}
-		flagOf[v.Name] = flags.Lookup(name)
+		of[v.Name] = flags.Lookup(name)
 	}
-	return func(variable string) string {
-		if f := flagOf[variable]; f != nil && f.Changed {
+	return of
+}
+
+// read fills structs, as [envvar.Read] does. Its error names a flag where the value is that of a flag.
+func (of variableFlags) read(configs ...any) error {
+	err := envvar.Read(func(variable string) string {
+		if f := of[variable]; f != nil && f.Changed {
 			return f.Value.String()
 		}
 		return os.Getenv(variable)
+	}, configs...)
+	var invalid *config.InvalidError
+	if errors.As(err, &invalid) {
+		for i, problem := range invalid.Problems {
+			variable, rest, _ := strings.Cut(problem, " ")
+			if f := of[variable]; f != nil && f.Changed {
+				invalid.Problems[i] = "--" + f.Name + " " + rest
+			}
+		}
 	}
+	return err
 }
