@@ -109,7 +109,7 @@ func sign(t *testing.T, method jwt.SigningMethod, key any, kid string, changes m
 func TestATokenOfTheIssuerForThisServerIsItsSubjects(t *testing.T) {
 	t.Parallel()
 	i := newIssuer(t)
-	v := newJWTVerifier(testIssuer, testResource, newKeySet(i.URL, nil, time.Now), "", time.Now)
+	v := newJWTVerifier(testIssuer, testResource, newKeySet(i.URL, time.Now), "", time.Now)
 	for name, token := range map[string]string{
 		"RS256":              sign(t, jwt.SigningMethodRS256, i.rsa, "rsa", nil),
 		"PS256":              sign(t, jwt.SigningMethodPS256, i.rsa, "rsa", nil),
@@ -132,7 +132,7 @@ func TestATokenOfTheIssuerForThisServerIsItsSubjects(t *testing.T) {
 func TestATokenThatIsNotForThisServerIsRefused(t *testing.T) {
 	t.Parallel()
 	i := newIssuer(t)
-	published := newJWTVerifier(testIssuer, testResource, newKeySet(i.URL, nil, time.Now), "", time.Now)
+	published := newJWTVerifier(testIssuer, testResource, newKeySet(i.URL, time.Now), "", time.Now)
 	secret := newJWTVerifier(testIssuer, testResource, nil, testSecret, time.Now)
 	other, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	public, err := x509.MarshalPKIXPublicKey(&i.rsa.PublicKey)
@@ -207,7 +207,7 @@ func TestUnknownKeysAreFetchedOnceAMinute(t *testing.T) {
 	start := time.Now()
 	clock.Store(&start)
 	later := func(d time.Duration) { at := clock.Load().Add(d); clock.Store(&at) }
-	v := newJWTVerifier(testIssuer, testResource, newKeySet(i.URL, nil, func() time.Time { return *clock.Load() }), "", time.Now)
+	v := newJWTVerifier(testIssuer, testResource, newKeySet(i.URL, func() time.Time { return *clock.Load() }), "", time.Now)
 	var flood sync.WaitGroup
 	for n := range 100 {
 		token := sign(t, jwt.SigningMethodES256, i.ec, fmt.Sprint("unknown ", n), nil)
@@ -258,7 +258,7 @@ func TestATokenIsNotRefusedWhileNobodyKnowsTheKeys(t *testing.T) {
 		"without an end": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 2*maxKeys)) },
 	} {
 		i.answers(answer)
-		v := newJWTVerifier(testIssuer, testResource, newKeySet(i.URL, nil, time.Now), "", time.Now)
+		v := newJWTVerifier(testIssuer, testResource, newKeySet(i.URL, time.Now), "", time.Now)
 		for range 2 {
 			_, err := v.verify(t.Context(), sign(t, jwt.SigningMethodES256, i.ec, "ec", nil))
 			var refused *refusedToken

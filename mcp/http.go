@@ -94,7 +94,7 @@ func (d *Door) newHTTPServer(at net.Addr, c HTTPConfig) (s *httpServer, err erro
 	case "jwt":
 		var published *keySet
 		if c.Secret == "" {
-			published = newKeySet(c.JWKS, nil, time.Now)
+			published = newKeySet(c.JWKS, time.Now)
 		}
 		s.verifier = newJWTVerifier(c.Issuer, c.Audience, published, c.Secret, time.Now)
 		if c.Audience != c.Resource {

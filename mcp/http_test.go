@@ -321,7 +321,7 @@ func TestWithoutATokenTheDoorSaysWhereToGetOne(t *testing.T) {
 		}
 		text, _ := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
-		if resp.StatusCode != 200 || !strings.Contains(string(text), `"resource":"https://tools.example.com/gem/mcp"`) {
+		if resp.StatusCode != http.StatusOK || !strings.Contains(string(text), `"resource":"https://tools.example.com/gem/mcp"`) {
 			t.Errorf("%s: %s %s", path, resp.Status, text)
 		}
 	}

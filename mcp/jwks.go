@@ -51,8 +51,8 @@ type publicKey struct {
 	alg string
 }
 
-func newKeySet(url string, transport http.RoundTripper, now func() time.Time) *keySet {
-	return &keySet{url: url, now: now, client: &http.Client{Transport: transport, Timeout: 5 * time.Second,
+func newKeySet(url string, now func() time.Time) *keySet {
+	return &keySet{url: url, now: now, client: &http.Client{Timeout: 5 * time.Second,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
