@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -58,7 +59,9 @@ func (d *Door) ServeHTTP(ctx context.Context, l net.Listener, c HTTPConfig) erro
 	}
 	server := &http.Server{
 		Handler: s.routes(), ReadHeaderTimeout: headerTimeout, WriteTimeout: d.o.Wait + answerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		ErrorLog: zap.NewStdLog(d.o.Log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),
+	}
+	if server.ErrorLog, err = zap.NewStdLogAt(d.o.Log, zap.WarnLevel); err != nil {
+		return err
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
@@ -103,7 +106,7 @@ func (d *Door) newHTTPServer(at net.Addr, c HTTPConfig) (s *httpServer, err erro
 		}
 	}
 	d.apart = true
-	d.server.AddReceivingMiddleware(endWithClient, d.refuseUncovered, d.listCovered)
+	d.server.AddReceivingMiddleware(d.survive, endWithClient, d.refuseUncovered, d.listCovered)
 	handler := func(asJSON bool) http.Handler {
 		return sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return d.server }, &sdk.StreamableHTTPOptions{
 			Stateless: true, JSONResponse: asJSON, MaxRequestBodyBytes: maxBody, DisableLocalhostProtection: true /* checkHost does it */})
@@ -137,7 +140,7 @@ func (s *httpServer) routes() http.Handler {
 func (s *httpServer) checkHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		at, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-		if at != nil && isLoopback(at.String()) && !isLoopback(r.Host) && r.Host != s.resource.Host {
+		if at != nil && isLoopback(at.String()) && !isLoopback(r.Host) && !strings.EqualFold(r.Host, s.resource.Host) {
 			http.Error(w, "this server has another name than the header Host says; behind a proxy, GEM_MCP_RESOURCE names it", http.StatusForbidden)
 			return
 		}
@@ -329,6 +332,20 @@ func endWithClient(next sdk.MethodHandler) sdk.MethodHandler {
 			defer cancel(nil)
 			defer context.AfterFunc(client, func() { cancel(errClientGone) })()
 		}
+		return next(ctx, method, req)
+	}
+}
+
+// survive makes a panic the answer to one request. Requests run in goroutines of the SDK, in which it would end the process, and with it the requests
+// of all.
+func (d *Door) survive(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (result sdk.Result, err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				d.o.Log.Error("a request panicked", zap.String("method", method), zap.Any("panic", p), zap.Stack("stack"))
+				result, err = nil, internal("the server failed; the call, if there is one, goes on")
+			}
+		}()
 		return next(ctx, method, req)
 	}
 }
