@@ -16,11 +16,12 @@ import (
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/schema"
 	"github.com/gemworker/gem/registry"
+	"go.uber.org/zap"
 )
 
 // fit binds what a worker would bind to a registry and the domains that live elsewhere, nil for none, and compares the two.
 func (p *Program) fit(r *registry.Registry, d *elsewhere.Domains) (bound *handlers.Handlers, without string, err error) {
-	if bound, _, err = p.bind(r, d, os.Getenv); err != nil {
+	if bound, _, err = p.bind(r, d, os.Getenv, zap.NewNop()); err != nil {
 		return nil, "", err
 	}
 	if without, err = fit(r, bound); err != nil {

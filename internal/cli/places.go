@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/elsewhere"
+	"github.com/gemworker/gem/elsewhere/servers"
 	"github.com/gemworker/gem/elsewhere/webhooks"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/schema"
@@ -32,7 +33,7 @@ func (p *Program) loadDomains(chosen string) (*elsewhere.Domains, string, error)
 
 // bind binds the handlers of the program and the tools of domains.json, which may be nil. What it returns beside them is to be closed. Of a tool
 // that would live in two of these places, the error names both.
-func (p *Program) bind(r *registry.Registry, d *elsewhere.Domains, lookup func(string) string) (*handlers.Handlers, []place, error) {
+func (p *Program) bind(r *registry.Registry, d *elsewhere.Domains, lookup func(string) string, log *zap.Logger) (*handlers.Handlers, []place, error) {
 	bound, err := handlers.Bind(p.domains()...)
 	if err != nil || d == nil {
 		return bound, nil, err
@@ -40,6 +41,7 @@ func (p *Program) bind(r *registry.Registry, d *elsewhere.Domains, lookup func(s
 	// They connect when their first tool is called.
 	places := []place{
 		webhooks.New(r, d.Services, lookup),
+		servers.New(d.Servers, lookup, log),
 	}
 	var twice []error
 	for _, tool := range r.Tools() {
@@ -64,14 +66,14 @@ func (p *Program) boundHere(r *registry.Registry) (*handlers.Handlers, error) {
 	if err != nil {
 		return nil, err
 	}
-	bound, _, err := p.bind(r, d, os.Getenv)
+	bound, _, err := p.bind(r, d, os.Getenv, zap.NewNop())
 	return bound, err
 }
 
 // openPlaces opens those of the worker's tools that are no Go methods, and closes those that were open.
 func (s *setup) openPlaces() (*handlers.Handlers, error) {
 	s.closePlaces()
-	bound, places, err := s.program.bind(s.registry, s.domains, s.lookup)
+	bound, places, err := s.program.bind(s.registry, s.domains, s.lookup, s.log)
 	s.places = places
 	if err != nil {
 		return nil, err
