@@ -7,11 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"time"
 
+	"github.com/gemworker/gem/elsewhere"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/store"
+	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -19,6 +20,7 @@ import (
 const (
 	failure       = "GM100" // detail: {"error_code", "details"}
 	notConfigured = "GM101" // detail: {"reason", "required_env", "next_steps"}
+	noOutput      = "GM102" // of gem.run_tool
 	cancelled     = "57014"
 )
 
@@ -56,10 +58,11 @@ func (f *Functions) gone(ctx context.Context, of function) error {
 	return &handlers.NotConfigured{Reason: of.signature + " was dropped.", NextSteps: []string{"Create it again, and make the call again."}}
 }
 
-// settings are those of the transaction. Postgres ends the function at its time also where the worker cannot, whose machine may be gone. Nobody would
-// read notices.
+// settings are those of the transaction. Postgres ends the function at its time also where the worker cannot, and soon after the worker is gone: its
+// locks would keep the next attempt waiting. (Postgres on other systems cannot see that.) Nobody would read notices.
 const settings = `select set_config('statement_timeout', $1::bigint::text, true), set_config('client_min_messages', 'error', true),
-	set_config('gem.wrote', '', true), set_config('gem.read', '', true)`
+	set_config('gem.wrote', '', true), set_config('gem.read', '', true),
+	case when version() like '%linux%' then set_config('client_connection_check_interval', '2s', true) end`
 
 // run runs the function, and records what it noted of its effects.
 func (of function) run(ctx context.Context, tx handlers.Tx, call *handlers.Call) (json.RawMessage, error) {
@@ -115,8 +118,6 @@ func (of function) record(call *handlers.Call, noted string) error {
 	return nil
 }
 
-var errorCode = regexp.MustCompile(`^[a-z][a-z0-9_]{0,99}$`)
-
 // errorOf is what an error of the function's statement means for its call. Of Postgres's error only the message and the SQLSTATE are told:
 // detail, hint and context may show rows and code.
 func (of function) errorOf(e *pgconn.PgError) error {
@@ -126,24 +127,17 @@ func (of function) errorOf(e *pgconn.PgError) error {
 			ErrorCode string          `json:"error_code"`
 			Details   json.RawMessage `json:"details"`
 		}
-		if err := strictly(e.Detail, &said); err != nil || !errorCode.MatchString(said.ErrorCode) {
-			return of.malformed(e, `{"error_code": "…", "details": …}, with a code of lower-case letters, digits and _`)
+		if err := strictly(e.Detail, &said); err != nil || said.ErrorCode == "" {
+			return of.malformed(e, `{"error_code": "…", "details": …}`)
 		}
-		f := &handlers.Failure{Code: said.ErrorCode, Message: e.Message}
-		if said.Details != nil {
-			f.Details = said.Details
-		}
-		return f
+		return elsewhere.Failure(said.ErrorCode, e.Message, said.Details)
 	case notConfigured:
-		var said struct {
-			Reason      string   `json:"reason"`
-			RequiredEnv []string `json:"required_env"`
-			NextSteps   []string `json:"next_steps"`
-		}
-		if err := strictly(cmp.Or(e.Detail, "{}"), &said); err != nil || len(said.RequiredEnv) > 50 || len(said.NextSteps) > 50 {
+		if err := strictly(cmp.Or(e.Detail, "{}"), &handlers.NotConfigured{}); err != nil {
 			return of.malformed(e, `{"reason": "…", "required_env": […], "next_steps": […]}`)
 		}
-		return &handlers.NotConfigured{Reason: cmp.Or(said.Reason, e.Message), RequiredEnv: said.RequiredEnv, NextSteps: said.NextSteps}
+		return elsewhere.NotConfigured(json.RawMessage(e.Detail), handlers.NotConfigured{Reason: e.Message})
+	case noOutput:
+		return &handlers.Failure{Code: string(receipts.OutputInvalid), Message: e.Message}
 	}
 	f := &handlers.Failure{Message: cmp.Or(e.Message, "The function failed."), Details: map[string]string{"sqlstate": e.Code}}
 	if store.IsTransient(e) {

@@ -77,7 +77,7 @@ begin
     execute pg_catalog.format('select tools.%I($1, $2)', p_function) into output using p_input, p_call;
   end if;
   if output is null or pg_catalog.octet_length(output) > 16 * 1024 * 1024 then
-    raise exception using errcode = 'GM100', detail = '{"error_code": "output_invalid"}', message = pg_catalog.format(case
+    raise exception using errcode = 'GM102', message = pg_catalog.format(case
       when output is null then 'tools.%s returned null: a tool returns an output, such as one that jsonb_build_object makes'
       else 'tools.%s returned more than 16 MiB' end, p_function);
   end if;
