@@ -226,17 +226,24 @@ func (f *follower) prepare(t *testing.T, words []string) *process {
 	return p
 }
 
-// start starts gem dev anew, with the providers of the routes file played.
+// start starts gem dev anew, with the providers of the routes file played, if there is one.
 func (f *follower) start(t *testing.T) {
 	t.Helper()
 	f.stop(t)
-	path := filepath.Join(f.dir, "llm.routes.json")
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
+	delete(f.env, "DATABASE_URL")
+	if text, err := os.ReadFile(filepath.Join(f.dir, "llm.routes.json")); err == nil {
+		f.env["LLM_ROUTES"] = f.played(t, text)
 	}
+	f.dev = f.prepare(t, []string{"dev"})
+	f.dev.start(t)
+	delete(f.env, "LLM_ROUTES")
+	f.env["DATABASE_URL"] = devURL(t, f.dev)
+}
+
+func (f *follower) played(t *testing.T, routes []byte) string {
+	t.Helper()
 	var file map[string]any
-	if err := json.Unmarshal(text, &file); err != nil {
+	if err := json.Unmarshal(routes, &file); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range file["providers"].(map[string]any) {
@@ -247,12 +254,7 @@ func (f *follower) start(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	delete(f.env, "DATABASE_URL")
-	f.env["LLM_ROUTES"] = string(played)
-	f.dev = f.prepare(t, []string{"dev"})
-	f.dev.start(t)
-	delete(f.env, "LLM_ROUTES")
-	f.env["DATABASE_URL"] = devURL(t, f.dev)
+	return string(played)
 }
 
 func (f *follower) stop(t *testing.T) {

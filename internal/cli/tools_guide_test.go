@@ -1,0 +1,191 @@
+package cli
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/elsewhere"
+	"github.com/gemworker/gem/internal/mcpclients"
+	"github.com/gemworker/gem/internal/testdb"
+)
+
+// section is the part of docs/tools.md below a heading, in blocks of a language each.
+func section(t *testing.T, heading string) [][]string {
+	t.Helper()
+	guide, err := os.ReadFile(fromRoot(t, "docs/tools.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(string(guide), "\n## "+heading+"\n")
+	if !found {
+		t.Fatalf("docs/tools.md has no section %q", heading)
+	}
+	text, _, _ = strings.Cut(text, "\n## ")
+	var blocks [][]string
+	for _, b := range regexp.MustCompile("(?ms)^```([a-z]*)\n(.*?)^```$").FindAllStringSubmatch(text, -1) {
+		blocks = append(blocks, b[1:])
+	}
+	return blocks
+}
+
+// follow does what the blocks of a section say, in an empty folder with the binary alone: files is where those that it shows stand, and change
+// what the test does to them.
+func follow(t *testing.T, heading, files string, change func(name, text string) string, command func(f *follower, line string) bool) *follower {
+	t.Helper()
+	f := &follower{root: fromRoot(t, "."), dir: reachableFolder(t), env: map[string]string{}, section: "docs/tools.md, " + heading}
+	examples, err := os.ReadDir(fromRoot(t, files))
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := 0
+	for _, block := range section(t, heading) {
+		isFile := false
+		for _, e := range examples {
+			text, err := os.ReadFile(fromRoot(t, filepath.Join(files, e.Name())))
+			if err != nil || string(text) != block[1] {
+				continue
+			}
+			isFile, written = true, written+1
+			if err := os.WriteFile(filepath.Join(f.dir, e.Name()), []byte(change(e.Name(), block[1])), 0o644); err != nil { //nolint:gosec // nothing secret
+				t.Fatal(err)
+			}
+		}
+		switch {
+		case isFile:
+		case block[0] == "sh":
+			var rest strings.Builder
+			for line := range strings.Lines(block[1]) {
+				if !command(f, strings.TrimSpace(line)) {
+					rest.WriteString(line)
+				}
+			}
+			f.run(t, rest.String())
+		case block[0] == "json":
+			f.wantsJSON(t, block[1])
+		default:
+			t.Errorf("%s: it is not in %s:\n%s", f.section, files, block[1])
+		}
+	}
+	if shown := len(examples); written < shown-1 || f.calls == 0 || f.shown == 0 { // the folder of another section may be there
+		t.Errorf("%s shows %d of %d files, makes %d calls and shows %d results", f.section, written, shown, f.calls, f.shown)
+	}
+	return f
+}
+
+// Somebody with nothing but the binary has a tool in SQL after two files and two commands.
+func TestTheGuideToToolsInSQLIsFollowed(t *testing.T) {
+	t.Parallel()
+	f := follow(t, "A tool in SQL", "docs/examples/tools", func(_, text string) string { return text }, func(*follower, string) bool { return false })
+	defer f.stop(t)
+	in := func(args ...string) ended {
+		t.Helper()
+		p := f.prepare(t, args)
+		p.start(t)
+		return ended{p.wait(t), p.stdout.String(), p.stderr.String()}
+	}
+	list := in("registry", "list")
+	wants(t, list.stdout, "SQL tools.shop_refund(input jsonb)")
+	if check := in("registry", "check"); check.code != exitDone || check.stderr != "" {
+		t.Errorf("check: %d %s", check.code, check.stderr)
+	}
+
+	// What it says about other signatures, about files that are saved again, and about a database that is not there.
+	save := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(f.dir, name), []byte(text), 0o644); err != nil { //nolint:gosec // nothing secret
+			t.Fatal(err)
+		}
+	}
+	save("tools.sql", "drop function tools.shop_refund;\ncreate function tools.shop_refund(id bigint) returns jsonb language sql as 'selec null';")
+	f.dev.stderr.waitFor(t, `{"line": 2, "error": "syntax error at or near \"selec\""}`)
+	save("tools.sql", "drop function tools.shop_refund; create function tools.shop_refund(id bigint) returns jsonb language sql as 'select null::jsonb';")
+	db := testdb.Pool(t, f.env["DATABASE_URL"])
+	for query[int](t, db, "select count(*) from pg_proc where oid = to_regprocedure('tools.shop_refund(bigint)')") == 0 {
+	}
+	wants(t, in("registry", "list").stdout, "SQL tools.shop_refund(id bigint), which is no tool: it takes other arguments")
+	wants(t, in("registry", "check").stderr, "warning: shop.refund: calls end as not_configured: tools.shop_refund(id bigint) cannot be the tool: it takes other arguments. "+
+		"Create the function tools.shop_refund(input jsonb) returns jsonb")
+	wants(t, in("call", "shop.refund", `{"order_id": 2}`, "--wait").stdout, "not_configured", "tools.shop_refund(id bigint) cannot be the tool shop.refund")
+	f.env["DATABASE_URL"] = "postgres://127.0.0.1:1/nowhere"
+	wants(t, in("registry", "list").stderr, "note: functions in SQL could not be looked for: Postgres cannot be reached")
+	delete(f.env, "DATABASE_URL")
+	wants(t, in("registry", "check").stderr, "tools without a handler", "note: DATABASE_URL is not set: functions in SQL were not looked for")
+}
+
+// The server runs under Node.js, with the library of Standard Webhooks that npm has.
+func TestTheGuideToToolsBehindHTTPIsFollowed(t *testing.T) {
+	t.Parallel()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	_ = free.Close()
+	_, port, _ := net.SplitHostPort(address)
+	f := follow(t, "A tool behind HTTP", "docs/examples/tools/http", func(name, text string) string {
+		if name == "domains.json" {
+			text = strings.Replace(text, "127.0.0.1:8787", address, 1)
+		}
+		return text
+	}, func(f *follower, line string) bool {
+		switch line {
+		case "npm install standardwebhooks":
+		case "export CRM_SECRET=whsec_$(openssl rand -base64 24)":
+			f.env["CRM_SECRET"] = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+		case "node server.mjs &":
+			serve(t, f, address, port)
+		default:
+			return false
+		}
+		return true
+	})
+	f.stop(t)
+}
+
+// serve starts server.mjs in the follower's folder.
+func serve(t *testing.T, f *follower, address, port string) {
+	t.Helper()
+	server := mcpclients.Command(t, []string{"CRM_SECRET=" + f.env["CRM_SECRET"], "PORT=" + port}, "any.mjs")
+	if err := os.Symlink(filepath.Join(server.Dir, "node_modules"), filepath.Join(f.dir, "node_modules")); err != nil {
+		t.Fatal(err)
+	}
+	server.Dir, server.Args = f.dir, []string{"node", "server.mjs"}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = server.Process.Kill()
+		_ = server.Wait()
+	})
+	for range 1000 {
+		if c, err := net.Dial("tcp", address); err == nil {
+			_ = c.Close()
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("the server does not listen")
+}
+
+// The servers of the guide are ones that gem takes; elsewhere/servers tests one of each kind.
+func TestTheGuideToToolsInMCPServersShowsDomains(t *testing.T) {
+	t.Parallel()
+	n := 0
+	for _, block := range section(t, "A tool in an MCP server") {
+		if block[0] == "json" {
+			n++
+			if _, err := elsewhere.Parse([]byte(block[1])); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if n != 1 {
+		t.Error(fmt.Sprint(n, " files are shown"))
+	}
+}
