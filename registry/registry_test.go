@@ -188,6 +188,14 @@ func TestHashIsThatOfTheContents(t *testing.T) {
 	}
 }
 
+func TestCanonicalFormOfTheLongestNumbersIsRead(t *testing.T) {
+	long := strings.Repeat("9", 399) // and one more after the point
+	r := parse(t, `{"version": "1", "tools": [], "x": [1e400, -1e-400, `+long+`.9e400, -0.`+long+`e-400]}`)
+	if again := parse(t, string(r.JSON())); again.SHA256() != r.SHA256() {
+		t.Error("it is another registry")
+	}
+}
+
 // anyJSON draws a value that a registry may hold under a key of its own.
 func anyJSON(depth int) *rapid.Generator[any] {
 	leaf := []*rapid.Generator[any]{

@@ -175,7 +175,11 @@ func (d *decoder) number(n json.Number) any {
 	mantissa, power, _ := strings.Cut(strings.ToLower(string(n)), "e")
 	digits := len(mantissa) - strings.Count(mantissa, "-") - strings.Count(mantissa, ".")
 	exponent, _ := strconv.Atoi(power) // at the limits of int where it is out of range
-	if digits > maxDigits || exponent > maxDigits || exponent < -maxDigits {
+	most := maxDigits
+	if d.file && power == "" {
+		most += maxDigits // the canonical form of a number that has an exponent
+	}
+	if digits > most || exponent > maxDigits || exponent < -maxDigits {
 		d.add("number", "a number may have at most %d digits and an exponent between -%[1]d and %[1]d", maxDigits)
 		return json.Number("1")
 	}
