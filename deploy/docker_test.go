@@ -202,10 +202,8 @@ func TestComposeRunsTheProgram(t *testing.T) {
 		t.Error("worker: DATABASE_URL is not set")
 	}
 	notPassed := map[string]string{
-		"DIRECT_URL":     "there is no pooler",
-		"TOOLS_REGISTRY": "a path on the host is none in the container",
-		"TOOLS_RULES":    "as with TOOLS_REGISTRY",
-		"WORKER_ID":      "the container's name tells the workers apart, and gem healthcheck finds its own by it",
+		"DIRECT_URL": "there is no pooler",
+		"WORKER_ID":  "the container's name tells the workers apart, and gem healthcheck finds its own by it",
 	}
 	for _, name := range variables(t) {
 		reason, left := notPassed[name]
