@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/elsewhere"
@@ -37,7 +39,9 @@ var crm = func() []byte {
 			"output_schema": {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}},
 			"idempotency": {"mode": %q}, "retry": {"max_attempts": 3, "backoff_ms": 1}}`, name, timeout, mode)
 	}
-	return fmt.Appendf(nil, `{"version": "1", "tools": [%s, %s, %s, %s]}`, tool("refund", "none", 30_000), tool("sum.up", "safe-retry", 30_000),
+	keyed := strings.Replace(tool("keyed", "keyed", 30_000), `"mode": "keyed"`, `"mode": "keyed", "key_field": "key"`, 1)
+	keyed = strings.Replace(keyed, `"input_schema": {`, `"input_schema": {"required": ["key"], "properties": {"key": {"type": "string"}}, `, 1)
+	return fmt.Appendf(nil, `{"version": "1", "tools": [%s, %s, %s, %s, %s]}`, keyed, tool("refund", "none", 30_000), tool("sum.up", "safe-retry", 30_000),
 		tool("slow_once", "none", 300), tool("slow_again", "safe-retry", 300))
 }()
 
@@ -116,8 +120,15 @@ func (s *service) requests(id string) []request {
 // start runs a worker whose domain crm is at a URL.
 func start(t *testing.T, url string, variables map[string]string) *handlertest.Env {
 	t.Helper()
-	reg := crm
-	return handlertest.Start(t, handlertest.Options{Registry: reg, Worker: func(o *worker.Options) {
+	env := prepare(t, url, variables)
+	env.StartWorker()
+	return env
+}
+
+// prepare does so without a worker.
+func prepare(t *testing.T, url string, variables map[string]string) *handlertest.Env {
+	t.Helper()
+	return handlertest.Start(t, handlertest.Options{Registry: crm, NoWorker: true, Worker: func(o *worker.Options) {
 		o.Handlers.Add(webhooks.New(o.Registry, map[string]elsewhere.Service{"crm": {URL: url + "/base", SecretEnv: "CRM_SECRET",
 			HeaderEnv: map[string]string{"authorization": "CRM_TOKEN"}}}, func(variable string) string { return variables[variable] }))
 	}})
@@ -319,14 +330,17 @@ func TestRetryAfterIsWhenTheCallRunsAgain(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	env := start(t, s.URL, set())
-	later := env.Insert(handlertest.Call{Tool: "crm.sum.up", Input: input(answer{Status: 429, Header: map[string]string{"Retry-After": "600"}})})
-	env.Until("the call to be put back", func() bool { return slices.Contains(env.Journal(later), "retried") })
-	var far bool
-	if err := env.DB.QueryRow(context.Background(), "select run_at > gem.now() + interval '9 minutes' from core_tool_calls where id = $1", later).Scan(&far); err != nil || !far {
-		t.Error("it runs before its time", err)
-	}
-	if n := len(s.requests(later)); n != 1 {
-		t.Errorf("%d requests", n)
+	for _, after := range []string{"600", time.Now().Add(10 * time.Minute).UTC().Format(http.TimeFormat)} {
+		later := env.Insert(handlertest.Call{Tool: "crm.sum.up", Input: input(answer{Status: 429, Header: map[string]string{"Retry-After": after}})})
+		env.Until("the call to be put back", func() bool { return slices.Contains(env.Journal(later), "retried") })
+		var far bool
+		err := env.DB.QueryRow(context.Background(), "select run_at > gem.now() + interval '5 minutes' from core_tool_calls where id = $1", later).Scan(&far)
+		if err != nil || !far {
+			t.Errorf("after %s: it runs before its time, %v", after, err)
+		}
+		if n := len(s.requests(later)); n != 1 {
+			t.Errorf("after %s: %d requests", after, n)
+		}
 	}
 	tooFar := env.Run(handlertest.Call{Tool: "crm.sum.up", Input: input(answer{Status: 503, Header: map[string]string{"Retry-After": "86400"}})})
 	if got := ended(t, tooFar); !strings.Contains(got, "execution_error crm answered 503") || tooFar.Attempt != 1 {
@@ -345,6 +359,49 @@ func TestACancelledCallEndsItsRequest(t *testing.T) {
 	}
 	if got := ended(t, env.Await(id)); !strings.Contains(got, "cancelled The call was cancelled while it ran. The effects list what it did as far as that is known") {
 		t.Error(got)
+	}
+}
+
+// The worker dies while the service has the request.
+func TestACallWhoseWorkerIsLostIsSentAgainIfItMayBe(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	env := prepare(t, s.URL, set())
+	first := env.StartWorker()
+	once := env.Insert(handlertest.Call{Tool: "crm.refund", Input: input(answer{Status: 1})})
+	again := env.Insert(handlertest.Call{Tool: "crm.sum.up", Input: input(answer{Status: 1})})
+	env.Until("both requests", func() bool { return len(s.requests(once)) == 1 && len(s.requests(again)) == 1 })
+	first.Kill()
+	env.StartWorker()
+	if got := ended(t, env.Await(once)); !strings.Contains(got, "outcome_unknown") || len(s.requests(once)) != 1 {
+		t.Errorf("%s, after %d requests", got, len(s.requests(once)))
+	}
+	if got := ended(t, env.Await(again)); !strings.Contains(got, "succeeded") || len(s.requests(again)) != 2 {
+		t.Errorf("%s, after %d requests", got, len(s.requests(again)))
+	}
+}
+
+func TestAKeyThatSucceededMakesNoRequest(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	env := start(t, s.URL, set())
+	first := env.Run(handlertest.Call{Tool: "crm.keyed", Input: `{"key": "a"}`})
+	second := env.Run(handlertest.Call{Tool: "crm.keyed", Input: `{"key": "a"}`})
+	if first.Status != receipts.Succeeded || second.ReplayOf != first.ID || len(s.requests(second.CallID)) != 0 {
+		t.Errorf("%s, %s, %d requests", ended(t, first), ended(t, second), len(s.requests(second.CallID)))
+	}
+}
+
+// A certificate that nobody vouches for is no passing trouble, and the request was not sent.
+func TestACertificateThatIsNotTrustedIsAnError(t *testing.T) {
+	t.Parallel()
+	secure := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the service was reached") }))
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // it complains of a client that does not trust it
+	secure.StartTLS()
+	t.Cleanup(secure.Close)
+	r := start(t, secure.URL, set()).Run(handlertest.Call{Tool: "crm.sum.up"})
+	if got := ended(t, r); !strings.Contains(got, "execution_error The request to crm failed: ") || r.Attempt != 1 {
+		t.Error(got, r.Attempt)
 	}
 }
 
