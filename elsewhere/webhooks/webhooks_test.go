@@ -367,7 +367,7 @@ func TestACallWhoseWorkerIsLostIsSentAgainIfItMayBe(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	env := prepare(t, s.URL, set())
-	first := env.StartWorker()
+	first := env.StartWorker(func(o *worker.Options) { o.ShutdownGrace = 0 }) // once killed, it waits for no answer
 	once := env.Insert(handlertest.Call{Tool: "crm.refund", Input: input(answer{Status: 1})})
 	again := env.Insert(handlertest.Call{Tool: "crm.sum.up", Input: input(answer{Status: 1})})
 	env.Until("both requests", func() bool { return len(s.requests(once)) == 1 && len(s.requests(again)) == 1 })
