@@ -37,8 +37,9 @@ func registryCheckCommand(p *Program) *cobra.Command {
 		Short: "Check a registry, and print every fault",
 		Long: `
 The exit code is 0 for a registry that a worker of this program would take,
-otherwise 1: its schemas must fit the structs of the handlers. A warning names
-a schema whose inputs can be too expensive to check. The tools that signed-in
+otherwise 1: its schemas must fit the structs of the handlers, and a tool that
+lives elsewhere is one attempt, without calls and deadline_ms. A warning names a
+schema whose inputs can be too expensive to check. The tools that signed-in
 users may not call are printed, each with the reason: "frontends": true in an
 entry opens its tool. With --against its tools are compared with those of an
 earlier file: what was added, removed and changed is printed, and other
