@@ -274,9 +274,14 @@ func TestAServerAtAURLThatFails(t *testing.T) {
 		code      string
 		want      string
 	}{
-		"credentials": {func(w http.ResponseWriter) { http.Error(w, "no such token: Bearer tok_12345678", http.StatusUnauthorized) }, false, 0, "",
+		"credentials": {func(w http.ResponseWriter) {
+			http.Error(w, "no such token: Bearer tok_12345678", http.StatusUnauthorized)
+		}, false, 0, "",
 			"does not let the worker in: it answered 401 Unauthorized: no such token: Bearer [TOKEN]. To the operator: look at the value of TOKEN."},
-		"busy": {func(w http.ResponseWriter) { w.Header().Set("Retry-After", "7"); w.WriteHeader(http.StatusTooManyRequests) }, true, 7 * time.Second, "", "429 Too Many Requests"},
+		"busy": {func(w http.ResponseWriter) {
+			w.Header().Set("Retry-After", "7")
+			w.WriteHeader(http.StatusTooManyRequests)
+		}, true, 7 * time.Second, "", "429 Too Many Requests"},
 		"ill":  {func(w http.ResponseWriter) { http.Error(w, "out of\nmemory", http.StatusInternalServerError) }, true, 0, "", "failed: it answered 500 Internal Server Error: out of memory"},
 		"lost": {func(w http.ResponseWriter) { w.WriteHeader(http.StatusGatewayTimeout) }, true, 0, "outcome_unknown", "not known"},
 		"cut": {func(w http.ResponseWriter) {

@@ -36,9 +36,10 @@ type Tool struct {
 	} `json:"annotations"`
 }
 
-// fold is a name without what the names of tools in the registry cannot have, or that does not count in them: case and separators.
+// fold is a name without what the names of tools in the registry cannot have, or that does not count in them: case and separators. A name and what
+// [method] makes of it fold into the same.
 func fold(name string) string {
-	return strings.Map(func(r rune) rune {
+	folded := strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'A' && r <= 'Z':
 			return r + 'a' - 'A'
@@ -47,6 +48,10 @@ func fold(name string) string {
 		}
 		return -1
 	}, name)
+	if folded != "" && folded[0] <= '9' {
+		folded = digitPrefix + folded
+	}
+	return folded
 }
 
 // list connects and asks for all tools.

@@ -26,7 +26,7 @@ where DATABASE_URL names one.`,
 		Example: "  gem registry list\n  gem registry check tools.registry.json",
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	cmd.AddCommand(registryCheckCommand(p), registryListCommand(p), registryShowCommand(p))
+	cmd.AddCommand(registryCheckCommand(p), registryListCommand(p), registryShowCommand(p), registryImportCommand(p))
 	return cmd
 }
 

@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gemworker/gem/registry"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// issues is an MCP server with these tools, as domains.json names it for a domain.
+func issues(t *testing.T, domain string, tools ...string) (env string) {
+	t.Helper()
+	server := sdk.NewServer(&sdk.Implementation{Name: "issues"}, nil)
+	for _, name := range tools {
+		server.AddTool(&sdk.Tool{Name: name, Description: "It is " + name + ".", InputSchema: json.RawMessage(`{"type": "object"}`)},
+			func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "done"}}}, nil
+			})
+	}
+	h := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: true}))
+	t.Cleanup(h.Close)
+	return fmt.Sprintf(`GEM_DOMAINS={"version": "1", %q: {"mcp": {"url": %q}}, "crm": {"http": {"url": "https://example.com", "secret_env": "CRM_SECRET"}}}`, domain, h.URL)
+}
+
+func TestRegistryImportWritesTheToolsOfAServer(t *testing.T) {
+	t.Parallel()
+	domains := issues(t, "github", "create-issue", "list_issues")
+	file := writeFile(t, oneTool)
+	env := []string{domains, "TOOLS_REGISTRY=" + file}
+
+	tried := gemWith(t, env, "registry", "import", "github", "--dry-run")
+	tried.wantCode(t, 0)
+	wants(t, tried.stdout, "version 1.0.0 becomes 1.1.0; would be written to "+file,
+		"github.create_issue was added: none, 1 min, write:github, closed to signed-in users\n", "github.list_issues was added")
+	if text, err := os.ReadFile(file); err != nil || string(text) != oneTool {
+		t.Errorf("a dry run wrote %s, %v", text, err)
+	}
+	got := gemWith(t, env, "registry", "import", "github", "--frontends")
+	got.wantCode(t, 0)
+	wants(t, got.stdout, "; written to "+file, "github.create_issue was added: none, 1 min, write:github\n")
+	r, err := registry.ReadFile(file)
+	if err != nil || len(r.Tools()) != 3 || r.Version != "1.1.0" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	again := gemWith(t, env, "registry", "import", "github")
+	again.wantCode(t, 0)
+	wants(t, again.stdout, "github has 2 tools, and nothing is to be changed in "+file+", version 1.1.0")
+	listed := gemWith(t, env, "registry", "list")
+	wants(t, listed.stdout, "MCP github create_issue")
+}
+
+func TestRegistryImportMayBeginAFileOfItsOwn(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "tools.registry.json")
+	got := gemWith(t, []string{issues(t, "github", "create-issue")}, "registry", "import", "github", "--file", file)
+	got.wantCode(t, 0)
+	r, err := registry.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := r.Tool("leads.create"); !ok {
+		t.Error("it has lost the tools of the program")
+	}
+}
+
+func TestRegistryImportSaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	domains := issues(t, "github", "create-issue")
+	file := "TOOLS_REGISTRY=" + writeFile(t, oneTool)
+	for name, c := range map[string]struct {
+		env    []string
+		domain string
+		code   int
+		want   string
+	}{
+		"no domains":           {[]string{file}, "github", exitUsage, `no domains.json says where the MCP server github is: write {"version": "1.0.0", "github": {"mcp": {"command": "npx"`},
+		"another domain":       {[]string{domains, file}, "gitlab", exitUsage, "the JSON of GEM_DOMAINS has no domain gitlab; its domains are crm, github"},
+		"HTTP":                 {[]string{domains, file}, "crm", exitUsage, "has crm behind HTTP"},
+		"a registry inside":    {[]string{domains}, "github", exitUsage, "--file tools.registry.json"},
+		"a registry in a text": {[]string{domains, "TOOLS_REGISTRY=" + oneTool}, "github", exitUsage, "--file tools.registry.json"},
+		"no such registry":     {[]string{domains, "TOOLS_REGISTRY=/no/such/file"}, "github", exitUsage, "there is no registry at /no/such/file"},
+		"no such server": {[]string{`GEM_DOMAINS={"version": "1", "github": {"mcp": {"url": "http://127.0.0.1:1"}}}`, file}, "github", exitFailed,
+			"github: the MCP server github could not be connected"},
+		"no such program": {[]string{`GEM_DOMAINS={"version": "1", "github": {"mcp": {"command": "no-such-program"}}}`, file}, "github", exitFailed, "The program no-such-program"},
+		"a variable": {[]string{`GEM_DOMAINS={"version": "1", "github": {"mcp": {"url": "http://127.0.0.1:1", "header_env": {"Authorization": "GITHUB_TOKEN"}}}}`, file}, "github", exitFailed,
+			"github: The MCP server github needs GITHUB_TOKEN"},
+		"a place too many": {[]string{issues(t, "os", "create-note"), file}, "os", exitFailed, "os.create_note lives in two places"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := gemWith(t, c.env, "registry", "import", c.domain)
+			got.wantCode(t, c.code)
+			wants(t, got.stderr, c.want)
+			if strings.Contains(got.stdout, "written to") {
+				t.Errorf("%s", got.stdout)
+			}
+		})
+	}
+}
