@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -56,6 +57,7 @@ func program(how string) {
 // newServer is a server whose tools do one thing each. The tools began and cancelled wait until hangs has begun, or was cancelled.
 func newServer() *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1.2.3"}, nil)
+	var calls atomic.Int64
 	began, cancelled := make(chan string, 100), make(chan string, 100)
 	add := func(name string, f func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error), change ...func(*sdk.Tool)) {
 		t := &sdk.Tool{Name: name, Description: "It is " + name + ".", InputSchema: json.RawMessage(`{"type": "object"}`)}
@@ -124,6 +126,19 @@ func newServer() *sdk.Server {
 		os.Exit(3)
 		return nil, nil
 	})
+	add("dies-once", func(_ context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		var in struct{ File string }
+		if err := json.Unmarshal(req.Params.Arguments, &in); err != nil {
+			return nil, err
+		}
+		if os.Mkdir(in.File, 0o700) == nil {
+			os.Exit(3)
+		}
+		return text("done")
+	})
+	add("counts", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		return &sdk.CallToolResult{StructuredContent: map[string]int64{"calls": calls.Add(1)}}, nil
+	}, structured)
 	add("about", func(_ context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		meta, err := json.Marshal(req.Params.Meta)
 		return &sdk.CallToolResult{StructuredContent: map[string]any{"env": os.Environ(), "pid": os.Getpid(), "meta": json.RawMessage(meta)}}, err
