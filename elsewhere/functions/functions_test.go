@@ -41,7 +41,8 @@ func newLab(t *testing.T, tools ...string) *lab {
 			l.place = functions.New(db, log)
 			return []handlers.Place{l.place}
 		}})
-	l.exec(t, "create table public.orders (id bigint generated always as identity primary key, call_id text, item text unique)")
+	l.exec(t, `create table public.orders (id bigint generated always as identity primary key, call_id text, item text unique);
+		create table public.parts (order_id bigint references orders deferrable initially deferred)`)
 	return l
 }
 
@@ -151,11 +152,12 @@ func TestWhatAFunctionDoesStandsOnTheReceipt(t *testing.T) {
 		return "raise exception 'There are none.' using errcode = '" + code + "', detail = '" + detail + "', hint = 'A hint.';"
 	}
 	cases := map[string]struct{ body, want string }{
-		"raises":                 {"raise exception 'There are % left.', 3 using detail = 'secret', hint = 'secret';", `execution_error: There are 3 left. {"sqlstate":"P0001"}`},
-		"breaks a constraint":    {"insert into orders (item) values ('same'), ('same');", `execution_error: duplicate key value violates unique constraint "orders_item_key" {"sqlstate":"23505"}`},
-		"divides by zero":        {"id := 1 / 0;", `execution_error: division by zero {"sqlstate":"22012"}`},
-		"fails on its own terms": {raise("GM100", `{"error_code": "sold_out", "details": {"left": [0]}}`), `sold_out: There are none. {"left":[0]}`},
-		"fails without details":  {raise("GM100", `{"error_code": "sold_out"}`), `sold_out: There are none.`},
+		"raises":                         {"raise exception 'There are % left.', 3 using detail = 'secret', hint = 'secret';", `execution_error: There are 3 left. {"sqlstate":"P0001"}`},
+		"breaks a constraint":            {"insert into orders (item) values ('same'), ('same');", `execution_error: duplicate key value violates unique constraint "orders_item_key" {"sqlstate":"23505"}`},
+		"breaks a constraint at the end": {"insert into parts values (-1); $ok", `execution_error: insert or update on table "parts" violates foreign key constraint "parts_order_id_fkey" {"sqlstate":"23503"}`},
+		"divides by zero":                {"id := 1 / 0;", `execution_error: division by zero {"sqlstate":"22012"}`},
+		"fails on its own terms":         {raise("GM100", `{"error_code": "sold_out", "details": {"left": [0]}}`), `sold_out: There are none. {"left":[0]}`},
+		"fails without details":          {raise("GM100", `{"error_code": "sold_out"}`), `sold_out: There are none.`},
 		"detail is no JSON": {raise("GM100", "sold_out"), `execution_error: tools.lab_detail_is_no_json(input jsonb, call jsonb) failed: There are none. (with errcode GM100, ` +
 			`its detail must be JSON of the form {"error_code": "…", "details": …}) {"sqlstate":"GM100"}`},
 		"detail has other fields": {raise("GM101", `{"env": []}`), `execution_error: tools.lab_detail_has_other_fields(input jsonb, call jsonb) failed: There are none. (with errcode GM101, ` +
@@ -176,14 +178,17 @@ func TestWhatAFunctionDoesStandsOnTheReceipt(t *testing.T) {
 			`execution_error: tools.lab_ends_its_call(input jsonb, call jsonb) failed: the call is not its own in its transaction`},
 		"names no action":      {"perform gem.wrote('orders', 'upsert', id); $ok", `execution_error: gem.wrote('orders', 'upsert', NULL) names a table, then insert, update or delete, then the id of the row {"sqlstate":"22023"}`},
 		"reads less than none": {"perform gem.read('orders', -1); $ok", `execution_error: gem.read('orders', '-1') names a table, and how many of its rows were read {"sqlstate":"22023"}`},
-		"lists no end of rows": {"perform gem.wrote('orders', 'insert', repeat('x', 40000)) from generate_series(1, 10); $ok", `execution_error: gem.wrote: a receipt lists at most 256 KiB of rows {"sqlstate":"54000"}`},
-		"forges its effects":   {"perform set_config('gem.wrote', 'nonsense', true); $ok", `execution_error: tools.lab_forges_its_effects(input jsonb, call jsonb) changed gem.wrote or gem.read, which are settings of GEM's`},
+		"lists no end of rows": {"perform gem.wrote('orders', 'insert', n) from generate_series(1, 10000) n; $ok", `execution_error: gem.wrote: a receipt lists at most 256 KiB of rows {"sqlstate":"54000"}`},
+		"forges its effects":   {"perform set_config('gem.wrote', 'nonsense', true); $ok", `execution_error: gem.wrote is a setting that only GEM changes {"sqlstate":"P0001"}`},
+		"forges one effect":    {"perform gem.wrote('a', 'insert', 1); perform set_config('gem.wrote_1', 'nonsense', true); $ok", `execution_error: tools.lab_forges_one_effect(input jsonb, call jsonb) changed settings that only GEM changes`},
 		"takes another role":   {"set role gem_monitor; $ok", `{"order_id": 1}`},
 		"takes another user":   {"set local session authorization gem_monitor; $ok", `{"order_id": 1}`},
 		"wants to last": {"perform set_config('statement_timeout', '1', false); set search_path = ''; set default_transaction_isolation = 'serializable'; set local work_mem = '64kB'; $ok",
 			`{"order_id": 1}`},
 		"speaks without end": {"for n in 1..1000 loop raise warning '%', repeat('x', 10000); end loop; $ok", `{"order_id": 1}`},
 		"catches its errors": {"begin perform gem.wrote('orders', 'insert', 'none'); raise exception 'no'; exception when others then id := 1; end; $ok", `{"order_id": 1}`},
+		"lists one long row": {"perform gem.wrote('orders', 'insert', repeat('x', 8000)); $ok", `execution_error: gem.wrote: a receipt lists at most 256 KiB of rows {"sqlstate":"54000"}`},
+		"lists many rows":    {"perform gem.wrote('orders', 'insert', n) from generate_series(1, 500) n; $ok", `{"order_id": 1}`},
 		"makes a row of any kind": {"perform gem.wrote('a', 'insert', 'literal'), gem.wrote('a', 'update', gen_random_uuid()), gem.wrote('a', 'delete', 1), gem.wrote('a', 'delete', 'x'::varchar); $ok",
 			`{"order_id": 1}`},
 	}
@@ -224,7 +229,8 @@ func TestWhatAFunctionDoesStandsOnTheReceipt(t *testing.T) {
 		if rows != kept {
 			t.Errorf("%s: %d rows", name, rows)
 		}
-		if effects, want := handlertest.Effects(t, r), map[string]string{"makes a row of any kind": "insert a, update a, delete a, delete a"}[name]; effects != want {
+		if effects, want := handlertest.Effects(t, r), map[string]string{"makes a row of any kind": "insert a, update a, delete a, delete a",
+			"lists many rows": strings.TrimSuffix(strings.Repeat("insert orders, ", 500), ", ")}[name]; effects != want {
 			t.Errorf("%s: effects %s, want %s", name, effects, want)
 		}
 	}

@@ -107,7 +107,7 @@ func orNull(s string) any {
 func (of function) record(call *handlers.Call, noted string) error {
 	var effects handlers.Effects
 	if err := json.Unmarshal([]byte(noted), &effects); err != nil {
-		return fmt.Errorf("%s changed gem.wrote or gem.read, which are settings of GEM's", of.signature)
+		return fmt.Errorf("%s changed settings that only GEM changes", of.signature)
 	}
 	for _, w := range effects.DBWrites {
 		call.Wrote(w.Table, w.Action, w.ID)

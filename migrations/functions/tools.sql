@@ -22,16 +22,38 @@ begin
 end
 $$;
 
--- Keeps an effect in a setting of the transaction, as one more element of a list in JSON. The setting is copied with each: it may not grow without end.
+-- Keeps an effect in settings of the transaction, as one more element of a list in JSON: the setting of that name says how many pieces the list has,
+-- and each piece is a setting, too. One setting for all would be copied with each effect.
 create or replace function gem.note_effect(p_setting text, p_effect jsonb) returns void language plpgsql as $$
 declare
-  noted text := coalesce(nullif(pg_catalog.current_setting(p_setting, true), '') || ',', '') || p_effect;
+  piece integer := coalesce(nullif(pg_catalog.current_setting(p_setting, true), '')::integer, 0);
+  noted text    := case when piece > 0 then pg_catalog.current_setting(p_setting || '_' || piece) end;
 begin
-  if octet_length(noted) > 256 * 1024 then
+  if noted is null or octet_length(noted) > 8000 then
+    piece := piece + 1;
+    noted := null;
+    perform pg_catalog.set_config(p_setting, piece::text, true);
+  end if;
+  if piece > 32 or octet_length(p_effect::text) > 8000 then
     raise exception using errcode = 'program_limit_exceeded', message = format('%s: a receipt lists at most 256 KiB of rows', p_setting),
       hint = 'Name the table once, and in place of an id say how many rows there are.';
   end if;
-  perform pg_catalog.set_config(p_setting, noted, true);
+  perform pg_catalog.set_config(p_setting || '_' || piece, pg_catalog.concat_ws(',', noted, p_effect), true);
+end
+$$;
+
+-- The list, in JSON.
+create or replace function gem.noted_effects(p_setting text) returns text language plpgsql as $$
+declare
+  pieces constant text := pg_catalog.current_setting(p_setting, true);
+begin
+  if coalesce(pieces, '') = '' then
+    return '[]';
+  elsif pieces !~ '^[0-9]{1,2}$' then
+    raise exception '% is a setting that only GEM changes', p_setting;
+  end if;
+  return (select '[' || pg_catalog.string_agg(pg_catalog.current_setting(p_setting || '_' || n), ',' order by n) || ']'
+    from pg_catalog.generate_series(1, pieces::integer) n);
 end
 $$;
 
@@ -64,7 +86,8 @@ create or replace function gem.run_tool(p_function text, p_input jsonb, p_call j
 language plpgsql as $$
 declare
   kept   constant text[] := array['application_name', 'client_encoding', 'DateStyle', 'TimeZone', 'default_transaction_isolation'];
-  before text[] := array(select pg_catalog.current_setting(k) from pg_catalog.unnest(kept) k);
+  before constant text[] := array[pg_catalog.current_setting('application_name'), pg_catalog.current_setting('client_encoding'),
+    pg_catalog.current_setting('DateStyle'), pg_catalog.current_setting('TimeZone'), pg_catalog.current_setting('default_transaction_isolation')];
 begin
   there := pg_catalog.to_regprocedure(pg_catalog.format('tools.%I(%s)', p_function,
     case when p_call is null then 'pg_catalog.jsonb' else 'pg_catalog.jsonb, pg_catalog.jsonb' end)) is not null;
@@ -76,24 +99,25 @@ begin
   else
     execute pg_catalog.format('select tools.%I($1, $2)', p_function) into output using p_input, p_call;
   end if;
+  set constraints all immediate; -- what would refuse the commit is the function's own failure
   if output is null or pg_catalog.octet_length(output) > 16 * 1024 * 1024 then
     raise exception using errcode = 'GM102', message = pg_catalog.format(case
       when output is null then 'tools.%s returned null: a tool returns an output, such as one that jsonb_build_object makes'
       else 'tools.%s returned more than 16 MiB' end, p_function);
   end if;
-  effects := pg_catalog.concat('{"db_writes":[', pg_catalog.current_setting('gem.wrote', true),
-    '],"db_reads":[', pg_catalog.current_setting('gem.read', true), ']}');
-  reset session authorization;
+  reset session authorization; -- so that the role may do what follows
   reset role;
+  effects := pg_catalog.format('{"db_writes": %s, "db_reads": %s}', gem.noted_effects('gem.wrote'), gem.noted_effects('gem.read'));
   reset all;
-  for i in 1 .. pg_catalog.cardinality(kept) loop
-    if pg_catalog.current_setting(kept[i]) is distinct from before[i] then
+  if before <> array[pg_catalog.current_setting('application_name'), pg_catalog.current_setting('client_encoding'),
+    pg_catalog.current_setting('DateStyle'), pg_catalog.current_setting('TimeZone'), pg_catalog.current_setting('default_transaction_isolation')] then
+    for i in 1 .. pg_catalog.cardinality(kept) loop
       perform pg_catalog.set_config(kept[i], before[i], false);
-    end if;
-  end loop;
+    end loop;
+  end if;
 end
 $$;
 
-select gem.grant_to('gem_worker', 'execute on function gem.note_effect(text, jsonb), gem.wrote(text, text, anycompatible),
+select gem.grant_to('gem_worker', 'execute on function gem.note_effect(text, jsonb), gem.noted_effects(text), gem.wrote(text, text, anycompatible),
   gem.read(text, bigint), gem.run_tool(text, jsonb, jsonb)');
 revoke all on all functions in schema gem from public;
