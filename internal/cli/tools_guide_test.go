@@ -189,3 +189,21 @@ func TestTheGuideToToolsInMCPServersShowsDomains(t *testing.T) {
 		t.Error(fmt.Sprint(n, " files are shown"))
 	}
 }
+
+func TestTheFunctionOfTheReadmeOrders(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile(fromRoot(t, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)```sql\n(create function tools.*?)```").FindSubmatch(readme)
+	if block == nil {
+		t.Fatal("it has none")
+	}
+	db := testdb.Pool(t, newDatabase(t))
+	execute(t, db, "create table orders (id bigint generated always as identity, item text)")
+	execute(t, db, string(block[1]))
+	if got := query[string](t, db, `select output from gem.run_tool('shop_order', '{"item": "a lamp"}', null)`); got != `{"order_id": 1}` {
+		t.Error(got)
+	}
+}
