@@ -44,7 +44,7 @@ commands below try that out, run it, and show what became of a call.`,
 		callCommand(), cancelCommand(), receiptCommand(), traceCommand(), explainCommand(), replayCommand(p))
 	add("answers", "Answer calls that ask:", questionsCommand(), answerCommand(), approveCommand(), denyCommand(), resumeCommand(), rolesCommand())
 	add("doors", "Let agents in:", mcpCommand(p))
-	add("more", "And:", registryCommand(p), rulesCommand(p), llmCommand(), hookCommand(p), versionCommand(p))
+	add("more", "And:", registryCommand(p), typesCommand(p), rulesCommand(p), llmCommand(), hookCommand(p), versionCommand(p))
 	root.SetHelpCommandGroupID("more")
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {

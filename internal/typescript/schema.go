@@ -72,10 +72,9 @@ func (w *writer) find(doc any, at string) {
 		w.nested = w.nested || at != "" && hasID(v)
 		for _, keyword := range []string{"$anchor", "$id"} {
 			name := strings.TrimPrefix(schema.As[string](v[keyword]), "#")
-			if _, twice := w.anchors[name]; twice {
-				at = "" // it is not known which is meant
+			if _, twice := w.anchors[name]; name != "" {
+				w.anchors[name] = map[bool]string{false: at}[twice] // of two it is not known which is meant
 			}
-			w.anchors[name] = at
 		}
 		for key, value := range v {
 			w.find(value, schema.JoinPointer(at, key))
@@ -174,7 +173,8 @@ func (w *writer) options(doc any, at place) []option {
 	return w.values(doc, at, false).options()
 }
 
-// values is what a schema accepts. inside is set for one that is combined with another that says which properties there are.
+// values is what a schema accepts. inside is set for one that is combined with
+// another that says which properties there are.
 func (w *writer) values(doc any, at place, inside bool) values {
 	s, ok := doc.(map[string]any)
 	if !ok {
@@ -202,7 +202,7 @@ func (w *writer) values(doc any, at place, inside bool) values {
 			v = v.and(w.named(target.at))
 		}
 	}
-	inside = inside || saysProperties(s)
+	inside = inside || saysProperties(s) && !v[object].every
 	for i, part := range schema.As[[]any](s["allOf"]) {
 		v = v.and(w.values(part, at.to("allOf", strconv.Itoa(i)), inside))
 	}
@@ -327,6 +327,9 @@ func (w *writer) object(s map[string]any, at place, inside bool) part {
 		if slices.Contains(required, name) {
 			mark = ""
 		}
+		if mark != "" && slices.Contains(inherited, name) { // even {} has one
+			options = []option{{text: "unknown"}}
+		}
 		optional = optional || mark != ""
 		b.WriteString("  " + key(name) + mark + ": " + indented(union(options)) + "\n")
 		index = append(index, options...)
@@ -349,6 +352,9 @@ func (w *writer) object(s map[string]any, at place, inside bool) part {
 	}
 	return part{only: []option{{text: "{\n" + b.String() + "}", size: 1}}}
 }
+
+// inherited are the properties that all objects of JavaScript have.
+var inherited = strings.Fields("constructor hasOwnProperty isPrototypeOf propertyIsEnumerable toLocaleString toString valueOf")
 
 // wide reports whether one of the options is any value, or they are many or long, since they stand elsewhere too.
 func wide(options []option) bool {

@@ -52,16 +52,15 @@ func (w *writer) write(name string, text []byte) string {
 	w.anchors = map[string]string{}
 	w.find(doc, "")
 	w.memo, w.busy, w.refs = map[string]values{}, map[string]bool{}, map[alias]string{}
-	whole := w.values(doc, place{}, false)
-	main := whole
-	if w.open {
-		main = whole.and(only(object))
-	}
 	own := w.names.take(name)
-	if main.text() == whole.text() {
-		w.refs[alias{"", all}] = own // what refers to the whole schema
+	accepted := anything()
+	if w.open {
+		accepted = only(object)
 	}
-	w.declare(own, main, doc)
+	if s, _ := doc.(map[string]any); !w.open || typed(s).alone(object) {
+		w.refs[alias{"", all}] = own // for what refers to the whole schema
+	}
+	w.declare(own, w.values(doc, place{}, false).and(accepted), doc)
 	for i := 0; i < len(w.queue); i++ { // those that it names, and those that these name
 		next := w.queue[i]
 		target := w.of(next.at)

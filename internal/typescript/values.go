@@ -68,7 +68,7 @@ func (v values) alone(k kind) bool {
 	return true
 }
 
-// and is the set of the values that are in both; it may be larger where that would be too much for TypeScript.
+// and is the set of the values that are in both; it is v where that would be too much for TypeScript.
 func (v values) and(w values) (both values) {
 	for k := range both {
 		both[k] = v[k].and(w[k], kind(k))
@@ -97,9 +97,6 @@ func (p part) and(q part, k kind) part {
 	}
 	made := p.size() * q.size()
 	if made > mostTypes {
-		if p.size() > q.size() {
-			return q
-		}
 		return p
 	}
 	return part{only: []option{{operand(p.only) + " & " + operand(q.only), made, true}}}

@@ -1,0 +1,52 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/gemworker/gem/internal/typescript"
+	"github.com/spf13/cobra"
+)
+
+func typesCommand(p *Program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "types",
+		Short: "Write the tools' inputs and outputs as types of a programming language",
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.AddCommand(typesTypeScriptCommand(p))
+	return cmd
+}
+
+func typesTypeScriptCommand(p *Program) *cobra.Command {
+	var out string
+	cmd := &cobra.Command{
+		Use:   "typescript [FILE]",
+		Short: "Write them as TypeScript",
+		Long: `
+It reads FILE; without it the registry that a worker would load here. It writes
+the types of each tool's input and output, a map from the tools' names to both
+(Tools), and the receipt with its three outcomes. The same registry always
+gives the same text. A type never refuses what the schema accepts, and says
+less: it knows nothing of lengths, ranges, patterns and formats.`,
+		Example: "  gem types typescript --out tools.ts",
+		Args:    takes("at most one file", 0, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, _, err := p.chosenRegistry(args)
+			if err != nil {
+				return err
+			}
+			types := typescript.Of(r)
+			if out == "" {
+				_, err = cmd.OutOrStdout().Write(types)
+				return err
+			}
+			if err := os.WriteFile(out, types, 0o644); err != nil { //nolint:gosec // code, which others build
+				return fmt.Errorf("cannot write the types: %w", err)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&out, "out", "", "the `file` to write, in place of stdout")
+	return cmd
+}
