@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 
@@ -23,14 +22,14 @@ type tool struct {
 func (d *Door) choose() error {
 	d.byName = map[string]*tool{}
 	for _, pattern := range d.o.Tools {
-		if !slices.ContainsFunc(d.o.Registry.Tools(), func(t *registry.Tool) bool { return matches(pattern, t) }) {
+		if !slices.ContainsFunc(d.o.Registry.Tools(), func(t *registry.Tool) bool { return t.Matches(pattern) }) {
 			return fmt.Errorf("the registry has no tool %q%s", pattern, d.o.Registry.DidYouMean(pattern))
 		}
 	}
 	for _, t := range d.o.Registry.Tools() {
 		switch {
 		case strings.HasPrefix(t.Name, "wait."), d.o.ReadOnly && !readOnly(t):
-		case len(d.o.Tools) > 0 && !slices.ContainsFunc(d.o.Tools, func(pattern string) bool { return matches(pattern, t) }):
+		case len(d.o.Tools) > 0 && !slices.ContainsFunc(d.o.Tools, t.Matches):
 		case !t.Frontends:
 			d.closed = append(d.closed, t)
 		default:
@@ -44,13 +43,6 @@ func (d *Door) choose() error {
 	}
 	slices.SortFunc(d.tools, func(a, b *tool) int { return strings.Compare(a.listed, b.listed) })
 	return nil
-}
-
-// matches reports whether a pattern means a tool, by either form of its name.
-func matches(pattern string, t *registry.Tool) bool {
-	dotted, _ := path.Match(pattern, t.Name) // names have no slash
-	flat, _ := path.Match(pattern, t.FlatName())
-	return dotted || flat
 }
 
 // readOnly reports whether all permissions of a tool are of the form read:….
@@ -73,12 +65,7 @@ func (d *Door) Closed() string {
 // addTools gives the server what it lists.
 func (d *Door) addTools() {
 	for _, t := range d.tools {
-		input, keyed := inputSchema(t.InputSchema, d.o.KeyArgument && !readOnly(t.Tool))
-		t.keyed = keyed
-		d.server.AddTool(&sdk.Tool{
-			Name: t.listed, Title: title(t.Tool), Description: t.Description, Annotations: annotations(t.Tool),
-			InputSchema: input, OutputSchema: outputSchema(t.OutputSchema),
-		}, func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		d.server.AddTool(d.listing(t), func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return d.call(ctx, t, req)
 		})
 	}
@@ -87,6 +74,28 @@ func (d *Door) addTools() {
 			return own.answer(d, ctx, req)
 		})
 	}
+}
+
+// Listed returns the tools as tools/list has them, for a caller who may call all that are offered.
+func (d *Door) Listed() []*sdk.Tool {
+	var all []*sdk.Tool
+	for _, t := range d.tools {
+		all = append(all, d.listing(t))
+	}
+	for _, own := range ownTools {
+		all = append(all, &own.Tool)
+	}
+	slices.SortFunc(all, func(a, b *sdk.Tool) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// listing is a tool as it is listed.
+func (d *Door) listing(t *tool) *sdk.Tool {
+	listed := &sdk.Tool{
+		Name: t.listed, Title: title(t.Tool), Description: t.Description, Annotations: annotations(t.Tool), OutputSchema: outputSchema(t.OutputSchema),
+	}
+	listed.InputSchema, t.keyed = inputSchema(t.InputSchema, d.o.KeyArgument && !readOnly(t.Tool))
+	return listed
 }
 
 // bothNames lets a call name its tool in either form, and says why a tool of the registry is not offered.

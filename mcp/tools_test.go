@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"encoding/json"
+	"errors"
 	"regexp"
 	"slices"
 	"strings"
@@ -97,6 +98,13 @@ func TestTheBuiltInToolsAreListedForEveryModel(t *testing.T) {
 	tools, names := list(t, d)
 	if !slices.IsSorted(names) || !slices.Contains(names, "leads_create") || slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, "wait") }) {
 		t.Errorf("got %v", names)
+	}
+	var told, listed any // as JSON, since a client has read it
+	if err := errors.Join(json.Unmarshal(encode(tools), &told), json.Unmarshal(encode(d.Listed()), &listed)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(told, listed); diff != "" {
+		t.Errorf("Listed differs from tools/list: %s", diff)
 	}
 	for _, tool := range tools {
 		if !regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`).MatchString(tool.Name) {

@@ -1,6 +1,9 @@
 package registry
 
-import "strings"
+import (
+	"path"
+	"strings"
+)
 
 // Agents are told names without dots, which many models and clients refuse: leads_create for leads.create. A registry in which two tools would meet in
 // one such name is invalid, and so is one with a tool of the domain gem, whose names belong to GEM's own tools.
@@ -20,4 +23,12 @@ func (r *Registry) Named(name string) (*Tool, bool) {
 		return nil, false
 	}
 	return t, true
+}
+
+// Matches reports whether a name or a pattern, such as leads.* or os.list_tasks, means the tool, by either form of its name. No pattern that is
+// malformed means one.
+func (t *Tool) Matches(pattern string) bool {
+	own, _ := path.Match(pattern, t.Name) // names have no slash
+	flat, _ := path.Match(pattern, t.FlatName())
+	return own || flat
 }

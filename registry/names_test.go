@@ -30,6 +30,18 @@ func TestAToolIsFoundByBothFormsOfItsName(t *testing.T) {
 	}
 }
 
+func TestPatternsMeanToolsByBothFormsOfTheirNames(t *testing.T) {
+	tool, _ := parse(t, file(entry(fields{"name": `"leads.list_by_stage"`}))).Tool("leads.list_by_stage")
+	for pattern, want := range map[string]bool{
+		"leads.*": true, "leads_*": true, "*": true, "leads.list_by_stage": true, "leads_list_by_stage": true, "leads.list_*": true,
+		"lead.*": false, "leads": false, "leads.list_by_stage.*": false, "": false, "[": false,
+	} {
+		if got := tool.Matches(pattern); got != want {
+			t.Errorf("%s: got %t", pattern, got)
+		}
+	}
+}
+
 func TestNamesThatAreLongForClientsAreWarnedOf(t *testing.T) {
 	longest := "a." + strings.Repeat("b", 43) // of 45 characters
 	got := parse(t, file(entry(fields{"name": `"` + longest + `"`}), entry(fields{"name": `"` + longest + `c"`}))).Warnings()

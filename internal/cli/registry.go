@@ -17,7 +17,7 @@ import (
 func registryCommand(p *Program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "registry",
-		Short: "Check the tool registry, list its tools, or show their entries",
+		Short: "Check the tool registry, list and export its tools, or show their entries",
 		Long: `
 They read FILE; without it what TOOLS_REGISTRY names or holds, then
 tools.registry.json in the working directory, then the registry that is built
@@ -26,7 +26,7 @@ where DATABASE_URL names one.`,
 		Example: "  gem registry list\n  gem registry check tools.registry.json",
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	cmd.AddCommand(registryCheckCommand(p), registryListCommand(p), registryShowCommand(p), registryImportCommand(p))
+	cmd.AddCommand(registryCheckCommand(p), registryListCommand(p), registryShowCommand(p), registryExportCommand(p), registryImportCommand(p))
 	return cmd
 }
 

@@ -143,11 +143,12 @@ var notAtTheTop = []string{"allOf", "anyOf", "oneOf", "not", "if", "then", "else
 func Parameters(schema json.RawMessage) json.RawMessage {
 	members, err := Members(schema)
 	if err != nil { // true, which takes any object
-		return json.RawMessage(`{"type":"object"}`)
+		return json.RawMessage(`{"type":"object","properties":{}}`)
 	}
 	var kept, dropped []Member
-	typed := false
+	typed, described := false, false
 	for _, m := range members {
+		described = described || m.Name == "properties"
 		if slices.Contains(notAtTheTop, m.Name) {
 			dropped = append(dropped, m)
 			continue
@@ -159,6 +160,9 @@ func Parameters(schema json.RawMessage) json.RawMessage {
 	}
 	if !typed {
 		kept = append(kept, Member{Name: "type", Value: json.RawMessage(`"object"`)})
+	}
+	if !described { // which OpenAI misses
+		kept = append(kept, Member{Name: "properties", Value: json.RawMessage(`{}`)})
 	}
 	return Object(Noted(kept, dropped))
 }
