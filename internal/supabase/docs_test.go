@@ -49,6 +49,16 @@ func TestTheCodeOfTheDocumentsRuns(t *testing.T) {
 		t.Errorf("docs/supabase.md: got %s, want %s", got, want)
 	}
 
+	clients := code(t, "../../docs/clients.md", "js")
+	if len(clients) != 1 {
+		t.Fatalf("docs/clients.md has %d blocks, want 1", len(clients))
+	}
+	turn := `const use = {name: 'os_create_note', input: {title: 'a', domain: 'both', content: 'b'}}, callId = crypto.randomUUID()` + "\n" + clients[0] +
+		"\nreturn [nameOf.os_create_note, (await supabase.from('core_tool_calls').select('tool_name').eq('id', callId).single()).data]"
+	if got := c.Run(ada, turn); string(got) != `["os.create_note",{"tool_name":"os.create_note"}]` {
+		t.Errorf("docs/clients.md: got %s", got)
+	}
+
 	readme := code(t, "../../README.md", "js")
 	if len(readme) != 1 {
 		t.Fatalf("README.md has %d blocks, want 1", len(readme))

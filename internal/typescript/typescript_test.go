@@ -79,6 +79,7 @@ func TestTheCompilerTakesTheTypesAndAcceptsWhatTheRegistryAccepts(t *testing.T) 
 	}
 	write("tsconfig.json", `{"compilerOptions": {"strict": true, "noEmit": true, "target": "es2022", "module": "esnext", "types": [], "exactOptionalPropertyTypes": true}}`)
 	write("builtin.ts", string(typescript.Of(parse(t, string(gem.BuiltInRegistry))))+receiptOf(t)+usage)
+	write("docs.ts", example(t))
 	write("empty.ts", string(typescript.Of(parse(t, `{"version": "0", "tools": []}`))))
 	write("table.ts", table(t))
 	write("hostile.ts", string(typescript.Of(hostile(t))))
@@ -92,6 +93,20 @@ func TestTheCompilerTakesTheTypesAndAcceptsWhatTheRegistryAccepts(t *testing.T) 
 	if got := mcpclients.Run(t, nil, "tsc", "-p", dir); got.Code != 0 {
 		t.Errorf("%s%s", got.Stdout[:min(len(got.Stdout), 5000)], got.Stderr)
 	}
+}
+
+// example is the code of docs/clients.md that reads a receipt.
+func example(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/clients.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile("(?s)\n```ts\n(import .*?)\n```\n").FindSubmatch(text)
+	if found == nil {
+		t.Fatal("docs/clients.md has no example")
+	}
+	return strings.Replace(string(found[1]), "./gem-tools", "./builtin", 1) + "\nexport { say }\n"
 }
 
 // fuzzed returns the types of a made-up registry, and values of them that the registry accepts.
