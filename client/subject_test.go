@@ -21,6 +21,12 @@ const chosen = "0b8f6e1c-3a52-8c1e-9f63-2d7a1b9c4e55"
 // door is a pool of a login role of gem_door, and one of the owner of the same database.
 func door(t *testing.T) (door, owner *pgxpool.Pool) {
 	t.Helper()
+	url, owner := doorURL(t)
+	return testdb.Pool(t, url), owner
+}
+
+func doorURL(t *testing.T) (door string, owner *pgxpool.Pool) {
+	t.Helper()
 	address := testdb.New(t)
 	owner = testdb.Pool(t, address)
 	role := "gem_test_" + strings.ToLower(t.Name())
@@ -36,7 +42,7 @@ func door(t *testing.T) (door, owner *pgxpool.Pool) {
 		t.Fatal(err)
 	}
 	u.User = url.UserPassword(role, "door")
-	return testdb.Pool(t, u.String()), owner
+	return u.String(), owner
 }
 
 // as enqueues a call as a user.

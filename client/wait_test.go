@@ -181,22 +181,29 @@ func TestANotificationThatComesBeforeTheWaitCounts(t *testing.T) {
 	}
 }
 
-func TestAWaiterOutlivesItsConnections(t *testing.T) {
+func TestAWaiterOutlivesAnOutage(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t)
-	db := testdb.Pool(t, url)
-	w, _, _ := waiter(t, url, url)
+	url, db := doorURL(t)
+	w, pool, sent := waiter(t, url, url)
 	listening(t, w)
 	ids := calls(t, db, 10, true)
 	end := begin(t, w, ids)
-	exec(t, db, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()")
+	role := pgx.Identifier{pool.Config().ConnConfig.User}.Sanitize()
+	exec(t, db, "alter role "+role+" nologin")
+	exec(t, db, "select pg_terminate_backend(pid) from pg_stat_activity where usename = $1", pool.Config().ConnConfig.User)
+	until(t, func() bool { return !w.Listens() })
 	exec(t, db, "select cancel_tool_call(id) from unnest($1::uuid[]) id", ids)
+	asked := sent.Load()
+	exec(t, db, "alter role "+role+" login")
 	end()
 	until(t, w.Listens)
 	last := calls(t, db, 1, true)
 	end = begin(t, w, last)
 	exec(t, db, "select gem.tell_ended($1)", last)
 	end()
+	if n := sent.Load() - asked; n > 20 {
+		t.Errorf("%d statements since the outage", n)
+	}
 }
 
 func TestAWaitThatIsGivenUpLeavesNothing(t *testing.T) {
