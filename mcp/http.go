@@ -106,7 +106,7 @@ func (d *Door) newHTTPServer(at net.Addr, c HTTPConfig) (s *httpServer, err erro
 		}
 	}
 	d.apart = true
-	d.server.AddReceivingMiddleware(d.survive, endWithClient, d.refuseUncovered, d.listCovered)
+	d.server.AddReceivingMiddleware(d.survive, endWithClient, d.refuseUncovered, d.hideUncovered, d.listCovered)
 	handler := func(asJSON bool) http.Handler {
 		return sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return d.server }, &sdk.StreamableHTTPOptions{
 			Stateless: true, JSONResponse: asJSON, MaxRequestBodyBytes: maxBody, DisableLocalhostProtection: true /* checkHost does it */})

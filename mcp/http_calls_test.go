@@ -329,3 +329,38 @@ func TestTheServerIsNotServedWithTheRightsOfTheOwner(t *testing.T) {
 	}
 	o.count(0, "true")
 }
+
+func TestACallOfAToolOutOfScopeIsThereForNoToken(t *testing.T) {
+	t.Parallel()
+	path, tokens := tokensFor(t, "ada read:db", "ada read:db write:db")
+	o := openShop(t, true)
+	h := serveHTTP(t, Options{Registry: o.door.o.Registry, Pool: func(ctx context.Context) (*pgxpool.Pool, error) {
+		return pgxpool.New(context.WithoutCancel(ctx), o.URL)
+	}},
+		HTTPConfig{Auth: "token", Tokens: path, Scopes: "on"})
+	reads, writes := tokens[0], tokens[1]
+	ordered := h.rpc(t, modern, "tools/call", `{"name":"shop_order","arguments":{"item":"roof"}}`, "token", writes).called(t).id()
+	found := h.rpc(t, modern, "tools/call", `{"name":"shop_stock_find","arguments":{}}`, "token", reads).called(t).id()
+	for _, about := range []struct{ method, params string }{
+		{"tools/call", `{"name":"gem_result","arguments":{"call_id":"%s"}}`},
+		{"tools/call", `{"name":"gem_cancel","arguments":{"call_id":"%s"}}`},
+		{"resources/read", `{"uri":"gem://receipt/%s"}`},
+		{"resources/read", `{"uri":"gem://journal/%s"}`},
+		{"tasks/get", `{"taskId":"%s","_meta":{"io.modelcontextprotocol/clientCapabilities":{"extensions":{"` + tasksExtension + `":{}}}}}`},
+	} {
+		ask := func(id, token string) *answer {
+			a := h.rpc(t, modern, about.method, fmt.Sprintf(about.params, id), "token", token)
+			a.text = strings.ReplaceAll(a.text, id, "ID")
+			return a
+		}
+		none := ask("0197f6a2-0000-7000-8000-000000000000", reads)
+		if hidden := ask(ordered, reads); hidden.Error == nil || hidden.text != none.text {
+			t.Errorf("%s: %s\nof none: %s", about.params, hidden.text, none.text)
+		}
+		for id, token := range map[string]string{ordered: writes, found: reads} {
+			if shown := ask(id, token); shown.Error != nil {
+				t.Errorf("%s: %s", about.params, shown.text)
+			}
+		}
+	}
+}

@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 	"strings"
 
@@ -63,4 +64,47 @@ func (d *Door) refuseUncovered(next sdk.MethodHandler) sdk.MethodHandler {
 		}
 		return next(ctx, method, req)
 	}
+}
+
+// hideUncovered answers a request about a call whose tool the caller's token is not good for as one about none.
+func (d *Door) hideUncovered(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		c, err := callerOf(ctx)
+		if err != nil {
+			return nil, err
+		}
+		id := callIn(req)
+		if !c.limited || id == "" {
+			return next(ctx, method, req)
+		}
+		if s, err := d.state(ctx, c, id); err == nil { // otherwise next meets the same error
+			if t, ok := d.o.Registry.Tool(s.Tool); !ok || !c.covers(t) {
+				if read, ok := req.GetParams().(*sdk.ReadResourceParams); ok {
+					return nil, sdk.ResourceNotFoundError(read.URI)
+				}
+				return nil, noCall(id)
+			}
+		}
+		return next(ctx, method, req)
+	}
+}
+
+// callIn is the id of the call that a request is about; empty for a request about none.
+func callIn(req sdk.Request) string {
+	id := ""
+	switch p := req.GetParams().(type) {
+	case *sdk.CallToolParamsRaw:
+		var in ownInput
+		if slices.ContainsFunc(ownTools, func(t *ownTool) bool { return t.Name == p.Name }) && json.Unmarshal(p.Arguments, &in) == nil {
+			id = in.CallID
+		}
+	case *sdk.ReadResourceParams:
+		id = strings.TrimPrefix(strings.TrimPrefix(p.URI, receiptURI), journalURI)
+	case *taskParams:
+		id = p.TaskID
+	}
+	if !uuidForm.MatchString(id) {
+		return ""
+	}
+	return strings.ToLower(id)
 }
