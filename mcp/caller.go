@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 
 	"github.com/gemworker/gem/client"
 )
@@ -32,11 +33,18 @@ func callerOf(ctx context.Context) (caller, error) {
 	return c, nil
 }
 
-// as runs statements with the rights of a caller, in one transaction.
+// as runs statements with the rights of a caller, in one transaction. Soon after the door has stopped it begins no more.
 func (d *Door) as(ctx context.Context, c caller, do func(client.DB) error) error {
 	pool, role, err := d.database(ctx)
 	if err != nil {
 		return err
 	}
-	return client.As(ctx, pool, client.Subject{ID: c.subject, Role: role, Claims: c.claims}, do)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(d.late, cancel)()
+	err = client.As(ctx, pool, client.Subject{ID: c.subject, Role: role, Claims: c.claims}, do)
+	if err != nil && d.late.Err() != nil {
+		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+	}
+	return err
 }

@@ -67,7 +67,9 @@ type Door struct {
 
 	patience time.Duration   // see usualPatience
 	closing  context.Context // ends when no wait is to go on
+	late     context.Context // ends soon after that: requests are answered with what is known then
 	stop     context.CancelFunc
+	cut      context.CancelFunc
 
 	mu     sync.Mutex
 	pool   *pgxpool.Pool
@@ -87,6 +89,7 @@ func New(o Options) (*Door, error) {
 		return nil, err
 	}
 	d.closing, d.stop = context.WithCancel(context.Background())
+	d.late, d.cut = context.WithCancel(context.Background())
 	d.server = sdk.NewServer(&sdk.Implementation{Name: "gem", Title: "GEM", Version: cmp.Or(o.Version, "dev")}, &sdk.ServerOptions{
 		Instructions: instructions,
 		PageSize:     max(len(d.tools)+len(ownTools), sdk.DefaultPageSize), // one page: clients forget to ask for the next
@@ -115,11 +118,18 @@ func cacheable(_ context.Context, req sdk.Request, c *sdk.Cacheable) {
 }
 
 // Stop lets all waits end, and none begin: their requests are answered as pending.
-func (d *Door) Stop() { d.stop() }
+func (d *Door) Stop() {
+	d.stop()
+	time.AfterFunc(lastLooks, d.cut)
+}
+
+// lastLooks is how long waits have, once the door has stopped, to see how their calls stand: a thousand of them share few connections.
+const lastLooks = 700 * time.Millisecond
 
 // Close stops the door and closes its connections.
 func (d *Door) Close() {
 	d.Stop()
+	d.cut()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.waiter != nil {
