@@ -46,7 +46,7 @@ func Run(t testing.TB, env []string, program string, args ...string) Ended {
 func Command(t testing.TB, env []string, program string, args ...string) *exec.Cmd {
 	t.Helper()
 	node, dir := Node(t)
-	bin := filepath.Dir(node)
+	bin := filepath.Join(dir, "node_modules", ".bin")
 	file := filepath.Join(dir, program)
 	if !strings.HasSuffix(program, ".mjs") {
 		file = filepath.Join(bin, program)
@@ -55,18 +55,23 @@ func Command(t testing.TB, env []string, program string, args ...string) *exec.C
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, node, append([]string{file}, args...)...)
 	cmd.Dir = dir
-	cmd.Env = append([]string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, env...)
+	cmd.Env = append([]string{"PATH=" + filepath.Dir(node) + ":" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, env...)
 	cmd.WaitDelay = 10 * time.Second
 	return cmd
 }
 
-// Node returns the path of Node.js, and the folder with the packages.
+// Node returns the path of Node.js, 22 or newer, and the folder with the packages.
 func Node(t testing.TB) (program, dir string) {
 	t.Helper()
 	dir = folder(t)
-	program = filepath.Join(dir, "node_modules", ".bin", "node")
-	if _, err := os.Stat(program); err != nil {
+	if _, err := os.Stat(filepath.Join(dir, "node_modules", "@modelcontextprotocol")); err != nil {
 		missing(t, "programs of npm are missing. Run at the top of the repository: "+Install)
+	}
+	program = filepath.Join(dir, "node_modules", ".bin", "node")
+	if _, err := os.Stat(program); err != nil { // npm has one for Linux on x64
+		if program, err = exec.LookPath("node"); err != nil {
+			missing(t, "node is missing: install Node.js 22 or newer")
+		}
 	}
 	return program, dir
 }
