@@ -87,25 +87,61 @@ func TestOnlyTheQuestionsOfACallAreAnsweredWithIt(t *testing.T) {
 	l.count(t, "select count(*) from core_tool_events where event = 'answered'", 0)
 }
 
+func TestAQuestionOfACallBelowIsAsked(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, Options{})
+	ada := l.raw("ada", onlyForms)
+	asks := ada.call("lab_nest", `{}`)
+	if done := ada.answer("lab_nest", asks.RequestState, asks.question(t), `{"action": "accept", "content": {"answer": 4}}`); string(done.StructuredContent) != `{"text":"4"}` {
+		t.Errorf("got %s, want the result", done.whole)
+	}
+}
+
+func TestWhoAsksForAResultIsAskedToo(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, Options{Wait: 500 * time.Millisecond})
+	var pending struct {
+		Of struct {
+			CallID string `json:"call_id"`
+		} `json:"gem_pending"`
+	}
+	if err := json.Unmarshal(l.raw("ada", nothing).call("lab_ask", `{}`).StructuredContent, &pending); err != nil {
+		t.Fatal(err)
+	}
+	ada, result := l.raw("ada", onlyForms), fmt.Sprintf(`{"call_id": %q, "wait_seconds": 45}`, pending.Of.CallID)
+	asks := ada.call("gem_result", result)
+	done := ada.ask("tools/call", fmt.Sprintf(`{"name": "gem_result", "arguments": %s, "requestState": %q, "inputResponses": {%q: {"action": "accept",
+		"content": {"answer": 4}}}}`, result, asks.RequestState, asks.question(t)))
+	if !strings.Contains(string(done.StructuredContent), `"status":"succeeded"`) || !strings.Contains(string(done.StructuredContent), pending.Of.CallID) {
+		t.Errorf("got %s, want the receipt", done.whole)
+	}
+}
+
+func TestARuleThatAsksForAnApprovalIsALinkOrACommand(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, Options{Wait: 100 * time.Millisecond}, `{"version": "1", "rules": [{"name": "eyes", "tools": ["lab.greet"],
+		"action": "ask", "ask": {"of": ["boss"]}}]}`)
+	l.raw("ada", formsAndLinks).pending("lab_greet", `{"name": "Ada"}`, "It waits for an approval of lab.greet by role:boss: gem approve ")
+	made := l.raw("ada", tasksAndForms).call("lab_greet", `{"name": "Ada"}`)
+	if got := l.raw("ada", tasksAndForms).says(made.TaskID, "gem approve "); got.Status != "working" {
+		t.Errorf("got %s", got.whole)
+	}
+}
+
 func TestAQuestionForSomebodyElseIsNoForm(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, Options{Wait: time.Second, TaskAfter: 200 * time.Millisecond})
-	pending := l.raw("ada", onlyForms).call("lab_ask", `{"by": ["user:bob"]}`)
-	if !strings.Contains(pending.text(), "gem_pending") || !strings.Contains(pending.text(), `It waits for an answer by user:bob to \"How many?\"`) {
-		t.Errorf("got %s", pending.whole)
-	}
+	l := newLab(t, Options{Wait: 100 * time.Millisecond})
+	l.raw("ada", onlyForms).pending("lab_ask", `{"by": ["user:bob"]}`, `It waits for an answer by user:bob to \"How many?\"`)
 	task := l.raw("ada", tasksAndForms).call("lab_ask", `{"by": ["user:bob"]}`)
-	if got := l.raw("ada", tasksAndForms).ask("tasks/get", fmt.Sprintf(`{"taskId": %q}`, task.TaskID)); got.Status != "working" || !strings.Contains(got.StatusMessage, "by user:bob") {
+	if got := l.raw("ada", tasksAndForms).says(task.TaskID, "by user:bob"); got.Status != "working" {
 		t.Errorf("got %s", got.whole)
 	}
 }
 
 func TestAnEventIsNoForm(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, Options{Wait: time.Second})
-	if got := l.raw("ada", formsAndLinks).call("lab_event", `{}`); !strings.Contains(got.text(), "gem_pending") || !strings.Contains(got.text(), "the bank's transfer") {
-		t.Errorf("got %s", got.whole)
-	}
+	l := newLab(t, Options{Wait: 100 * time.Millisecond})
+	l.raw("ada", formsAndLinks).pending("lab_event", `{}`, "the bank's transfer")
 }
 
 func TestATaskIsAnsweredKeyByKey(t *testing.T) {
@@ -155,7 +191,7 @@ func TestATaskIsAnsweredKeyByKey(t *testing.T) {
 
 func TestAnApprovalIsALinkAndNeverAForm(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, Options{Wait: time.Second, TaskAfter: 300 * time.Millisecond, DashboardURL: "https://gem.example/"})
+	l := newLab(t, Options{TaskAfter: 300 * time.Millisecond, DashboardURL: "https://gem.example/"})
 	ada := l.raw("ada", formsAndLinks)
 	asks := ada.call("lab_approve", `{"by": ["user:ada"]}`)
 	key := asks.question(t)
@@ -171,8 +207,8 @@ func TestAnApprovalIsALinkAndNeverAForm(t *testing.T) {
 
 	noLinks := l.raw("ada", tasksAndForms)
 	made := noLinks.call("lab_approve", `{"by": ["user:ada"]}`)
-	got := noLinks.ask("tasks/get", fmt.Sprintf(`{"taskId": %q}`, made.TaskID))
-	if got.Status != "working" || !strings.Contains(got.StatusMessage, "https://gem.example/approvals/") {
+	got := noLinks.says(made.TaskID, "https://gem.example/approvals/")
+	if got.Status != "working" {
 		t.Errorf("got %s, want the link in the message", got.whole)
 	}
 	links := l.raw("ada", tasksAndLinks)
@@ -199,11 +235,8 @@ func TestAnApprovalIsALinkAndNeverAForm(t *testing.T) {
 
 func TestWithoutADashboardAnApprovalIsACommand(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, Options{Wait: time.Second})
-	got := l.raw("ada", formsAndLinks).call("lab_approve", `{"by": ["user:bob"]}`)
-	if !strings.Contains(got.text(), "gem_pending") || !strings.Contains(got.text(), "It waits for an approval of lab.greet by user:bob: gem approve ") {
-		t.Errorf("got %s", got.whole)
-	}
+	l := newLab(t, Options{Wait: 100 * time.Millisecond})
+	l.raw("ada", formsAndLinks).pending("lab_approve", `{"by": ["user:bob"]}`, "It waits for an approval of lab.greet by user:bob: gem approve ")
 }
 
 func TestAClientOfAnEarlierVersionIsAskedByARequest(t *testing.T) {
@@ -253,23 +286,30 @@ func TestAQuestionIsTakenBackWhenSomebodyElseHasAnswered(t *testing.T) {
 	<-takenBack
 }
 
+func TestAQuestionStaysBeforeTheUserThoughTheRequestEnds(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, Options{Wait: time.Second})
+	answer := make(chan struct{})
+	session := l.connect(legacy, nil, &sdk.ClientOptions{ElicitationHandler: func(context.Context, *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
+		<-answer
+		return &sdk.ElicitResult{Action: "accept", Content: map[string]any{"answer": 3.0}}, nil
+	}})
+	pending, err := session.CallTool(t.Context(), &sdk.CallToolParams{Name: "lab_ask"})
+	if err != nil || !strings.Contains(textOf(pending), "gem_pending") {
+		t.Fatalf("got %+v, %v", pending, err)
+	}
+	close(answer)
+	id, _ := pending.Meta[meta+"callId"].(string)
+	got, err := session.CallTool(t.Context(), &sdk.CallToolParams{Name: "gem_result", Arguments: map[string]any{"call_id": id, "wait_seconds": 45}})
+	if err != nil || !strings.Contains(textOf(got), `"text": "3"`) && !strings.Contains(textOf(got), `"text":"3"`) {
+		t.Errorf("got %+v, %v, want the receipt", got, err)
+	}
+}
+
 func TestAClientThatCannotBeAskedHearsWhatIsAsked(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, Options{Wait: time.Second, DashboardURL: "https://gem.example"})
-	for name, got := range map[string]string{
-		"the newest version": l.raw("ada", nothing).call("lab_ask", `{}`).text(),
-		"an earlier version": func() string {
-			r, err := l.connect(legacy, nil, nil).CallTool(t.Context(), &sdk.CallToolParams{Name: "lab_ask"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return textOf(r)
-		}(),
-	} {
-		if !strings.Contains(got, "gem_pending") || !strings.Contains(got, `How many?\", at https://gem.example/questions/`) {
-			t.Errorf("%s: got %s", name, got)
-		}
-	}
+	l := newLab(t, Options{Wait: 100 * time.Millisecond, DashboardURL: "https://gem.example"})
+	l.raw("ada", nothing).pending("lab_ask", `{}`, `How many?\", at https://gem.example/questions/`)
 }
 
 func TestAFormHasWhatFormsKnow(t *testing.T) {

@@ -16,6 +16,8 @@ import (
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/registry"
+	"github.com/gemworker/gem/rules"
+	"github.com/gemworker/gem/worker"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -42,15 +44,16 @@ type (
 	}
 )
 
-// labMoment is longer than the lab's door waits before a call is a task.
-const labMoment = 800 * time.Millisecond
+// labMoment is longer, on any machine, than the official suite's door waits before a call is a task.
+const labMoment = 2500 * time.Millisecond
 
 func (lab) Greet(_ context.Context, _ *handlers.Call, in labInput) (labOutput, error) {
 	return labOutput{"Hello, " + in.Name + "!"}, nil
 }
 
+// Compute takes longer than it is told, for which the suite does not look.
 func (slow) Compute(ctx context.Context, _ *handlers.Call, in labInput) (labOutput, error) {
-	return labOutput{"computed"}, pause(ctx, time.Duration(in.Seconds*float64(time.Second)))
+	return labOutput{"computed"}, pause(ctx, time.Duration(in.Seconds*float64(labMoment)))
 }
 
 func (failing) Job(ctx context.Context, _ *handlers.Call, _ labInput) (out labOutput, err error) {
@@ -118,6 +121,11 @@ func (lab) Ask(ctx context.Context, call *handlers.Durable, in labInput) (out la
 	return labOutput{fmt.Sprint(n)}, err
 }
 
+// Nest has another call ask.
+func (lab) Nest(ctx context.Context, call *handlers.Durable, _ labInput) (labOutput, error) {
+	return handlers.Start[labOutput](call, "inner", "lab.ask", map[string]any{}).Wait(ctx)
+}
+
 // Approve asks for the approval of a call.
 func (lab) Approve(ctx context.Context, call *handlers.Durable, in labInput) (out labOutput, err error) {
 	decision, err := handlers.Approve(call, "approval", handlers.Approval{Tool: "lab.greet", Input: map[string]string{"name": "Ada"}, By: in.By, OwnerToo: true}).Wait(ctx)
@@ -151,12 +159,12 @@ func labRegistry(t testing.TB) []byte {
 	}
 	all.Version = "lab"
 	for _, name := range []string{"lab.greet", "slow.compute", "failing.job", "protocol.error_job", "confirm.delete", "multi.input", "test.tool_with_task",
-		"lab.ask", "lab.approve", "lab.event"} {
+		"lab.ask", "lab.nest", "lab.approve", "lab.event"} {
 		all.Tools = append(all.Tools, json.RawMessage(fmt.Sprintf(`{"name": %q, "description": "A tool of the lab.", "permissions": ["read:db"],
 			"input_schema": {"type": "object", "properties": {"name": {"type": "string"}, "filename": {"type": "string"}, "tool": {"type": "string"},
 				"seconds": {"type": "number"}, "label": {"type": "string"}, "by": {"type": "array", "items": {"type": "string"}}}},
 			"output_schema": {"type": "object", "properties": {"text": {"type": "string"}}},
-			"idempotency": {"mode": "none"}, "timeout_ms": 100000, "calls": ["wait.answer", "wait.approval", "wait.event", "lab.greet"], "receipt_fields": []}`, name)))
+			"idempotency": {"mode": "none"}, "timeout_ms": 100000, "calls": ["wait.answer", "wait.approval", "wait.event", "lab.greet", "lab.ask"], "receipt_fields": []}`, name)))
 	}
 	text, err := json.Marshal(all)
 	if err != nil {
@@ -181,10 +189,19 @@ func (l *labEnv) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQu
 
 func (l *labEnv) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-func newLab(t testing.TB, o Options) *labEnv {
+// newLab starts one. ruled are the rules of its worker.
+func newLab(t testing.TB, o Options, ruled ...string) *labEnv {
 	t.Helper()
 	text := labRegistry(t)
-	e := handlertest.Start(t, handlertest.Options{Domains: []any{lab{}, slow{}, failing{}, protocol{}, confirm{}, multi{}, test{}}, Registry: text})
+	e := handlertest.Start(t, handlertest.Options{Domains: []any{lab{}, slow{}, failing{}, protocol{}, confirm{}, multi{}, test{}}, Registry: text,
+		Worker: func(o *worker.Options) {
+			for _, text := range ruled {
+				var err error
+				if o.Rules, err = rules.Parse([]byte(text)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}})
 	var err error
 	if o.Registry, err = registry.Parse(text); err != nil {
 		t.Fatal(err)
@@ -360,6 +377,38 @@ func (r *raw) close() { _ = r.out.Close() }
 func (r *raw) call(tool, arguments string) *said {
 	r.t.Helper()
 	return r.ask("tools/call", fmt.Sprintf(`{"name": %q, "arguments": %s}`, tool, arguments))
+}
+
+// pending makes a call, and asks for its result until the answer, that it is pending, says something.
+func (r *raw) pending(tool, arguments, text string) *said {
+	r.t.Helper()
+	s := r.call(tool, arguments)
+	var of struct {
+		Pending struct {
+			CallID string `json:"call_id"`
+		} `json:"gem_pending"`
+	}
+	if err := json.Unmarshal(s.StructuredContent, &of); err != nil || of.Pending.CallID == "" {
+		r.t.Fatalf("got %s, want a call that is pending", s.whole)
+	}
+	for until := time.Now().Add(time.Minute); !strings.Contains(s.text(), text); time.Sleep(20 * time.Millisecond) {
+		if s = r.call("gem_result", fmt.Sprintf(`{"call_id": %q}`, of.Pending.CallID)); time.Now().After(until) || !strings.Contains(s.text(), "gem_pending") {
+			r.t.Fatalf("got %s, want a pending call that says %s", s.whole, text)
+		}
+	}
+	return s
+}
+
+// says asks for a task until its message says something.
+func (r *raw) says(id, text string) *said {
+	r.t.Helper()
+	for until := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		if s := r.ask("tasks/get", fmt.Sprintf(`{"taskId": %q}`, id)); strings.Contains(s.StatusMessage, text) {
+			return s
+		} else if time.Now().After(until) || s.Error != nil {
+			r.t.Fatalf("got %s, want a task that says %s", s.whole, text)
+		}
+	}
 }
 
 // task asks for a task until it has a status.

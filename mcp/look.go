@@ -26,11 +26,10 @@ type view struct {
 // question is an open call of wait.answer, wait.approval or wait.event that a handler or a rule made on behalf of a call.
 type question struct {
 	id, tool, text string
-	schema         json.RawMessage // what an answer must be; null: anything
+	schema         json.RawMessage // what an answer must be; null: a text
 	by             []string
-	mine           bool // the caller may answer it
-	about          string
-	input          string // of the call of the tool `about` that is to be approved
+	mine           bool   // the caller may answer it
+	about          string // the tool of the call that is to be approved
 }
 
 const approval = "wait.approval"
@@ -54,27 +53,29 @@ func (d *Door) look(ctx context.Context, c caller, id string) (v view, err error
 		if err != nil || v.Status != "waiting" || v.WaitsFor != "call" {
 			return err
 		}
-		// Questions have the created_by of the call that they are asked for. From each the way leads up, over few calls; down it could lead over thousands.
+		// Questions have the created_by of the call that they are asked for: where that has none open, nothing is looked for. Whether the caller may answer one
+		// is seen at once for most, and the view, which reads all that the caller may answer, is asked for the rest.
 		rows, err := db.Query(ctx, `
-			with recursive asked as materialized (
-				select q.id, q.tool_name, q.input, q.parent_call_id from public.core_tool_calls q
-				where q.created_by = (select public.gem_caller()) and q.waits_for = 'answer' and q.status in ('queued', 'waiting', 'running')
-				  and q.tool_name in ('wait.answer', 'wait.approval', 'wait.event') and q.parent_step is not null),
-			up (question, at, depth) as (
-				select a.id, a.parent_call_id, 1 from asked a
+			with recursive below (id, depth) as (
+				select $1::uuid, 0 where exists (select from public.core_tool_calls q
+					where q.created_by = (select public.gem_caller()) and q.waits_for = 'answer' and q.status in ('queued', 'waiting', 'running'))
 				union all
-				select u.question, c.parent_call_id, u.depth + 1 from up u join public.core_tool_calls c on c.id = u.at
-				where u.at <> $1 and c.parent_step is not null and u.depth < 20)
-			select a.id::text, a.tool_name, coalesce(a.input ->> 'text', ''), coalesce(o.schema, 'null')::text, o.id is not null,
-			       array(select jsonb_array_elements_text(case when jsonb_typeof(a.input -> 'by') = 'array' then a.input -> 'by' else '[]' end)),
-			       coalesce(a.input ->> 'tool', ''), coalesce(a.input -> 'input', '{}')::text
-			from up u join asked a on a.id = u.question left join public.open_questions o on o.id = a.id
-			where u.at = $1 order by a.id limit $2`, id, maxQuestions)
+				select c.id, b.depth + 1 from below b join public.core_tool_calls c on c.parent_call_id = b.id
+				where c.parent_step is not null and c.status = 'waiting' and c.waits_for in ('call', 'answer') and b.depth < 20)
+			select q.id::text, q.tool_name, coalesce(q.input ->> 'text', ''), coalesce(q.input -> 'schema', 'null')::text,
+			       case when q.tool_name = 'wait.answer' and coalesce(q.input -> 'others', 'false') = 'false'
+			                 and coalesce(q.input -> 'by', '["owner"]') ?| array['owner', 'user:' || public.gem_caller()] then true
+			            else exists (select from public.open_questions o where o.id = q.id) end,
+			       array(select jsonb_array_elements_text(case when jsonb_typeof(q.input -> 'by') = 'array' then q.input -> 'by' else '[]' end)),
+			       coalesce(q.input ->> 'tool', '')
+			from below b join public.core_tool_calls q on q.id = b.id
+			where b.depth > 0 and q.waits_for = 'answer' and q.tool_name in ('wait.answer', 'wait.approval', 'wait.event')
+			order by q.id limit $2`, id, maxQuestions)
 		if err != nil {
 			return err
 		}
 		v.questions, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (q question, err error) {
-			return q, row.Scan(&q.id, &q.tool, &q.text, &q.schema, &q.mine, &q.by, &q.about, &q.input)
+			return q, row.Scan(&q.id, &q.tool, &q.text, &q.schema, &q.mine, &q.by, &q.about)
 		})
 		return err
 	})

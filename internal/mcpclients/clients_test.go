@@ -123,11 +123,6 @@ func start(t testing.TB) *program {
 	return &program{handlertest.Start(t, handlertest.Options{Domains: domains(), Registry: text}), t, text}
 }
 
-// variables are what a client hands to `gem mcp`.
-func (p *program) variables() map[string]string {
-	return map[string]string{playProgram: string(p.registry), "DATABASE_URL": p.URL, "GEM_MCP_SUBJECT": "ada", "GEM_MCP_WAIT": "1s", "PATH": os.Getenv("PATH")}
-}
-
 // server is one as clients.mjs takes it.
 type server struct {
 	URL     string            `json:"url,omitempty"`
