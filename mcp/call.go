@@ -167,7 +167,7 @@ func (d *Door) enqueue(ctx context.Context, c caller, r request, until time.Time
 		if err == nil || !again(err) {
 			return d.enqueueError(r, err, sent)
 		}
-		if sent = sent || began; sent {
+		if sent = sent || began && !answered(err); sent {
 			giveUp = until
 		}
 		select {

@@ -619,3 +619,51 @@ func TestStatementsHaveTheRightsOfASignedInUser(t *testing.T) {
 		t.Error("a request without a caller has one")
 	}
 }
+
+func TestEveryVersionOfTheProtocolGetsTheSameToolsAndResults(t *testing.T) {
+	t.Parallel()
+	o := openShop(t, true)
+	var first string
+	for _, version := range []string{"2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"} {
+		here, there := sdk.NewInMemoryTransports()
+		server, err := o.door.server.Connect(withCaller(context.Background(), caller{subject: "ada"}), there, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		session, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), here, &sdk.ClientSessionOptions{ProtocolVersion: version})
+		if err != nil {
+			t.Fatalf("%s: %v", version, err)
+		}
+		list, err := session.ListTools(t.Context(), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", version, err)
+		}
+		r, err := session.CallTool(t.Context(), &sdk.CallToolParams{Name: "shop_order", Arguments: json.RawMessage(`{"item": "roof"}`), Meta: sdk.Meta{keyName: "k"}})
+		if err != nil {
+			t.Fatalf("%s: %v", version, err)
+		}
+		got := string(encode(list.Tools)) + idOf(r) + structuredIn(t, r) + textIn(r)
+		if first == "" {
+			first = got
+		}
+		if got != first {
+			t.Errorf("%s: got %s, want %s", version, got, first)
+		}
+		_ = session.Close()
+		_ = server.Wait()
+	}
+	o.count(1, "true")
+}
+
+func TestAHitSaysWhoseResultItRepeats(t *testing.T) {
+	t.Parallel()
+	o := openShop(t, true)
+	first := o.door.agent(t, "ada", nil).call("shop_refund", `{"order": "7"}`)
+	hit := o.door.agent(t, "bob", nil).call("shop_refund", `{"order": "7"}`)
+	if hit.IsError || structuredIn(t, hit) != structuredIn(t, first) || hit.Meta[meta+"replayOf"] != first.Meta[meta+"receiptId"] {
+		t.Errorf("got %v, want a hit of %v", hit.Meta, first.Meta)
+	}
+	if o.ran.Load() != 1 {
+		t.Errorf("it ran %d times", o.ran.Load())
+	}
+}

@@ -61,7 +61,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// refused returns the words in which the database refuses a call, which the agent can act on, and false for an error of another kind.
+// refused returns the words in which the database refuses what an agent asks for, on which it can act, and false for an error of another kind.
 func refused(err error) (why string, ok bool) {
 	var e *pgconn.PgError
 	if !errors.As(err, &e) {
@@ -70,7 +70,7 @@ func refused(err error) (why string, ok bool) {
 	switch {
 	case e.Code == "42501" && e.Routine != "exec_stmt_raise": // Postgres refuses it, and none of our functions: a grant is missing
 		return "", false
-	case !store.HasCode(err, "22", "23", "54", "42501", "PT429"):
+	case !store.HasCode(err, "22", "23", "54", "42501", "PT409", "PT429"):
 		return "", false
 	}
 	lines := []string{e.Message}
@@ -86,3 +86,6 @@ func refused(err error) (why string, ok bool) {
 func again(err error) bool {
 	return store.IsTransient(err) || pgpool.IsAway(err) || errors.Is(err, context.DeadlineExceeded)
 }
+
+// answered reports whether Postgres itself said why it did not do what it was sent, and is not about to end.
+func answered(err error) bool { return store.HasCode(err, "") && !store.HasCode(err, "08", "57P") }

@@ -95,7 +95,9 @@ func (d *Door) answerCancel(ctx context.Context, req *sdk.CallToolRequest) (*sdk
 	try, cancel := context.WithTimeout(context.WithoutCancel(ctx), oneTry)
 	defer cancel()
 	answer, err := d.cancel(try, c, in.CallID)
-	if err != nil {
+	if why, ok := refused(err); ok {
+		return failed(why), nil
+	} else if err != nil {
 		return nil, err
 	}
 	return structured(encode(struct {

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -193,4 +195,36 @@ func TestARequestThatIsCancelledEndsAQueuedCall(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	s.stop(t)
+}
+
+// The servers that docs/mcp.md has clients start do start, and list the tools.
+func TestTheGuideToMCPHasServersThatStart(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/mcp.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?s)```json\n(.*?)```").FindAllStringSubmatch(string(text), -1)
+	for _, block := range blocks {
+		var file map[string]map[string]struct {
+			Command string
+			Args    []string
+			Env     map[string]string
+		}
+		if err := json.Unmarshal([]byte(block[1]), &file); err != nil {
+			t.Fatalf("%s: %v", block[1], err)
+		}
+		for _, servers := range file {
+			server := servers["gem"]
+			if server.Command != "gem" || len(server.Args) == 0 || server.Args[0] != "mcp" || server.Env["DATABASE_URL"] == "" {
+				t.Fatalf("got %+v of %s", server, block[1])
+			}
+			s := startMCP(t, []string{"DATABASE_URL=" + server.Env["DATABASE_URL"]}, server.Args[1:]...)
+			wants(t, s.ask("list", "tools/list", `{}`), `"leads_create"`)
+			s.stop(t)
+		}
+	}
+	if len(blocks) < 2 {
+		t.Errorf("%d examples", len(blocks))
+	}
 }

@@ -23,8 +23,8 @@ func TestMCPOverHTTPIsRefusedWhereAnybodyCouldComeIn(t *testing.T) {
 		{[]string{"mcp", "--http", "0.0.0.0:0"}, "set --auth"},
 		{[]string{"mcp", "--http", ":0", "--auth", "token"}, "GEM_MCP_TOKENS is not set"},
 		{[]string{"mcp", "--http", "127.0.0.1:0", "--auth", "jwt"}, "GEM_MCP_ISSUER"},
-		{[]string{"mcp", "--http", "127.0.0.1:0", "--auth", "none"}, "GEM_MCP_AUTH"},
-		{[]string{"mcp", "--http", "8848"}, "GEM_MCP_LISTEN"},
+		{[]string{"mcp", "--http", "127.0.0.1:0", "--auth", "none"}, `--auth is "none"`},
+		{[]string{"mcp", "--http", "8848"}, `--http is "8848"`},
 		{[]string{"mcp", "token"}, "a subject"},
 		{[]string{"mcp", "token", "ada lovelace"}, "white space"},
 	} {
