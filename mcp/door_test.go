@@ -397,6 +397,10 @@ func TestACallThatGoesOnIsPendingAndItsResultComesLater(t *testing.T) {
 	if r = a.call("gem_result", `{"call_id": "`+id+`"}`); !strings.Contains(structuredIn(t, r), `"state":"running"`) {
 		t.Errorf("got %s", structuredIn(t, r))
 	}
+	another := newShopDoor(t, o.URL).agent(t, "ada", nil) // another process, of which it is the first request
+	if r = another.call("gem_result", `{"call_id": "`+id+`"}`); !strings.Contains(structuredIn(t, r), `"gem_pending"`) {
+		t.Errorf("got %s", structuredIn(t, r))
+	}
 	close(o.release)
 	r = a.call("gem_result", `{"call_id": "`+strings.ToUpper(id)+`", "wait_seconds": 45}`)
 	var receipt struct {

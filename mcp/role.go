@@ -44,7 +44,7 @@ func findRole(ctx context.Context, pool *pgxpool.Pool, wanted string, apart bool
 		return "", fmt.Errorf("find out whose rights callers have: %w", err)
 	case unbound:
 		return "", &NoRoleError{fmt.Sprintf("callers cannot have the rights of the role %s: it sees the calls of all users, since it owns the tables, is a superuser or passes row level security", role)}
-	case apart && !waits:
+	case !waits:
 		return "", &NoRoleError{"the user of DATABASE_URL cannot ask which calls have ended: as the owner of the tables, grant gem_door to that user"}
 	}
 	return role, nil

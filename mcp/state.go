@@ -36,14 +36,16 @@ func (d *Door) state(ctx context.Context, c caller, id string) (s state, err err
 // wait returns the state of a call as soon as it has ended, at the latest at a time, and before that when the request ends or the door is closing.
 // While the database is away it waits on.
 func (d *Door) wait(ctx context.Context, c caller, id string, until time.Time) (s state, err error) {
+	opening, cancel := context.WithTimeout(context.WithoutCancel(ctx), oneTry)
+	waiter, err := d.waits(opening)
+	cancel()
+	if err != nil {
+		return s, err
+	}
 	waiting, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	defer context.AfterFunc(d.closing, cancel)()
 	for {
-		waiter, err := d.waits(waiting)
-		if err != nil {
-			return s, err
-		}
 		over := waiter.Ended(waiting, id) != nil
 		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), oneLook)
 		s, err = d.state(try, c, id)
