@@ -1,40 +1,9 @@
+import type { Receipt } from './receipt.d.ts'
+
+export type * from './receipt.d.ts'
+
 /** A map from the names of tools to their inputs and outputs: `Tools` of the file that `gem types typescript` writes. */
 export type AnyTools = Record<string, { input: unknown; output: unknown }>
-
-/** The one final record of a call. `status` tells which of the three outcomes it has. */
-export type Receipt<Output = unknown> = Succeeded<Output> | Failed | NotConfigured
-
-interface Common {
-  id: string
-  call_id: string
-  tool_name: string
-  /** The attempt that ended the call, counted from 1; 0 if none ran. */
-  attempt: number
-  /** What the call did, over all attempts: db_writes, messages_sent, external_calls, idempotency and others. */
-  effects: { [kind: string]: unknown }
-  registry_version: string | null
-  idempotency_key: string | null
-  /** The id of the receipt that this one repeats; null for a call that ran. */
-  replay_of: string | null
-  /** How long the last attempt took, as an interval of Postgres; null where none ran. */
-  duration: string | null
-  created_at: string
-}
-
-export interface Succeeded<Output = unknown> extends Common {
-  status: 'succeeded'
-  result: Output
-}
-
-export interface Failed extends Common {
-  status: 'failed'
-  result: { error: { error_code: string; message: string; details?: unknown } }
-}
-
-export interface NotConfigured extends Common {
-  status: 'not_configured'
-  result: { status: 'not_configured'; reason: string; required_env: string[]; next_steps: string[] }
-}
 
 export interface Options {
   /** How long `call` and `wait` wait at most, in milliseconds. Default: ten minutes. */

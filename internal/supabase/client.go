@@ -44,7 +44,7 @@ func nodeJS(t testing.TB) (program, dir string) {
 	if err != nil {
 		Missing(t, "node is missing: install Node.js 20 or newer")
 	}
-	dir = folder(t)
+	dir = Folder(t)
 	if _, err := os.Stat(filepath.Join(dir, "node_modules", "@supabase", "supabase-js")); err != nil {
 		Missing(t, "supabase-js and jsdom are missing. Run at the top of the repository: "+Install)
 	}

