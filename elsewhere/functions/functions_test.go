@@ -18,6 +18,7 @@ import (
 	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/rules"
 	"github.com/gemworker/gem/worker"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -286,7 +287,7 @@ func TestAFunctionHasTheRightsOfTheWorkersRole(t *testing.T) {
 			t.Errorf("%s: %s", tool, got)
 		}
 	}
-	if r := l.Run(handlertest.Call{Tool: "shop.ask", Input: `{"item": ""}`}); r.Status != receipts.Succeeded || l.count(t, "core_tool_calls where parent_call_id = '"+r.CallID+"'") != 1 {
+	if r := l.Run(handlertest.Call{Tool: "shop.ask", Input: `{"item": ""}`, CreatedBy: "ada"}); r.Status != receipts.Succeeded || l.count(t, "core_tool_calls where created_by is null and parent_call_id = '"+r.CallID+"'") != 1 {
 		t.Errorf("one makes a call: %s", said(r))
 	}
 	l.exec(t, "alter function tools.shop_order security definer set search_path = public, pg_temp")
@@ -477,5 +478,21 @@ func TestAConflictRunsAgain(t *testing.T) {
 	first, second := l.Run(handlertest.Call{Tool: "shop.keyed", Input: `{"item": "k"}`}), l.Run(handlertest.Call{Tool: "shop.keyed", Input: `{"item": "k"}`})
 	if said(first) != said(second) || second.ReplayOf != first.ID || l.count(t, "orders where item = 'k'") != 1 {
 		t.Errorf("a keyed call ran twice: %s %s", said(first), said(second))
+	}
+}
+
+// A rule judges what a function returned before anything of it is committed.
+func TestARuleTakesBackWhatAFunctionDid(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, "shop.order")
+	l.function(t, "shop_order", "input jsonb, call jsonb", "declare id bigint; begin "+newOrder+" return jsonb_build_object('order_id', id); end")
+	set, err := rules.Parse([]byte(`{"version": "1", "rules": [{"name": "second", "tools": ["shop.*"], "action": "block", "when": {"result": {"order_id": {"const": 2}}}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.StartWorker(func(o *worker.Options) { o.Rules = set })
+	first, second := l.Run(handlertest.Call{Tool: "shop.order", Input: `{"item": "a"}`}), l.Run(handlertest.Call{Tool: "shop.order", Input: `{"item": "b"}`})
+	if first.Status != receipts.Succeeded || handlertest.ErrorOf(t, second).Code != receipts.RuleBlocked || l.count(t, "orders") != 1 {
+		t.Errorf("%s, then %s; %d orders", said(first), said(second), l.count(t, "orders"))
 	}
 }
