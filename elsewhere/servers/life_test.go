@@ -264,6 +264,25 @@ func TestACallThatEndsIsCancelledAtTheServer(t *testing.T) {
 	}
 }
 
+func TestAServerThatKeepsToNoRules(t *testing.T) {
+	t.Parallel()
+	asker := open(t, started("asker"), nil)
+	_, err := asker.run(t.Context(), "do", `{}`)
+	var failure *handlers.Failure
+	if !errors.As(err, &failure) || !strings.HasPrefix(failure.Message, "The server asked for elicitation/create, which GEM does not answer") ||
+		!strings.Contains(failure.Message, "I heard: GEM calls tools") {
+		t.Errorf("one that asks although nobody can answer: %v", err)
+	}
+	flood := open(t, started("flood"), nil)
+	if _, err := flood.run(t.Context(), "do", `{}`); !outcomeUnknown(err) {
+		t.Errorf("one whose answer has no end: %v", err)
+	}
+	many := open(t, started("many"), nil)
+	if _, err := many.run(t.Context(), "do", `{}`); err == nil || !strings.Contains(err.Error(), "more than 100 pages") {
+		t.Errorf("one whose list has no end: %v", err)
+	}
+}
+
 // A server at a URL, and the ways in which it can fail.
 func TestAServerAtAURLThatFails(t *testing.T) {
 	t.Parallel()

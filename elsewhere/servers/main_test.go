@@ -49,8 +49,52 @@ func program(how string) {
 			fmt.Fprintf(os.Stderr, "line %d: %s %s\n", i, os.Getenv("SECRET"), strings.Repeat("x", 3000))
 		}
 		_ = newServer().Run(context.Background(), &sdk.StdioTransport{})
+	case "asker", "flood", "many":
+		fake(how)
 	default:
 		_ = newServer().Run(context.Background(), &sdk.StdioTransport{})
+	}
+}
+
+// fake is a server that keeps to no rules. All of its tools do the same.
+func fake(how string) {
+	in := json.NewDecoder(os.Stdin)
+	asking := json.RawMessage(nil) // the call for which something is asked
+	for {
+		var m struct {
+			ID     json.RawMessage
+			Method string
+			Error  struct{ Message string }
+		}
+		if in.Decode(&m) != nil {
+			return
+		}
+		answer := func(id json.RawMessage, result string) {
+			fmt.Printf("{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n", id, result)
+		}
+		switch {
+		case m.Method == "initialize":
+			answer(m.ID, `{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"fake","version":"0"}}`)
+		case m.Method == "tools/list" && how == "many":
+			answer(m.ID, `{"tools":[{"name":"a","inputSchema":{"type":"object"}}],"nextCursor":"more"}`)
+		case m.Method == "tools/list":
+			answer(m.ID, `{"tools":[{"name":"do","inputSchema":{"type":"object"}},null,{}]}`)
+		case m.Method == "tools/call" && how == "flood":
+			block := strings.Repeat("x", 1<<20)
+			for range 40 {
+				if _, err := fmt.Print(block); err != nil {
+					return
+				}
+			}
+		case m.Method == "tools/call":
+			asking = m.ID
+			fmt.Println(`{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"sure?","requestedSchema":{"type":"object","properties":{}}}}`)
+		case m.Method == "" && asking != nil:
+			text, _ := json.Marshal("I heard: " + m.Error.Message)
+			answer(asking, `{"content":[{"type":"text","text":`+string(text)+`},{"type":"hologram"}],"isError":true}`)
+		case m.ID != nil:
+			fmt.Printf("{\"jsonrpc\":\"2.0\",\"id\":%s,\"error\":{\"code\":-32601,\"message\":\"no\"}}\n", m.ID)
+		}
 	}
 }
 

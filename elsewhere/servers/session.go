@@ -47,7 +47,7 @@ func (s *session) client() *sdk.Client {
 			case "elicitation/create", "sampling/createMessage", "roots/list":
 				s.asked.Store(&method)
 				s.asks.Add(1)
-				return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "GEM calls tools, and does not answer " + method}
+				return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "GEM calls tools, and does not answer " + method}
 			}
 			return next(ctx, method, req)
 		}

@@ -105,3 +105,24 @@ func TestRegistryImportSaysWhatIsMissing(t *testing.T) {
 		})
 	}
 }
+
+// An agent, gem mcp, a worker, and the MCP server that has the tool.
+func TestAnAgentCallsTheToolsOfAServerThroughGEM(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	file := writeFile(t, oneTool)
+	env := []string{"DATABASE_URL=" + url, "TOOLS_REGISTRY=" + file, issues(t, "github", "create-issue", "close-issue")}
+	gemWith(t, env, "registry", "import", "github", "--frontends").wantCode(t, 0)
+	rules := `TOOLS_RULES={"version": "1.0.0", "rules": [{"name": "stays_open", "tools": ["github.close_issue"], "action": "block"}]}`
+	startWorker(t, url, append(env, rules)...)
+
+	agent := startMCP(t, env)
+	wants(t, agent.ask("list", "tools/list", `{}`), `"github_create_issue"`, "It is create-issue.")
+	first := agent.ask("call", "tools/call", `{"name": "github_create_issue", "arguments": {}, "_meta": {"io.github.gemworker/key": "k"}}`)
+	wants(t, first, `"structuredContent":{"text":"done"}`)
+	again := agent.ask("again", "tools/call", `{"name": "github_create_issue", "arguments": {}, "_meta": {"io.github.gemworker/key": "k"}}`)
+	if strings.Replace(again, `"again"`, `"call"`, 1) != first {
+		t.Errorf("asked again it answered\n%s, after\n%s", again, first)
+	}
+	wants(t, agent.ask("close", "tools/call", `{"name": "github_close_issue", "arguments": {}}`), "rule_blocked", "stays_open")
+}
