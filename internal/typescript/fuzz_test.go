@@ -21,7 +21,7 @@ type maker struct {
 func (m *maker) one(of ...any) any { return of[m.IntN(len(of))] }
 
 // keys are names of properties, among them those that are hard to write.
-var keys = []any{"a", "b", "kind", "x-y", "class", "new", "constructor", "0", "-1", "", "a b", "it's", "say \"it\"", "back\\slash", "*/", "line\nbreak",
+var keys = []any{"a", "b", "kind", "x-y", "class", "new", "0", "-1", "", "a b", "it's", "say \"it\"", "back\\slash", "*/", "line\nbreak",
 	"\u2028", "\u202e", "日本", "__proto__", "`${a}`", "readonly"}
 
 var texts = []any{"a", "b", "", "*/ export type X = never /*", "// @ts-ignore", "\"", "\\", "\n\r\u2028\u2029", "日本\U000e0001", "${a}`", "/**"}

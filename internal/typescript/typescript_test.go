@@ -137,7 +137,7 @@ func literal(text string) string { return strings.ReplaceAll(text, `"__proto__":
 func hostile(t *testing.T) *registry.Registry {
 	t.Helper()
 	var properties, tools []string
-	for _, name := range append([]any{"toString", "then", "get", "set", "static", "declare", "enum", "await", "\x1b[31m", "\ufeff"}, keys...) {
+	for _, name := range append([]any{"constructor", "toString", "then", "get", "set", "static", "declare", "enum", "await", "\x1b[31m", "\ufeff"}, keys...) {
 		for _, text := range texts {
 			properties = append(properties, fmt.Sprintf(`%s: {"description": %s, "enum": [%[2]s]}`, jsonOf(t, strings.TrimSuffix(name.(string)+"\t"+text.(string), "\t")), jsonOf(t, text)))
 		}
