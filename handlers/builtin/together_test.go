@@ -3,6 +3,7 @@ package builtin_test
 import (
 	"encoding/json"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -125,5 +126,33 @@ func TestAnIDThatIsNoUUIDIsNotFound(t *testing.T) {
 				t.Errorf("%s %.40s: got %.300v", tool, id, failure)
 			}
 		}
+	}
+}
+
+// The tables' checks hold for rows that calls made: others may have put something else there.
+func TestRowsOfOthersWithOtherJSONAreListed(t *testing.T) {
+	t.Parallel()
+	env := start(t)
+	const id = "00000000-0000-7000-8000-000000000001"
+	for i, odd := range []string{`"text"`, `1`, `true`, `null`, `[1]`, `{"a": 1}`} {
+		if _, err := env.DB.Exec(t.Context(), `
+			with note as (insert into notes (title, entity_refs) values ('odd', $1)),
+				task as (insert into tasks (title, context_ref) values ('odd', $1)),
+				entity as (insert into entities (id, name, contact) values ($2, 'odd', $1)),
+				interaction as (insert into interactions (entity_id, details) values ($2, $1)),
+				lead as (insert into leads (id, name, phone, suburb) values ($2, 'odd', '1', 's'))
+			insert into lead_sources (lead_id, campaign) values ($2, $1)`, odd, id[:len(id)-1]+strconv.Itoa(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for tool, input := range map[string]string{
+		"os.search_notes": `{"query": "odd"}`, "os.list_tasks": `{}`, "entity.search": `{"query": "odd"}`, "leads.list_by_stage": `{}`,
+	} {
+		if r := env.Run(handlertest.Call{Tool: tool, Input: input}); r.Status != "succeeded" || strings.Count(string(r.Result), `"odd"`) != 6 {
+			t.Errorf("%s: got %s %s", tool, r.Status, r.Result)
+		}
+	}
+	for i := range 6 {
+		handlertest.Do[map[string]any](env, "entity.get", `{"entity_id": "`+id[:len(id)-1]+strconv.Itoa(i)+`"}`)
 	}
 }

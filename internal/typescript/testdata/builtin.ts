@@ -1,4 +1,4 @@
-// The tools of GEM's registry 1.4.0, sha256 0577f05c5be3880b7167d05993458b859c4bf649591e3e272a01a0a6a99f1786. Written by `gem types typescript`: change the registry instead.
+// The tools of GEM's registry 1.4.0, sha256 51c264a8088f07b07275672db170399b0bacf25e54929f97857cc16e3871c348. Written by `gem types typescript`: change the registry instead.
 
 /** The input and the output of each tool. */
 export type Tools = {
