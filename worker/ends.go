@@ -17,8 +17,8 @@ type ends struct {
 }
 
 const (
-	tellEvery = 5 * time.Millisecond // the shortest time between two notifications
-	mostEnds  = 10_000               // that wait to be told; of the rest those who wait hear by asking
+	tellEvery = 10 * time.Millisecond // the shortest time between two notifications
+	mostEnds  = 10_000                // that wait to be told; of the rest those who wait hear by asking
 )
 
 // add notes a call whose receipt is committed.
