@@ -113,7 +113,7 @@ func failure(tool *registry.Tool, r *receipts.Receipt, e receipts.Error) string 
 // repeatable says whether a call that failed may be made again, by the tool's permissions and its mode of idempotency.
 func repeatable(tool *registry.Tool) string {
 	switch {
-	case readOnly(tool), tool.Idempotency.Mode == registry.SafeRetry:
+	case tool.Idempotency.Mode != "" && readOnly(tool), tool.Idempotency.Mode == registry.SafeRetry: // no mode: the registry has it no more
 		return "It is safe to make a new call."
 	case tool.Idempotency.Mode == registry.Keyed:
 		return fmt.Sprintf("It is safe to make a new call with the same %s.", tool.Idempotency.KeyField)

@@ -44,7 +44,7 @@ func TestAFailureSaysWhatAModelShouldDo(t *testing.T) {
 		{"shop.order", failedWith("not_allowed", "It is closed.", "null"), "It is closed.\nThis is a policy"},
 		{"shop.order", failedWith("cancelled", "Someone asked for its end.", "null"), "shop.order failed (cancelled): Someone asked for its end."},
 		{"shop.order", failedWith("key_reused", "The key had another input.", "null"), "(key_reused): The key had another input."},
-		{"gone.tool", failedWith("execution_error", "No.", "null"), "It is safe"}, // no permission is known
+		{"gone.tool", failedWith("execution_error", "No.", "null"), "A new call does everything once more"}, // nothing is known of it
 	} {
 		r, err := d.result(ended(tc.tool, receipts.Failed, tc.result))
 		if err != nil || !r.IsError || r.StructuredContent != nil || !strings.Contains(textIn(r), tc.want) {
