@@ -2,7 +2,9 @@ package mcp
 
 import (
 	"context"
+	"errors"
 	"io"
+	"syscall"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -34,6 +36,9 @@ func (d *Door) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) erro
 	go func() { ended <- session.Wait() }()
 	select {
 	case err := <-ended:
+		if errors.Is(err, syscall.EPIPE) { // nobody reads the answers any more
+			return nil
+		}
 		return err
 	case <-ctx.Done():
 	}

@@ -181,6 +181,30 @@ func TestMCPEndsWithItsClientAndItsCallGoesOn(t *testing.T) {
 	}
 }
 
+func TestMCPEndsInOrderWhenNobodyReadsItsAnswers(t *testing.T) {
+	t.Parallel()
+	p := prepare(t, nil, "mcp")
+	stdin, err := p.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	reads, writes, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.cmd.Stdout = writes
+	p.start(t)
+	writes.Close()
+	reads.Close()
+	if _, err := io.WriteString(stdin, `{"jsonrpc":"2.0","id":1,"method":"ping"}`+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.wait(t); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
 func TestARequestThatIsCancelledEndsAQueuedCall(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
