@@ -70,6 +70,9 @@ func (d *Door) database(ctx context.Context) (*pgxpool.Pool, string, error) {
 func (d *Door) opened(ctx context.Context) (*pgxpool.Pool, *string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.late.Err() != nil { // the pool is closed, or is about to be
+		return nil, nil, fmt.Errorf("this process ends: %w", context.DeadlineExceeded)
+	}
 	if d.pool == nil {
 		pool, err := d.o.Pool(ctx)
 		if err != nil {

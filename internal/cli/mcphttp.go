@@ -17,7 +17,6 @@ func serveMCP(ctx context.Context, door *mcp.Door, h mcp.HTTPConfig) error {
 	if err != nil {
 		return fmt.Errorf("--http: %w", err)
 	}
-	tuneMemory()
 	err = door.ServeHTTP(ctx, l, h)
 	var wrong *mcp.ConfigError
 	if errors.As(err, &wrong) {
