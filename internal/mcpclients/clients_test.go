@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -18,9 +20,7 @@ import (
 	"github.com/gemworker/gem/internal/cli"
 	"github.com/gemworker/gem/internal/mcpclients"
 	"github.com/gemworker/gem/internal/testdb"
-	"github.com/gemworker/gem/mcp"
 	"github.com/gemworker/gem/registry"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // playProgram makes the test binary the program gem, with the registry that it has.
@@ -142,35 +142,40 @@ func (p *program) stdio(flags ...string) server {
 		playProgram: string(p.registry), "DATABASE_URL": p.URL, "GEM_MCP_SUBJECT": "ada", "PATH": os.Getenv("PATH"), "HOME": p.t.TempDir()}}
 }
 
-// http is the door over HTTP, until the end of the test.
-func (p *program) http(o mcp.Options) server {
+// http is `gem mcp --http`, until the end of the test.
+func (p *program) http(flags ...string) server {
 	p.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	if o.Registry, err = registry.Parse(p.registry); err != nil {
+	address := l.Addr().String()
+	_ = l.Close()
+	s := p.stdio(append(flags, "--http", address)...)
+	cmd := exec.Command(s.Command, s.Args...)
+	for name, value := range s.Env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	var log strings.Builder
+	cmd.Stderr, cmd.Dir, cmd.WaitDelay = &log, p.t.TempDir(), time.Minute
+	if err := cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
-	o.Subject = "ada"
-	o.Pool = func(ctx context.Context) (*pgxpool.Pool, error) {
-		return pgxpool.New(context.WithoutCancel(ctx), p.URL)
-	}
-	door, err := mcp.New(o)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- door.ServeHTTP(ctx, l, mcp.HTTPConfig{}) }()
 	p.t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			p.t.Error(err)
+		_ = cmd.Process.Signal(os.Interrupt)
+		if err := cmd.Wait(); err != nil {
+			p.t.Errorf("gem mcp --http: %v\n%s", err, &log)
 		}
-		door.Close()
 	})
-	return server{URL: "http://" + l.Addr().String() + "/mcp"}
+	p.Until("gem mcp --http serves", func() bool {
+		r, err := http.Get("http://" + address + "/healthz")
+		if err == nil {
+			_ = r.Body.Close()
+		}
+		return err == nil && r.StatusCode == http.StatusOK
+	})
+	http.DefaultClient.CloseIdleConnections()
+	return server{URL: "http://" + address + "/mcp"}
 }
 
 // step is something for a client to do.

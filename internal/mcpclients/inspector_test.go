@@ -6,10 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gemworker/gem/internal/mcpclients"
-	"github.com/gemworker/gem/mcp"
 )
 
 var goodName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
@@ -17,7 +15,7 @@ var goodName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 func TestTheInspectorListsTheSameToolsInEachEra(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	want, url, stdio := p.offered(), p.http(mcp.Options{}).URL, p.stdio()
+	want, url, stdio := p.offered(), p.http().URL, p.stdio()
 	command := []string{stdio.Command, "mcp"}
 	for name, value := range stdio.Env {
 		command = append(command, "-e", name+"="+value)
@@ -53,14 +51,14 @@ func TestTheInspectorListsTheSameToolsInEachEra(t *testing.T) {
 func TestTheInspectorWaitsForATask(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	url := p.http(mcp.Options{TaskAfter: 100 * time.Millisecond, Wait: 200 * time.Millisecond}).URL // without tasks the answer is pending
+	url := p.http("--task-after", "100ms", "--wait", "1s").URL // without tasks the answer is pending
 	var got struct {
 		Result struct {
 			StructuredContent json.RawMessage
 			Meta              map[string]any `json:"_meta"`
 		}
 	}
-	inspect(t, &got, url, "--protocol-era", "modern", "--method", "tools/call", "--tool-name", "lab_steps", "--tool-arg", "seconds=2")
+	inspect(t, &got, url, "--protocol-era", "modern", "--method", "tools/call", "--tool-name", "lab_steps", "--tool-arg", "seconds=4")
 	if string(got.Result.StructuredContent) != `{"text":"done"}` {
 		t.Errorf("got %s, want the result", got.Result.StructuredContent)
 	}
@@ -80,7 +78,7 @@ func TestTheInspectorCallsATool(t *testing.T) {
 			}
 		}
 	}
-	inspect(t, &got, p.http(mcp.Options{}).URL, "--protocol-era", "modern", "--method", "tools/call", "--tool-name", "os_create_note",
+	inspect(t, &got, p.http().URL, "--protocol-era", "modern", "--method", "tools/call", "--tool-name", "os_create_note",
 		"--tool-arg", "domain=business", "title=Roof", "content=x")
 	if got.Result.StructuredContent.NoteID == "" {
 		t.Errorf("got %+v", got)

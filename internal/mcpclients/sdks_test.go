@@ -5,9 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/gemworker/gem/mcp"
 )
 
 func TestClientsListAndCall(t *testing.T) {
@@ -15,7 +12,7 @@ func TestClientsListAndCall(t *testing.T) {
 	p := start(t)
 	want := p.offered()
 	input := map[string]any{"domain": "business", "title": "Roof", "content": "x"}
-	stdio, http := p.stdio(), p.http(mcp.Options{})
+	stdio, http := p.stdio(), p.http()
 	runs := 0
 	for client, first := range map[string]server{"client": http, "sdk": stdio, "langchain": stdio, "agents": http} {
 		for _, s := range []server{stdio, http} {
@@ -52,7 +49,7 @@ func TestClientsListAndCall(t *testing.T) {
 func TestAToolIsCalledByBothOfItsNames(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	came, _ := p.run(t, job{Client: "client", Server: p.http(mcp.Options{}), Version: "auto", Do: []step{{Call: "os_health_check"}, {Call: "os.health_check"}}})
+	came, _ := p.run(t, job{Client: "client", Server: p.http(), Version: "auto", Do: []step{{Call: "os_health_check"}, {Call: "os.health_check"}}})
 	for _, c := range came {
 		if c.IsError || !strings.Contains(c.Text, "{") {
 			t.Errorf("got %+v", c)
@@ -64,16 +61,16 @@ func TestAToolIsCalledByBothOfItsNames(t *testing.T) {
 func TestALongCallGrowsThenIsPendingThenHasAReceipt(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	doors := map[string]server{"HTTP": p.http(mcp.Options{Wait: time.Second})}
+	doors := map[string]server{"HTTP": p.http("--wait", "3s")}
 	if long() {
-		doors["stdio"] = p.stdio("--wait", "1s")
+		doors["stdio"] = p.stdio("--wait", "3s")
 	}
 	for name, s := range doors {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			came, _ := p.run(t, job{Client: "sdk", Server: s, Do: []step{
-				{Call: "lab_steps", Arguments: map[string]any{"seconds": 6}, Progress: true, Key: "one"},
-				{Call: "lab_steps", Arguments: map[string]any{"seconds": 6}, Key: "one"},
+				{Call: "lab_steps", Arguments: map[string]any{"seconds": 9}, Progress: true, Key: "one"},
+				{Call: "lab_steps", Arguments: map[string]any{"seconds": 9}, Key: "one"},
 			}})
 			var pending struct {
 				Of struct {
@@ -105,7 +102,7 @@ func TestAUserAnswersInAForm(t *testing.T) {
 	p := start(t)
 	four, ask := map[string]int{"answer": 4}, []step{{Call: "lab_ask"}}
 	jobs := map[string]job{
-		"the newest version over HTTP":  {Client: "client", Server: p.http(mcp.Options{}), Version: "auto", Answer: four, Do: ask},
+		"the newest version over HTTP":  {Client: "client", Server: p.http(), Version: "auto", Answer: four, Do: ask},
 		"an earlier version over stdio": {Client: "client", Server: p.stdio(), Answer: four, Do: ask},
 	}
 	if long() {
@@ -137,9 +134,9 @@ func TestWhoCannotBeAskedHearsWhatIsAsked(t *testing.T) {
 	}
 	p := start(t)
 	for name, c := range map[string]job{
-		"no form in the newest version": {Client: "client", Server: p.stdio("--wait", "3s"), Version: "auto", Do: []step{{Call: "lab_ask"}}},
-		"no form over HTTP before it":   {Client: "sdk", Server: p.http(mcp.Options{Wait: 3 * time.Second}), Answer: map[string]int{"answer": 4}, Do: []step{{Call: "lab_ask"}}},
-		"an approval is no form": {Client: "client", Server: p.stdio("--wait", "3s"), Version: "auto", Answer: map[string]bool{"approved": true},
+		"no form in the newest version": {Client: "client", Server: p.stdio("--wait", "10s"), Version: "auto", Do: []step{{Call: "lab_ask"}}},
+		"no form over HTTP before it":   {Client: "sdk", Server: p.http("--wait", "10s"), Answer: map[string]int{"answer": 4}, Do: []step{{Call: "lab_ask"}}},
+		"an approval is no form": {Client: "client", Server: p.stdio("--wait", "10s"), Version: "auto", Answer: map[string]bool{"approved": true},
 			Do: []step{{Call: "lab_approve", Arguments: map[string]any{"by": []string{"user:ada"}}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
