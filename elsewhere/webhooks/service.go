@@ -37,7 +37,7 @@ func newService(domain string, from elsewhere.Service, lookup func(string) strin
 	}
 	value := func(variable string) string {
 		v := strings.TrimSpace(lookup(variable))
-		if v != "" {
+		if len(v) >= 8 { // a shorter one is a word of the texts that would be cut
 			s.secrets = append(s.secrets, v, strings.TrimPrefix(v, "whsec_"))
 		}
 		return v
@@ -76,7 +76,7 @@ func newService(domain string, from elsewhere.Service, lookup func(string) strin
 	return s
 }
 
-// withoutSecrets cuts the service's secrets out of an answer that repeats them. A short one may be a word of its own.
+// withoutSecrets cuts the service's secrets out of an answer that repeats them. One of fewer than 16 bytes may be a word of its own, and results are kept as they are.
 func (s *service) withoutSecrets(answer []byte) []byte {
 	for _, secret := range s.secrets {
 		if len(secret) >= 16 {

@@ -41,12 +41,17 @@ const crmAt = `{"version": "1", "crm": {"http": {"url": "https://example.com/crm
 
 func TestAToolLivesInOnePlace(t *testing.T) {
 	t.Parallel()
-	r, d := parseBoth(t, string(builtIn.Registry), `{"version": "1", "leads": {"http": {"url": "https://example.com/leads", "secret_env": "A"}}}`)
-	_, _, err := builtIn.fit(r, d)
-	if err == nil {
-		t.Fatal("it is taken")
+	for there, named := range map[string]string{
+		`{"http": {"url": "https://example.com/leads", "secret_env": "A"}}`: "https://example.com/leads/create",
+		`{"mcp": {"url": "https://example.com/leads"}}`:                     "leads create",
+	} {
+		r, d := parseBoth(t, string(builtIn.Registry), `{"version": "1", "leads": `+there+`}`)
+		if _, _, err := builtIn.fit(r, d); err == nil {
+			t.Errorf("%s is taken", there)
+		} else {
+			wants(t, err.Error(), "leads.create lives in two places, in leads/leads.go (Leads.Create) and by leads in domains.json ("+named+"): remove one")
+		}
 	}
-	wants(t, err.Error(), "leads.create lives in two places, in leads/leads.go (Leads.Create) and by leads in domains.json (https://example.com/leads/create): remove one")
 }
 
 func TestFieldsOfDurableHandlersAreDefectsOfAToolElsewhere(t *testing.T) {
