@@ -182,7 +182,7 @@ func (s *server) watch(made *session) {
 		if !s.closed {
 			reason := ""
 			if err != nil {
-				reason = made.secrets.scrub(value.OneLine(err.Error()))
+				reason = value.OneLine(made.secrets.scrub(err.Error()))
 			}
 			s.log.Warn("the connection to the MCP server has ended", zap.String("reason", reason))
 		}

@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
-
-	"github.com/gemworker/gem/handlers/value"
 )
 
 // requests sends the requests to a server at a URL, with its headers, and bounds the answers.
@@ -49,13 +47,13 @@ func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 2000))
-	return nil, &statusError{code: resp.StatusCode, text: value.OneLine(string(text)), after: retryAfter(resp.Header.Get("Retry-After"))}
+	return nil, &statusError{code: resp.StatusCode, text: string(text), after: retryAfter(resp.Header.Get("Retry-After"))}
 }
 
 // statusError is an answer that says by its status why the request failed.
 type statusError struct {
 	code  int
-	text  string        // the first 500 characters of its body
+	text  string        // the beginning of its body
 	after time.Duration // as its Retry-After says
 }
 

@@ -13,7 +13,8 @@ const linesPerMinute = 60
 
 // lines says what is written to it, a line at a time, each cut to 500 bytes.
 type lines struct {
-	say func(line string, left int)
+	scrub func(line string) string
+	say   func(line string, left int)
 
 	mu    sync.Mutex
 	line  []byte // without its end
@@ -37,7 +38,7 @@ func (l *lines) Write(p []byte) (int, error) {
 }
 
 func (l *lines) end() {
-	text := value.OneLine(string(l.line))
+	text := value.OneLine(l.scrub(string(l.line)))
 	l.line = l.line[:0]
 	if time.Since(l.since) > time.Minute {
 		l.since, l.said = time.Now(), 0

@@ -54,8 +54,8 @@ func (s *session) start(settings elsewhere.Server) (_ *program, err error) {
 	for _, name := range settings.Env {
 		cmd.Env = append(cmd.Env, name+"="+s.secrets[name])
 	}
-	cmd.Stderr = &lines{say: func(line string, left int) {
-		s.server.log.Info("the MCP server says", zap.String("line", s.secrets.scrub(line)), zap.Int("lines_left_out", left))
+	cmd.Stderr = &lines{scrub: s.secrets.scrub, say: func(line string, left int) {
+		s.server.log.Info("the MCP server says", zap.String("line", line), zap.Int("lines_left_out", left))
 	}}
 	cmd.WaitDelay = endTime // a process that it left behind may hold its stderr
 	inGroup(cmd)

@@ -169,7 +169,7 @@ func (r result) read() (text string, others []json.RawMessage) {
 
 // shown is a text of the server's in a message.
 func (s *session) shown(text string) string {
-	return value.Shorten(s.secrets.scrub(value.OneLine(text)), 200)
+	return value.Shorten(value.OneLine(s.secrets.scrub(text)), 200)
 }
 
 func orElse(text, other string) string {
@@ -181,7 +181,7 @@ func orElse(text, other string) string {
 
 // failure says what an error of a request means. sent: the request was a call of a tool, and may have taken effect.
 func (s *session) failure(ctx context.Context, err error, sent bool) error {
-	said := func(text string) string { return s.secrets.scrub(value.OneLine(text)) }
+	said := func(text string) string { return value.OneLine(s.secrets.scrub(text)) }
 	var (
 		status *statusError
 		wire   *jsonrpc.Error
@@ -233,7 +233,7 @@ func ofTheSDK(code int64) bool { return code <= -32001 && code >= -32005 }
 
 // refused says what an answer means whose status is an error.
 func (s *server) refused(status *statusError, secrets secrets, sent bool) error {
-	text := secrets.scrub(status.Error())
+	text := value.OneLine(secrets.scrub(status.Error()))
 	switch {
 	case status.code == http.StatusUnauthorized || status.code == http.StatusForbidden:
 		variables := strings.Join(slices.Compact(slices.Sorted(maps.Values(s.settings.HeaderEnv))), ", ")
@@ -268,7 +268,7 @@ func (s *server) unreachable(err error, secrets secrets) error {
 	case errors.As(err, &status):
 		return s.refused(status, secrets, false)
 	}
-	reason := secrets.scrub(value.OneLine(err.Error()))
+	reason := value.OneLine(secrets.scrub(err.Error()))
 	if errors.Is(err, context.DeadlineExceeded) {
 		reason = fmt.Sprintf("it gave no answer within %s", connectTime)
 	}
