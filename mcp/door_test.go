@@ -13,6 +13,8 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -91,7 +93,7 @@ func openShop(t testing.TB, worker bool, change ...func(*Options)) *opened {
 	t.Helper()
 	s := shop{new(atomic.Int64), make(chan string, 100), make(chan struct{})}
 	e := handlertest.Start(t, handlertest.Options{Domains: []any{s}, Registry: []byte(shopRegistry), NoWorker: !worker})
-	return &opened{e, s, newShopDoor(t, e.URL, change...), t}
+	return &opened{e, s, newShopDoor(t, testdb.RouteTo(t, e.URL).URL, change...), t}
 }
 
 func newShopDoor(t testing.TB, url string, change ...func(*Options)) *Door {
@@ -100,7 +102,9 @@ func newShopDoor(t testing.TB, url string, change ...func(*Options)) *Door {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Registry: r, Pool: func(ctx context.Context) (*pgxpool.Pool, error) { return pgxpool.New(context.WithoutCancel(ctx), url) }}
+	o := Options{Registry: r, Pool: func(ctx context.Context) (*pgxpool.Pool, error) {
+		return pgpool.Open(context.WithoutCancel(ctx), url, pgpool.Options{MaxConns: 1}) // as gem mcp over stdio does
+	}}
 	for _, c := range change {
 		c(&o)
 	}
