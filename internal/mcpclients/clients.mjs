@@ -4,9 +4,9 @@
 //
 // The clients are client (@modelcontextprotocol/client), sdk (@modelcontextprotocol/sdk), langchain and agents (@openai/agents). A server has a url, or
 // command, args and env. `version` negotiates: legacy (the default), auto, or a version; `answer` is what the user fills into each form, null for a user
-// who declines; without it the client cannot be asked. The output has an entry for each thing to do: the names of a list; of a call its text, structured,
+// who declines; without it the client cannot be asked. With `links` the user opens links too. The output has an entry for each thing to do: the names of a list; of a call its text, structured,
 // isError, meta and progress, or what it threw.
-const { client: which, server, version, answer, do: todo } = JSON.parse(process.argv[2])
+const { client: which, server, version, answer, links, do: todo } = JSON.parse(process.argv[2])
 const asked = []
 
 const clients = { client, sdk, langchain, agents }
@@ -24,13 +24,14 @@ process.stdout.write(JSON.stringify({ results, asked }) + '\n', () => process.ex
 
 function replyTo(params) {
   asked.push(params)
+  if (params.mode === 'url') return { action: 'accept' }
   return answer === null ? { action: 'decline' } : { action: 'accept', content: answer }
 }
 
 async function client() {
   const { Client, StreamableHTTPClientTransport } = await import('@modelcontextprotocol/client')
   const { StdioClientTransport } = await import('@modelcontextprotocol/client/stdio')
-  const options = { capabilities: answer === undefined ? {} : { elicitation: { form: {} } } }
+  const options = { capabilities: answer === undefined ? {} : { elicitation: { form: {}, ...(links && { url: {} }) } } }
   if (version) options.versionNegotiation = { mode: version === 'auto' || version === 'legacy' ? version : { pin: version } }
   const c = new Client({ name: 'test', version: '1' }, options)
   if (answer !== undefined) c.setRequestHandler('elicitation/create', async request => replyTo(request.params))

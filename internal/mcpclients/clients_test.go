@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -145,6 +146,13 @@ func (p *program) stdio(flags ...string) server {
 // http is `gem mcp --http`, until the end of the test.
 func (p *program) http(flags ...string) server {
 	p.t.Helper()
+	s, _ := p.served(flags...)
+	return s
+}
+
+// served also returns what kills it.
+func (p *program) served(flags ...string) (_ server, kill func()) {
+	p.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		p.t.Fatal(err)
@@ -161,12 +169,13 @@ func (p *program) http(flags ...string) server {
 	if err := cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
-	p.t.Cleanup(func() {
+	end := sync.OnceFunc(func() {
 		_ = cmd.Process.Signal(os.Interrupt)
 		if err := cmd.Wait(); err != nil {
 			p.t.Errorf("gem mcp --http: %v\n%s", err, &log)
 		}
 	})
+	p.t.Cleanup(func() { end() })
 	p.Until("gem mcp --http serves", func() bool {
 		r, err := http.Get("http://" + address + "/healthz")
 		if err == nil {
@@ -175,7 +184,11 @@ func (p *program) http(flags ...string) server {
 		return err == nil && r.StatusCode == http.StatusOK
 	})
 	http.DefaultClient.CloseIdleConnections()
-	return server{URL: "http://" + address + "/mcp"}
+	return server{URL: "http://" + address + "/mcp"}, func() {
+		end = func() {}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
 }
 
 // step is something for a client to do.
@@ -193,6 +206,7 @@ type job struct {
 	Server  server `json:"server"`
 	Version string `json:"version,omitempty"`
 	Answer  any    `json:"answer,omitempty"`
+	Links   bool   `json:"links,omitempty"`
 	Do      []step `json:"do"`
 }
 

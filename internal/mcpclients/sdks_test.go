@@ -97,6 +97,62 @@ func TestALongCallGrowsThenIsPendingThenHasAReceipt(t *testing.T) {
 	}
 }
 
+func TestAKilledServerIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	if !long() {
+		t.Skip("the tests of package mcp have the short form. Set GEM_TEST_LONG=1")
+	}
+	p := start(t)
+	first, kill := p.served()
+	do := []step{{Call: "lab_ask", Key: "k"}}
+	gone := make(chan outcome)
+	go func() {
+		came, _ := p.run(t, job{Client: "client", Server: first, Version: "auto", Do: do})
+		gone <- came[0]
+	}()
+	var id string
+	p.Until("the call is there", func() bool {
+		return p.DB.QueryRow(t.Context(), "select id::text from core_tool_calls where tool_name = 'lab.ask'").Scan(&id) == nil
+	})
+	kill()
+	if lost := <-gone; lost.Threw == "" {
+		t.Errorf("got %+v from a server that was killed", lost)
+	}
+	p.Answer(p.Question(id).ID, 4)
+	receipt := p.Await(id)
+	for _, s := range []server{p.http(), p.stdio()} {
+		came, _ := p.run(t, job{Client: "client", Server: s, Version: "auto", Do: do})
+		if string(came[0].Structured) != `{"text":"4"}` || came[0].Meta["io.github.gemworker/receiptId"] != receipt.ID {
+			t.Errorf("asked again with its key: got %+v, want receipt %s", came[0], receipt.ID)
+		}
+	}
+	p.count(t, "select count(*) from core_tool_calls where tool_name = 'lab.ask'", 1)
+}
+
+func TestAnApprovalIsALink(t *testing.T) {
+	t.Parallel()
+	if !long() {
+		t.Skip("the tests of package mcp have the short form. Set GEM_TEST_LONG=1")
+	}
+	p := start(t)
+	s := p.stdio("--wait", "10s")
+	s.Env["GEM_DASHBOARD_URL"] = "https://gem.example"
+	for name, version := range map[string]string{"the newest version": "auto", "an earlier one": "legacy"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			came, asked := p.run(t, job{Client: "client", Server: s, Version: version, Answer: map[string]bool{"approved": true}, Links: true,
+				Do: []step{{Call: "lab_approve", Arguments: map[string]any{"by": []string{"user:ada"}}}}})
+			if !strings.Contains(came[0].Text, "gem_pending") {
+				t.Errorf("got %+v", came[0])
+			}
+			if len(asked) != 1 || !strings.Contains(string(asked[0]), `"url":"https://gem.example/approvals/`) || strings.Contains(string(asked[0]), "requestedSchema") {
+				t.Errorf("asked %s, want a link", asked)
+			}
+		})
+	}
+	t.Cleanup(func() { p.count(t, "select count(*) from core_tool_events where event = 'answered'", 0) })
+}
+
 func TestAUserAnswersInAForm(t *testing.T) {
 	t.Parallel()
 	p := start(t)
