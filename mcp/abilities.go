@@ -21,10 +21,10 @@ type abilities struct {
 }
 
 // asked reports whether the client's user can be asked anything at all.
-func (a abilities) asked() bool { return (a.form || a.url) && (a.rounds || a.session != nil) }
+func (a abilities) asked() bool { return a.form || a.url }
 
-// abilitiesOf reads them from a request. Clients of earlier versions said once what they can do, and are asked by requests, which none can be sent
-// over HTTP, where there is no session. extra is that of the request, and may be nil.
+// abilitiesOf reads them from a request. Clients of earlier versions said once what they can do, and are asked by requests of ours. Over HTTP they get none,
+// since they have no session there. extra is that of the request, and may be nil.
 func abilitiesOf(session *sdk.ServerSession, extra *sdk.RequestExtra, meta map[string]any) (a abilities) {
 	var said struct {
 		Elicitation *elicitation
@@ -38,7 +38,13 @@ func abilitiesOf(session *sdk.ServerSession, extra *sdk.RequestExtra, meta map[s
 		_, a.tasks = said.Extensions[tasksExtension]
 	} else if init := session.InitializeParams(); init != nil && init.Capabilities != nil && (extra == nil || extra.Header == nil) {
 		if e := init.Capabilities.Elicitation; e != nil {
-			a.session, said.Elicitation = session, &elicitation{Form: e.Form, URL: e.URL}
+			a.session, said.Elicitation = session, &elicitation{}
+			if e.Form != nil {
+				said.Elicitation.Form = &struct{}{}
+			}
+			if e.URL != nil {
+				said.Elicitation.URL = &struct{}{}
+			}
 		}
 	}
 	if e := said.Elicitation; e != nil {
@@ -48,7 +54,7 @@ func abilitiesOf(session *sdk.ServerSession, extra *sdk.RequestExtra, meta map[s
 	return a
 }
 
-type elicitation struct{ Form, URL any }
+type elicitation struct{ Form, URL *struct{} }
 
 // taskSlot takes the task that a tools/call becomes: the SDK's handlers of tools return nothing but results.
 type taskSlot struct{ made *task }

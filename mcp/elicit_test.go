@@ -117,6 +117,22 @@ func TestWhoAsksForAResultIsAskedToo(t *testing.T) {
 	}
 }
 
+func TestNobodyWaitsForACallThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, Options{})
+	for _, capabilities := range []string{nothing, tasksAndForms} {
+		ada := l.raw("ada", capabilities)
+		before := l.statements.Load()
+		got := ada.call("gem_result", `{"call_id": "0b8f6e1c-3a52-4c1e-9f63-2d7a1b9c4e55", "wait_seconds": 45}`)
+		if got.Error == nil || got.Error.Code != -32602 {
+			t.Errorf("got %s", got.whole)
+		}
+		if n := l.statements.Load() - before; n > 20 {
+			t.Errorf("%d statements for one request", n)
+		}
+	}
+}
+
 func TestARuleThatAsksForAnApprovalIsALinkOrACommand(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, Options{Wait: 100 * time.Millisecond}, `{"version": "1", "rules": [{"name": "eyes", "tools": ["lab.greet"],
@@ -261,6 +277,33 @@ func TestAClientOfAnEarlierVersionIsAskedByARequest(t *testing.T) {
 		t.Errorf("asked %d times, want once for each question", n)
 	}
 	l.count(t, "select count(*) from core_tool_events where event = 'answered'", 1)
+}
+
+func TestWhatAClientCanDoIsReadAsItSaysIt(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, Options{})
+	for _, c := range []struct {
+		said      *sdk.ElicitationCapabilities
+		form, url bool
+	}{
+		{nil, false, false},
+		{&sdk.ElicitationCapabilities{}, true, false},
+		{&sdk.ElicitationCapabilities{Form: &sdk.FormElicitationCapabilities{}}, true, false},
+		{&sdk.ElicitationCapabilities{URL: &sdk.URLElicitationCapabilities{}}, false, true},
+		{&sdk.ElicitationCapabilities{Form: &sdk.FormElicitationCapabilities{}, URL: &sdk.URLElicitationCapabilities{}}, true, true},
+	} {
+		l.connect(legacy, &sdk.ClientCapabilities{Elicitation: c.said}, nil)
+		for session := range l.door.server.Sessions() {
+			if got := abilitiesOf(session, nil, nil); got.form != c.form || got.url != c.url {
+				t.Errorf("earlier version, %+v: got %+v", c.said, got)
+			}
+			_ = session.Close()
+		}
+		meta := map[string]any{sdk.MetaKeyProtocolVersion: modern, sdk.MetaKeyClientCapabilities: &sdk.ClientCapabilities{Elicitation: c.said}}
+		if got := abilitiesOf(nil, nil, meta); got.form != c.form || got.url != c.url || !got.rounds {
+			t.Errorf("newest version, %+v: got %+v", c.said, got)
+		}
+	}
 }
 
 func TestAQuestionIsTakenBackWhenSomebodyElseHasAnswered(t *testing.T) {

@@ -38,9 +38,10 @@ func (d *Door) follow(ctx context.Context, c caller, req *sdk.CallToolRequest, s
 			next = earlier(next, time.Now().Add(pause))
 		}
 		s, err = d.wait(ctx, c, id, next)
+		early := time.Now().Before(next) // it did not wait for what may pass
 		last := !time.Now().Before(over) || d.closing.Err() != nil || ctx.Err() != nil
 		switch {
-		case err != nil && last || err == nil && s.ended():
+		case err != nil && (early || last) || err == nil && s.ended():
 			return s, nil, err
 		case ctx.Err() != nil:
 			return s, nil, ctx.Err()
