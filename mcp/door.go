@@ -67,6 +67,7 @@ type Door struct {
 
 	patience time.Duration   // see usualPatience
 	closing  context.Context // ends when no wait is to go on
+	grace    time.Duration   // for answers over HTTP after the end
 	late     context.Context // ends soon after that: requests are answered with what is known then
 	stop     context.CancelFunc
 	cut      context.CancelFunc
@@ -84,7 +85,7 @@ func New(o Options) (*Door, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	d := &Door{o: o, patience: usualPatience}
+	d := &Door{o: o, grace: stopTimeout, patience: usualPatience}
 	if err := d.choose(); err != nil {
 		return nil, err
 	}

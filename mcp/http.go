@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	headerTimeout = 5 * time.Second  // for a request's headers
-	bodyTimeout   = 10 * time.Second // for a request's body
-	answerTimeout = time.Minute      // for its answer, after the longest wait
-	idleTimeout   = 2 * time.Minute  // between two requests of a connection
-	stopTimeout   = 1500 * time.Millisecond
-	maxBodies     = 32 << 20 // bytes of all requests in flight
+	headerTimeout = 5 * time.Second         // for a request's headers
+	bodyTimeout   = 10 * time.Second        // for a request's body
+	answerTimeout = time.Minute             // for its answer, after the longest wait
+	idleTimeout   = 2 * time.Minute         // between two requests of a connection
+	stopTimeout   = 1500 * time.Millisecond // for the answers to those that wait at the end
+	maxBodies     = 32 << 20                // bytes of all requests in flight
 )
 
 // httpServer is the door over HTTP: Streamable HTTP without sessions. Each request passes, in this order, the checks of host and origin, the limit of
@@ -72,7 +72,7 @@ func (d *Door) ServeHTTP(ctx context.Context, l net.Listener, c HTTPConfig) erro
 	case <-ctx.Done():
 	}
 	d.Stop()
-	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.grace)
 	defer cancel()
 	if server.Shutdown(patience) != nil {
 		_ = server.Close()
