@@ -36,7 +36,9 @@ func (s *httpServer) authenticate(next http.Handler) http.Handler {
 				s.challenge(w, http.StatusUnauthorized, refused.reason, given(token, "invalid_token"), "")
 				return
 			case err != nil:
-				s.door.o.Log.Warn("tokens cannot be checked: " + err.Error())
+				if !errors.Is(err, errKeysAway) { // which was said when they were asked for
+					s.door.o.Log.Warn("tokens cannot be checked: " + err.Error())
+				}
 				w.Header().Set("Retry-After", "5")
 				http.Error(w, "the token cannot be checked at the moment", http.StatusServiceUnavailable)
 				return
