@@ -51,35 +51,42 @@ func (q question) params(dashboard, misfit string) *sdk.ElicitParams {
 
 // flat is the schema of a question, or of a field of one.
 type flat struct {
-	Type        string           `json:"type"`
-	Title       string           `json:"title,omitempty"`
-	Description string           `json:"description,omitempty"`
-	Enum        []any            `json:"enum,omitempty"`
-	MinLength   *int             `json:"minLength,omitempty"`
-	MaxLength   *int             `json:"maxLength,omitempty"`
-	Minimum     *json.Number     `json:"minimum,omitempty"`
-	Maximum     *json.Number     `json:"maximum,omitempty"`
-	Properties  map[string]*flat `json:"properties,omitempty"`
-	Required    []string         `json:"required,omitempty"`
+	Type        string          `json:"type"`
+	Title       string          `json:"title,omitempty"`
+	Description string          `json:"description,omitempty"`
+	Enum        []any           `json:"enum,omitempty"`
+	MinLength   *int            `json:"minLength,omitempty"`
+	MaxLength   *int            `json:"maxLength,omitempty"`
+	Minimum     *json.Number    `json:"minimum,omitempty"`
+	Maximum     *json.Number    `json:"maximum,omitempty"`
+	Properties  map[string]flat `json:"properties,omitempty"`
+	Required    []string        `json:"required,omitempty"`
 }
 
 // form is the schema of a form for an answer that fits a question's schema: an object of fields, each with the keywords that forms know for its type.
 // The database checks the answer against the question's own.
-func form(schema json.RawMessage) *flat {
+func form(schema json.RawMessage) formSchema {
 	f := flat{Type: "string"}
 	_ = json.Unmarshal(schema, &f) // null, or the schema that wait.answer has checked
 	if f.Type != "object" {
-		return &flat{Type: "object", Properties: map[string]*flat{field: f.forForm()}, Required: []string{field}}
+		return formSchema{"object", map[string]flat{field: f.forForm()}, []string{field}}
 	}
-	out := &flat{Type: "object", Properties: map[string]*flat{}, Required: f.Required}
+	out := formSchema{"object", map[string]flat{}, f.Required}
 	for name, p := range f.Properties {
 		out.Properties[name] = p.forForm()
 	}
 	return out
 }
 
-func (f *flat) forForm() *flat {
-	out := &flat{Type: f.Type, Title: f.Title, Description: f.Description}
+// formSchema is the schema of a form.
+type formSchema struct {
+	Type       string          `json:"type"`
+	Properties map[string]flat `json:"properties"`
+	Required   []string        `json:"required,omitempty"`
+}
+
+func (f flat) forForm() flat {
+	out := flat{Type: f.Type, Title: f.Title, Description: f.Description}
 	switch f.Type {
 	case "string":
 		out.MinLength, out.MaxLength = f.MinLength, f.MaxLength
@@ -124,7 +131,7 @@ func replyOf(r *sdk.ElicitResult) reply {
 func (r reply) answer(schema json.RawMessage) json.RawMessage {
 	var asked struct{ Type string }
 	_ = json.Unmarshal(schema, &asked)
-	if asked.Type == "object" {
+	if asked.Type == "object" && len(r.Content) > 0 {
 		return r.Content
 	}
 	var fields map[string]json.RawMessage

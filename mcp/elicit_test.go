@@ -182,6 +182,9 @@ func TestATaskIsAnsweredKeyByKey(t *testing.T) {
 	if got := update(`{"unknown": {"ignored": true}, "0b8f6e1c-3a52-4c1e-9f63-2d7a1b9c4e55": {"action": "accept", "content": {}}, "x": 7}`); got.Error != nil {
 		t.Errorf("unknown keys: got %s", got.whole)
 	}
+	if got := update(fmt.Sprintf(`{%q: {"action": "accept"}}`, keys[0])); got.Error == nil || !strings.Contains(got.Error.Message, "must be of type object") {
+		t.Errorf("no answer: got %s", got.whole)
+	}
 	if got := update(fmt.Sprintf(`{%q: {"action": "accept", "content": {"name": 7}}}`, keys[0])); got.Error == nil || got.Error.Code != -32602 ||
 		!strings.Contains(got.Error.Message, "/name must be of type string") {
 		t.Errorf("an answer that does not fit: got %s", got.whole)
@@ -363,6 +366,7 @@ func TestAFormHasWhatFormsKnow(t *testing.T) {
 		`{"type": "boolean", "title": "Sure?"}`:              `{"type":"object","properties":{"answer":{"type":"boolean","title":"Sure?"}},"required":["answer"]}`,
 		`{"type": "integer", "enum": [1, 2, 30]}`:            `{"type":"object","properties":{"answer":{"type":"integer","description":"One of 1,2,30"}},"required":["answer"]}`,
 		`{"type": "number", "minimum": 0.5, "minLength": 3}`: `{"type":"object","properties":{"answer":{"type":"number","minimum":0.5}},"required":["answer"]}`,
+		`{"type": "object", "properties": {}}`:               `{"type":"object","properties":{}}`,
 		`{"type": "object", "title": "x", "properties": {"a": {"type": "string", "maxLength": 3}}, "required": ["a"]}`: `{"type":"object","properties":` +
 			`{"a":{"type":"string","maxLength":3}},"required":["a"]}`,
 	} {
