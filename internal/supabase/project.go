@@ -221,7 +221,6 @@ func serverRoles(ctx context.Context, admin string) (err error) {
 	return err
 }
 
-// folder is where this package's npm packages are.
 // Folder is that of this package, with the packages of npm in node_modules, where they are installed.
 func Folder(t testing.TB) string {
 	t.Helper()
