@@ -121,7 +121,7 @@ func (a *attempt) decide(ctx context.Context) *end {
 // livesNowhere is the outcome of a call whose tool nobody wrote.
 func (a *attempt) livesNowhere() receipts.Outcome {
 	domain, method, _ := strings.Cut(a.tool.Name, ".")
-	return receipts.Unconfigured(fmt.Sprintf("The tool %s is registered, and this worker finds it in none of the places where tools live.", a.tool.Name), nil, []string{
+	return receipts.Unconfigured(fmt.Sprintf("%s is registered and has no handler on this worker, in none of the places where tools live.", a.tool.Name), nil, []string{
 		fmt.Sprintf("SQL: create the function tools.%s(input jsonb) returns jsonb.", strings.ReplaceAll(a.tool.Name, ".", "_")),
 		fmt.Sprintf(`HTTP: name the service of %s in domains.json, as in {"%[1]s": {"http": {"url": ..., "secret_env": ...}}}, and restart the worker.`, domain),
 		fmt.Sprintf(`MCP: name the server of %s in domains.json, as in {"%[1]s": {"mcp": {"url": ...}}}, and restart the worker.`, domain),

@@ -29,7 +29,7 @@ func TestDemoWithNothingSetUp(t *testing.T) {
 	got.wantCode(t, 0)
 	wants(t, got.stderr, "a private Postgres runs", "insert into core_tool_calls (tool_name, input) values ('os.create_note', ", "leads.create         succeeded",
 		"turn 1 call 1: os.search_notes succeeded", "turn 2 call 1: os.create_task succeeded")
-	wants(t, got.stdout, "TOOL ", "validation_error", "unknown_tool", "execution_error", "needs TWILIO_ACCOUNT_SID", "has no handler", "results 1 entry", " hit ", "gem dev")
+	wants(t, got.stdout, "TOOL ", "validation_error", "unknown_tool", "execution_error", "needs TWILIO_ACCOUNT_SID", "and has no handler", "results 1 entry", " hit ", "gem dev")
 	receipts, _, _ := strings.Cut(got.stdout, "\n\n")
 	if lines := strings.Count(receipts, "\n"); lines != 14 { // below the head
 		t.Errorf("receipts in the table: got %d, want 14:\n%s", lines, got.stdout)

@@ -16,7 +16,7 @@ import (
 func versionCommand(p *Program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print the version and the commit of this program, its registry, its rules, its domains elsewhere and its routes of models",
+		Short: "Print the version of this program and of the files that it would use",
 		Long: `
 A worker records the version in core_workers, and its log begins with it. The
 registry, the rules, the domains elsewhere and the routes of models are those
