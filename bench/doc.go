@@ -92,6 +92,19 @@
 //	extract-changed, -requests
 //	                       the same text with one changed paragraph
 //	extract-500ms          seconds of extract-0ms with a model that answers after half a second: with 20 slots at least 12.5
+//	mcp-http, mcp-stdio    ms of a tools/call of os.health_check over HTTP and over stdio, ten of each a second, by turns
+//	mcp-http-base, mcp-stdio-base
+//	                       the same call in the bench's process, by turns with them: an insert with the rights of a user, and a wait
+//	                       for its end as gem mcp waits
+//	mcp-throughput         tools/calls a second of 64 clients, each a user of its own, to one gem mcp --http, with one worker of 100 slots
+//	mcp-cpu, mcp-cpu-worker, mcp-cpu-postgres
+//	                       CPU time of such a call in µs: of gem mcp, of the worker and of the server
+//	mcp-waits-…            of 1,000 requests of 25 users that wait for calls which are to run at one time: the connections of gem mcp, how
+//	                       many of them listen, its CPU in percent of a core, and ms from the commit of a receipt to its answer
+//	mcp-wait-memory        kB that each of them takes above an idle gem mcp --http
+//	mcp-idle-…             of 100 servers over stdio that have made a call each: connections of each at once and 35 s later, those that
+//	                       listen, and MB that each has resident, and has for itself
+//	mcp-start              ms from before the exec of gem mcp over stdio to its first answer
 //
 // The process measures are of the program itself, built from this tree. CPU and memory are read from /proc. Where there is
 // none, the bench says that they are not measured, and leaves them out. The server counts what a session does some seconds late: with -quick, which does not wait for

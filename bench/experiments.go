@@ -48,6 +48,7 @@ type sizes struct {
 	durable    durable
 	chatting   chatting
 	extracting extracting
+	serving    serving
 }
 
 var fullSizes = sizes{
@@ -60,6 +61,7 @@ var fullSizes = sizes{
 	durable:    durable{calls: 100, steps: 200, children: 1000, parked: 300, replayed: 1000},
 	chatting:   chatting{chats: 3000, streams: 1000, stalled: 150, beside: 20 * time.Second, cancels: 20},
 	extracting: extracting{shards: 489, delay: time.Second / 2},
+	serving:    serving{paced: 20 * time.Second, clients: 64, calls: 12_800, waits: 1000, held: 20 * time.Second, idle: 100, idleTime: 35 * time.Second, starts: 20},
 }
 
 var quickSizes = sizes{
@@ -72,6 +74,7 @@ var quickSizes = sizes{
 	durable:    durable{calls: 10, steps: 10, children: 50, parked: 5, replayed: 50},
 	chatting:   chatting{chats: 100, streams: 50, stalled: 20, beside: time.Second, cancels: 1},
 	extracting: extracting{shards: 40, delay: time.Second / 2},
+	serving:    serving{paced: time.Second, clients: 8, calls: 160, waits: 50, held: 3 * time.Second, idle: 3, starts: 2},
 }
 
 var (
@@ -177,6 +180,31 @@ var experiments = []experiment{
 			"extract-again", "extract-again-requests", "extract-again-cpu-postgres", "extract-again-cpu-worker", "extract-changed", "extract-changed-requests", "extract-500ms"},
 		contestants: []contestant{gem},
 		run:         documents,
+	},
+	{
+		measures:    []string{"mcp-http", "mcp-http-base", "mcp-stdio", "mcp-stdio-base"},
+		contestants: []contestant{gem},
+		run:         pacedCalls,
+	},
+	{
+		measures:    []string{"mcp-throughput", "mcp-cpu", "mcp-cpu-worker", "mcp-cpu-postgres"},
+		contestants: []contestant{gem},
+		run:         callsAtOnce,
+	},
+	{
+		measures:    []string{"mcp-waits-connections", "mcp-waits-listens", "mcp-wait-memory", "mcp-waits-cpu", "mcp-waits-released"},
+		contestants: []contestant{gem},
+		run:         waitsAtOnce,
+	},
+	{
+		measures:    []string{"mcp-idle-connections", "mcp-idle-connections-later", "mcp-idle-listens", "mcp-idle-memory", "mcp-idle-memory-own"},
+		contestants: []contestant{gem},
+		run:         idleServers,
+	},
+	{
+		measures:    []string{"mcp-start"},
+		contestants: []contestant{gem},
+		run:         startOfServer,
 	},
 }
 

@@ -51,17 +51,21 @@ func (b *bench) startWorker(ctx context.Context, s *stage, variables ...string) 
 	if err != nil {
 		return 0, nil, err
 	}
-	running, end := context.WithCancel(ctx)
-	cmd := exec.CommandContext(running, program, "worker")
-	cmd.Dir = b.lab.scratch // where no registry lies
-	cmd.Env = append([]string{"DATABASE_URL=" + s.url, "LOG_LEVEL=info"}, variables...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = 10 * time.Second
+	cmd, end := command(ctx, b.lab.scratch, program, []string{"worker"}, append([]string{"DATABASE_URL=" + s.url, "LOG_LEVEL=info"}, variables...))
 	if err := cmd.Start(); err != nil {
 		end()
 		return 0, nil, fmt.Errorf("start gem worker: %w", err)
 	}
 	return cmd.Process.Pid, func() { end(); _ = cmd.Wait() }, nil
+}
+
+// command is a command in a folder where no registry lies, with these variables alone. SIGTERM ends it when ctx ends, or end is called.
+func command(ctx context.Context, folder, program string, args, variables []string) (cmd *exec.Cmd, end context.CancelFunc) {
+	running, end := context.WithCancel(ctx)
+	cmd = exec.CommandContext(running, program, args...)
+	cmd.Dir, cmd.Env, cmd.WaitDelay = folder, variables, 10*time.Second
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	return cmd, end
 }
 
 // notes queues calls of a tool that the program has.
