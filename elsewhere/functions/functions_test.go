@@ -182,8 +182,15 @@ func TestWhatAFunctionDoesStandsOnTheReceipt(t *testing.T) {
 		"lists no end of rows": {"perform gem.wrote('orders', 'insert', n) from generate_series(1, 10000) n; $ok", `execution_error: gem.wrote: a receipt lists at most 256 KiB of rows {"sqlstate":"54000"}`},
 		"forges its effects":   {"perform set_config('gem.wrote', 'nonsense', true); $ok", `execution_error: gem.wrote is a setting that only GEM changes {"sqlstate":"P0001"}`},
 		"forges one effect":    {"perform gem.wrote('a', 'insert', 1); perform set_config('gem.wrote_1', 'nonsense', true); $ok", `execution_error: tools.lab_forges_one_effect(input jsonb, call jsonb) changed settings that only GEM changes`},
-		"takes another role":   {"set role gem_monitor; $ok", `{"order_id": 1}`},
-		"takes another user":   {"set local session authorization gem_monitor; $ok", `{"order_id": 1}`},
+		"forges a long effect": {"perform set_config('gem.wrote', '1', true), set_config('gem.wrote_1', jsonb_build_object('table', repeat('x', 20000), 'action', 'insert', 'id', '1')::text, true); $ok",
+			`execution_error: gem.wrote is a setting that only GEM changes {"sqlstate":"P0001"}`},
+		"forges an action": {"perform set_config('gem.wrote', '1', true), set_config('gem.wrote_1', '{\"table\": \"a\", \"action\": \"drop\", \"id\": \"1\"}', true); $ok",
+			`execution_error: tools.lab_forges_an_action(input jsonb, call jsonb) changed settings that only GEM changes`},
+		"only reads": {"set transaction read only; $ok",
+			`execution_error: tools.lab_only_reads made its transaction read-only, in which its receipt is written {"sqlstate":"55000"}`},
+		"keeps a table, and listens": {"create temp table core_tool_calls (id uuid); create type pg_temp.uuid as (a int); declare c cursor for select from core_tool_calls; begin open c; end; execute 'declare h cursor with hold for select 1'; listen news; $ok", `{"order_id": 1}`},
+		"takes another role":         {"set role gem_monitor; $ok", `{"order_id": 1}`},
+		"takes another user":         {"set local session authorization gem_monitor; $ok", `{"order_id": 1}`},
 		"wants to last": {"perform set_config('statement_timeout', '1', false); set search_path = ''; set default_transaction_isolation = 'serializable'; set local work_mem = '64kB'; $ok",
 			`{"order_id": 1}`},
 		"speaks without end": {"for n in 1..1000 loop raise warning '%', repeat('x', 10000); end loop; $ok", `{"order_id": 1}`},
@@ -206,7 +213,8 @@ func TestWhatAFunctionDoesStandsOnTheReceipt(t *testing.T) {
 		l.function(t, "lab_"+nameOf(name), "input jsonb, call jsonb", "declare id bigint; begin insert into orders (call_id) values (call ->> 'id'); "+body+" end")
 	}
 	l.function(t, "lab_last", "jsonb", `begin return jsonb_build_object('role', current_user, 'user', session_user, 'search_path', current_setting('search_path'), 'work_mem', current_setting('work_mem'),
-		'isolation', current_setting('default_transaction_isolation'), 'effects', current_setting('gem.wrote'), 'notices', current_setting('client_min_messages')); end`)
+		'isolation', current_setting('default_transaction_isolation'), 'effects', current_setting('gem.wrote'), 'notices', current_setting('client_min_messages'),
+		'temporary', (select count(*) from pg_type where typnamespace = pg_my_temp_schema()), 'cursors', (select count(*) from pg_cursors where is_holdable), 'hears', (select count(*) from pg_listening_channels())); end`)
 	l.StartWorker(func(o *worker.Options) { o.Calls = l.Pool(1, false); o.Control = l.Pool(2, false) })
 
 	settings := said(l.Run(handlertest.Call{Tool: "lab.last", Input: `{"item": ""}`}))

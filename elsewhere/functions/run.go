@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gemworker/gem/elsewhere"
@@ -106,7 +107,11 @@ func orNull(s string) any {
 // record records the effects that gem.wrote and gem.read noted.
 func (of function) record(call *handlers.Call, noted string) error {
 	var effects handlers.Effects
-	if err := json.Unmarshal([]byte(noted), &effects); err != nil {
+	err := json.Unmarshal([]byte(noted), &effects)
+	unknown := func(w handlers.DBWrite) bool {
+		return w.Action != handlers.Insert && w.Action != handlers.Update && w.Action != handlers.Delete
+	}
+	if err != nil || slices.ContainsFunc(effects.DBWrites, unknown) {
 		return fmt.Errorf("%s changed settings that only GEM changes", of.signature)
 	}
 	for _, w := range effects.DBWrites {

@@ -49,7 +49,8 @@ declare
 begin
   if coalesce(pieces, '') = '' then
     return '[]';
-  elsif pieces !~ '^[0-9]{1,2}$' then
+  elsif pieces !~ '^[0-9]{1,2}$' or exists (select from pg_catalog.generate_series(1, pieces::integer) n
+      where octet_length(pg_catalog.current_setting(p_setting || '_' || n)) > 17000) then
     raise exception '% is a setting that only GEM changes', p_setting;
   end if;
   return (select '[' || pg_catalog.string_agg(pg_catalog.current_setting(p_setting || '_' || n), ',' order by n) || ']'
@@ -81,13 +82,15 @@ $$;
 
 -- Runs the function of a tool with the caller's rights, and returns its output and the effects that it noted. there: it exists, with one argument,
 -- or two where p_call is given. The function may have changed the role or any setting, which would hold for the receipt, and even for the next
--- calls on the connection: they are set back. A pooler sets some for each of its clients, and those stay.
+-- calls on the connection: they are set back. A pooler sets some for each of its clients, and those stay. Temporary tables end with the call, too:
+-- the next one on the connection may be another user's.
 create or replace function gem.run_tool(p_function text, p_input jsonb, p_call jsonb, out there boolean, out output text, out effects text)
 language plpgsql as $$
 declare
   kept   constant text[] := array['application_name', 'client_encoding', 'DateStyle', 'TimeZone', 'default_transaction_isolation'];
   before constant text[] := array[pg_catalog.current_setting('application_name'), pg_catalog.current_setting('client_encoding'),
     pg_catalog.current_setting('DateStyle'), pg_catalog.current_setting('TimeZone'), pg_catalog.current_setting('default_transaction_isolation')];
+  read_only constant text := pg_catalog.current_setting('transaction_read_only'); -- of the whole server, after a failover
 begin
   there := pg_catalog.to_regprocedure(pg_catalog.format('tools.%I(%s)', p_function,
     case when p_call is null then 'pg_catalog.jsonb' else 'pg_catalog.jsonb, pg_catalog.jsonb' end)) is not null;
@@ -105,10 +108,16 @@ begin
       when output is null then 'tools.%s returned null: a tool returns an output, such as one that jsonb_build_object makes'
       else 'tools.%s returned more than 16 MiB' end, p_function);
   end if;
+  if pg_catalog.current_setting('transaction_read_only') <> read_only then
+    raise exception using errcode = 'object_not_in_prerequisite_state', message = pg_catalog.format('tools.%s made its transaction read-only, in which its receipt is written', p_function);
+  end if;
   reset session authorization; -- so that the role may do what follows
   reset role;
   effects := pg_catalog.format('{"db_writes": %s, "db_reads": %s}', gem.noted_effects('gem.wrote'), gem.noted_effects('gem.read'));
   reset all;
+  execute 'close all'; -- an open cursor would keep its table
+  discard temp;
+  unlisten *; -- nobody would read what it hears
   if before <> array[pg_catalog.current_setting('application_name'), pg_catalog.current_setting('client_encoding'),
     pg_catalog.current_setting('DateStyle'), pg_catalog.current_setting('TimeZone'), pg_catalog.current_setting('default_transaction_isolation')] then
     for i in 1 .. pg_catalog.cardinality(kept) loop
