@@ -265,9 +265,11 @@ const shortestSecret = 8
 func (s secrets) scrub(text string) string {
 	for _, variable := range slices.Sorted(maps.Keys(s)) {
 		secret := s[variable]
-		for _, form := range []string{secret, strings.TrimPrefix(secret, "Bearer "), inJSON(secret)} {
+		_, credentials, _ := strings.Cut(secret, " ") // after Bearer, or another scheme
+		for _, form := range []string{secret, credentials, inJSON(secret), inJSON(credentials)} {
 			if len(form) >= shortestSecret {
 				text = strings.ReplaceAll(text, form, "["+variable+"]")
+				text = strings.ReplaceAll(text, strings.ReplaceAll(form, "/", `\/`), "["+variable+"]") // as PHP writes it in JSON
 			}
 		}
 	}

@@ -294,7 +294,7 @@ func TestAServerAtAURLThatFails(t *testing.T) {
 		want      string
 	}{
 		"credentials": {func(w http.ResponseWriter) {
-			http.Error(w, "no such token: Bearer tok_12345678", http.StatusUnauthorized)
+			http.Error(w, "no such token: Bearer tok_1234\\/5678", http.StatusUnauthorized)
 		}, false, 0, "",
 			"does not let the worker in: it answered 401 Unauthorized: no such token: Bearer [TOKEN]. To the operator: look at the value of TOKEN."},
 		"busy": {func(w http.ResponseWriter) {
@@ -322,7 +322,7 @@ func TestAServerAtAURLThatFails(t *testing.T) {
 			t.Parallel()
 			var failing atomic.Bool
 			settings := reached(t, nil, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
-				if r.Header.Get("X-Key") != "tok_12345678" || r.Header.Get("Authorization") != "Bearer tok_12345678" {
+				if r.Header.Get("X-Key") != "tok_1234/5678" || r.Header.Get("Authorization") != "Bearer tok_1234/5678" {
 					t.Errorf("a request with %v", r.Header)
 				}
 				if failing.Load() && r.Method == http.MethodPost {
@@ -332,7 +332,7 @@ func TestAServerAtAURLThatFails(t *testing.T) {
 				next.ServeHTTP(w, r)
 			})
 			settings.HeaderEnv = map[string]string{"X-Key": "TOKEN", "Authorization": "TOKEN"}
-			p := open(t, settings, map[string]string{"TOKEN": "tok_12345678"})
+			p := open(t, settings, map[string]string{"TOKEN": "tok_1234/5678"})
 			p.about()
 			failing.Store(true)
 			_, err := p.run(t.Context(), "echo", `{}`)
@@ -348,7 +348,7 @@ func TestAServerAtAURLThatFails(t *testing.T) {
 				return err == nil
 			})
 			for _, line := range p.logs.All() {
-				if strings.Contains(fmt.Sprint(line.ContextMap()), "tok_12345678") {
+				if strings.Contains(fmt.Sprint(line.ContextMap()), "tok_1234/5678") {
 					t.Errorf("the log has %v", line)
 				}
 			}

@@ -37,8 +37,11 @@ func newService(domain string, from elsewhere.Service, lookup func(string) strin
 	}
 	value := func(variable string) string {
 		v := strings.TrimSpace(lookup(variable))
-		if len(v) >= 8 { // a shorter one is a word of the texts that would be cut
-			s.secrets = append(s.secrets, v, strings.TrimPrefix(v, "whsec_"))
+		_, credentials, _ := strings.Cut(v, " ") // after Bearer, or another scheme
+		for _, form := range []string{v, strings.TrimPrefix(v, "whsec_"), credentials} {
+			if len(form) >= 8 { // a shorter one is a word of the texts that would be cut
+				s.secrets = append(s.secrets, form, strings.ReplaceAll(form, "/", `\/`)) // as PHP writes it in JSON
+			}
 		}
 		return v
 	}

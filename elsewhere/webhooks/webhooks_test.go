@@ -29,7 +29,7 @@ import (
 // secret signs the requests of the tests, and token is the value of a header.
 const (
 	secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-	token  = "Bearer token-of-the-service"
+	token  = "Bearer token/of-the-service"
 )
 
 // crm has a tool of each mode. Its output has one field, an integer.
@@ -257,6 +257,7 @@ func TestEveryAnswerHasItsMeaning(t *testing.T) {
 		"no answer in its time, and it may run twice": {tool: "crm.slow_again", answer: answer{Status: 1}, want: []string{"timeout", "took longer than its 300ms"}},
 		"secrets":                                     {answer: answer{Status: 200, Body: "headers"}, want: []string{`succeeded`, `"authorization": "[secret]"`, `"secret": "[secret]"`}},
 		"secrets in a failure":                        {answer: answer{Status: 400, Body: "bad " + token + " and " + secret}, want: []string{"bad [secret] and [secret]"}},
+		"the token alone":                             {answer: answer{Status: 422, Body: `{"error": {"error_code": "refused", "message": "No: token/of-the-service", "details": ["token\/of-the-service"]}}`}, want: []string{`refused No: [secret] ["[secret]"]`}},
 		"effects":                                     {answer: answer{Status: 200, Body: `{"result": {"n": 1}, "effects": {"messages_sent": [{"type": "email", "recipient": "a@example.com", "message_id": "m1"}]}}`}, want: []string{"succeeded"}},
 		"unknown effects": {answer: answer{Status: 200, Body: `{"result": {"n": 1}, "effects": {"idempotency": {"hit": true}}}`},
 			want: []string{"output_invalid The effects that crm.refund reports cannot be taken", "idempotency", "It has run."}},
