@@ -8,7 +8,7 @@ export function gem(supabase, options = {}) {
     for (let tries = 1, pause = 200; ; tries++, pause *= 2) {
       throwIfAborted(signal)
       let query = request()
-      if (signal) query = query.abortSignal(signal)
+      if (signal && query.abortSignal) query = query.abortSignal(signal)
       const { data, error, status } = await query.then(answer => answer, error => ({ error, status: 0 }))
       if (!error) return data
       throwIfAborted(signal)
@@ -31,26 +31,46 @@ export function gem(supabase, options = {}) {
 
   const receipt = (id, { signal } = {}) => ask(() => supabase.rpc('get_receipt', { call_id: id }), { signal })
 
+  // look asks for a receipt, and gives up after some milliseconds: a connection may be dead and not say so.
+  async function look(id, ms, signal) {
+    throwIfAborted(signal)
+    const lost = new AbortController()
+    const aborted = () => lost.abort(signal.reason)
+    signal?.addEventListener('abort', aborted)
+    const timer = setTimeout(() => lost.abort(), ms)
+    try {
+      return await receipt(id, { signal: lost.signal })
+    } catch (error) {
+      if (lost.signal.aborted && !signal?.aborted) return null
+      throw error
+    } finally {
+      clearTimeout(timer)
+      signal?.removeEventListener('abort', aborted)
+    }
+  }
+
   async function wait(id, { timeout = patience, signal } = {}) {
     const until = Date.now() + timeout
     const told = bell()
     let channel, listening = false
     try {
       for (let pause = 100, round = 0; ; round++) {
-        const found = await receipt(id, { signal })
+        const found = await look(id, Math.min(Math.max(until - Date.now(), 1000), 60_000), signal)
         if (found) return found
         const left = until - Date.now()
         if (left <= 0) throw new GemTimeout(id, timeout)
         if (round === 4 && realtime && supabase.channel) { // most calls have ended by then, and a channel costs a connection
-          channel = supabase.channel(`gem:${id}`)
-            .on('postgres_changes', { event: 'INSERT', schema: 'public', table: 'core_tool_receipts', filter: `call_id=eq.${id}` }, told.ring)
-            .subscribe(status => { listening = status === 'SUBSCRIBED'; told.ring() })
+          try {
+            channel = supabase.channel(`gem:${id}`)
+            channel.on('postgres_changes', { event: 'INSERT', schema: 'public', table: 'core_tool_receipts', filter: `call_id=eq.${id}` }, told.ring)
+              .subscribe(status => { listening = status === 'SUBSCRIBED'; told.ring() })
+          } catch {} // polling does without
         }
         await told.within(Math.min(pause, left), signal)
         pause = Math.min(pause * 1.5, listening ? 15_000 : 3_000) // a notice may be lost, so that it never only listens
       }
     } finally {
-      if (channel) supabase.removeChannel(channel)
+      if (channel) (async () => supabase.removeChannel(channel))().catch(() => {}) // the receipt is what counts
     }
   }
 

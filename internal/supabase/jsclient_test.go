@@ -72,6 +72,16 @@ func TestTheClientForJavaScriptCallsAndWaits(t *testing.T) {
 	check("no receipt in time, and more patience", `const id = await tools.enqueue('shop.fetch', {article: 'a lamp'})
 		const early = await tools.wait(id, {timeout: 50}).catch(e => [e.name, e.callId === id])
 		return [await tools.receipt(id), ...early]`, `[null,"GemTimeout",true]`)
+	check("an answer that never comes", `const dead = {rpc() { let signal
+			return {abortSignal(s) { signal = s; return this }, then: (done, failed) => new Promise((_, gone) => signal.addEventListener('abort', () => gone(signal.reason))).then(done, failed)}}}
+		return thrown(gem(dead).wait('x', {timeout: 50}))`, `["GemTimeout",null,null]`)
+	check("a Realtime that fails", `let asked = 0
+		const rpc = () => Promise.resolve({data: ++asked > 6 ? {status: 'succeeded'} : null})
+		const mute = {on() { return mute }, subscribe() { throw new Error('no') }}
+		const none = {rpc, channel() { throw new Error('no') }}, half = {rpc, channel: () => mute, removeChannel: async () => { throw new Error('no') }}
+		const ends = [await gem(none).wait('x')]
+		asked = 0
+		return [...ends, await gem(half).wait('x')].map(r => r.status)`, `["succeeded","succeeded"]`)
 	check("a wait that is given up", `const id = await tools.enqueue('shop.fetch', {article: 'a lamp'})
 		const stop = new AbortController()
 		setTimeout(() => stop.abort(new Error('enough')), 30)
