@@ -254,6 +254,8 @@ func merge(before fields, name string, t Tool, frontends bool) (after fields, no
 				notes = append(notes, fmt.Sprintf("the server says another %s than the entry, which somebody wrote: the entry's stays", f.name))
 			}
 			continue
+		case !imported && digest(ours) != said:
+			notes = append(notes, fmt.Sprintf("its %s, which somebody wrote, is not the server's: the server's is taken", f.name))
 		case imported && (ours == nil || digest(ours) != base):
 			notes = append(notes, fmt.Sprintf("the server has changed its %s, and so had somebody in the registry: the server's is taken", f.name))
 		}

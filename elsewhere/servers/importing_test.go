@@ -124,6 +124,14 @@ func TestASecondImportChangesWhatTheServerChangedAndKeepsHandEdits(t *testing.T)
 		t.Errorf("the file is another:\n%s", again)
 	}
 
+	by := start(t)
+	by.file = []byte(`{"version": "1", "tools": [{"name": "lab.plain", "description": "", "input_schema": {"type": "object", "maxProperties": 0}, "output_schema": {"type": "object"}, "permissions": ["write:lab"],
+		"idempotency": {"mode": "none"}, "timeout_ms": 1000, "receipt_fields": []}]}`)
+	by.run(plainTool, false)
+	if len(by.said.Notes) != 2 || !strings.Contains(by.said.Notes[0], "lab.plain: its input_schema, which somebody wrote, is not the server's") {
+		t.Errorf("an entry written by hand: %q", by.said.Notes)
+	}
+
 	im.edit(`"timeout_ms": 60000`, `"timeout_ms": 5000, "retry": {"max_attempts": 7}, "frontends": true`)
 	im.edit(`"read:lab"`, `"read:db"`)
 	im.edit(`"Reads <it>."`, `"Mine."`)

@@ -281,6 +281,14 @@ func TestAServerThatKeepsToNoRules(t *testing.T) {
 	if _, err := many.run(t.Context(), "do", `{}`); err == nil || !strings.Contains(err.Error(), "more than 100 pages") {
 		t.Errorf("one whose list has no end: %v", err)
 	}
+	pings := open(t, started("pings"), nil)
+	if _, err := pings.run(t.Context(), "do", `{}`); !outcomeUnknown(err) {
+		t.Errorf("one that asks without end: %v", err)
+	}
+	large := open(t, started("large"), nil)
+	if _, err := large.run(t.Context(), "do", `{}`); err == nil || !strings.Contains(err.Error(), "more than 16 MiB") {
+		t.Errorf("one whose list is long: %v", err)
+	}
 }
 
 // A server at a URL, and the ways in which it can fail.

@@ -49,7 +49,7 @@ func program(how string) {
 			fmt.Fprintf(os.Stderr, "line %d: %s %s\n", i, os.Getenv("SECRET"), strings.Repeat("x", 3000))
 		}
 		_ = newServer().Run(context.Background(), &sdk.StdioTransport{})
-	case "asker", "flood", "many":
+	case "asker", "flood", "many", "large", "pings":
 		fake(how)
 	default:
 		_ = newServer().Run(context.Background(), &sdk.StdioTransport{})
@@ -77,12 +77,20 @@ func fake(how string) {
 			answer(m.ID, `{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"fake","version":"0"}}`)
 		case m.Method == "tools/list" && how == "many":
 			answer(m.ID, `{"tools":[{"name":"a","inputSchema":{"type":"object"}}],"nextCursor":"more"}`)
+		case m.Method == "tools/list" && how == "large":
+			answer(m.ID, `{"tools":[{"name":"a","description":"`+strings.Repeat("x", 6<<20)+`","inputSchema":{"type":"object"}}],"nextCursor":"more"}`)
 		case m.Method == "tools/list":
 			answer(m.ID, `{"tools":[{"name":"do","inputSchema":{"type":"object"}},null,{}]}`)
 		case m.Method == "tools/call" && how == "flood":
 			block := strings.Repeat("x", 1<<20)
 			for range 40 {
 				if _, err := fmt.Print(block); err != nil {
+					return
+				}
+			}
+		case m.Method == "tools/call" && how == "pings":
+			for n := 0; ; n++ { // it reads no answer, and so it must ask without end
+				if _, err := fmt.Printf("{\"jsonrpc\":\"2.0\",\"id\":\"p%d\",\"method\":\"ping\"}\n", n); err != nil {
 					return
 				}
 			}

@@ -122,19 +122,26 @@ func (e *exact) Connect(ctx context.Context) (sdk.Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &exactConnection{c, e}, nil
+	return &exactConnection{Connection: c, exact: e}, nil
 }
 
 type exactConnection struct {
 	sdk.Connection
 	exact *exact
+	asked atomic.Int64 // requests of the server's that have no answer yet
 }
+
+// mostAsked is how many requests of a server may wait for their answers. The SDK would keep any number of them.
+const mostAsked = 100
 
 // rawKey is where the metadata of a result has all of it, as text.
 const rawKey = "io.github.gemworker/raw"
 
 func (c *exactConnection) Read(ctx context.Context) (jsonrpc.Message, error) {
 	msg, err := c.Connection.Read(ctx)
+	if request, ok := msg.(*jsonrpc.Request); ok && request.IsCall() && c.asked.Add(1) > mostAsked {
+		return nil, fmt.Errorf("it asked for more than %d things, and did not wait for answers", mostAsked)
+	}
 	response, ok := msg.(*jsonrpc.Response)
 	if !ok || response.Error != nil || len(response.Result) == 0 {
 		return msg, err
@@ -175,6 +182,9 @@ func (c *exactConnection) Write(ctx context.Context, msg jsonrpc.Message) error 
 		if sent, ok := ctx.Value(sentKey{}).(*atomic.Bool); ok {
 			sent.Store(true)
 		}
+	}
+	if _, ok := msg.(*jsonrpc.Response); ok {
+		defer c.asked.Add(-1)
 	}
 	return c.Connection.Write(ctx, msg)
 }

@@ -69,11 +69,14 @@ func (s *server) list(ctx context.Context) ([]Tool, error) {
 
 func (s *session) list(ctx context.Context) ([]Tool, error) {
 	var all []Tool
-	params := &sdk.ListToolsParams{}
+	params, size := &sdk.ListToolsParams{}, 0
 	for page := 0; page < maxPages; page++ {
 		result, err := s.ListTools(ctx, params)
 		if err != nil {
 			return nil, err
+		}
+		if size += len(raw(result.Meta)); size > maxMessage {
+			return nil, fmt.Errorf("its list of tools has more than %d MiB", maxMessage>>20)
 		}
 		var listed struct {
 			Tools []json.RawMessage `json:"tools"`
