@@ -76,6 +76,7 @@ func (p *parser) advice(found schema.Problem) string {
 	switch {
 	case len(steps) == 1 && strings.HasPrefix(found.Text, "its name "):
 		return "is not the name of a domain, which is what stands before the first dot of its tools: a lower-case letter, and then lower-case letters, digits and underscores"
+	case strings.HasPrefix(found.Text, "unknown field"):
 	case len(steps) > 2 && steps[2] == "secret_env" && !strings.HasPrefix(found.Text, "is missing"), len(steps) > 3 && (steps[2] == "header_env" || steps[2] == "env"):
 		return "must be the name of a variable in capital letters, digits and underscores, such as CRM_SECRET, and never its value"
 	}

@@ -42,7 +42,7 @@ func TestAllFaultsAreReportedAtOnce(t *testing.T) {
 		"both": {"http": {"url": "https://user:hunter2@example.com", "secret_env": "whsec_hunter2"}, "mcp": {"url": "x", "command": "y"}},
 		"odd": {"http": {"url": "ftp://example.com", "secret_env": "A", "header_env": {"Host": "A", "b": "hunter2", "": "D", "Webhook-Id": "E"}}},
 		"query": {"http": {"url": "https://example.com?key=hunter2", "secret_env": "A"}},
-		"program": {"mcp": {"args": [], "env": ["hunter2"]}}}`))
+		"program": {"mcp": {"args": [], "env": ["hunter2"], "secret_env": "hunter2"}}}`))
 	var got []string
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		field, problem, _ := strings.Cut(line, ": ")
@@ -67,6 +67,7 @@ func TestAllFaultsAreReportedAtOnce(t *testing.T) {
 		"program.mcp.args: belongs to a",
 		"program.mcp.env: belongs to a",
 		"program.mcp.env[0]: must be the",
+		"program.mcp.secret_env: unknown field: remove",
 		"query.http.url: has a query",
 		"typo: says no place:",
 		"typo.htpp: unknown field: did",
