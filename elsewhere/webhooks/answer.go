@@ -21,7 +21,8 @@ import (
 //	200 {"result", "effects"}                            the call succeeded, if the result fits the tool's output_schema
 //	4xx {"error": {"error_code", "message", "details"}}  it failed
 //	501                                                  it is not_configured; {"reason", "required_env", "next_steps"} may say more
-//	408, 425, 429 and 5xx                                it may run again, after Retry-After
+//	408, 425, 429 and 5xx                                it may run again, after Retry-After; 502 and 504 leave open whether a tool that must not
+//	                                                     run twice took effect
 //
 // Any other answer is an execution_error that quotes it.
 func (w *webhook) read(call *handlers.Call, status int, header http.Header, body []byte) (json.RawMessage, error) {
@@ -34,6 +35,8 @@ func (w *webhook) read(call *handlers.Call, status int, header http.Header, body
 			NextSteps: []string{fmt.Sprintf("Let the service at %s serve the tool: it said %q.", w.url, w.quote(body)),
 				"Make the call again."},
 		})
+	case w.once && (status == http.StatusBadGateway || status == http.StatusGatewayTimeout):
+		return nil, w.outcomeUnknown(call, fmt.Sprintf("something before it gave up on its answer (%d: %s)", status, w.quote(body)))
 	case status == http.StatusRequestTimeout || status == http.StatusTooEarly || status == http.StatusTooManyRequests || status >= 500:
 		return nil, handlers.TransientAfter(fmt.Errorf("%s answered %d: %s", w.domain, status, w.quote(body)), retryAfter(header.Get("Retry-After"), time.Now()))
 	case status >= 400:

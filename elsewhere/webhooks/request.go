@@ -125,8 +125,7 @@ func (w *webhook) unanswered(ctx context.Context, call *handlers.Call, err error
 		if ctx.Err() != nil {
 			why = "the call's time was over before it answered"
 		}
-		return &handlers.Failure{Code: string(receipts.OutcomeUnknown), Message: fmt.Sprintf("%s got the request, and %s. %s must not run twice: whether it took effect is not "+
-			"known. Look for its effect, and make a new call if there is none.", w.domain, why, call.Tool)}
+		return w.outcomeUnknown(call, why)
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.As(err, &unknown):
@@ -135,4 +134,10 @@ func (w *webhook) unanswered(ctx context.Context, call *handlers.Call, err error
 		return handlers.Transient(fmt.Errorf("no answer from %s: %s", w.domain, value.OneLine(err.Error(), w.secrets...)))
 	}
 	return handlers.Fail("request_failed", fmt.Sprintf("The request to %s failed: %s", w.domain, value.OneLine(err.Error(), w.secrets...)))
+}
+
+// outcomeUnknown is the end of a call that may have taken effect, and must not run twice.
+func (w *webhook) outcomeUnknown(call *handlers.Call, why string) error {
+	return &handlers.Failure{Code: string(receipts.OutcomeUnknown), Message: fmt.Sprintf("%s got the request, and %s. %s must not run twice: whether it took effect is not "+
+		"known. Look for its effect, and make a new call if there is none.", w.domain, why, call.Tool)}
 }

@@ -251,6 +251,7 @@ func TestEveryAnswerHasItsMeaning(t *testing.T) {
 			want: []string{`"reason": "No bank account."`, `"required_env": ["BANK"]`, `"next_steps": ["Open one."]`}},
 		"too long an answer":                          {answer: answer{Status: 200, Body: `{"result": {"n": 1, "x": "1MiB"}}`}, want: []string{"execution_error crm answered 200 with more than 1048576 bytes", "answer_too_large"}},
 		"unavailable":                                 {answer: answer{Status: 503, Body: "later"}, want: []string{"execution_error crm answered 503: later"}},
+		"a gateway that gave up":                      {answer: answer{Status: 504, Body: "upstream"}, want: []string{"outcome_unknown crm got the request, and something before it gave up on its answer (504: upstream)"}},
 		"a broken connection":                         {answer: answer{Status: 0}, want: []string{"outcome_unknown crm got the request, and the connection broke", "not known"}},
 		"half an answer":                              {answer: answer{Status: 2}, want: []string{"outcome_unknown crm got the request, and the connection broke"}},
 		"no answer in its time":                       {tool: "crm.slow_once", answer: answer{Status: 1}, want: []string{"outcome_unknown", "time was over", "not known"}},
