@@ -98,7 +98,7 @@ func (d *Door) listing(t *tool) *sdk.Tool {
 	return listed
 }
 
-// bothNames lets a call name its tool in either form, and says why a tool of the registry is not offered.
+// bothNames lets a call name its tool in either form, and says why a tool is not offered.
 func (d *Door) bothNames(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		if params, ok := req.GetParams().(*sdk.CallToolParamsRaw); ok && method == "tools/call" {
@@ -106,6 +106,9 @@ func (d *Door) bothNames(next sdk.MethodHandler) sdk.MethodHandler {
 				params.Name = t.listed
 			} else if t, ok := d.o.Registry.Named(params.Name); ok {
 				return nil, invalid("unknown tool %q: %s", params.Name, d.notOffered(t))
+			} else if !slices.ContainsFunc(ownTools, func(own *ownTool) bool { return own.Name == params.Name }) {
+				return nil, invalid("unknown tool %q: the registry of this server, version %s, has no such tool. A registry of your own reaches it "+
+					"as TOOLS_REGISTRY, the path of the file; after a change of the file, start the server again", params.Name, d.o.Registry.Version)
 			}
 		}
 		return next(ctx, method, req)

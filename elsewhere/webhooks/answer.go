@@ -61,6 +61,9 @@ func (w *webhook) success(call *handlers.Call, body []byte) (json.RawMessage, er
 			err = errors.New("it has more than one value")
 		}
 	}
+	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) { // its text is of Go's types
+		err = fmt.Errorf("it is a %s", wrong.Value)
+	}
 	if err == nil && said.Result == nil {
 		err = errors.New("it has no result")
 	}

@@ -232,6 +232,7 @@ func TestEveryAnswerHasItsMeaning(t *testing.T) {
 			want: []string{"output_invalid", "crm.refund does not fit its schema"}},
 		"null":                  {answer: answer{Status: 200, Body: `{"result": null}`}, want: []string{"output_invalid"}},
 		"no result":             {answer: answer{Status: 200, Body: `{"n": 2}`}, want: []string{"execution_error crm answered 200, and not with", "n", "unexpected_answer"}},
+		"a text":                {answer: answer{Status: 200, Body: `"sunny"`}, want: []string{`in JSON (it is a string): "sunny"`}},
 		"nothing":               {answer: answer{Status: 200}, want: []string{"execution_error", "(an empty body)"}},
 		"HTML":                  {answer: answer{Status: 200, Body: "<html>\nlogin"}, want: []string{"execution_error", "<html> login"}},
 		"two values":            {answer: answer{Status: 200, Body: `{"result": {"n": 1}} {}`}, want: []string{"execution_error", "more than one value"}},

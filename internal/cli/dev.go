@@ -129,9 +129,9 @@ Or:
   %s
 
 An MCP server for agents, which has the rights of a signed-in user:
-  DATABASE_URL='%s' gem mcp
+  %sDATABASE_URL='%s' gem mcp
 
-`, data, s.registry.Version, s.from, databaseURL, sample.insert(), sample.command(), door)
+`, data, s.registry.Version, s.from, databaseURL, sample.insert(), sample.command(), s.registryFile(), door)
 	go s.watchQuestions(ctx, out)
 	go s.watchToolsFile(ctx, databaseURL, sql)
 	for {
@@ -221,6 +221,15 @@ func (s *setup) forgetEarlierRegistries(ctx context.Context) error {
 type contracts struct {
 	registry *registry.Registry
 	domains  *elsewhere.Domains
+}
+
+// registryFile sets TOOLS_REGISTRY for a command in another folder, if the registry is from a file.
+func (s *setup) registryFile() string {
+	path, err := filepath.Abs(s.from)
+	if _, none := os.Stat(path); err != nil || none != nil {
+		return ""
+	}
+	return "TOOLS_REGISTRY='" + path + "' "
 }
 
 // watchFiles reads the files of the registry and of the domains elsewhere again and again, and calls use once, with the first other contents that can
