@@ -154,6 +154,7 @@ func TestDevTakesAChangedRegistryAndChangedDomainsUnderTheSameVersion(t *testing
 	file, domains := writeFile(t, string(builtIn.Registry)), writeFile(t, crmAt)
 	p := startGem(t, []string{"TOOLS_REGISTRY=" + file, "GEM_DOMAINS=" + domains}, "dev")
 	url := devURL(t, p)
+	p.stdout.waitFor(t, "TOOLS_REGISTRY='"+file+"' DATABASE_URL=")
 	p.stderr.waitFor(t, "worker started")
 	write := func(text string) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
