@@ -117,15 +117,16 @@ drop policy if exists gem_own_calls on public.core_tool_calls;
 create policy gem_own_calls on public.core_tool_calls for select using (created_by = (select public.gem_caller()));
 drop policy if exists gem_new_calls on public.core_tool_calls;
 create policy gem_new_calls on public.core_tool_calls for insert with check (created_by = (select public.gem_caller()));
+-- With the offset Postgres looks at the call of each row. Otherwise it may read all calls of the caller first, for the receipt of one.
 drop policy if exists gem_own_receipts on public.core_tool_receipts;
 create policy gem_own_receipts on public.core_tool_receipts for select using (
-  exists (select from public.core_tool_calls c where c.id = call_id and c.created_by = (select public.gem_caller())));
+  exists (select from public.core_tool_calls c where c.id = call_id and c.created_by = (select public.gem_caller()) offset 0));
 drop policy if exists gem_own_events on public.core_tool_events;
 create policy gem_own_events on public.core_tool_events for select using (
-  exists (select from public.core_tool_calls c where c.id = call_id and c.created_by = (select public.gem_caller())));
+  exists (select from public.core_tool_calls c where c.id = call_id and c.created_by = (select public.gem_caller()) offset 0));
 drop policy if exists gem_own_progress on public.core_tool_progress;
 create policy gem_own_progress on public.core_tool_progress for select using (
-  exists (select from public.core_tool_calls c where c.id = call_id and c.created_by = (select public.gem_caller())));
+  exists (select from public.core_tool_calls c where c.id = call_id and c.created_by = (select public.gem_caller()) offset 0));
 
 -- On Supabase an attribute of service_role passes row level security; elsewhere these policies do.
 select gem.open_to('service_role', 'public.' || t, 'gem_all_for_service_role', 'for select to %I using (true)')
