@@ -98,7 +98,7 @@ Claude Code, Claude Desktop, Cursor, VS Code and others.`,
 		}
 		log := base.Logger()
 		defer func() { _ = log.Sync() }()
-		o, err := p.mcpOptions(&c)
+		o, from, err := p.mcpOptions(&c)
 		if err != nil {
 			return err
 		}
@@ -113,6 +113,8 @@ Claude Code, Claude Desktop, Cursor, VS Code and others.`,
 			return usageError{err}
 		}
 		defer door.Close()
+		// A client starts it in a folder of its choice, where it may find another registry than the worker's.
+		fmt.Fprintf(cmd.ErrOrStderr(), "gem mcp: the tools are those of registry %s (%s)\n", o.Registry.Version, from)
 		if closed := door.Closed(); closed != "" {
 			fmt.Fprintln(cmd.ErrOrStderr(), "gem mcp: "+closed)
 		}
@@ -128,17 +130,17 @@ Claude Code, Claude Desktop, Cursor, VS Code and others.`,
 	return cmd
 }
 
-// mcpOptions are those that stdio and HTTP share.
-func (p *Program) mcpOptions(c *mcpConfig) (mcp.Options, error) {
-	r, _, err := p.loadRegistry(os.Getenv("TOOLS_REGISTRY"))
+// mcpOptions are those that stdio and HTTP share. from says where the registry was found.
+func (p *Program) mcpOptions(c *mcpConfig) (o mcp.Options, from string, err error) {
+	r, from, err := p.loadRegistry(os.Getenv("TOOLS_REGISTRY"))
 	if err != nil {
-		return mcp.Options{}, usageError{err}
+		return o, "", usageError{err}
 	}
 	version, _ := p.version()
 	return mcp.Options{
 		Registry: r, Version: version, Subject: c.Subject, Dots: c.Names == "dot", Tools: c.Tools, ReadOnly: c.ReadOnly, Wait: c.Wait, TaskAfter: c.TaskAfter,
 		KeepOnCancel: c.OnCancel == "keep", CancelOnDisconnect: c.OnDisconnect == "cancel", MaxResult: c.MaxResult, KeyArgument: c.KeyArgument, DBRole: c.DBRole, DashboardURL: c.DashboardURL,
-	}, nil
+	}, from, nil
 }
 
 // mcpPool is the door's pool, which is opened at the first call. Clients keep their servers for days: what they do not use is closed.
