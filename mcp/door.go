@@ -102,8 +102,22 @@ func New(o Options) (*Door, error) {
 	if err := d.addTasks(); err != nil {
 		return nil, err
 	}
-	d.server.AddReceivingMiddleware(withCodes, d.bothNames, d.withTasks)
+	d.server.AddReceivingMiddleware(withCodes, d.survive, d.bothNames, d.withTasks)
 	return d, nil
+}
+
+// survive makes a panic the answer to one request. Requests run in goroutines of the SDK, in which it would end the process, and with it the requests
+// of all.
+func (d *Door) survive(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (result sdk.Result, err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				d.o.Log.Error("a request panicked", zap.String("method", method), zap.Any("panic", p), zap.Stack("stack"))
+				result, err = nil, internal("the server failed; the call, if there is one, goes on")
+			}
+		}()
+		return next(ctx, method, req)
+	}
 }
 
 const instructions = "Each call of a tool is recorded, runs once and ends with one receipt, whether or not anyone waits for it. An answer with gem_pending " +

@@ -675,3 +675,26 @@ func TestAHitSaysWhoseResultItRepeats(t *testing.T) {
 		t.Errorf("it ran %d times", o.ran.Load())
 	}
 }
+
+func TestALargeFailureIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	o := openShop(t, true, func(o *Options) { o.MaxResult = 20 })
+	a := o.door.agent(t, "ada", nil)
+	r := a.call("shop_order", `{"item": 5}`)
+	if said := structuredIn(t, a.call("gem_result", `{"call_id": "`+idOf(r)+`"}`)); !strings.Contains(said, "has not succeeded: it is failed validation_error") {
+		t.Errorf("got %s", said)
+	}
+}
+
+func TestNobodyWaitsForACallOfAnother(t *testing.T) {
+	t.Parallel()
+	o := openShop(t, false)
+	id := ""
+	if err := o.DB.QueryRow(t.Context(), "insert into public.core_tool_calls (tool_name, created_by) values ('shop.order', 'bob') returning id::text").Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	_, err := o.door.agent(t, "ada", nil).CallTool(t.Context(), &sdk.CallToolParams{Name: "gem_result", Arguments: map[string]any{"call_id": id, "wait_seconds": 45}})
+	if err == nil || !strings.Contains(err.Error(), "there is no call") || o.door.waiter != nil {
+		t.Errorf("ada waited to hear: %v", err)
+	}
+}

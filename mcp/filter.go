@@ -165,11 +165,17 @@ func (o *outline) refusal(line []byte) (answer []byte, ok bool) {
 		return o.tooMuch(fmt.Sprintf("the message is nested %d levels deep, and may be nested %d.", o.deepest, maxDepth)), false
 	case !json.Valid(line):
 		return o.answer("error", map[string]any{"code": jsonrpc.CodeParseError, "message": "the message is not JSON"}), false
-	case line[0] == '[':
-		return nil, true
 	}
-	if _, err := jsonrpc.DecodeMessage(line); err != nil {
-		return o.answer("error", map[string]any{"code": jsonrpc.CodeInvalidRequest, "message": err.Error()}), false
+	messages := []json.RawMessage{line}
+	if line[0] == '[' {
+		if _ = json.Unmarshal(line, &messages); len(messages) == 0 {
+			return o.answer("error", map[string]any{"code": jsonrpc.CodeInvalidRequest, "message": "the batch is empty"}), false
+		}
+	}
+	for _, m := range messages {
+		if _, err := jsonrpc.DecodeMessage(m); err != nil {
+			return o.answer("error", map[string]any{"code": jsonrpc.CodeInvalidRequest, "message": err.Error()}), false
+		}
 	}
 	return nil, true
 }

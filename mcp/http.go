@@ -27,6 +27,7 @@ const (
 	idleTimeout   = 2 * time.Minute         // between two requests of a connection
 	stopTimeout   = 1500 * time.Millisecond // for the answers to those that wait at the end
 	maxBodies     = 32 << 20                // bytes of all requests in flight
+	maxBodiesEach = 16 << 20                // bytes of those of a subject with a token, so that none takes the room of all
 )
 
 // httpServer is the door over HTTP: Streamable HTTP without sessions. Each request passes, in this order, the checks of host and origin, the limit of
@@ -42,6 +43,7 @@ type httpServer struct {
 	requests     gate         // in flight, of the process
 	bySubject    gate         // of each subject with a token
 	bodies       atomic.Int64 // their bytes
+	bodiesOf     gate         // the bytes of each subject with a token
 	bodyTimeout  time.Duration
 }
 
@@ -84,7 +86,7 @@ func (d *Door) newHTTPServer(at net.Addr, c HTTPConfig) (s *httpServer, err erro
 	if err := c.complete(at); err != nil {
 		return nil, err
 	}
-	s = &httpServer{door: d, config: c, requests: gate{most: maxRequests}, bySubject: gate{most: maxEach}, bodyTimeout: bodyTimeout}
+	s = &httpServer{door: d, config: c, requests: gate{most: maxRequests}, bySubject: gate{most: maxEach}, bodiesOf: gate{most: maxBodiesEach}, bodyTimeout: bodyTimeout}
 	if s.resource, err = url.Parse(c.Resource); err != nil {
 		return nil, fmt.Errorf("GEM_MCP_RESOURCE: %w", err)
 	}
@@ -132,7 +134,11 @@ func (s *httpServer) routes() http.Handler {
 			described.ServeHTTP(w, r)
 		})
 	}
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Also for a request that is refused unread: the server reads on to its end. Not ReadTimeout, which would end the context of one that waits.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTimeout))
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // checkHost refuses requests to a loopback address that name another host: a page could have let its own name point there. Names of GEM_MCP_RESOURCE
@@ -176,7 +182,17 @@ func (s *httpServer) post(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "", http.StatusInternalServerError)
 		return
 	}
-	body, done := s.body(w, r)
+	subject := ""
+	if s.verifier != nil { // before the body, which may be long in coming
+		subject = c.subject
+		leave := s.bySubject.enter(subject, 1)
+		if leave == nil {
+			tooMany(w)
+			return
+		}
+		defer leave()
+	}
+	body, done := s.body(w, r, subject)
 	if done == nil {
 		return
 	}
@@ -203,7 +219,7 @@ func (s *httpServer) post(w http.ResponseWriter, r *http.Request) {
 	}
 	defer leave()
 	if s.verifier != nil {
-		leave := s.bySubject.enter(c.subject, max(calls, 1))
+		leave := s.bySubject.enter(subject, max(calls-1, 0)) // so was the first here
 		if leave == nil {
 			tooMany(w)
 			return
@@ -223,21 +239,18 @@ func (s *httpServer) post(w http.ResponseWriter, r *http.Request) {
 	s.json.ServeHTTP(w, r)
 }
 
-// body reads a request's body within its bounds, and answers one that exceeds them; done is nil then. Its bytes count until done is called.
-func (s *httpServer) body(w http.ResponseWriter, r *http.Request) (body []byte, done func()) {
-	reserved := int64(maxBody)
+// body reads a request's body within its bounds, and answers one that exceeds them; done is nil then. Its bytes count until done is called, also for the
+// subject, if there is one.
+func (s *httpServer) body(w http.ResponseWriter, r *http.Request, subject string) (body []byte, done func()) {
+	room := int64(maxBody)
 	if 0 <= r.ContentLength && r.ContentLength < maxBody {
-		reserved = r.ContentLength
+		room = r.ContentLength
 	}
-	release := func() { s.bodies.Add(-reserved) }
-	if s.bodies.Add(reserved) > maxBodies {
-		release()
+	if !s.reserve(subject, room) {
 		tooMany(w)
 		return nil, nil
 	}
-	// The server's own ReadTimeout would end the request's context, and with it the wait.
-	deadline := http.NewResponseController(w)
-	_ = deadline.SetReadDeadline(time.Now().Add(s.bodyTimeout))
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTimeout))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	var large *http.MaxBytesError
 	switch {
@@ -247,13 +260,29 @@ func (s *httpServer) body(w http.ResponseWriter, r *http.Request) (body []byte, 
 		w.Header().Set("Connection", "close")
 		http.Error(w, "the message did not arrive in time", http.StatusRequestTimeout)
 	default:
-		_ = deadline.SetReadDeadline(time.Time{})
-		s.bodies.Add(int64(len(body)) - reserved)
-		reserved = int64(len(body))
-		return body, release
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+		size := int64(len(body))
+		s.release(subject, room-size)
+		return body, func() { s.release(subject, size) }
 	}
-	release()
+	s.release(subject, room)
 	return nil, nil
+}
+
+// reserve takes room for so many bytes, if there is as much, until release.
+func (s *httpServer) reserve(subject string, bytes int64) bool {
+	if s.bodies.Add(bytes) > maxBodies || subject != "" && s.bodiesOf.enter(subject, int(bytes)) == nil {
+		s.bodies.Add(-bytes)
+		return false
+	}
+	return true
+}
+
+func (s *httpServer) release(subject string, bytes int64) {
+	s.bodies.Add(-bytes)
+	if subject != "" {
+		s.bodiesOf.leave(subject, int(bytes))
+	}
 }
 
 // message is what has to be known of a message before the SDK reads it. A message that cannot be read is the SDK's to answer.
@@ -332,20 +361,6 @@ func endWithClient(next sdk.MethodHandler) sdk.MethodHandler {
 			defer cancel(nil)
 			defer context.AfterFunc(client, func() { cancel(errClientGone) })()
 		}
-		return next(ctx, method, req)
-	}
-}
-
-// survive makes a panic the answer to one request. Requests run in goroutines of the SDK, in which it would end the process, and with it the requests
-// of all.
-func (d *Door) survive(next sdk.MethodHandler) sdk.MethodHandler {
-	return func(ctx context.Context, method string, req sdk.Request) (result sdk.Result, err error) {
-		defer func() {
-			if p := recover(); p != nil {
-				d.o.Log.Error("a request panicked", zap.String("method", method), zap.Any("panic", p), zap.Stack("stack"))
-				result, err = nil, internal("the server failed; the call, if there is one, goes on")
-			}
-		}()
 		return next(ctx, method, req)
 	}
 }

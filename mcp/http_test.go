@@ -19,6 +19,7 @@ import (
 	"github.com/gemworker/gem/registry"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // httpDoor is a door that serves HTTP on a port of its own.
@@ -604,3 +605,57 @@ type recorder struct {
 
 func (r *recorder) Header() http.Header    { return r.header }
 func (r *recorder) WriteHeader(status int) { r.status = status }
+
+// A request about a call is refused while nobody knows whether its token is good for it, as when its client leaves just then.
+func TestAScopeThatCannotBeCheckedIsNotThere(t *testing.T) {
+	t.Parallel()
+	h := serveHTTP(t, Options{}, HTTPConfig{})
+	passed := false
+	ask := h.hideUncovered(func(context.Context, string, sdk.Request) (sdk.Result, error) { passed = true; return nil, nil })
+	_, err := ask(withCaller(t.Context(), caller{subject: "ada", limited: true}), "tasks/cancel",
+		&sdk.ServerRequest[*taskParams]{Params: &taskParams{TaskID: "0197f6a2-0000-7000-8000-000000000000"}})
+	if passed || err == nil || !strings.Contains(err.Error(), "Postgres is away") {
+		t.Errorf("passed: %v, error %v", passed, err)
+	}
+}
+
+func TestARequestThatIsRefusedUnreadIsGivenUp(t *testing.T) {
+	t.Parallel()
+	path, _ := tokensFor(t, "ada")
+	d, err := New(Options{Registry: parsed(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(nil)
+	s, err := d.newHTTPServer(server.Listener.Addr(), HTTPConfig{Auth: "token", Tokens: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.bodyTimeout = 50 * time.Millisecond
+	server.Config.Handler = s.routes()
+	server.Start()
+	defer server.Close()
+	conn := (&httpDoor{address: server.Listener.Addr().String()}).held(t, "")
+	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
+	text, err := io.ReadAll(conn) // to the end, which the server makes
+	if err != nil || !strings.Contains(string(text), "401 Unauthorized") {
+		t.Errorf("%v: %s", err, text)
+	}
+}
+
+func TestASubjectLeavesRoomForTheBodiesOfOthers(t *testing.T) {
+	t.Parallel()
+	s := &httpServer{bodiesOf: gate{most: maxBodiesEach}}
+	for range maxBodiesEach / maxBody {
+		if !s.reserve("ada", maxBody) {
+			t.Fatal("too little room")
+		}
+	}
+	if s.reserve("ada", maxBody) || !s.reserve("bob", maxBody) {
+		t.Error("ada has the room of all")
+	}
+	s.release("ada", maxBody)
+	if !s.reserve("ada", maxBody) {
+		t.Error("what was released still counts")
+	}
+}

@@ -30,12 +30,15 @@ func (g *gate) enter(name string, n int) (leave func()) {
 		g.in = map[string]int{}
 	}
 	g.in[name] += n
-	return func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if g.in[name] -= n; g.in[name] == 0 {
-			delete(g.in, name)
-		}
+	return func() { g.leave(name, n) }
+}
+
+// leave makes room for n more under a name.
+func (g *gate) leave(name string, n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.in[name] -= n; g.in[name] == 0 {
+		delete(g.in, name)
 	}
 }
 

@@ -52,7 +52,7 @@ func readOwn(req *sdk.CallToolRequest) (in ownInput, err error) {
 		return in, invalid("%s takes call_id, a string, and wait_seconds, a number from 0 to 45", req.Params.Name)
 	}
 	if !uuidForm.MatchString(in.CallID) {
-		return in, noCall(in.CallID)
+		return in, noCall(cut(in.CallID, 100))
 	}
 	in.CallID = strings.ToLower(in.CallID)
 	return in, nil
@@ -68,16 +68,24 @@ func (d *Door) answerResult(ctx context.Context, req *sdk.CallToolRequest) (*sdk
 	if err != nil {
 		return nil, err
 	}
-	stop := d.progress(ctx, c, req, in.CallID)
-	defer stop()
-	s, answer, err := d.follow(ctx, c, req, nil, in.CallID, time.Now().Add(time.Duration(in.WaitSeconds*float64(time.Second))))
+	until := time.Now().Add(time.Duration(in.WaitSeconds * float64(time.Second)))
+	s, err := d.state(ctx, c, in.CallID) // before any wait, whose end would tell when a call of another ends
+	if err != nil && !again(err) {
+		return nil, err
+	}
+	if err != nil || !s.ended() {
+		stop := d.progress(ctx, c, req, in.CallID)
+		defer stop()
+		var answer *sdk.CallToolResult
+		if s, answer, err = d.follow(ctx, c, req, nil, in.CallID, until); err != nil || answer != nil {
+			return answer, err
+		}
+	}
 	switch {
-	case err != nil || answer != nil:
-		return answer, err
 	case !s.ended():
 		return annotated(pending(s), s), nil
 	case len(s.Receipt.Result) > d.o.MaxResult:
-		return annotated(d.success(s), s), nil
+		return annotated(large(s, d.o.MaxResult), s), nil
 	}
 	return annotated(structured(encode(s.Receipt)), s), nil
 }

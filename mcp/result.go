@@ -42,13 +42,22 @@ func (d *Door) result(s state) (*sdk.CallToolResult, error) {
 
 // success has the result as it is, or says where it is if it is too large.
 func (d *Door) success(s state) *sdk.CallToolResult {
-	size := len(s.Receipt.Result)
-	if size <= d.o.MaxResult {
+	if len(s.Receipt.Result) <= d.o.MaxResult {
 		return structured(s.Receipt.Result)
 	}
-	uri := receiptURI + s.ID
+	return large(s, d.o.MaxResult)
+}
+
+// large says where a result is that takes more bytes than are shown.
+func large(s state, most int) *sdk.CallToolResult {
+	ended := "has succeeded"
+	if s.Receipt.Status != receipts.Succeeded {
+		e, _ := s.Receipt.Error()
+		ended = strings.TrimSpace("has not succeeded: it is " + s.Status + " " + string(e.Code))
+	}
+	size, uri := len(s.Receipt.Result), receiptURI+s.ID
 	answer := structured(encode(map[string]any{"gem_large": map[string]any{"call_id": s.ID, "bytes": size, "beginning": beginning(s.Receipt.Result), "message": fmt.Sprintf(
-		"The call has succeeded. Its result takes %d bytes, more than the %d that are shown here; all of it is in the resource %s.", size, d.o.MaxResult, uri)}}))
+		"The call %s. Its result takes %d bytes, more than the %d that are shown here; all of it is in the resource %s.", ended, size, most, uri)}}))
 	answer.Content = append(answer.Content, &sdk.ResourceLink{URI: uri, Name: "receipt of " + s.Tool, MIMEType: "application/json"})
 	return answer
 }

@@ -40,6 +40,10 @@ func TestWhatIsNoMessageIsAnsweredAndTheConnectionStays(t *testing.T) {
 		"a call too deep":     {`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"shop_order","arguments":{"item":` + deep + `}}}`, `nested 10003 levels deep`},
 		"a list too deep":     {`{"jsonrpc":"2.0","id":7,"method":"tools/list","params":` + deep + `}`, `"code":-32600`},
 		"a call too long":     {`{"jsonrpc":"2.0","method":"tools/call","params":{"name":"shop_order","arguments":{"item":"` + strings.Repeat("x", 5<<20) + `"}},"id":7}`, `The call was not made: the message takes more than 4194304 bytes`},
+		"no batch":            {`[]`, `"code":-32600`},
+		"no batched message":  {`[1]`, `"code":-32600`},
+		"a task without id":   {`{"jsonrpc":"2.0","id":7,"method":"tasks/get"}`, `"code":-32021`},
+		"a task of null":      {`{"jsonrpc":"2.0","id":7,"method":"tasks/cancel","params":null}`, `"code":-32021`},
 		"a call without name": {`{"jsonrpc":"2.0","id":7,"method":"tools/call"}`, `"error"`},
 	} {
 		answers := spoken(t, newShopDoor(t, ""), hello+tc.line+"\n\n"+`{"jsonrpc":"2.0","id":"after","method":"ping"}`)

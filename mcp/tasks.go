@@ -53,6 +53,14 @@ type taskParams struct {
 	InputResponses map[string]json.RawMessage `json:"inputResponses,omitempty"`
 }
 
+// GetMeta is that of params that may not be there: the SDK lets requests of other methods than its own leave them out.
+func (p *taskParams) GetMeta() map[string]any {
+	if p == nil {
+		return nil
+	}
+	return p.ParamsBase.GetMeta()
+}
+
 var taskMethods = []string{"tasks/get", "tasks/update", "tasks/cancel"}
 
 // addTasks gives the server the methods of the extension.

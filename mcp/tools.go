@@ -108,7 +108,7 @@ func (d *Door) bothNames(next sdk.MethodHandler) sdk.MethodHandler {
 				return nil, invalid("unknown tool %q: %s", params.Name, d.notOffered(t))
 			} else if !slices.ContainsFunc(ownTools, func(own *ownTool) bool { return own.Name == params.Name }) {
 				return nil, invalid("unknown tool %q: the registry of this server, version %s, has no such tool. A registry of your own reaches it "+
-					"as TOOLS_REGISTRY, the path of the file; after a change of the file, start the server again", params.Name, d.o.Registry.Version)
+					"as TOOLS_REGISTRY, the path of the file; after a change of the file, start the server again", cut(params.Name, 200), d.o.Registry.Version)
 			}
 		}
 		return next(ctx, method, req)
