@@ -204,7 +204,11 @@ func (s *httpServer) post(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(answer)
 		return
 	}
-	messages := peek(body)
+	messages, few := peek(body)
+	if !few {
+		http.Error(w, fmt.Sprintf("a batch may have %d messages", maxBatch), http.StatusRequestEntityTooLarge)
+		return
+	}
 	calls, streamed := 0, false
 	for _, m := range messages {
 		if m.id != nil {
@@ -294,13 +298,31 @@ type message struct {
 	progress bool // the client wants to hear of progress
 }
 
-// peek looks into a body. It decodes to maps, since structs would take a key in any case of letters, which the SDK does not.
-func peek(body []byte) []message {
-	var batch []json.RawMessage
-	if json.Unmarshal(body, &batch) != nil {
-		batch = []json.RawMessage{body}
+// maxBatch is how many messages a batch may have.
+const maxBatch = 64
+
+// split returns the messages of a batch, or the one; few is false if there are more than [maxBatch].
+func split(body []byte) (batch []json.RawMessage, few bool) {
+	one := []json.RawMessage{body}
+	d := json.NewDecoder(bytes.NewReader(body))
+	if first, err := d.Token(); err != nil || first != json.Delim('[') {
+		return one, true
 	}
-	all := make([]message, 0, len(batch))
+	for d.More() {
+		var raw json.RawMessage
+		if d.Decode(&raw) != nil {
+			return one, true
+		}
+		if batch = append(batch, raw); len(batch) > maxBatch {
+			return nil, false
+		}
+	}
+	return batch, true
+}
+
+// peek looks into a body. It decodes to maps, since structs would take a key in any case of letters, which the SDK does not.
+func peek(body []byte) (all []message, few bool) {
+	batch, few := split(body)
 	for _, raw := range batch {
 		var whole, params, meta map[string]json.RawMessage
 		_ = json.Unmarshal(raw, &whole)
@@ -312,7 +334,7 @@ func peek(body []byte) []message {
 		_ = json.Unmarshal(params["taskId"], &m.taskID)
 		all = append(all, m)
 	}
-	return all
+	return all, few
 }
 
 // inScope answers a call of a tool that the token is not good for, as OAuth wants it.

@@ -481,8 +481,26 @@ func TestABatchCountsAsTheRequestsInIt(t *testing.T) {
 	batch := func(n int) string {
 		return "[" + strings.TrimSuffix(strings.Repeat(`{"jsonrpc":"2.0","id":1,"method":"ping"},`, n), ",") + "]"
 	}
-	if a := h.post(t, batch(maxEach+1), "Mcp-Protocol-Version", "2025-03-26", "token", tokens[0]); a.status != 429 || a.header.Get("Retry-After") == "" {
+	if a := h.post(t, batch(maxBatch+1), "Mcp-Protocol-Version", "2025-03-26", "token", tokens[0]); a.status != 413 {
 		t.Errorf("65 at once: %d %s", a.status, a.text)
+	}
+	if a := h.post(t, "["+strings.Repeat("{},", 600_000)+"{}]", "Mcp-Protocol-Version", "2025-03-26", "token", tokens[0]); a.status != 413 {
+		t.Errorf("2 MiB of messages: %d %.200s", a.status, a.text)
+	}
+	if a := h.post(t, batch(2), "Mcp-Protocol-Version", "2025-03-26", "token", tokens[0]); a.status != 200 {
+		t.Errorf("two: %d %s", a.status, a.text)
+	}
+}
+
+func TestAListThatDependsOnTheTokenIsNoOthers(t *testing.T) {
+	t.Parallel()
+	path, tokens := tokensFor(t, "ada read:db")
+	for scopes, want := range map[string]string{"on": "private", "off": "public"} {
+		h := serveHTTP(t, Options{}, HTTPConfig{Auth: "token", Tokens: path, Scopes: scopes})
+		var list struct{ CacheScope string }
+		if err := json.Unmarshal(h.rpc(t, modern, "tools/list", "", "token", tokens[0]).Result, &list); err != nil || list.CacheScope != want {
+			t.Errorf("with scopes %s it may be kept as %q, %v", scopes, list.CacheScope, err)
+		}
 	}
 }
 

@@ -40,6 +40,7 @@ func (d *Door) listCovered(next sdk.MethodHandler) sdk.MethodHandler {
 			return result, err
 		}
 		shown := *list // the list itself may be shared
+		shown.CacheScope = "private"
 		shown.Tools = slices.DeleteFunc(slices.Clone(list.Tools), func(listed *sdk.Tool) bool {
 			t := d.byName[listed.Name]
 			return t != nil && !c.covers(t.Tool)
