@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"maps"
 	"math/big"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -361,5 +362,23 @@ func write(t *testing.T, path, text string) {
 	}
 	if err := os.Rename(beside, path); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestScopesThatDoNotCountAreTold(t *testing.T) {
+	t.Parallel()
+	for line, scopes := range map[string]string{"ada read:db": "off", "bob": "off", "carol read:db": "on"} {
+		core, logs := observer.New(zap.WarnLevel)
+		d, err := New(Options{Registry: parsed(t), Log: zap.New(core)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		path, _ := tokensFor(t, line)
+		if _, err := d.newHTTPServer(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}, HTTPConfig{Auth: "token", Tokens: path, Scopes: scopes}); err != nil {
+			t.Fatal(err)
+		}
+		if told := logs.FilterMessageSnippet("which do not count").Len() == 1; told != (line == "ada read:db") {
+			t.Errorf("%s with scopes %s: told: %v", line, scopes, told)
+		}
 	}
 }

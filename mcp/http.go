@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -93,9 +94,14 @@ func (d *Door) newHTTPServer(at net.Addr, c HTTPConfig) (s *httpServer, err erro
 	s.metadataURL = metadataURL(s.resource)
 	switch c.Auth {
 	case "token":
-		if s.verifier, err = openTokens(c.Tokens, d.o.Log); err != nil {
+		tokens, err := openTokens(c.Tokens, d.o.Log)
+		if err != nil {
 			return nil, err
 		}
+		if c.Scopes != "on" && slices.ContainsFunc(tokens.all, func(t token) bool { return len(t.scopes) > 0 }) {
+			d.o.Log.Warn("tokens of GEM_MCP_TOKENS have scopes, which do not count: each is good for all tools, unless GEM_MCP_SCOPES is on")
+		}
+		s.verifier = tokens
 	case "jwt":
 		var published *keySet
 		if c.Secret == "" {
