@@ -27,7 +27,7 @@ func findRole(ctx context.Context, pool *pgxpool.Pool, wanted string, apart bool
 	}
 	var unbound, waits bool
 	err = pool.QueryRow(ctx, `
-		select rolname, rolsuper or rolbypassrls or coalesce(pg_has_role(r.oid, (select relowner from pg_class where oid = to_regclass('public.core_tool_calls')), 'usage'), false),
+		select rolname, rolname = 'service_role' or rolsuper or rolbypassrls or coalesce(pg_has_role(r.oid, (select relowner from pg_class where oid = to_regclass('public.core_tool_calls')), 'usage'), false),
 			coalesce(has_schema_privilege(session_user, to_regnamespace('gem'), 'usage') and has_function_privilege(session_user, to_regprocedure('gem.ended(uuid[])'), 'execute'), true)
 		from pg_roles r where rolname = any ($1) and pg_has_role(session_user, r.oid, 'member')
 		order by array_position($1::text[], rolname::text) limit 1`, roles).Scan(&role, &unbound, &waits)
