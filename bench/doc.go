@@ -102,7 +102,7 @@
 //	mcp-waits-…            of 1,000 requests of 25 users that wait for calls which are to run at one time: the connections of gem mcp, how
 //	                       many of them listen, its CPU in percent of a core, and ms from the commit of a receipt to its answer
 //	mcp-wait-memory        kB that each of them takes above an idle gem mcp --http
-//	mcp-idle-…             of 100 servers over stdio that have made a call each: connections of each at once and 35 s later, those that
+//	mcp-idle-…             of 100 servers over stdio that have made a call each: connections of each at once and 50 s later, those that
 //	                       listen, and MB that each has resident, and has for itself
 //	mcp-start              ms from before the exec of gem mcp over stdio to its first answer
 //

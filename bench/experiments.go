@@ -61,7 +61,7 @@ var fullSizes = sizes{
 	durable:    durable{calls: 100, steps: 200, children: 1000, parked: 300, replayed: 1000},
 	chatting:   chatting{chats: 3000, streams: 1000, stalled: 150, beside: 20 * time.Second, cancels: 20},
 	extracting: extracting{shards: 489, delay: time.Second / 2},
-	serving:    serving{paced: 20 * time.Second, clients: 64, calls: 12_800, waits: 1000, held: 20 * time.Second, idle: 100, idleTime: 35 * time.Second, starts: 20},
+	serving:    serving{paced: 20 * time.Second, clients: 64, calls: 12_800, waits: 1000, held: 20 * time.Second, idle: 100, idleTime: 50 * time.Second, starts: 20},
 }
 
 var quickSizes = sizes{
