@@ -1,0 +1,56 @@
+package dashboard
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// policy lets a page load what is in the program, and nothing else.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// guarded refuses requests from other sites and under other names, and sends the headers that keep a page to itself.
+func (s *site) guarded(next http.Handler) http.Handler {
+	next = http.NewCrossOriginProtection().Handler(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		if !s.isOurs(q.Host) {
+			http.Error(w, "these pages have another name than the header Host says", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, q)
+	})
+}
+
+// isOurs reports whether the pages are reached under a host's name: a page elsewhere could let its own name point here.
+func (s *site) isOurs(host string) bool {
+	if len(s.Hosts) == 0 || slices.ContainsFunc(s.Hosts, func(ours string) bool { return strings.EqualFold(ours, host) }) {
+		return true
+	}
+	name, _, err := net.SplitHostPort(host)
+	if err != nil {
+		name = strings.Trim(host, "[]")
+	}
+	addr, err := netip.ParseAddr(name)
+	return strings.EqualFold(name, "localhost") || err == nil && addr.IsLoopback()
+}
+
+// base is what every link of an answer begins with: the prefix, or that of a trusted proxy which took it away.
+func (s *site) base(q *http.Request) string {
+	forwarded := strings.TrimRight(q.Header.Get("X-Forwarded-Prefix"), "/")
+	if forwarded == "" || !strings.HasPrefix(forwarded, "/") || strings.HasPrefix(forwarded, "//") || strings.ContainsAny(forwarded, "\\?#%\"'<> ") {
+		return s.Prefix
+	}
+	from, err := netip.ParseAddrPort(q.RemoteAddr)
+	if err != nil || !slices.ContainsFunc(s.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(from.Addr().Unmap()) }) {
+		return s.Prefix
+	}
+	return forwarded + s.Prefix
+}

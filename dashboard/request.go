@@ -1,0 +1,133 @@
+package dashboard
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/gemworker/gem/client"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// request is a request of a user.
+type request struct {
+	*http.Request
+	site *site
+	user User
+	base string // what every link begins with
+	look look
+}
+
+// db is the connection that has the user's rights.
+func (r *request) db() *pgxpool.Pool {
+	if r.operates() {
+		return r.site.Act
+	}
+	return r.site.Read
+}
+
+// operates reports whether the user sees payloads and may act.
+func (r *request) operates() bool { return r.user.Operator && r.site.Act != nil }
+
+// as runs statements with the rights of the user who answers: under its own subject, or as the database user of Act.
+func (r *request) as(ctx context.Context, do func(client.DB) error) error {
+	switch {
+	case r.site.Act == nil:
+		return forbidden("This dashboard is read-only: it has no connection that may act.")
+	case r.user.Subject == "":
+		return do(r.site.Act)
+	default:
+		return client.As(ctx, r.site.Act, client.Subject{ID: r.user.Subject, Role: "gem_frontend"}, do)
+	}
+}
+
+// view is what a page shows.
+type view struct {
+	Title    string // names the page, and the state of what it shows
+	Template string // a file of templates, without .html
+	Data     any
+	Watch    string // what /live tells about, such as call:ID; empty: nothing
+	Status   int    // 0 means 200
+	JSON     any    // of a list: what PATH.json answers
+}
+
+// page answers GET requests of a path with a page.
+func (s *site) page(mux *http.ServeMux, path string, show func(context.Context, *request) (*view, error)) {
+	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, q *http.Request) {
+		r, err := s.request(q)
+		var v *view
+		if err == nil {
+			v, err = show(q.Context(), r)
+		}
+		if err != nil {
+			s.fail(w, q, r, err)
+			return
+		}
+		s.render(w, r, v)
+	})
+}
+
+// list answers GET requests of a path with a page, and of the path with .json behind it with the same as JSON.
+func (s *site) list(mux *http.ServeMux, path string, show func(context.Context, *request) (*view, error)) {
+	s.page(mux, path, show)
+	mux.HandleFunc("GET "+strings.TrimSuffix(path, "/{$}")+".json", func(w http.ResponseWriter, q *http.Request) {
+		r, err := s.request(q)
+		var v *view
+		if err == nil {
+			v, err = show(q.Context(), r)
+		}
+		status := http.StatusOK
+		var body any
+		if err == nil {
+			body = v.JSON
+		} else {
+			shown := s.told(q, err)
+			status, body = shown.Status, map[string]any{"error": shown.Text, "id": shown.ID}
+		}
+		text, err := json.Marshal(body)
+		if err != nil {
+			s.fail(w, q, r, err)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		s.send(w, q, status, append(text, '\n'))
+	})
+}
+
+// maxForm bounds the body of a form, in bytes: an answer of 64 KiB, encoded.
+const maxForm = 256 << 10
+
+// act answers POST requests of a path: do acts for the user and returns the page to go to, and what came of it in a sentence. A form that is sent
+// twice acts once: see [forms].
+func (s *site) act(mux *http.ServeMux, path string, do func(context.Context, *request) (to, done string, err error)) {
+	mux.HandleFunc("POST "+path, func(w http.ResponseWriter, q *http.Request) {
+		q.Body = http.MaxBytesReader(w, q.Body, maxForm)
+		r, err := s.request(q)
+		if err == nil {
+			err = q.ParseForm()
+			if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+				err = &pageError{http.StatusRequestEntityTooLarge, "The form has more than 256 KiB."}
+			} else if err != nil {
+				err = badRequest("The form cannot be read: %v.", err)
+			}
+		}
+		if err == nil {
+			var to string
+			if to, err = s.forms.once(q.Context(), r, do); err == nil {
+				http.Redirect(w, q, r.base+to, http.StatusSeeOther)
+				return
+			}
+		}
+		s.fail(w, q, r, err)
+	})
+}
+
+// request finds out who sends a request. It returns one without a user beside an error, to show the error with.
+func (s *site) request(q *http.Request) (*request, error) {
+	r := &request{Request: q, site: s, base: s.base(q), look: readLook(q)}
+	var err error
+	r.user, err = s.User(q)
+	return r, err
+}

@@ -1,0 +1,105 @@
+package dashboard
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// funcs are those of the templates.
+func (s *site) funcs() template.FuncMap {
+	return template.FuncMap{
+		"static": func(base, file string) (string, error) {
+			if s.hashed[file] == "" {
+				return "", fmt.Errorf("there is no static file %s", file)
+			}
+			return base + "/static/" + s.hashed[file], nil
+		},
+		"text": text, "json": indented, "span": span, "when": when, "newForm": newForm, "short": short, "list": func(v ...any) []any { return v },
+		"dict": dict,
+	}
+}
+
+// text shows what somebody else wrote: characters that control, hide or turn text around become symbols. The template escapes it.
+func text(s string) string {
+	return strings.Map(func(c rune) rune {
+		switch {
+		case c == '\n' || c == '\t' || c == '\u200c' || c == '\u200d': // the last two join letters, or keep them apart
+			return c
+		case c < 0x20:
+			return 0x2400 + c
+		case c == 0x7f:
+			return 0x2421
+		case unicode.IsControl(c), unicode.Is(unicode.Cf, c), unicode.Is(unicode.Zl, c), unicode.Is(unicode.Zp, c), unicode.Is(unicode.Co, c):
+			return '\ufffd'
+		}
+		return c
+	}, s)
+}
+
+// indented prints JSON over several lines. Its numbers keep the digits that they have in the text.
+func indented(raw json.RawMessage) string {
+	var out bytes.Buffer
+	if err := json.Indent(&out, raw, "", "  "); err != nil {
+		return string(raw)
+	}
+	return out.String()
+}
+
+// short is the end of an id, in which ids of one moment differ.
+func short(id string) string {
+	if len(id) <= 8 {
+		return id
+	}
+	return id[len(id)-8:]
+}
+
+// span is a duration as people say it: 12 ms, 1.5 s, 3 min 20 s, 4 h, 2 d.
+func span(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0 ms"
+	case d < 10*time.Millisecond:
+		return fmt.Sprintf("%.1f ms", float64(d)/1e6)
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d < time.Hour:
+		return fmt.Sprintf("%d min %d s", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%d d", int(d.Hours())/24)
+}
+
+// when is a time as <time> shows it: relative to now, with the exact one in its title. gem.js keeps it up to date, and shows local time where that is chosen.
+func when(t time.Time) template.HTML {
+	if t.IsZero() {
+		return ""
+	}
+	exact := t.UTC().Format("2006-01-02T15:04:05.000Z")
+	ago := time.Since(t)
+	said := span(ago) + " ago"
+	if ago < 0 {
+		said = "in " + span(-ago)
+	}
+	return template.HTML(`<time datetime="` + exact + `" title="` + t.UTC().Format("2006-01-02 15:04:05.000 UTC") + `">` + said + `</time>`)
+}
+
+// dict makes the data of a part out of names and values.
+func dict(pairs ...any) (map[string]any, error) {
+	d := map[string]any{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		name, ok := pairs[i].(string)
+		if !ok {
+			return nil, fmt.Errorf("%v is not a name", pairs[i])
+		}
+		d[name] = pairs[i+1]
+	}
+	return d, nil
+}
