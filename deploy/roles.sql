@@ -7,12 +7,18 @@
 -- mcp is the login of gem mcp. As a member of gem_door it becomes the user whose request it serves, gem_frontend or authenticated, and can do
 -- nothing itself but ask which calls have ended.
 --
+-- monitor and operator are the logins of gem dashboard. monitor reads what viewers see, as a member of gem_monitor. operator reads all of every call,
+-- cancels calls and has them made again in the name of whom the dashboard signed in, as a member of gem_operator; as one of gem_door it answers
+-- questions as that user.
+--
 -- The others are Supabase's. PostgREST connects as authenticator, which has no rights itself, and becomes the role that a
 -- request's token names. A request without a token gets anon. service_role is for backends, and row level security does not
 -- apply to it.
 \getenv authenticator_password AUTHENTICATOR_PASSWORD
 \getenv worker_password WORKER_PASSWORD
 \getenv mcp_password MCP_PASSWORD
+\getenv monitor_password MONITOR_PASSWORD
+\getenv operator_password OPERATOR_PASSWORD
 
 do $$
 begin
@@ -20,6 +26,10 @@ begin
   if to_regrole('worker') is null then create role worker login; end if;
   if to_regrole('gem_door') is null then create role gem_door nologin noinherit; end if;
   if to_regrole('mcp') is null then create role mcp login; end if;
+  if to_regrole('gem_monitor') is null then create role gem_monitor nologin; end if;
+  if to_regrole('monitor') is null then create role monitor login; end if;
+  if to_regrole('gem_operator') is null then create role gem_operator nologin; end if;
+  if to_regrole('operator') is null then create role operator login; end if;
   if to_regrole('anon') is null then create role anon nologin noinherit; end if;
   if to_regrole('authenticated') is null then create role authenticated nologin noinherit; end if;
   if to_regrole('service_role') is null then create role service_role nologin noinherit bypassrls; end if;
@@ -30,6 +40,10 @@ alter role worker password :'worker_password';
 grant gem_worker to worker;
 alter role mcp password :'mcp_password';
 grant gem_door to mcp;
+alter role monitor password :'monitor_password';
+grant gem_monitor to monitor;
+alter role operator password :'operator_password';
+grant gem_operator, gem_door to operator;
 alter role authenticator password :'authenticator_password';
 grant anon, authenticated, service_role to authenticator;
 grant usage on schema public to anon, authenticated, service_role;

@@ -65,6 +65,14 @@ func TestTheWorkersOfComposeAreMembersOfGemWorker(t *testing.T) {
 		"mcp is in another role":          `select array_agg(roleid::regrole::text) <> '{gem_door}' from pg_auth_members where member = 'mcp'::regrole`,
 		"mcp has rights on calls":         `select has_any_column_privilege('mcp', 'core_tool_calls', 'select, insert, update, references') or has_function_privilege('mcp', 'cancel_tool_call(uuid)', 'execute')`,
 		"mcp cannot become a user":        `select not pg_has_role('mcp', 'authenticated', 'member') or not pg_has_role('mcp', 'gem_frontend', 'member') or pg_has_role('mcp', 'gem_worker', 'member') or pg_has_role('mcp', 'service_role', 'member')`,
+		"monitor has a right of its own":  `select rolsuper or rolcreaterole or rolcreatedb or rolbypassrls from pg_roles where rolname = 'monitor'`,
+		"monitor is in another role":      `select array_agg(roleid::regrole::text) <> '{gem_monitor}' from pg_auth_members where member = 'monitor'::regrole`,
+		"monitor sees calls":              `select has_any_column_privilege('monitor', 'core_tool_calls', 'select') or not has_table_privilege('monitor', 'gem.queue', 'select')`,
+		"operator has a right of its own": `select rolsuper or rolcreaterole or rolcreatedb or rolbypassrls from pg_roles where rolname = 'operator'`,
+		"operator is in another role":     `select array_agg(roleid::regrole::text order by roleid::regrole::text) <> '{gem_door,gem_operator}' from pg_auth_members where member = 'operator'::regrole`,
+		"operator writes calls":           `select has_any_column_privilege('operator', 'core_tool_calls', 'insert, update') or has_function_privilege('operator', 'enqueue_tool_call(text, jsonb, text, text, uuid, integer, timestamptz, uuid, text, boolean)', 'execute')`,
+		"operator sees no views or calls": `select not (has_table_privilege('operator', 'gem.queue', 'select') and has_table_privilege('operator', 'core_tool_calls', 'select'))`,
+		"operator cannot become a user":   `select not pg_has_role('operator', 'authenticated', 'member') or pg_has_role('operator', 'gem_worker', 'member') or pg_has_role('operator', 'service_role', 'member')`,
 		"no worker connected as the role": `select not exists (select from pg_stat_activity where usename = 'worker' and application_name like 'gem %')`,
 	} {
 		var wrong bool

@@ -7,8 +7,8 @@
 -- the end of a call that it made.
 --
 -- Who may answer a wait.* call stands in `by` of its input: `owner` (its created_by), `user:SUBJECT`, `role:ROLE` (see gem.roles), `service`.
--- service_role, and whoever has the rights of the owner of these functions, may answer for anyone, but for approvals. Any other call is
--- answered by its created_by and by these two.
+-- service_role, whoever has the rights of the owner of these functions, and members of gem_operator may answer for anyone, but for approvals. Any
+-- other call is answered by its created_by and by these.
 
 -- Who calls: the token's `sub`; service_role; or the session's user, where there is no token. Null for a token without a subject.
 create or replace function gem.subject() returns text language sql stable as $$
@@ -19,7 +19,8 @@ $$;
 
 -- Reports whether the caller of a function of the owner may answer for anyone.
 create or replace function gem.answers_for_all() returns boolean language sql stable as $$
-  select case when gem.token_claims() is null then pg_has_role(session_user, current_user, 'member')
+  select case when gem.token_claims() is null
+      then pg_has_role(session_user, current_user, 'member') or coalesce(pg_has_role(session_user, to_regrole('gem_operator'), 'member'), false)
     else coalesce(gem.token_claims() ->> 'role' = 'service_role', false) end
 $$;
 
@@ -49,8 +50,9 @@ begin
   elsif not gem.asks(p_tool) then
     return coalesce(p_created_by = who, false) or gem.answers_for_all();
   elsif coalesce(p_input -> 'others', to_jsonb(approval)) <> 'false'
-    and exists (select from gem.ancestors(p_call, false) a where a.created_by = who or a.depth = 100) then
-    return false; -- it takes someone else than the one who asks, who cannot be seen beyond a hundred generations
+    and exists (select from gem.ancestors(p_call, false) a where a.created_by = who or a.depth = 100 or exists (
+      select from public.core_tool_events e where e.call_id = a.id and e.seq = 1 and who in (e.data ->> 'by', e.data ->> 'login'))) then
+    return false; -- it takes someone else than the one who asks, or asks again (gem.operator_again), who cannot be seen beyond a hundred generations
   end if;
   return named ? ('user:' || who) or exists (select from gem.roles r where r.subject = who and named ? ('role:' || r.role))
     or not approval and (coalesce(named ? 'owner' and p_created_by = who, false) or gem.answers_for_all());

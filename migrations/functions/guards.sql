@@ -239,7 +239,9 @@ begin
   end if;
 
   insert into public.core_tool_events (call_id, seq, at, event, attempt, data)
-  select id, 1, created_at, 'queued', 0, jsonb_build_object('run_at', run_at, 'priority', priority) from inserted;
+  select id, 1, created_at, 'queued', 0, jsonb_build_object('run_at', run_at, 'priority', priority) from inserted i
+  where i.parent_call_id is null or i.parent_step is not null -- gem.operator_again has written that of its call, with who acted
+    or not exists (select from public.core_tool_events e where e.call_id = i.id and e.seq = 1);
 
   insert into gem.levels
   select distinct level from inserted i where not exists (select from gem.levels l where l.level = i.level)

@@ -5,6 +5,8 @@
 --                  receipt or an event itself, nor forge an attempt. Handlers read and write what their domain grants.
 --   gem_monitor    for dashboards: create role grafana login password '…' in role gem_monitor;
 --                  It reads the views of watch.sql.
+--   gem_operator   for dashboards in which people act: create role my_operator login password '…' in role gem_operator;
+--                  It is a member of gem_monitor, reads all of every call, and acts by the functions of operate.sql alone, which name the person.
 --   gem_frontend   for signed-in users where Supabase's authenticated is not: it has the same rights. See frontends.sql.
 --   gem_door       for gem mcp: create role my_door login password '…' in role gem_door;
 --                  It may become gem_frontend or authenticated, for one user at a time, and ask which calls have ended. It can do nothing itself.
@@ -41,10 +43,11 @@ do $$
 declare
   new_role text;
 begin
-  foreach new_role in array array['gem_worker', 'gem_monitor', 'gem_frontend', 'gem_door'] loop
+  foreach new_role in array array['gem_worker', 'gem_monitor', 'gem_operator', 'gem_frontend', 'gem_door'] loop
     begin
       if not exists (select from pg_roles where rolname = new_role) then
-        execute format('create role %I nologin noinherit', new_role); -- gem_door has the rights of no user before it becomes that user
+        -- gem_door has the rights of no user before it becomes that user; gem_operator has those of gem_monitor
+        execute format('create role %I nologin %s', new_role, case new_role when 'gem_operator' then 'inherit' else 'noinherit' end);
       end if;
     exception
       when duplicate_object or unique_violation then null; -- another database of this server is being migrated
@@ -62,6 +65,14 @@ begin
       when insufficient_privilege then raise notice 'gem_door may not become %: this role may not grant it', new_role;
     end;
   end loop;
+  if not pg_has_role(to_regrole('gem_operator'), 'gem_monitor', 'member') then
+    begin
+      grant gem_monitor to gem_operator;
+    exception
+      when unique_violation then null;
+      when insufficient_privilege then raise notice 'gem_operator does not read the views of gem_monitor: this role may not grant it';
+    end;
+  end if;
 end
 $$;
 

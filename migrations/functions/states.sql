@@ -539,12 +539,13 @@ begin
     raise exception using errcode = 'PT409', message = format('call %s asks people about the call %s, and ends with it', call.id, call.parent_call_id),
       hint = 'Cancel the call that it is about.';
   end if;
-  return gem.cancel(call.id);
+  return gem.cancel(call.id, jsonb_strip_nulls(jsonb_build_object('by', gem.subject())));
 end
 $$;
 
--- Ends a call, or asks for its end, as public.cancel_tool_call says. The caller has locked its row.
-create or replace function gem.cancel(p_call uuid) returns text language plpgsql as $$
+-- Ends a call, or asks for its end, as public.cancel_tool_call says. The caller has locked its row. p_who says who wants it, as the event has it:
+-- {by, reason}; nothing if that is another call's end.
+create or replace function gem.cancel(p_call uuid, p_who jsonb default '{}') returns text language plpgsql as $$
 declare
   at      timestamptz := gem.now();
   receipt uuid        := gem.receipt_id(p_call, at);
@@ -564,7 +565,7 @@ begin
         where c.id = call.id returning c.events, c.run_at
       )
       insert into public.core_tool_events (call_id, seq, at, event, attempt, data)
-      select call.id, events, at, 'cancel_requested', call.attempt, jsonb_build_object('run_at', run_at) from asked;
+      select call.id, events, at, 'cancel_requested', call.attempt, p_who || jsonb_build_object('run_at', run_at) from asked;
       if call.status = 'running' then
         perform gem.notify('cancel'); -- its worker listens, or sees it at the next heartbeat
       elsif call.status = 'waiting' then
@@ -592,7 +593,7 @@ begin
     where c.id = call.id returning c.events
   ), journal as (
     insert into public.core_tool_events (call_id, seq, at, event, attempt, data)
-    select call.id, events, at, 'failed', call.attempt, jsonb_build_object('receipt_id', receipt) from ended
+    select call.id, events, at, 'failed', call.attempt, p_who || jsonb_build_object('receipt_id', receipt) from ended
   )
   insert into public.core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt)
   values (receipt, call.id, call.tool_name, 'failed', jsonb_build_object('error', failure),
