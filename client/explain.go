@@ -81,6 +81,11 @@ type Explanation struct {
 	RulesVersion string
 	// Approvals are the questions to people that are still open.
 	Approvals []Question
+	// Cancel is who asked for the call's end, where somebody did.
+	Cancel Act
+	// AgainOf is the call that an operator had made again by this one, and Again who it was; empty where it was made in another way.
+	AgainOf string
+	Again   Act
 	// Receipt says how and why a call ended; nil before that.
 	Receipt *receipts.Receipt
 	// RepeatedCall is the call whose receipt this call's receipt repeats; empty if it repeats none.
@@ -97,6 +102,9 @@ func Explain(ctx context.Context, db DB, id string) (*Explanation, error) {
 		return nil, err
 	}
 	e := &Explanation{Call: *c, At: at}
+	if err := e.readActs(ctx, db); err != nil {
+		return nil, err
+	}
 	switch c.Status {
 	case "queued":
 		return e, e.queued(ctx, db)
@@ -112,6 +120,26 @@ func Explain(ctx context.Context, db DB, id string) (*Explanation, error) {
 		e.RepeatedCall, err = callOfReceipt(ctx, db, e.Receipt.ReplayOf)
 	}
 	return e, err
+}
+
+// readActs reads whom the journal names as having asked for the call, again, or for its end.
+func (e *Explanation) readActs(ctx context.Context, db DB) error {
+	rows, err := db.Query(ctx, `select event, coalesce(data ->> 'again_of', ''), data ->> 'by', coalesce(data ->> 'login', ''), coalesce(data ->> 'reason', '')
+		from public.core_tool_events where call_id = $1 and event in ('queued', 'cancel_requested', 'failed') and data ? 'by' order by seq`, e.Call.ID)
+	if err != nil {
+		return err
+	}
+	var event, of string
+	var act Act
+	_, err = pgx.ForEachRow(rows, []any{&event, &of, &act.By, &act.Login, &act.Reason}, func() error {
+		if event == "queued" {
+			e.AgainOf, e.Again = of, act
+		} else {
+			e.Cancel = act
+		}
+		return nil
+	})
+	return err
 }
 
 func (e *Explanation) waiting(ctx context.Context, db DB) (err error) {

@@ -126,6 +126,12 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 		}
 		return nil
 	}
+	return waitFor(ctx, cmd.OutOrStdout(), progress, db, id, timeout)
+}
+
+// waitFor prints the receipt of a call as soon as there is one. timeout is how long it waits; 0: without end. It returns an error with the exit code
+// that says how the call ended.
+func waitFor(ctx context.Context, out, progress io.Writer, db *pgxpool.Pool, id string, timeout time.Duration) error {
 	fmt.Fprintln(progress, "call", id)
 
 	// However short the timeout is, whoever waits is told why nothing happens.
@@ -141,7 +147,7 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 		fmt.Fprintf(progress, "The call goes on; its receipt later: gem receipt %s\n", id)
 		return exitError{exitUnknown, refusal(err)}
 	}
-	err = printJSON(cmd.OutOrStdout(), r)
+	err = printJSON(out, r)
 	switch {
 	case err != nil:
 		return exitError{exitUnknown, err}

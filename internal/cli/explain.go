@@ -27,7 +27,11 @@ workers that are alive. gem trace shows every step.`,
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintln(out, explanation(e))
+		said := explanation(e)
+		if e.AgainOf != "" {
+			said = fmt.Sprintf("%s had the call %s made again by this one%s. %s", person(e.Again), e.AgainOf, because(e.Again), said)
+		}
+		_, err = fmt.Fprintln(out, said)
 		return err
 	})
 }
@@ -211,7 +215,7 @@ func explainRunning(e *client.Explanation) string {
 	}
 	if e.WaitsFor == client.ForHandler {
 		if c.CancelRequested {
-			return said + ". Someone asked to cancel it, and its worker is about to end it."
+			return said + "; " + person(e.Cancel) + " asked to cancel it" + because(e.Cancel) + ", and its worker is about to end it."
 		}
 		if e.Timeout > 0 && e.At.Sub(c.ClaimedAt) > e.Timeout+time.Minute {
 			return said + ". That is over: its worker knows how it ended, and goes on trying to write the receipt. The worker's log says why it cannot."
@@ -303,6 +307,9 @@ func explainFailed(explained *client.Explanation) string {
 	case receipts.OutcomeUnknown:
 		return message + " The known effects are on the receipt."
 	case receipts.Cancelled:
+		if explained.Cancel.By != "" {
+			message = fmt.Sprintf("Cancelled by %s%s. %s", person(explained.Cancel), because(explained.Cancel), message)
+		}
 		return message + " Make a new call if it is to run after all."
 	case receipts.JournalFull, receipts.KeyDeadlock, receipts.NotAllowed:
 		return message

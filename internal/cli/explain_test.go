@@ -271,7 +271,7 @@ func TestExplain(t *testing.T) {
 			id := s.insert()
 			execute(s.T, s.db, "select cancel_tool_call($1)", id)
 			return id
-		}, []string{"The call was cancelled before it ran. Make a new call"}, ""},
+		}, []string{"Cancelled by postgres. The call was cancelled before it ran. Make a new call"}, ""},
 		"a code of the handler's own": {func(s scene) string { return s.failed("no_credit", "The account is empty", "null") },
 			[]string{"its own code no_credit: The account is empty."}, ""},
 		"variables are missing": {func(s scene) string {

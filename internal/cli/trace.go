@@ -148,7 +148,11 @@ type eventData struct {
 	Rules []string `json:"rules"` // that let it wait for a turn, or ask
 
 	Value json.RawMessage `json:"value"` // of an answer
-	By    string          `json:"by"`
+	By    string          `json:"by"`    // who answered, asked for the end, or made the call again
+
+	Login   string `json:"login"` // of whom `by` names
+	Reason  string `json:"reason"`
+	AgainOf string `json:"again_of"`
 
 	Code struct{ Name, Message string } `json:"code"` // why it waits for code
 	Kind string                         `json:"kind"` // of a step
@@ -159,6 +163,27 @@ type eventData struct {
 func dataOf(e receipts.Event) (d eventData) {
 	_ = json.Unmarshal(e.Data, &d)
 	return d
+}
+
+func (d eventData) act() client.Act { return client.Act{By: d.By, Login: d.Login, Reason: d.Reason} }
+
+// person names who acted.
+func person(a client.Act) string {
+	switch {
+	case a.By == "":
+		return "someone"
+	case a.Login != "":
+		return fmt.Sprintf("%s (by the login %s)", cut(printable(a.By), 100), cut(printable(a.Login), 100))
+	}
+	return cut(printable(a.By), 100)
+}
+
+// because gives the reason, where there is one.
+func because(a client.Act) string {
+	if a.Reason == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (%s)", cut(printable(a.Reason), 300))
 }
 
 // named lists names of a journal: those of answers begin with #.
@@ -188,6 +213,9 @@ func happened(e receipts.Event) string {
 		return fmt.Sprintf("taken over from an earlier GEM, where its status was %q", data.Was)
 	case "queued":
 		said := "inserted"
+		if data.AgainOf != "" {
+			said = fmt.Sprintf("%s had the call %s made again%s", person(data.act()), printable(data.AgainOf), because(data.act()))
+		}
 		if data.RunAt.Sub(e.At) > time.Millisecond {
 			said += ", to run no earlier than " + moment(data.RunAt)
 		}
@@ -259,7 +287,11 @@ func happened(e receipts.Event) string {
 		}
 		return "the step " + data.Name + " has ended"
 	case "cancel_requested":
-		return "someone asked to cancel it, and its worker is told to end it"
+		return person(data.act()) + " asked to cancel it" + because(data.act()) + "; its worker is told to end it"
+	case "failed":
+		if data.By != "" {
+			return "cancelled by " + person(data.act()) + because(data.act()) + "; the receipt was written: failed"
+		}
 	}
 	return "the receipt was written: " + strings.ReplaceAll(e.Event, "_", " ")
 }

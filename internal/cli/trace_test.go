@@ -54,7 +54,7 @@ func TestTraceTellsTheWholeStory(t *testing.T) {
 		"claimed 4 w-1",
 		"retried 4 w-1 a transient error, so again in",
 		"claimed 5 w-1",
-		"cancel_requested 5 someone asked to cancel it",
+		"cancel_requested 5 postgres asked to cancel it; its worker is told to end it",
 		"succeeded 5 w-1 the receipt was written",
 		"",
 		"receipt ",

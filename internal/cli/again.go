@@ -1,0 +1,157 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/store"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/spf13/cobra"
+)
+
+func againCommand() *cobra.Command {
+	var (
+		a                  client.Again
+		yes, asJSON, watch bool
+		timeout            time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "again CALL_ID",
+		Short: "Make a call that has ended once more, as a new call",
+		Long: `
+The new call has the tool, input, session, created_by, idempotency_key and
+priority of the old one, which stays as it is, with its receipt. The journal of
+the new one names the role of DATABASE_URL, and the reason. That role is the
+owner of the tables, or a member of gem_operator.
+
+It first says what that means: that the result would be repeated, since the key
+has succeeded, or that something may happen twice. It asks whether to go on, and
+where something may happen twice, for the name of the tool. Scripts say --yes,
+or --confirm TOOL. Only the new call's id is printed. With --watch the receipt is
+printed instead, as JSON, and the exit codes are those of gem call --wait.`,
+		Example: "  gem again " + exampleID + " --yes --reason 'the mail server is back'\n  gem again " + exampleID + " --confirm comms.send_email --watch",
+		Args:    takes("one call id", 1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := callID(args[0])
+			switch {
+			case err != nil:
+				return err
+			case timeout < 0 || cmd.Flags().Changed("timeout") && !watch:
+				return usage("--timeout says how long --watch waits: 0 (no limit) or more")
+			}
+			ctx, progress := cmd.Context(), cmd.ErrOrStderr()
+			db, err := connect(ctx)
+			if err != nil {
+				return exitError{exitUsage, err}
+			}
+			defer db.Close()
+			means, err := client.AgainWouldMean(ctx, db, id)
+			if err == nil {
+				err = confirm(ctx, cmd.InOrStdin(), progress, means, yes, &a.Confirm)
+			}
+			var newID string
+			if err == nil {
+				newID, err = client.OperatorAgain(ctx, db, id, a)
+				if err != nil && !store.HasCode(err, "") && !pgconn.SafeToRetry(err) { // neither answered nor not sent
+					return exitError{exitUnknown, fmt.Errorf("whether the call was made again is not known: %w", err)}
+				}
+			}
+			switch {
+			case store.HasCode(err, "42501"):
+				return exitError{exitUsage, fmt.Errorf("%w\nThe role of DATABASE_URL may not make calls of others again: members of gem_operator may, and the owner of the tables", refusal(err))}
+			case err != nil:
+				return exitError{exitUsage, refusal(err)}
+			case watch:
+				return waitFor(ctx, cmd.OutOrStdout(), progress, db, newID, timeout)
+			case asJSON:
+				return printJSON(cmd.OutOrStdout(), map[string]any{"id": newID, "again_of": means})
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), newID)
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&a.Reason, "reason", "", "why, at most 1,000 characters: it stands in the journal")
+	f.StringVar(&a.Confirm, "confirm", "", "the name of its `tool`: go on although something may happen twice")
+	f.BoolVar(&yes, "yes", false, "go on without asking, unless something may happen twice")
+	f.BoolVar(&asJSON, "json", false, "print the new call's id and what it means to make the old one again, as JSON")
+	f.BoolVar(&watch, "watch", false, "wait until the new call has ended, and print its receipt")
+	f.DurationVar(&timeout, "timeout", 0, "with --watch: how long, such as 30s; 0 means without end")
+	return cmd
+}
+
+// confirm says what it means to make a call again, and asks whether to go on. Where something may happen twice, typed becomes what was typed as the
+// tool's name, if it is empty.
+func confirm(ctx context.Context, in io.Reader, out io.Writer, m *client.AgainMeans, yes bool, typed *string) error {
+	if m.Refused != "" {
+		return fmt.Errorf("%s", m.Refused)
+	}
+	said := againMeans(m)
+	tool := cut(printable(m.Tool), 200)
+	switch {
+	case m.MayHappenTwice && *typed == "":
+		fmt.Fprintf(out, "%s\nType the name of the tool, %s, to make it again: ", said, tool)
+		answer, err := readLine(ctx, in)
+		if *typed = answer; err != nil || answer != m.Tool {
+			return usage("it was not made again: something may happen twice, and the name of the tool was not given. In a script: --confirm %s", tool)
+		}
+	case m.MayHappenTwice && *typed != m.Tool:
+		return usage("--confirm is %q, and the call's tool is %s. %s", *typed, tool, said)
+	case !m.MayHappenTwice && !yes && *typed == "":
+		fmt.Fprintf(out, "%s\nMake it again? [y/N] ", said)
+		answer, err := readLine(ctx, in)
+		if answer = strings.ToLower(answer); err != nil || answer != "y" && answer != "yes" {
+			return usage("it was not made again. To do it without being asked: --yes")
+		}
+	default:
+		fmt.Fprintln(out, said)
+	}
+	return nil
+}
+
+// againMeans says in words what it means to make a call again.
+func againMeans(m *client.AgainMeans) string {
+	ended := "It ended as " + m.Status
+	if m.ErrorCode != "" {
+		ended += " (" + cut(printable(m.ErrorCode), 100) + ")"
+	}
+	tool := cut(printable(m.Tool), 200)
+	switch {
+	case m.Succeeded != "":
+		return fmt.Sprintf("%s. Its key has succeeded, at %s, in call %s: nothing runs again, and that result is repeated.", ended, moment(m.SucceededAt), m.Succeeded)
+	case m.Mode == "":
+		ended += fmt.Sprintf(". No registry in force has %s, and a worker without it ends the new call as unknown_tool", tool)
+	}
+	switch {
+	case m.MayHappenTwice && m.ErrorCode == "outcome_unknown":
+		return ended + ". Nobody knows what it did: look at what it was to change before you make it again, since it may happen twice."
+	case m.MayHappenTwice:
+		return ended + fmt.Sprintf(". It ran, and nothing keeps %s from doing the same once more: what it did may happen twice.", tool)
+	case m.Holder != "":
+		return fmt.Sprintf("%s. Call %s holds its key: the new one waits for that, and repeats its result if it succeeds.", ended, m.Holder)
+	}
+	return ended + ". The new call will run."
+}
+
+// readLine reads a line, without the space around it. It stops when ctx ends.
+func readLine(ctx context.Context, in io.Reader) (line string, err error) {
+	done := make(chan struct{})
+	go func() {
+		line, err = bufio.NewReader(in).ReadString('\n')
+		close(done)
+	}()
+	select {
+	case <-ctx.Done(): // the goroutine ends with the process
+		return "", ctx.Err()
+	case <-done:
+	}
+	if err == io.EOF && line != "" {
+		err = nil
+	}
+	return strings.TrimSpace(line), err
+}
