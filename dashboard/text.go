@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"html/template"
+	"net/url"
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 )
 
 // funcs are those of the templates.
@@ -20,7 +22,7 @@ func (s *site) funcs() template.FuncMap {
 			return base + "/static/" + s.hashed[file], nil
 		},
 		"text": text, "json": indented, "span": span, "when": when, "newForm": newForm, "short": short, "list": func(v ...any) []any { return v },
-		"dict": dict,
+		"dict": dict, "segment": url.PathEscape, "usd": usd, "ms": ms, "cut": cut, "size": size,
 	}
 }
 
@@ -75,6 +77,39 @@ func span(d time.Duration) string {
 		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
 	}
 	return fmt.Sprintf("%d d", int(d.Hours())/24)
+}
+
+// ms is a duration in milliseconds, as span says it; nil is empty.
+func ms(d *float64) string {
+	if d == nil {
+		return ""
+	}
+	return span(time.Duration(*d * float64(time.Millisecond)))
+}
+
+// usd is an amount in 10⁻⁹ USD, with all its digits.
+func usd(amount int64) string {
+	digits := strings.TrimRight(fmt.Sprintf("%d.%09d", amount/1e9, amount%1e9), "0")
+	return "$" + strings.TrimSuffix(digits, ".")
+}
+
+// size is a number of bytes as people say it.
+func size(n int) string {
+	switch {
+	case n < 1000:
+		return fmt.Sprintf("%d bytes", n)
+	case n < 1e6:
+		return fmt.Sprintf("%.1f KB", float64(n)/1e3)
+	}
+	return fmt.Sprintf("%.1f MB", float64(n)/1e6)
+}
+
+// cut is the beginning of a text, in characters. An ellipsis says that there is more.
+func cut(most int, s string) string {
+	if utf8.RuneCountInString(s) <= most {
+		return s
+	}
+	return string([]rune(s)[:most]) + "…"
 }
 
 // when is a time as <time> shows it: relative to now, with the exact one in its title. gem.js keeps it up to date, and shows local time where that is chosen.
