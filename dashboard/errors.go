@@ -1,12 +1,17 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/gemworker/gem/client"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -32,6 +37,17 @@ func conflict(format string, args ...any) error {
 	return &pageError{http.StatusConflict, fmt.Sprintf(format, args...)}
 }
 
+// pageAgain answers a form that could not be taken as it was: its page is shown again, with what was typed and why. Its status is 422 unless
+// the view has another.
+type pageAgain struct{ view *view }
+
+func (e *pageAgain) Error() string { return "the form is asked for again: " + e.view.Title }
+
+// elsewhere leads to another page: a path below the prefix, with its query.
+type elsewhere struct{ to string }
+
+func (e *elsewhere) Error() string { return "the page is " + e.to }
+
 // told is an error as the page shows it.
 type told struct {
 	Status    int
@@ -51,6 +67,12 @@ func (s *site) told(q *http.Request, err error) told {
 		return told{Status: page.status, Text: page.text, Forbidden: page.status == http.StatusForbidden}
 	case errors.Is(err, ErrNoUser):
 		return told{Status: http.StatusUnauthorized, Text: "Nobody has signed in."}
+	case errors.As(err, &pg) && refusal(pg) != 0:
+		text := sentence(pg.Message)
+		if pg.Hint != "" {
+			text += " " + sentence(pg.Hint)
+		}
+		return told{Status: refusal(pg), Text: text}
 	case errors.As(err, &none):
 		return told{Status: http.StatusNotFound, Text: "There is no such call. It may have been pruned."}
 	case errors.Is(err, context.Canceled) && q.Context().Err() != nil:
@@ -69,6 +91,28 @@ func (s *site) told(q *http.Request, err error) told {
 	return t
 }
 
+// refusal is the status of a function of GEM that refuses what it was asked for, as PostgREST has it: PT409 is 409. Otherwise it is 0.
+func refusal(pg *pgconn.PgError) int {
+	status, err := strconv.Atoi(strings.TrimPrefix(pg.Code, "PT"))
+	if err != nil || len(pg.Code) != 5 || status < 400 || status > 499 {
+		return 0
+	}
+	return status
+}
+
+// sentence makes one of a message of Postgres.
+func sentence(s string) string {
+	first, size := utf8.DecodeRuneInString(s)
+	if size == 0 {
+		return ""
+	}
+	s = string(unicode.ToUpper(first)) + s[size:]
+	if strings.ContainsAny(s[len(s)-1:], ".!?") {
+		return s
+	}
+	return s + "."
+}
+
 // isAway reports whether an error is one of a connection.
 func isAway(err error) bool {
 	var connect *pgconn.ConnectError
@@ -79,6 +123,17 @@ func isAway(err error) bool {
 func (s *site) fail(w http.ResponseWriter, q *http.Request, r *request, err error) {
 	if errors.Is(err, ErrNoUser) && s.Login != nil && (q.Method == http.MethodGet || q.Method == http.MethodHead) && q.Header.Get("HX-Request") == "" {
 		http.Redirect(w, q, s.base(q)+"/login?to="+url.QueryEscape(q.URL.RequestURI()), http.StatusSeeOther)
+		return
+	}
+	var again *pageAgain
+	var other *elsewhere
+	switch {
+	case errors.As(err, &again):
+		again.view.Status = cmp.Or(again.view.Status, http.StatusUnprocessableEntity)
+		s.render(w, r, again.view)
+		return
+	case errors.As(err, &other):
+		http.Redirect(w, q, r.base+other.to, http.StatusSeeOther)
 		return
 	}
 	t := s.told(q, err)
