@@ -54,15 +54,15 @@ declare
 begin
   loop
     if p_created_by is null then
-      select coalesce(c.error ->> 'error_code', c.status) into last from public.core_tool_calls c
-      where c.session_id = p_session and c.created_by is null and c.tool_name = p_tool and coalesce(c.error ->> 'error_code', c.status) > last
-        and c.status in ('succeeded', 'failed', 'not_configured')
-      order by coalesce(c.error ->> 'error_code', c.status) limit 1;
+      select coalesce(c.error ->> 'error_code', nullif(nullif(c.status, 'queued'), 'waiting')) into last from public.core_tool_calls c
+      where c.session_id = p_session and c.created_by is null and c.tool_name = p_tool and coalesce(c.error ->> 'error_code', nullif(nullif(c.status, 'queued'), 'waiting')) > last
+        and c.status <> 'running'
+      order by coalesce(c.error ->> 'error_code', nullif(nullif(c.status, 'queued'), 'waiting')) limit 1;
     else
-      select coalesce(c.error ->> 'error_code', c.status) into last from public.core_tool_calls c
-      where c.session_id = p_session and c.created_by = p_created_by and c.tool_name = p_tool and coalesce(c.error ->> 'error_code', c.status) > last
-        and c.status in ('succeeded', 'failed', 'not_configured')
-      order by coalesce(c.error ->> 'error_code', c.status) limit 1;
+      select coalesce(c.error ->> 'error_code', nullif(nullif(c.status, 'queued'), 'waiting')) into last from public.core_tool_calls c
+      where c.session_id = p_session and c.created_by = p_created_by and c.tool_name = p_tool and coalesce(c.error ->> 'error_code', nullif(nullif(c.status, 'queued'), 'waiting')) > last
+        and c.status <> 'running'
+      order by coalesce(c.error ->> 'error_code', nullif(nullif(c.status, 'queued'), 'waiting')) limit 1;
     end if;
     exit when not found;
     codes := codes || last;
@@ -88,13 +88,13 @@ begin
     foreach way in array case when 'failed' = any (p_ended) then p_ended || gem.codes_in_session(p_session, p_created_by, this) else p_ended end loop
       if p_created_by is null then
         select c.id, c.updated_at into one from public.core_tool_calls c
-        where c.session_id = p_session and c.created_by is null and c.tool_name = this and coalesce(c.error ->> 'error_code', c.status) = way
-          and c.updated_at > p_from and c.updated_at <= p_upto and c.status in ('succeeded', 'failed', 'not_configured')
+        where c.session_id = p_session and c.created_by is null and c.tool_name = this and coalesce(c.error ->> 'error_code', nullif(nullif(c.status, 'queued'), 'waiting')) = way
+          and c.updated_at > p_from and c.updated_at <= p_upto and c.status <> 'running'
         order by c.updated_at desc limit 1;
       else
         select c.id, c.updated_at into one from public.core_tool_calls c
-        where c.session_id = p_session and c.created_by = p_created_by and c.tool_name = this and coalesce(c.error ->> 'error_code', c.status) = way
-          and c.updated_at > p_from and c.updated_at <= p_upto and c.status in ('succeeded', 'failed', 'not_configured')
+        where c.session_id = p_session and c.created_by = p_created_by and c.tool_name = this and coalesce(c.error ->> 'error_code', nullif(nullif(c.status, 'queued'), 'waiting')) = way
+          and c.updated_at > p_from and c.updated_at <= p_upto and c.status <> 'running'
         order by c.updated_at desc limit 1;
       end if;
       if one.id is not null and (ended_at is null or one.updated_at > ended_at) then

@@ -2,13 +2,15 @@
 --
 --   gem.queue            what waits, by tool: how much, and for how long
 --   gem.outcomes         how calls ended, and how long they took, by tool and day
+--   gem.throughput       the same by tool and minute, for the last 72 hours, and how long calls had been due when they were claimed
 --   gem.key_hits         how often a key had succeeded before, by tool and day
 --   gem.recent_failures  the last hundred calls that did not succeed, and why
 --   gem.workers          who is there, alive or not, and what each holds
 --   gem.overdue          calls that run for longer than their tools may: something keeps a worker from ending them
 --
 -- Each answers in milliseconds whatever the tables hold. Depths are counted up to a bound. The outcomes of a day are counted
--- once, into gem.outcome_counts, some seconds after each call has ended, and stay there when calls are pruned.
+-- once, into gem.outcome_counts, some seconds after each call has ended, and stay there when calls are pruned; those of a minute into
+-- gem.outcome_minutes. Views of single calls are in watch_calls.sql.
 --
 -- The role gem_monitor may read them and nothing else; security_barrier keeps a condition of its own from seeing more.
 
@@ -27,21 +29,47 @@ create or replace function gem.bucket_ms(p_bucket integer) returns numeric langu
   from (select (0.1 * 1.25 ^ (p_bucket - 0.5))::numeric as ms) middle
 $$;
 
--- The receipts as gem.outcome_counts has them.
+-- Of so many measures in each bucket, from bucket 0 on, the middle of the one up to which there are p_part of all; null if there are none.
+create or replace function gem.part_ms(p_counts integer[], p_part float8) returns numeric language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select gem.bucket_ms(min(place)::integer - 1)
+  from (select n, place, sum(n) over (order by place) as upto, sum(n) over () as of from unnest(p_counts) with ordinality u (n, place)) placed
+  where n > 0 and upto >= p_part * of
+$$;
+
+-- Such a list of some buckets and how many measures each has; of one that comes twice, their sum. Bucket 99, four days, is the last.
+create or replace function gem.list_counts(p_buckets smallint[], p_counts bigint[]) returns integer[]
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select coalesce(array_agg(n order by place), '{}') from (
+    select place, coalesce(sum(n), 0)::integer as n
+    from generate_series(0, (select least(max(b), 99) from unnest(p_buckets) b)) place
+    left join unnest(p_buckets, p_counts) u (bucket, n) on least(bucket, 99) = place
+    group by place) list
+$$;
+
+-- The sum of two such lists.
+create or replace function gem.add_counts(p_one integer[], p_other integer[]) returns integer[]
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select coalesce(array_agg(coalesce(one, 0) + coalesce(other, 0) order by place), '{}')
+  from unnest(p_one, p_other) with ordinality u (one, other, place)
+$$;
+
+-- The receipts as gem.outcome_counts and gem.outcome_minutes have them.
 create or replace view gem.outcomes_of_receipts as
 select r.id, (r.created_at at time zone 'UTC')::date as day,
-  case when r.status = 'failed' and (r.attempt = 0 or r.result -> 'error' ->> 'error_code' = 'unknown_tool')
+  case when r.tool_name = '' or r.status = 'failed' and (r.attempt = 0 or r.result -> 'error' ->> 'error_code' = 'unknown_tool')
     then '(unknown)' else r.tool_name end as tool_name,
-  r.status, r.replay_of is not null as hit, case when r.replay_of is null then gem.duration_bucket(r.duration) end as bucket
+  r.status, r.replay_of is not null as hit, case when r.replay_of is null then gem.duration_bucket(r.duration) end as bucket,
+  date_bin('1 minute', r.created_at, '2000-01-01Z') as minute, r.call_id, r.attempt
 from public.core_tool_receipts r;
 
 -- Counts what ended since the last time, at most p_limit receipts, and returns how many it were; null while another
 -- worker counts. It keeps a distance of 15 s, so that no receipt is still on its way to its commit that comes before one
--- that was counted: a worker's statements end within 10 s.
+-- that was counted: a worker's statements end within 10 s. How long calls had been due is looked up for 500 of them.
 create or replace function gem.count_outcomes(p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp set jit = off as $$
 declare
-  settled uuid := gem.first_id_at(gem.now() - interval '15 seconds');
+  at      constant timestamptz := gem.now();
+  settled constant uuid        := gem.first_id_at(at - interval '15 seconds');
   since   uuid;
   last    uuid;
   counted integer;
@@ -50,14 +78,38 @@ begin
   if since is null then
     return null;
   end if;
+  delete from gem.outcome_minutes m where (m.minute, m.tool_name) in (
+    select o.minute, o.tool_name from gem.outcome_minutes o where o.minute < at - interval '72 hours' order by o.minute limit 2000);
   with ended as (
     select * from gem.outcomes_of_receipts r where r.id >= since and r.id < settled order by r.id limit p_limit + 1
-  ), slice as (
+  ), slice as materialized (
     select *, row_number() over (order by id) as place from ended
-  ), counts as (
+  ), counts as materialized (
+    select minute, day, tool_name, status, hit, bucket, count(*) as calls from slice where place <= p_limit group by 1, 2, 3, 4, 5, 6
+  ), days as (
     insert into gem.outcome_counts as c (day, tool_name, status, hit, bucket, calls)
-    select day, tool_name, status, hit, bucket, count(*) from slice where place <= p_limit group by 1, 2, 3, 4, 5
+    select day, tool_name, status, hit, bucket, sum(calls) from counts group by 1, 2, 3, 4, 5
     on conflict (day, tool_name, status, hit, bucket) do update set calls = c.calls + excluded.calls
+  ), sample as (
+    select s.minute, s.tool_name, gem.duration_bucket(c.claimed_at - greatest(c.created_at, c.run_at)) as bucket
+    from slice s join public.core_tool_calls c on c.id = s.call_id
+    where s.place <= p_limit and s.place % (select count(*) / 500 + 1 from slice) = 0 and s.attempt = 1 and c.claimed_at is not null
+  ), waits as (
+    select minute, coalesce(tool_name, '') as tool_name, gem.list_counts(array_agg(bucket), array_agg(1::bigint)) as list
+    from sample group by grouping sets ((minute, tool_name), (minute))
+  ), sums as (
+    select minute, coalesce(tool_name, '') as tool_name, coalesce(sum(calls) filter (where status = 'succeeded'), 0) as succeeded,
+      coalesce(sum(calls) filter (where status = 'failed'), 0) as failed, coalesce(sum(calls) filter (where status = 'not_configured'), 0) as not_configured,
+      coalesce(sum(calls) filter (where hit), 0) as hits,
+      gem.list_counts(array_agg(bucket) filter (where bucket is not null), array_agg(calls) filter (where bucket is not null)) as durations
+    from counts group by grouping sets ((minute, tool_name), (minute))
+  ), minutes as (
+    insert into gem.outcome_minutes as m (minute, tool_name, succeeded, failed, not_configured, hits, durations, waits)
+    select s.minute, s.tool_name, s.succeeded, s.failed, s.not_configured, s.hits, s.durations, coalesce(w.list, '{}')
+    from sums s left join waits w using (minute, tool_name)
+    on conflict (minute, tool_name) do update set succeeded = m.succeeded + excluded.succeeded, failed = m.failed + excluded.failed,
+      not_configured = m.not_configured + excluded.not_configured, hits = m.hits + excluded.hits,
+      durations = gem.add_counts(m.durations, excluded.durations), waits = gem.add_counts(m.waits, excluded.waits)
   )
   select count(*) filter (where place <= p_limit), (array_agg(id) filter (where place > p_limit))[1] into counted, last from slice;
   if counted > 0 then
@@ -141,6 +193,14 @@ from placed
 group by day, tool_name
 order by day desc, calls desc, tool_name;
 
+-- What workers counted: some seconds late. tool_name is empty for all tools together. The durations are those of calls that ran, without hits; the
+-- queue is how long calls had been due when they were claimed: of a sample of those that ended in their first attempt.
+create or replace view gem.throughput as
+select m.minute, m.tool_name, m.succeeded, m.failed, m.not_configured, m.hits,
+  gem.part_ms(m.durations, 0.5) as p50_ms, gem.part_ms(m.durations, 0.95) as p95_ms,
+  gem.part_ms(m.waits, 0.5) as queue_p50_ms, gem.part_ms(m.waits, 0.95) as queue_p95_ms, m.durations, m.waits
+from gem.outcome_minutes m;
+
 create or replace view gem.key_hits with (security_barrier) as
 select day, tool_name, succeeded, hits, round(100.0 * hits / succeeded, 1) as percent from gem.outcomes where hits > 0;
 
@@ -189,7 +249,7 @@ where not exists (select from gem.outcome_counts)
 group by 1, 2, 3, 4, 5;
 
 select gem.grant_to('gem_worker', 'execute on function gem.count_outcomes(integer)');
-select gem.grant_to('gem_monitor', 'select on gem.queue, gem.outcomes, gem.key_hits, gem.recent_failures, gem.workers, gem.overdue');
+select gem.grant_to('gem_monitor', 'select on gem.queue, gem.outcomes, gem.throughput, gem.key_hits, gem.recent_failures, gem.workers, gem.overdue');
 select gem.grant_to('gem_monitor', 'execute on function gem.now(), gem.queue_by_tool(), gem.first_id_at(timestamptz),
-  gem.duration_bucket(interval), gem.bucket_ms(integer)');
+  gem.duration_bucket(interval), gem.bucket_ms(integer), gem.part_ms(integer[], float8)');
 revoke all on all functions in schema gem from public;

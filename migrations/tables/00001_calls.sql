@@ -185,7 +185,20 @@ create table if not exists gem.outcome_counts (
   unique nulls not distinct (day, tool_name, status, hit, bucket)
 );
 
--- One row: the receipts up to this id are in gem.outcome_counts.
+-- How calls ended and how long they took, by minute: what gem.throughput shows. Rows leave after 72 hours, when workers count.
+create table if not exists gem.outcome_minutes (
+  minute         timestamptz not null,
+  tool_name      text        not null,  -- as in gem.outcome_counts; empty: all tools together
+  succeeded      integer     not null,
+  failed         integer     not null,
+  not_configured integer     not null,
+  hits           integer     not null,  -- of those that succeeded
+  durations      integer[]   not null,  -- how many calls ran for so long: the first is bucket 0 of gem.outcome_counts
+  waits          integer[]   not null,  -- how many had been due for so long when they were claimed: of a sample of first attempts
+  primary key (minute, tool_name)
+);
+
+-- One row: the receipts up to this id are in gem.outcome_counts and gem.outcome_minutes.
 create table if not exists gem.outcomes_counted (
   only_row boolean     primary key default true check (only_row),
   upto     uuid        not null,

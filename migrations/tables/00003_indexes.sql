@@ -23,16 +23,17 @@ create index if not exists gem_calls_timers on public.core_tool_calls (wake_at) 
 create index if not exists gem_calls_of_caller on public.core_tool_calls (created_by, created_at desc) where created_by is not null;
 create index if not exists gem_calls_open_of_caller on public.core_tool_calls (created_by, waits_for)
   where created_by is not null and status in ('queued', 'waiting', 'running');
--- How the calls of a session ended, and when: what rules look back at.
+-- The calls of a session, and how and when they ended, which rules look back at: null for those that have not. Running ones, which are few, are
+-- found as such, and cost no entry more.
 create index if not exists gem_calls_of_session on public.core_tool_calls
-  (session_id, created_by, tool_name, (coalesce(error ->> 'error_code', status)), updated_at)
-  where session_id is not null and status in ('succeeded', 'failed', 'not_configured');
+  (session_id, created_by, tool_name, (coalesce(error ->> 'error_code', nullif(nullif(status, 'queued'), 'waiting'))), updated_at)
+  where session_id is not null and status <> 'running';
 create index if not exists gem_rule_runs_old on gem.rule_runs using brin (at); -- which costs a row next to nothing
 -- Without it, each receipt that is pruned would read all others to see whether one repeats it. Only hits have an entry.
 create index if not exists gem_receipts_replays on public.core_tool_receipts (replay_of) where replay_of is not null;
 create index if not exists gem_receipts_not_succeeded on public.core_tool_receipts (created_at desc) where status <> 'succeeded';
--- One entry a call, written when it is inserted: os.audit_log_search and gem prune begin with these.
-create index if not exists gem_events_first on public.core_tool_events (at) where seq = 1;
+-- One entry a call, written when it is inserted: lists of the newest calls, os.audit_log_search and gem prune begin with these.
+create index if not exists gem_events_first on public.core_tool_events (at, call_id) where seq = 1;
 create index if not exists gem_answers_of_user on gem.answers (subject, at desc);
 create index if not exists gem_answers_old on gem.answers (at);
 -- Who is alive, who died lately, and whose row may go: whatever asks is not kept by rows of workers that are long dead.
