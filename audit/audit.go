@@ -109,10 +109,10 @@ var Checks = []Check{
 		Proves: "The requests to models on a receipt are those of the ledger, each once, with its arm, its end and its cost."},
 	{Name: "llm-usage", counts: "model requests", file: "llm.sql", only: databases,
 		Proves: "What a receipt says that the requests of its call came to is their sum."},
-	{Name: "llm-spend", counts: "budgets", file: "llm.sql", only: databases,
-		Proves: "What a budget has spent and reserved is the sum of its requests, and of those that were pruned."},
 	{Name: "llm-due", Remark: true, counts: "model requests", file: "llm.sql", only: databases,
 		Proves: "No request is still sent whose call ended over an hour ago. One is if no worker was there to close it."},
+	{Name: "llm-spend", counts: "budgets", file: "budgets.sql", only: databases,
+		Proves: "What a budget has spent and reserved is the sum of its requests, and of those that were pruned."},
 
 	{Name: "extract-text", counts: "receipts", file: "extract.sql",
 		Proves: "The hash of the document that a receipt of extract.run names is that of the text in its call's input, if it is there."},

@@ -490,6 +490,7 @@ func TestEachCheckReportsWhatBreaksIt(t *testing.T) {
 				t.Errorf("got %q, want %q", found[b.check], b.says)
 			}
 			archived(t, tx, b.check, found[b.check])
+			foundOfCall(t, tx, b.check, found[b.check])
 			remark := slices.Contains([]string{"recovery-due", "waiting-due", "wake-due", "wait-stuck", "cancel-due", "overdue", "registry-recorded", "llm-due"}, b.check)
 			if (report.Faults == 0) != remark || (report.Remarks > 0) != remark {
 				t.Errorf("%d faults, %d remarks", report.Faults, report.Remarks)

@@ -1,14 +1,8 @@
--- Requests to models: the ledger beside budgets and receipts. Rows leave with their call, and the part of them in a budget is in its
--- `pruned` then. A call that others ended, since it was cancelled or lost too often, has a receipt without requests whose worker was lost.
-with asked as (
-  select q.*, coalesce(q.cost, q.reserved) as charged from public.core_llm_requests q
-), sums as (
+-- Requests to models: the ledger beside receipts. Rows leave with their call. A call that others ended, since it was cancelled or lost too often,
+-- has a receipt without requests whose worker was lost.
+with sums as (
   select call_id, count(*) as requests, count(*) filter (where cost is null) as unknown, coalesce(sum(cost), 0) as cost, max(n) as last, max(attempt) as attempt
-  from asked group by call_id
-), counted as (
-  select spend as id, count(*) as requests, coalesce(sum(a.charged) filter (where a.status <> 'sent'), 0) as spent,
-    coalesce(sum(a.reserved) filter (where a.status = 'sent'), 0) as reserved
-  from asked a, unnest(a.spends) spend group by spend
+  from public.core_llm_requests group by call_id
 ), receipt as (
   select r.call_id, r.tool_name, coalesce(r.status = 'succeeded' or r.result #> '{error,details,usage}' is not null, false) as by_handler,
     coalesce(r.result #> '{usage,call}', r.result #> '{error,details,usage,call}') as usage,
@@ -34,7 +28,7 @@ select 'llm-entries', coalesce(e.call_id, a.call_id)::text, case
   else format('its receipt says of its request %s: %s by %s for %s USD; and the ledger: %s by %s for %s', e.n, e.llm ->> 'outcome', e.llm ->> 'arm',
     coalesce(e.llm ->> 'cost_usd', 'unknown'), a.status, a.arm, coalesce((a.cost / 1e9)::text, 'unknown')) end
 from entry e
-full join (select a.*, r.by_handler from asked a join receipt r on r.call_id = a.call_id) a on a.call_id = e.call_id and a.n::text = e.n
+full join (select a.*, r.by_handler from public.core_llm_requests a join receipt r on r.call_id = a.call_id) a on a.call_id = e.call_id and a.n::text = e.n
 where a.id is null or e.call_id is null and a.by_handler or e.times > 1
   or e.call_id is not null and ((e.llm ->> 'arm', (e.llm ->> 'cost_usd')::numeric * 1e9) is distinct from (a.arm, a.cost::numeric)
     or a.status not in ('sent', 'lost') and e.llm ->> 'outcome' is distinct from a.status)
@@ -51,23 +45,8 @@ where (s.call_id is not null or r.tool_name like 'llm.%') and jsonb_typeof(r.usa
 
 union all
 
-select 'llm-spend', concat_ws(' ', s.budget, nullif(s.subject, ''), s.period, s.starts::date),
-  format('it has %s requests, which spent %s and have %s reserved; and its requests, with %s that were pruned, come to %s, %s and %s', s.requests, s.spent,
-    s.reserved, s.pruned_requests, coalesce(c.requests, 0) + s.pruned_requests, coalesce(c.spent, 0) + s.pruned, coalesce(c.reserved, 0))
-from gem.llm_spend s
-left join counted c on c.id = s.id
-where (s.requests, s.spent, s.reserved) is distinct from
-  (coalesce(c.requests, 0) + s.pruned_requests, coalesce(c.spent, 0) + s.pruned, coalesce(c.reserved, 0))
-
-union all
-
-select 'llm-spend', c.id::text, format('%s requests count in a budget that is not there', c.requests)
-from counted c left join gem.llm_spend s on s.id = c.id where s.id is null
-
-union all
-
 select 'llm-due', a.call_id::text, format('the call ended at %s, and its request %s is still sent', c.updated_at, a.n)
-from asked a
+from public.core_llm_requests a
 join public.core_tool_calls c on c.id = a.call_id
 where a.status = 'sent' and c.status in ('succeeded', 'failed', 'not_configured') and c.updated_at < now() - interval '61 minutes'
   and a.at < now() - interval '61 minutes'
