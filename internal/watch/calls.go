@@ -2,7 +2,13 @@ package watch
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
+
+	"github.com/gemworker/gem/client"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
 // Call is a row of the view gem.calls: a call, and how it ended. Nothing of its input, its result and the details of its error is in it.
@@ -56,10 +62,12 @@ type Call struct {
 	DurationMS *float64 `json:"duration_ms,omitempty"`
 }
 
-// Page is a list of calls, the newest first by the time that By names. Calls that are queued or scheduled come with the one that is due first.
+// Page is a list of calls, the newest first by the time that By names; by due, in the order in which workers claim them.
 type Page struct {
 	Calls []Call `json:"calls"`
-	// By is the time by which the list is ordered, which From and To of the filter bound: created, ended or due.
+	// By is the time by which the list is ordered, which From and To of the filter bound: ended with the states succeeded, failed,
+	// not_configured and ended and with a code, due with queued and scheduled, otherwise created. With a key, a session or a caller it is
+	// always created.
 	By string `json:"by"`
 	// Next is the Before of the next page; empty if this is the last.
 	Next string `json:"next,omitempty"`
@@ -71,24 +79,59 @@ type Page struct {
 	At          time.Time `json:"at"` // when this was read, by Postgres's clock
 }
 
-// Calls lists the calls that a filter wants.
-func Calls(ctx context.Context, db DB, f Filter) (*Page, error) { return &Page{}, nil }
+// columns of gem.calls, as scanCall takes them.
+const columns = `c.id::text, coalesce(c.tool_name, ''), c.status, c.waits_for, c.status = 'queued' and c.run_at > (select gem.now()), c.error_code, c.message,
+	c.created_by, c.signed_in, c.session_id, c.parent_call_id::text, c.parent_step, c.claimed_by, c.computed_key, c.idempotency_key, c.needs, c.receipt_id::text,
+	c.replay_of::text, c.replay_of is not null, c.registry_version, c.traceparent, c.priority, c.level, c.attempt, c.retries, c.losses, c.steps, c.events, c.seq,
+	c.cancel_requested_at is not null, c.created_at, c.updated_at, c.run_at, c.claimed_at, c.ended_at, c.wake_at,
+	(extract(epoch from c.duration) * 1000)::float8`
 
-// Get returns one call, or a [*client.NotFoundError].
-func Get(ctx context.Context, db DB, id string) (*Call, error) { return nil, nil }
-
-// Children returns the calls that the handler of a call made or that name it as their parent, in order, up to a limit.
-func Children(ctx context.Context, db DB, id string, limit int) ([]Call, error) { return nil, nil }
-
-// Found is what a text names exactly. All of it is empty if it names nothing.
-type Found struct {
-	CallID    string `json:"call_id,omitempty"`    // of that id, or whose receipt has it
-	ReceiptID string `json:"receipt_id,omitempty"` // if it was a receipt's
-	Session   string `json:"session,omitempty"`
-	Key       string `json:"key,omitempty"`
-	Tool      string `json:"tool,omitempty"` // a tool of the registry in force
-	Caller    string `json:"caller,omitempty"`
+// scanCall reads the columns of a call, and those behind them into more.
+func scanCall(row pgx.Row, more ...any) (c Call, err error) {
+	err = row.Scan(append([]any{&c.ID, &c.Tool, &c.Status, (*zeronull.Text)(&c.WaitsFor), &c.Scheduled, (*zeronull.Text)(&c.ErrorCode),
+		(*zeronull.Text)(&c.Message), (*zeronull.Text)(&c.CreatedBy), &c.SignedIn, (*zeronull.Text)(&c.SessionID), (*zeronull.Text)(&c.ParentID),
+		(*zeronull.Text)(&c.ParentStep), (*zeronull.Text)(&c.WorkerID), (*zeronull.Text)(&c.Key), (*zeronull.Text)(&c.ClientKey), (*zeronull.Text)(&c.Needs),
+		(*zeronull.Text)(&c.ReceiptID), (*zeronull.Text)(&c.ReplayOf), &c.Hit, (*zeronull.Text)(&c.RegistryVersion), (*zeronull.Text)(&c.Traceparent),
+		&c.Priority, &c.Level, &c.Attempt, &c.Retries, &c.Losses, &c.Steps, &c.Events, &c.Seq, &c.CancelRequested, &c.CreatedAt, &c.UpdatedAt, &c.RunAt,
+		(*zeronull.Timestamptz)(&c.ClaimedAt), (*zeronull.Timestamptz)(&c.EndedAt), (*zeronull.Timestamptz)(&c.WakeAt), &c.DurationMS}, more...)...)
+	if c.Status != "waiting" {
+		c.WaitsFor, c.WakeAt = "", time.Time{} // of an ended call they say what its parent is still to be told
+	}
+	return c, err
 }
 
-// Find finds what a text names: a call's id, a receipt's id, a session, a computed key, a tool or a caller.
-func Find(ctx context.Context, db DB, text string) (found Found, err error) { return found, nil }
+// Get returns one call, or a [*client.NotFoundError].
+func Get(ctx context.Context, db DB, id string) (*Call, error) {
+	c, err := scanCall(db.QueryRow(ctx, "select "+columns+" from gem.calls c where c.id = $1", id))
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		missing := &client.NotFoundError{ID: id}
+		err = db.QueryRow(ctx, "select call_id::text from gem.receipts where id = $1", id).Scan(&missing.ReceiptOf)
+		if err == nil || errors.Is(err, pgx.ErrNoRows) {
+			err = missing
+		}
+		return nil, err
+	case err != nil:
+		return nil, fmt.Errorf("read call %s: %w", id, err)
+	}
+	return &c, nil
+}
+
+// Children returns the calls that name a call as their parent, in the order in which they were made, up to a limit. Those that its handler made
+// have a ParentStep.
+func Children(ctx context.Context, db DB, id string, limit int) ([]Call, error) {
+	rows, err := db.Query(ctx, `select `+columns+` from (
+			select k.id, k.seq from gem.calls k where k.parent_call_id = $1 limit 5000) k
+		cross join lateral (select * from gem.calls c where c.id = k.id offset 0) c order by k.seq limit $2`, id, limit)
+	return collect(rows, err, "read the calls below call "+id)
+}
+
+func collect(rows pgx.Rows, err error, doing string) ([]Call, error) {
+	if err == nil {
+		var all []Call
+		if all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Call, error) { return scanCall(row) }); err == nil {
+			return all, nil
+		}
+	}
+	return nil, fmt.Errorf("%s: %w", doing, err)
+}

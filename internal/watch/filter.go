@@ -1,6 +1,14 @@
 package watch
 
-import "time"
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
 
 // Filter says which calls to list. The zero value lists the newest. It is the URL of the dashboard's /calls, see [Filter.Values], and the
 // flags of gem list.
@@ -26,3 +34,83 @@ type Filter struct {
 // States are the values of [Filter.State]: the statuses of calls, and scheduled (queued until a time that has not come, which queued leaves
 // out), open (all that have not ended) and ended.
 var States = []string{"queued", "scheduled", "waiting", "running", "succeeded", "failed", "not_configured", "open", "ended"}
+
+// FilterError says which value of a filter is wrong, and why.
+type FilterError struct{ Name, Message string }
+
+func (e *FilterError) Error() string { return e.Name + ": " + e.Message }
+
+const mostCalls = 500 // of a page
+
+// ParseFilter reads a filter from the query of a URL: state, tool, caller, session, key, code, q, from, to, before and limit. Other names are
+// passed over. Its errors are [*FilterError].
+func ParseFilter(v url.Values) (f Filter, err error) {
+	f = Filter{State: v.Get("state"), Tool: v.Get("tool"), Caller: v.Get("caller"), Session: v.Get("session"), Key: v.Get("key"), Code: v.Get("code"),
+		Text: strings.TrimSpace(v.Get("q")), Before: v.Get("before")}
+	for name, at := range map[string]*time.Time{"from": &f.From, "to": &f.To} {
+		if *at, err = ParseTime(v.Get(name)); err != nil {
+			return Filter{}, &FilterError{name, err.Error()}
+		}
+	}
+	if limit := v.Get("limit"); limit != "" {
+		if f.Limit, err = strconv.Atoi(limit); err != nil {
+			return Filter{}, &FilterError{"limit", fmt.Sprintf("%q is no number", limit)}
+		}
+	}
+	return f, f.check()
+}
+
+// ParseTime reads a time: RFC 3339, the same without seconds or without a zone, or a date; UTC where it has no zone. The empty text is the zero time.
+func ParseTime(text string) (t time.Time, err error) {
+	if text == "" {
+		return t, nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04Z07:00", "2006-01-02T15:04:05", "2006-01-02T15:04", "2006-01-02 15:04:05", "2006-01-02 15:04", time.DateOnly} {
+		if t, err = time.Parse(layout, text); err == nil && t.Year() >= 1 {
+			return t.UTC(), nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%q is no time such as 2026-01-31T09:30:00Z or 2026-01-31", text)
+}
+
+// check returns a FilterError for what no list could have.
+func (f Filter) check() error {
+	for name, value := range map[string]string{"state": f.State, "tool": f.Tool, "caller": f.Caller, "session": f.Session, "key": f.Key, "code": f.Code,
+		"q": f.Text, "before": f.Before} {
+		if len(value) > 2000 || !valid(value) {
+			return &FilterError{name, "it is longer than 2,000 bytes, or not text that Postgres can hold"}
+		}
+	}
+	switch {
+	case f.State != "" && !slices.Contains(States, f.State):
+		return &FilterError{"state", fmt.Sprintf("%q is none of %s", f.State, strings.Join(States, ", "))}
+	case f.Limit < 0 || f.Limit > mostCalls:
+		return &FilterError{"limit", fmt.Sprintf("%d is not from 1 to %d", f.Limit, mostCalls)}
+	case !f.From.IsZero() && !f.To.IsZero() && !f.From.Before(f.To):
+		return &FilterError{"to", "it must come behind from"}
+	}
+	return nil
+}
+
+// valid reports whether Postgres can hold a text.
+func valid(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
+
+// Values is the filter as the query of a URL: ParseFilter reads the same from it.
+func (f Filter) Values() url.Values {
+	v := url.Values{}
+	for name, value := range map[string]string{"state": f.State, "tool": f.Tool, "caller": f.Caller, "session": f.Session, "key": f.Key, "code": f.Code,
+		"q": f.Text, "before": f.Before} {
+		if value != "" {
+			v.Set(name, value)
+		}
+	}
+	for name, at := range map[string]time.Time{"from": f.From, "to": f.To} {
+		if !at.IsZero() {
+			v.Set(name, at.UTC().Format(time.RFC3339Nano))
+		}
+	}
+	if f.Limit != 0 {
+		v.Set("limit", strconv.Itoa(f.Limit))
+	}
+	return v
+}

@@ -1,0 +1,384 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	defaultCalls = 50    // of a page
+	stretch      = 20000 // how many calls a list looks at, at most, where no index has those that it wants
+	few          = 5000  // up to so many calls of a session or a state are read whole, and sorted
+)
+
+// Calls lists the calls that a filter wants. Its error is a [*FilterError] if no list could have such.
+func Calls(ctx context.Context, db DB, f Filter) (*Page, error) {
+	if err := f.check(); err != nil {
+		return nil, err
+	}
+	if f.Limit == 0 {
+		f.Limit = defaultCalls
+	}
+	p := &Page{Calls: []Call{}}
+	if err := db.QueryRow(ctx, "select gem.now()").Scan(&p.At); err != nil {
+		return nil, fmt.Errorf("read the time: %w", err)
+	}
+	l := &list{filter: f, now: p.At}
+	err := l.choose(ctx, db)
+	if err == nil {
+		err = l.read(ctx, db, p)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list calls: %w", err)
+	}
+	return p, nil
+}
+
+// list is a list in the making: where its calls come from, in which order, and which conditions are left.
+type list struct {
+	filter Filter
+	now    time.Time
+	args   []any
+
+	by   string
+	rest Filter // what the source does not cover
+	// source is SQL that selects id, at, tie and level of calls in the order of an index, by order, and ends where the limit's number follows. at, tie
+	// and level are the cursor.
+	source, order string
+	conditions    []string // on a row c of gem.calls: the rest
+	whole         bool     // the source has all calls that the filter may want, and they are few
+	atLeast       bool     // for a key: it may not
+}
+
+// arg adds an argument of the statement, and returns its place.
+func (l *list) arg(value any) string {
+	l.args = append(l.args, value)
+	return "$" + strconv.Itoa(len(l.args))
+}
+
+// choose decides by which index the calls are found.
+func (l *list) choose(ctx context.Context, db DB) (err error) {
+	f := l.filter
+	state := f.State
+	if f.Code != "" && state == "" {
+		state = "failed"
+	}
+	var ids []string
+	switch {
+	case f.Key != "":
+		ids, l.atLeast, err = callsOfKey(ctx, db, f.Key)
+		l.whole = true
+	case f.Session != "":
+		ids, l.whole, err = callsOfSession(ctx, db, f.Session)
+	case f.Caller != "":
+		err = l.ofCaller(f.Caller)
+		f.Caller = ""
+	case state == "failed" || state == "not_configured":
+		err = l.notSucceeded()
+	case state == "succeeded":
+		err = l.ended()
+	case state == "ended":
+		err = l.ended()
+		state = ""
+	case state == "queued" || state == "scheduled":
+		err = l.due(state)
+		state = ""
+	case state == "running" || state == "waiting" || state == "open":
+		ids, l.whole, err = callsOfState(ctx, db, state)
+	}
+	switch {
+	case err != nil:
+		return err
+	case l.whole:
+		err = l.these(ids)
+	case l.source == "":
+		err = l.newest()
+	}
+	f.State = state
+	l.rest = f
+	return err
+}
+
+// filterRest adds the conditions that the source does not cover.
+func (l *list) filterRest() {
+	f := l.rest
+	equal := func(column, value string) {
+		if value != "" {
+			l.conditions = append(l.conditions, "c."+column+" = "+l.arg(value)+"::text")
+		}
+	}
+	equal("tool_name", f.Tool)
+	equal("created_by", f.Caller)
+	equal("session_id", f.Session)
+	equal("error_code", f.Code)
+	switch f.State {
+	case "":
+	case "open":
+		l.conditions = append(l.conditions, "c.status in ('queued', 'waiting', 'running')")
+	case "ended":
+		l.conditions = append(l.conditions, "c.status in ('succeeded', 'failed', 'not_configured')")
+	case "queued":
+		l.conditions = append(l.conditions, "c.status = 'queued' and c.run_at <= "+l.arg(l.now)+"::timestamptz")
+	case "scheduled":
+		l.conditions = append(l.conditions, "c.status = 'queued' and c.run_at > "+l.arg(l.now)+"::timestamptz")
+	default:
+		equal("status", f.State)
+	}
+	if f.Text != "" {
+		l.conditions = append(l.conditions, "position(lower("+l.arg(f.Text)+`::text) in lower(concat_ws(E'\n', c.tool_name, c.message, c.created_by, c.session_id,
+			c.computed_key, c.idempotency_key))) > 0`)
+	}
+}
+
+// The sources. Each says in source and order from where on the list goes, and takes the filter's Before.
+
+// newest walks all calls, the last that was inserted first.
+func (l *list) newest() error {
+	return l.byTime("created", "select j.call_id as id, j.at, j.call_id as tie, 0 as level from gem.journal j where j.seq = 1", "j.at", "j.call_id")
+}
+
+func (l *list) ofCaller(caller string) error {
+	return l.byTime("created", "select c.id, c.created_at as at, c.id as tie, 0 as level from gem.calls c where c.created_by = "+l.arg(caller)+"::text",
+		"c.created_at", "c.id")
+}
+
+// these are few calls, which are sorted.
+func (l *list) these(ids []string) error {
+	return l.byTime("created", "select c.id, c.created_at as at, c.id as tie, 0 as level from gem.calls c where c.id = any ("+l.arg(ids)+"::text[]::uuid[])",
+		"c.created_at", "c.id")
+}
+
+func (l *list) notSucceeded() error {
+	return l.byTime("ended", "select r.call_id as id, r.created_at as at, r.id as tie, 0 as level from gem.receipts r where r.status <> 'succeeded'",
+		"r.created_at", "r.id")
+}
+
+// byTime completes a source that is ordered by a time and an id, the newest first.
+func (l *list) byTime(by, source, at, tie string) error {
+	l.by, l.order = by, "at desc, tie desc"
+	if l.filter.Before != "" {
+		before, err := l.behind(cursorByTime)
+		if err != nil {
+			return err
+		}
+		source += fmt.Sprintf(" and (%s, %s) < (%s, %s::text::uuid)", at, tie, l.instant(before[0]), l.arg(before[1]))
+	}
+	if !l.filter.From.IsZero() {
+		source += " and " + at + " >= " + l.arg(l.filter.From) + "::timestamptz"
+	}
+	if !l.filter.To.IsZero() {
+		source += " and " + at + " < " + l.arg(l.filter.To) + "::timestamptz"
+	}
+	l.source = source + " order by " + at + " desc, " + tie + " desc limit "
+	return nil
+}
+
+// ended walks all receipts by their ids, which begin with the time. One that an earlier GEM wrote, whose id is random, comes anywhere or not at all.
+func (l *list) ended() error {
+	l.by, l.order = "ended", "tie desc"
+	to := l.now.Add(time.Minute)
+	if !l.filter.To.IsZero() && l.filter.To.Before(to) {
+		to = l.filter.To
+	}
+	l.source = `select r.call_id as id, r.created_at as at, r.id as tie, 0 as level from gem.receipts r
+		where r.id < (select gem.first_id_at(` + l.arg(to) + "::timestamptz))"
+	if l.filter.Before != "" {
+		before, err := l.behind(cursorByTime)
+		if err != nil {
+			return err
+		}
+		l.source += " and r.id < " + l.arg(before[1]) + "::text::uuid"
+	}
+	if !l.filter.From.IsZero() {
+		l.source += " and r.id >= (select gem.first_id_at(" + l.arg(l.filter.From) + "::timestamptz))"
+	}
+	l.source += " order by r.id desc limit "
+	return nil
+}
+
+// due walks the queue level by level, as a claim does. Postgres does not know that the rows come sorted.
+func (l *list) due(state string) error {
+	l.by, l.order = "due", "level desc, at, tie"
+	than := "<="
+	if state == "scheduled" {
+		than = ">"
+	}
+	inner := "q.status = 'queued' and q.level = l.level and q.run_at " + than + " " + l.arg(l.now) + "::timestamptz"
+	levels := ""
+	if l.filter.Before != "" {
+		before, err := l.behind(cursorByDue)
+		if err != nil {
+			return err
+		}
+		level := l.arg(before[0]) + "::text::bigint"
+		levels = " where level <= " + level
+		inner += fmt.Sprintf(" and (q.run_at, q.seq) > (case when l.level = %s then %s else '-infinity' end, %s::text::bigint)", level,
+			l.instant(before[1]), l.arg(before[2]))
+	}
+	if !l.filter.From.IsZero() {
+		inner += " and q.run_at >= " + l.arg(l.filter.From) + "::timestamptz"
+	}
+	if !l.filter.To.IsZero() {
+		inner += " and q.run_at < " + l.arg(l.filter.To) + "::timestamptz"
+	}
+	l.source = `select q.id, q.run_at as at, q.seq as tie, l.level from (select level from gem.levels` + levels + ` order by level desc offset 0) l cross join lateral (
+		select q.id, q.run_at, q.seq from gem.calls q where ` + inner + " order by q.level, q.run_at, q.seq limit " + strconv.Itoa(l.most()) + ") q limit "
+	return nil
+}
+
+// most is how many calls the list looks at.
+func (l *list) most() int {
+	f := l.filter
+	if f.Tool == "" && f.Caller == "" && f.Session == "" && f.Code == "" && f.Text == "" && (f.State == "" || l.by == "due" || f.State == "ended" && l.by == "ended") {
+		return f.Limit + 1
+	}
+	return stretch
+}
+
+// read reads the page.
+func (l *list) read(ctx context.Context, db DB, p *Page) error {
+	p.By = l.by
+	sourceArgs := len(l.args)
+	l.filterRest()
+	limit := "all"
+	if !l.whole {
+		limit = strconv.Itoa(l.most())
+	}
+	found := "select l.* from (" + l.source + limit + ") l"
+	if len(l.conditions) > 0 {
+		found += " cross join lateral (select from gem.calls c where c.id = l.id and " + strings.Join(l.conditions, " and ") + " offset 0) c"
+	}
+	// The page's calls first: what a call shows is looked up for those alone.
+	rows, err := db.Query(ctx, fmt.Sprintf(`select %s, p.at, p.tie::text, p.level::bigint from (%s order by %s limit %d) p
+		cross join lateral (select * from gem.calls c where c.id = p.id offset 0) c order by p.%s`, columns, found, l.order, l.filter.Limit+1,
+		strings.ReplaceAll(l.order, ", ", ", p.")), l.args...)
+	if err != nil {
+		return err
+	}
+	var ends []string // the cursor of each
+	p.Calls, err = pgx.AppendRows(p.Calls, rows, func(row pgx.CollectableRow) (Call, error) {
+		var place place
+		c, err := scanCall(row, &place.at, &place.tie, &place.level)
+		ends = append(ends, l.cursor(place))
+		return c, err
+	})
+	p.AtLeast = l.atLeast
+	switch {
+	case err != nil:
+		return err
+	case len(p.Calls) > l.filter.Limit:
+		p.Calls, p.Next = p.Calls[:l.filter.Limit], ends[l.filter.Limit-1]
+	case !l.whole && len(l.conditions) > 0:
+		return l.lookFurther(ctx, db, p, sourceArgs)
+	}
+	return nil
+}
+
+// lookFurther says where the calls end that were looked at, if there are more.
+func (l *list) lookFurther(ctx context.Context, db DB, p *Page, sourceArgs int) error {
+	var last place
+	err := db.QueryRow(ctx, fmt.Sprintf("select l.at, l.tie::text, l.level::bigint from (%s 1 offset %d) l", l.source, stretch-1), l.args[:sourceArgs]...).
+		Scan(&last.at, &last.tie, &last.level)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil // that was all
+	}
+	p.Looked, p.AtLeast, p.LookFurther = stretch, true, l.cursor(last)
+	return err
+}
+
+// place is where a call stands in the order of its list.
+type place struct {
+	at    time.Time
+	tie   string // an id, or a seq
+	level int64
+}
+
+func (l *list) cursor(p place) string {
+	cursor := fmt.Sprintf("%d.%s", p.at.UnixMicro(), p.tie)
+	if l.by == "due" {
+		cursor = fmt.Sprintf("%d.%s", p.level, cursor)
+	}
+	return cursor
+}
+
+var errCursor = &FilterError{"before", "it is not where a page of this list ended"}
+
+// behind reads the filter's Before: numbers, and last an id or a number.
+func (l *list) behind(form *regexp.Regexp) ([]string, error) {
+	parts := form.FindStringSubmatch(l.filter.Before)
+	if parts == nil {
+		return nil, errCursor
+	}
+	return parts[1:], nil
+}
+
+// A number has at most 18 digits, so that it is a bigint.
+var (
+	cursorByTime = regexp.MustCompile(`^(-?\d{1,18})\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$`)
+	cursorByDue  = regexp.MustCompile(`^(-?\d{1,9})\.(-?\d{1,18})\.(\d{1,18})$`)
+)
+
+// instant is SQL for the time of so many microseconds since 1970.
+func (l *list) instant(micros string) string {
+	return "(timestamptz 'epoch' + " + l.arg(micros) + "::text::bigint * interval '1 microsecond')"
+}
+
+// callsOfSession returns the calls of a session, and whether these are all: more than few are not read.
+func callsOfSession(ctx context.Context, db DB, session string) (ids []string, all bool, err error) {
+	return upToFew(ctx, db, `(select c.id from gem.calls c where c.session_id = $1::text and c.status <> 'running' limit $2::int)
+		union all (select c.id from gem.calls c where c.status = 'running' and c.session_id = $1::text limit $2::int)`, session)
+}
+
+// callsOfState returns the calls that wait, run or have not ended, as callsOfSession does.
+func callsOfState(ctx context.Context, db DB, state string) (ids []string, all bool, err error) {
+	statuses := []string{state}
+	if state == "open" {
+		statuses = []string{"running", "waiting", "queued"}
+	}
+	parts := make([]string, len(statuses))
+	for i, status := range statuses { // named, and no argument: the indexes are of one status each
+		parts[i] = "(select c.id from gem.calls c where c.status = '" + status + "' limit $1::int)"
+	}
+	return upToFew(ctx, db, strings.Join(parts, " union all "))
+}
+
+func upToFew(ctx context.Context, db DB, sql string, args ...any) (ids []string, all bool, err error) {
+	rows, err := db.Query(ctx, fmt.Sprintf("select u.id::text from (%s) u limit $%d::int", sql, len(args)+1), append(args, few+1)...)
+	if err != nil {
+		return nil, false, err
+	}
+	ids, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	return ids, len(ids) <= few, err
+}
+
+// callsOfKey returns the calls that have a key: by indexes the first success, those that repeat it, the one that holds the key and those that wait
+// for it; and of the newest calls those that failed with it, or whose client chose it. more says that there may be others.
+func callsOfKey(ctx context.Context, db DB, key string) (ids []string, more bool, err error) {
+	rows, err := db.Query(ctx, `
+		with success as materialized (
+			select r.id, r.call_id from gem.receipts r where r.idempotency_key = $1::text and r.status = 'succeeded' and r.replay_of is null
+		), newest as materialized (
+			select j.call_id from gem.journal j where j.seq = 1 order by j.at desc, j.call_id desc limit $3::int
+		)
+		select s.call_id::text from success s
+		union (select r.call_id::text from success s cross join lateral (select * from gem.receipts r where r.replay_of = s.id limit $2::int) r)
+		union (select c.id::text from gem.calls c
+			where c.computed_key = $1::text and (c.status in ('running', 'queued') or c.status = 'waiting' and c.waits_for <> 'key'))
+		union (select c.id::text from gem.calls c where c.status = 'waiting' and c.waits_for = 'key' and c.computed_key = $1::text limit $2::int)
+		union (select n.call_id::text from newest n cross join lateral (
+			select from gem.calls c where c.id = n.call_id and (c.computed_key = $1::text or c.idempotency_key = $1::text) offset 0) c)`, key, few, stretch)
+	if err != nil {
+		return nil, false, err
+	}
+	if ids, err = pgx.CollectRows(rows, pgx.RowTo[string]); err == nil {
+		err = db.QueryRow(ctx, "select exists (select from gem.journal j where j.seq = 1 order by j.at desc, j.call_id desc limit 1 offset $1::int)", stretch).Scan(&more)
+	}
+	return ids, more || len(ids) > few, err
+}

@@ -1,0 +1,114 @@
+package watch_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/watch"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+func execute(t *testing.T, db *pgxpool.Pool, sql string) {
+	t.Helper()
+	if _, err := db.Exec(t.Context(), sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// read runs do as the commands and pages do.
+func read[T any](t *testing.T, db *pgxpool.Pool, do func(ctx context.Context, db watch.DB) (T, error)) (value T) {
+	t.Helper()
+	err := watch.Read(t.Context(), db, func(ctx context.Context, db watch.DB) (err error) {
+		value, err = do(ctx, db)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+func list(t *testing.T, db *pgxpool.Pool, f watch.Filter) *watch.Page {
+	t.Helper()
+	return read(t, db, func(ctx context.Context, db watch.DB) (*watch.Page, error) { return watch.Calls(ctx, db, f) })
+}
+
+func tools(p *watch.Page) (names string) {
+	for i, c := range p.Calls {
+		if i > 0 {
+			names += " "
+		}
+		names += c.Tool
+	}
+	return names
+}
+
+// scene has calls in all states.
+const scene = `
+	select gem.start_worker('w', 10, 'v', '1', '1 hour');
+	insert into core_tool_calls (tool_name, created_by, session_id, idempotency_key) values ('a.one', 'ada', 's', 'mine'), ('a.two', 'ada', 's', null), ('a.three', 'bob', 't', null), ('a.four', null, 's', null);
+	select gem.hold_key(c.id, 1, 'w', 'a.one:k="1"') from gem.claim('w', 4, true) c where c.tool_name = 'a.one';
+	select gem.finish(id, 1, 'w', 'succeeded', '{"secret": "in the result"}', '{"secret": "in the effects"}', '1') from core_tool_calls where tool_name = 'a.one';
+	select gem.finish(id, 1, 'w', 'failed', '{"error": {"error_code": "execution_error", "message": "it broke", "details": {"secret": "in the details"}}}', '{}', '1')
+		from core_tool_calls where tool_name = 'a.two';
+	select gem.finish(id, 1, 'w', 'not_configured', '{"status": "not_configured", "reason": "no key", "required_env": [], "next_steps": []}', '{}', '1')
+		from core_tool_calls where tool_name = 'a.three';
+	insert into core_tool_calls (tool_name, created_by, priority) values ('b.low', 'ada', -7), ('b.ready', 'bob', 0);
+	insert into core_tool_calls (tool_name, run_at) values ('b.later', gem.now() + interval '2 hours'), ('b.soon', gem.now() + interval '1 hour');`
+
+func TestCallsAreListedByTheirStates(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	execute(t, db, scene)
+	for _, c := range []struct {
+		filter   watch.Filter
+		want, by string
+	}{
+		{watch.Filter{}, "b.soon b.later b.ready b.low a.four a.three a.two a.one", "created"},
+		{watch.Filter{State: "queued"}, "b.ready b.low", "due"},
+		{watch.Filter{State: "scheduled"}, "b.soon b.later", "due"},
+		{watch.Filter{State: "running"}, "a.four", "created"},
+		{watch.Filter{State: "waiting"}, "", "created"},
+		{watch.Filter{State: "open"}, "b.soon b.later b.ready b.low a.four", "created"},
+		{watch.Filter{State: "succeeded"}, "a.one", "ended"},
+		{watch.Filter{State: "failed"}, "a.two", "ended"},
+		{watch.Filter{State: "not_configured"}, "a.three", "ended"},
+		{watch.Filter{State: "ended"}, "a.three a.two a.one", "ended"},
+		{watch.Filter{Code: "execution_error"}, "a.two", "ended"},
+		{watch.Filter{Code: "timeout"}, "", "ended"},
+		{watch.Filter{Tool: "b.low"}, "b.low", "created"},
+		{watch.Filter{Caller: "ada"}, "b.low a.two a.one", "created"},
+		{watch.Filter{Caller: "ada", State: "open"}, "b.low", "created"},
+		{watch.Filter{Session: "s"}, "a.four a.two a.one", "created"},
+		{watch.Filter{Session: "s", State: "ended"}, "a.two a.one", "created"},
+		{watch.Filter{Key: `a.one:k="1"`}, "a.one", "created"},
+		{watch.Filter{Key: "mine"}, "a.one", "created"},
+		{watch.Filter{Text: "BROKE"}, "a.two", "created"},
+		{watch.Filter{Text: "b."}, "b.soon b.later b.ready b.low", "created"},
+		{watch.Filter{Text: "%"}, "", "created"},
+	} {
+		p := list(t, db, c.filter)
+		if got := tools(p); got != c.want || p.By != c.by || p.Next != "" || p.AtLeast || p.LookFurther != "" {
+			t.Errorf("%+v: got %s by %s, want %s by %s; %+v", c.filter, got, p.By, c.want, c.by, p)
+		}
+		if f, err := watch.ParseFilter(c.filter.Values()); err != nil || f != c.filter {
+			t.Errorf("%+v comes back as %+v, %v", c.filter, f, err)
+		}
+		c.filter.Limit = 1
+		paged, before := "", ""
+		for pages := 0; pages == 0 || before != ""; pages++ {
+			c.filter.Before = before
+			p := list(t, db, c.filter)
+			paged, before = paged+" "+tools(p), p.Next
+			if pages > 10 {
+				t.Fatalf("%+v: pages without end", c.filter)
+			}
+		}
+		if want := " " + c.want; paged != want {
+			t.Errorf("%+v: pages of one are%s", c.filter, paged)
+		}
+	}
+}
