@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
@@ -207,12 +206,15 @@ func (e *Explanation) readRules(ctx context.Context, db DB, event string) error 
 }
 
 func (e *Explanation) queued(ctx context.Context, db DB) error {
-	journal, err := store.Journal(ctx, db, e.Call.ID)
+	rows, err := db.Query(ctx, `select seq, at, event, attempt, coalesce(worker_id, ''), data from public.core_tool_events
+		where call_id = $1 and seq > 1 order by seq desc limit 1`, e.Call.ID) // the first is queued or imported
 	if err != nil {
 		return err
 	}
-	if n := len(journal); n > 1 { // behind the first, which is queued or imported
-		e.CameBack = &journal[n-1]
+	if e.CameBack, err = pgx.CollectOneRow(rows, pgx.RowToAddrOfStructByPos[receipts.Event]); errors.Is(err, pgx.ErrNoRows) {
+		e.CameBack = nil
+	} else if err != nil {
+		return err
 	}
 	turn := e.CameBack != nil && e.CameBack.Event == "delayed"
 	if turn {

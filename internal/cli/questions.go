@@ -13,7 +13,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/gemworker/gem/client"
-	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 )
@@ -222,9 +221,6 @@ func give(cmd *cobra.Command, arg, name string, answer func(*client.Call) any) e
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "answered; what became of it: gem receipt %s\n", id)
 	return err
 }
-
-// isQuestion reports whether the calls of a tool take one answer, under no name of their own.
-func isQuestion(tool string) bool { return slices.Contains(registry.Asking, tool) }
 
 // asksNothing returns the error for a call that does not ask. It names the questions and answers that the call waits for.
 func asksNothing(ctx context.Context, db *pgxpool.Pool, c *client.Call) error {

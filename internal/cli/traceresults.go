@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/prose"
 	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -17,7 +18,7 @@ import (
 // conversation.
 func printResults(ctx context.Context, db *pgxpool.Pool, journal []receipts.Event, out io.Writer) error {
 	for _, e := range journal {
-		data := dataOf(e)
+		data := prose.DataOf(e)
 		switch {
 		case e.Event == "step" && data.Error.Message != "":
 			fmt.Fprintf(out, "\n%s\n", printable(data.Name))
@@ -64,7 +65,7 @@ func printStep(out io.Writer, result json.RawMessage) {
 }
 
 // printChild prints a call that has ended, with its input and its receipt's result.
-func printChild(ctx context.Context, db *pgxpool.Pool, data eventData, out io.Writer) error {
+func printChild(ctx context.Context, db *pgxpool.Pool, data prose.EventData, out io.Writer) error {
 	c, err := client.Get(ctx, db, data.CallID)
 	var r *receipts.Receipt
 	if err == nil {

@@ -1,10 +1,11 @@
-package cli
+package prose_test
 
 import (
 	"encoding/json"
 	"testing"
 	"time"
 
+	"github.com/gemworker/gem/internal/prose"
 	"github.com/gemworker/gem/receipts"
 )
 
@@ -27,7 +28,7 @@ func TestSpan(t *testing.T) {
 		time.Hour + 59*time.Second + 1*1e9:  "1 h 1 min",
 		60*time.Second - time.Millisecond/2: "59.9 s",
 	} {
-		if got := span(d); got != want {
+		if got := prose.Span(d); got != want {
 			t.Errorf("span(%d ns): got %q, want %q", d, got, want)
 		}
 	}
@@ -43,15 +44,15 @@ func TestUpshotFitsOnOneLine(t *testing.T) {
 		`{}`:                                       "{}",
 		`[1]`:                                      "[1]",
 	} {
-		got := upshot(&receipts.Receipt{Status: receipts.Succeeded, Result: json.RawMessage(result)})
+		got := prose.Upshot(&receipts.Receipt{Status: receipts.Succeeded, Result: json.RawMessage(result)})
 		if got != want {
 			t.Errorf("upshot of %s: got %q, want %q", result, got, want)
 		}
 	}
-	if got, want := cut("a\x1b[31m\nb\u0085c", 100), "a [31m b c"; got != want {
+	if got, want := prose.Cut("a\x1b[31m\nb\u0085c", 100), "a [31m b c"; got != want {
 		t.Errorf("cut: got %q, want %q", got, want)
 	}
-	if got, want := cut("ééééé", 3), "éé…"; got != want {
+	if got, want := prose.Cut("ééééé", 3), "éé…"; got != want {
 		t.Errorf("cut: got %q, want %q", got, want)
 	}
 }

@@ -1,4 +1,4 @@
-package cli
+package prose
 
 import (
 	"encoding/json"
@@ -30,25 +30,25 @@ func explainRuled(e *client.Explanation, failure receipts.Error, message string)
 	case details.FreeAt.IsZero():
 		return message
 	case details.FreeAt.After(e.At):
-		return fmt.Sprintf("%s It is %s until then.", message, span(details.FreeAt.Sub(e.At)))
+		return fmt.Sprintf("%s It is %s until then.", message, Span(details.FreeAt.Sub(e.At)))
 	}
 	return message + " That time has come: make a new call."
 }
 
 // explainApprovals says whom rules ask about a call, and how they decide.
 func explainApprovals(e *client.Explanation) string {
-	by := theRules(e.Rules, e.RulesVersion)
+	by := TheRules(e.Rules, e.RulesVersion)
 	if len(e.Approvals) == 0 {
 		return "It waited, in no process, for people to decide, by " + by + ". They have: a worker takes it within seconds."
 	}
 	said := "It waits, in no process, for people to decide whether it may run, by " + by + "."
 	for _, q := range e.Approvals {
 		if q.Text != "" {
-			said += fmt.Sprintf(" They are asked %q.", cut(printable(q.Text), 300))
+			said += fmt.Sprintf(" They are asked %q.", Cut(Printable(q.Text), 300))
 		}
-		said += fmt.Sprintf(" It takes %s", cut(printable(strings.Join(q.By, ", ")), 300))
+		said += fmt.Sprintf(" It takes %s", Cut(Printable(strings.Join(q.By, ", ")), 300))
 		if !q.Until.IsZero() {
-			said += ", until " + moment(q.Until)
+			said += ", until " + Moment(q.Until)
 		}
 		said += fmt.Sprintf(": gem approve %s, or gem deny.", q.ID)
 	}
@@ -57,28 +57,28 @@ func explainApprovals(e *client.Explanation) string {
 
 // gaveTurn says which rules let a call wait in the queue.
 func gaveTurn(e *client.Explanation) string {
-	by := theRules(e.Rules, e.RulesVersion)
+	by := TheRules(e.Rules, e.RulesVersion)
 	if e.WaitsFor == client.ForTurn {
 		return fmt.Sprintf("It waits for its turn, by %s.", by)
 	}
 	return fmt.Sprintf("It waited for its turn, which has come, by %s.", by)
 }
 
-// theRules names rules, of a version where that is known.
-func theRules(names []string, version string) string {
+// TheRules names rules, of a version where that is known.
+func TheRules(names []string, version string) string {
 	said := "the rule "
 	if len(names) != 1 {
 		said = "the rules "
 	}
-	said += cut(printable(strings.Join(names, ", ")), 300)
+	said += Cut(Printable(strings.Join(names, ", ")), 300)
 	if version != "" {
-		said += fmt.Sprintf(" (rules %s)", cut(printable(version), 100))
+		said += fmt.Sprintf(" (rules %s)", Cut(Printable(version), 100))
 	}
 	return said
 }
 
-// asksPeople reports whether a call waits, under these names, for people whom rules ask: no handler chooses such a name.
-func asksPeople(names []string) bool { return len(names) > 0 && strings.HasPrefix(names[0], "##") }
+// AsksPeople reports whether a call waits, under these names, for people whom rules ask: no handler chooses such a name.
+func AsksPeople(names []string) bool { return len(names) > 0 && strings.HasPrefix(names[0], "##") }
 
 // ruling lists the verdicts in the journal of a call, and who approved it.
 func ruling(data json.RawMessage) string {
@@ -86,12 +86,12 @@ func ruling(data json.RawMessage) string {
 	_ = json.Unmarshal(data, &r)
 	var all []string
 	for _, v := range r.Verdicts {
-		all = append(all, fmt.Sprintf("%s (%s)", printable(v.Rule), v.Action))
+		all = append(all, fmt.Sprintf("%s (%s)", Printable(v.Rule), v.Action))
 	}
 	for _, a := range r.Approvals {
-		all = append(all, fmt.Sprintf("%s approved what %s asked", printable(a.By), printable(a.Rule)))
+		all = append(all, fmt.Sprintf("%s approved what %s asked", Printable(a.By), Printable(a.Rule)))
 	}
-	return "the rules " + cut(printable(r.Version), 100) + " had met it: " + cut(strings.Join(all, ", "), 300)
+	return "the rules " + Cut(Printable(r.Version), 100) + " had met it: " + Cut(strings.Join(all, ", "), 300)
 }
 
 // warned says, of a call that ran, what rules warned of, and who approved it.
@@ -102,11 +102,11 @@ func warned(r *receipts.Rules) string {
 	said := ""
 	for _, v := range r.Verdicts {
 		if v.Action == rules.Warn {
-			said += " A warning: " + sentence(cut(v.Message, 500))
+			said += " A warning: " + Sentence(Cut(v.Message, 500))
 		}
 	}
 	for _, a := range r.Approvals {
-		said += fmt.Sprintf(" %s approved it, as the rule %s asks.", cut(printable(a.By), 200), printable(a.Rule))
+		said += fmt.Sprintf(" %s approved it, as the rule %s asks.", Cut(Printable(a.By), 200), Printable(a.Rule))
 	}
 	return said
 }

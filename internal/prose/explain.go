@@ -1,0 +1,330 @@
+package prose
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/receipts"
+)
+
+// Explanation says where a call stands, why, and what to do.
+func Explanation(e *client.Explanation) string {
+	said := explanation(e)
+	if e.AgainOf != "" {
+		said = fmt.Sprintf("%s had the call %s made again by this one%s. %s", Person(e.Again), e.AgainOf, Because(e.Again), said)
+	}
+	return said
+}
+
+func explanation(e *client.Explanation) string {
+	c := &e.Call
+	switch {
+	case e.Receipt != nil:
+		return explainEnded(e)
+	case c.Status == "running":
+		return explainRunning(e)
+	case e.WaitsFor == client.ForCode:
+		said := "It waits, in no process, for a program that can go on with it: " + Sentence(Cut(Printable(e.Misfit.Message), 500))
+		if e.Misfit.Name != "" {
+			said += fmt.Sprintf(" That is the name %q in its journal.", e.Misfit.Name)
+		}
+		said += fmt.Sprintf(" Start workers of a program that fits: docs/durable.md says how code may change. It is tried again at %s, "+
+			"when a worker starts, and with gem resume %s.", Moment(c.WakeAt), c.ID)
+		if c.CancelRequested {
+			said += fmt.Sprintf(" It was cancelled, and its handler has an hour to clean up. To end it without that: gem cancel %s", c.ID)
+		}
+		return said
+	case e.WaitsFor == client.ForApproval:
+		return explainApprovals(e)
+	case e.WaitsFor == client.ForAnswer:
+		return explainQuestion(e)
+	case e.WaitsFor == client.ForCalls || c.Status == "waiting" && e.WaitsFor == client.ForTime:
+		return explainParked(e)
+	case c.Status == "waiting" && e.KeyHolder == nil:
+		return fmt.Sprintf("It waits for its key, %s, whose holder no longer runs: a worker takes it within seconds.", c.Key)
+	case c.Status == "waiting":
+		h := e.KeyHolder
+		if h.Status != "running" {
+			return fmt.Sprintf("It waits for call %s, which holds the same key, %s, and is %s. If that call succeeds, its result is repeated; "+
+				"otherwise this one runs.", h.ID, c.Key, h.Status)
+		}
+		return fmt.Sprintf("It waits for call %s, which holds the same key, %s, and has been running on %s since %s. "+
+			"If that call succeeds, its result is repeated; otherwise this one runs.", h.ID, c.Key, h.WorkerID, Moment(h.ClaimedAt))
+	}
+	return strings.TrimSpace(cameBack(e) + " " + explainQueued(e))
+}
+
+// explainParked says what a durable handler waits for.
+func explainParked(e *client.Explanation) string {
+	c := &e.Call
+	at := ""
+	if !c.WakeAt.IsZero() {
+		at = fmt.Sprintf(" It goes on at %s, in %s.", Moment(c.WakeAt), Span(c.WakeAt.Sub(e.At)))
+	}
+	if e.WaitsFor == client.ForTime {
+		return "Its handler sleeps, in no process." + at
+	}
+	open := make([]string, 0, len(e.Children))
+	for _, child := range e.Children {
+		open = append(open, fmt.Sprintf("%s %s (%s)", Cut(child.Tool, 200), child.ID, child.Status))
+	}
+	said := "Its handler waits, in no process, for calls that it made"
+	if len(open) > 0 {
+		said += "; open are " + strings.Join(open, ", ")
+	}
+	if i := slices.IndexFunc(e.Children, func(c client.Call) bool { return IsQuestion(c.Tool) }); i >= 0 {
+		said += ". What is asked, and who may answer: gem explain " + e.Children[i].ID
+	}
+	if at != "" {
+		at = strings.Replace(at, "It goes on at", "If they take too long, it is woken at", 1)
+	}
+	return said + "." + at
+}
+
+// explainQuestion says what is asked, and how it is answered.
+func explainQuestion(e *client.Explanation) string {
+	c := &e.Call
+	said := fmt.Sprintf("It waits, in no process, for an answer: gem answer %s VALUE", c.ID)
+	if len(e.Answers) > 0 && e.Answers[0] != "answer" {
+		said += " --name '" + Printable(e.Answers[0]) + "'"
+	}
+	if c.Tool == "wait.approval" {
+		said = fmt.Sprintf("It waits, in no process, for a decision: gem approve %s, or gem deny", c.ID)
+	}
+	var asks struct {
+		Text  string
+		By    []string
+		Until time.Time
+	}
+	if IsQuestion(c.Tool) && json.Unmarshal(c.Input, &asks) == nil {
+		if asks.Text != "" {
+			said += fmt.Sprintf(". It asks %q", Cut(Printable(asks.Text), 300))
+		}
+		if len(asks.By) > 0 {
+			said += ". It takes " + Cut(Printable(strings.Join(asks.By, ", ")), 300)
+		}
+	}
+	if !asks.Until.IsZero() {
+		said += ". It takes an answer until " + Moment(asks.Until)
+	}
+	return said + "."
+}
+
+// cameBack says why a call is in the queue again.
+func cameBack(explained *client.Explanation) string {
+	e := explained.CameBack
+	if e == nil {
+		return ""
+	}
+	switch data := DataOf(*e); e.Event {
+	case "delayed":
+		return gaveTurn(explained)
+	case "retried":
+		return fmt.Sprintf("Attempt %d ended with a transient error: %s", e.Attempt, Sentence(Cut(data.Error.Message, 500)))
+	case "lost":
+		return fmt.Sprintf("Attempt %d lost its worker, %s, which died.", e.Attempt, data.LostWorker)
+	case "released":
+		if tool, ok := strings.CutPrefix(data.Needs, "tool "); ok {
+			return fmt.Sprintf("The worker of attempt %d does not know %s, and left the call to one that does.", e.Attempt, Cut(tool, 200))
+		}
+		return fmt.Sprintf("The worker of attempt %d stopped and handed it over.", e.Attempt)
+	case "woken":
+		return "It was woken."
+	}
+	return ""
+}
+
+func explainQueued(e *client.Explanation) string {
+	c, w := &e.Call, e.Workers
+	switch e.WaitsFor {
+	case client.ForTime, client.ForTurn:
+		if e.ClockBack > 0 {
+			return fmt.Sprintf("It is to run at %s. Postgres's clock went back by %s, and has not caught up.", Moment(c.RunAt), Span(e.ClockBack))
+		}
+		pause := Span(c.RunAt.Sub(e.At))
+		if e.WaitsFor == client.ForTurn {
+			return fmt.Sprintf("It is in the queue, and runs in %s, at %s.", pause, Moment(c.RunAt))
+		}
+		if e.CameBack != nil {
+			return fmt.Sprintf("The next attempt starts in %s, at %s.", pause, Moment(c.RunAt))
+		}
+		return fmt.Sprintf("It is queued to run no earlier than %s, in %s, as its run_at says.", Moment(c.RunAt), pause)
+	case client.ForWorker:
+		last := "no worker has ever connected"
+		if w.Last != "" {
+			last = fmt.Sprintf("the last one, %s, was seen %s ago", w.Last, Span(e.At.Sub(w.LastAt)))
+		}
+		return fmt.Sprintf("It is queued, and no worker is running that could take it; %s. Start one: gem worker", last)
+	case client.ForCapability:
+		tool := strings.TrimPrefix(c.Needs, "tool ")
+		return fmt.Sprintf("It is queued for a worker whose registry has %s, and none is alive. Start the program that has it, or cancel the call: gem cancel %s. After some minutes without one, any worker ends it.",
+			Cut(tool, 200), c.ID)
+	case client.ForIdleWorker:
+		return fmt.Sprintf("It is queued. It has lost %d workers and may have killed them, "+
+			"so a worker takes it only while running no other such call.", c.Kills)
+	}
+
+	place := "next in line"
+	switch {
+	case e.Ahead > client.MaxAhead:
+		place = fmt.Sprintf("behind more than %d other calls", client.MaxAhead)
+	case e.Ahead > 0:
+		place = "behind " + Count(e.Ahead, "other call")
+	}
+	verb := "are"
+	if w.Running == 1 {
+		verb = "is"
+	}
+	said := fmt.Sprintf("It is queued %s: %d of the %s of %s %s busy.",
+		place, w.Running, Count(w.Slots, "slot"), Count(w.Alive, "worker"), verb)
+	switch {
+	case w.Running >= w.Slots:
+		return said + " More slots (WORKER_CONCURRENCY) or more workers take calls sooner."
+	case e.Ahead == 0:
+		return said + " A worker is about to take it."
+	}
+	return said
+}
+
+func explainRunning(e *client.Explanation) string {
+	c := &e.Call
+	said := fmt.Sprintf("It has been running on %s since %s, for %s, in attempt %d",
+		c.WorkerID, Moment(c.ClaimedAt), Span(e.At.Sub(c.ClaimedAt)), c.Attempt)
+	if e.Timeout > 0 {
+		said += "; its timeout is " + Span(e.Timeout)
+	}
+	if e.WaitsFor == client.ForHandler {
+		if c.CancelRequested {
+			return said + "; " + Person(e.Cancel) + " asked to cancel it" + Because(e.Cancel) + ", and its worker is about to end it."
+		}
+		if e.Timeout > 0 && e.At.Sub(c.ClaimedAt) > e.Timeout+time.Minute {
+			return said + ". That is over: its worker knows how it ended, and goes on trying to write the receipt. The worker's log says why it cannot."
+		}
+		return said + "."
+	}
+	silent := "but the database does not know that worker"
+	if e.Worker != nil {
+		silent = fmt.Sprintf("but that worker was last seen %s ago", Span(e.Worker.Silent))
+	}
+	if e.WaitsFor == client.ForWorker {
+		return fmt.Sprintf("%s, %s, and no other is running to take the call over. Start one: gem worker", said, silent)
+	}
+	return fmt.Sprintf("%s, %s: another one takes the call over within seconds.", said, silent)
+}
+
+func explainEnded(e *client.Explanation) string {
+	r := e.Receipt
+	switch r.Status {
+	case receipts.Failed:
+		return explainFailed(e)
+	case receipts.NotConfigured:
+		return explainNotConfigured(r)
+	}
+	var effects receipts.Effects
+	_ = json.Unmarshal(r.Effects, &effects) // what an imported receipt has may be of another form
+	key := effects.Idempotency
+	if r.ReplayOf != "" {
+		differs := ""
+		if key.InputDiffers {
+			differs = " The input of that call was another one."
+		}
+		return fmt.Sprintf("It succeeded by repeating receipt %s of call %s, which had succeeded with the same key, %s: nothing ran again.%s%s",
+			r.ReplayOf, e.RepeatedCall, r.IdempotencyKey, differs, theResult(r))
+	}
+	took, ignored := "", ""
+	if key.KeyIgnored {
+		ignored = " Its idempotency_key counted for nothing, since the tool's mode is " + key.Mode + "."
+	}
+	if effects.Durable != nil {
+		took = " " + Span(r.CreatedAt.Sub(e.Call.CreatedAt)) + " after it was made"
+	} else if r.DurationMS > 0 {
+		took = " in " + Span(Milliseconds(r.DurationMS))
+	}
+	return fmt.Sprintf("It succeeded%s, in attempt %d on %s.%s%s%s", took, r.Attempt, r.WorkerID, ignored, warned(effects.Rules), theResult(r))
+}
+
+// theResult says what the result is, if it was read: not everyone may see it.
+func theResult(r *receipts.Receipt) string {
+	if r.Result == nil {
+		return ""
+	}
+	return " The result: " + Cut(Upshot(r), 300)
+}
+
+func explainNotConfigured(r *receipts.Receipt) string {
+	m := MissingSetup(r)
+	said := "The tool exists, but its setup is missing: " + Sentence(Cut(m.Reason, 1000))
+	if len(m.RequiredEnv) > 0 {
+		return said + fmt.Sprintf(" Set %s for the worker, and make the call again.", strings.Join(m.RequiredEnv, ", "))
+	}
+	if len(m.NextSteps) > 0 {
+		said += " Next steps:"
+	}
+	for _, step := range m.NextSteps {
+		said += " " + Sentence(Cut(step, 300))
+	}
+	return said
+}
+
+func explainFailed(explained *client.Explanation) string {
+	r := explained.Receipt
+	e, ok := r.Error()
+	if !ok {
+		return "It failed, and its receipt does not say why."
+	}
+	message, tool := Sentence(Cut(e.Message, 1000)), Cut(r.ToolName, 200)
+	switch e.Code {
+	case receipts.UnknownTool:
+		return fmt.Sprintf("The registry of the worker (version %s) has no tool %s. Compare the name with `gem registry list`, "+
+			"or add the tool to the registry and restart the workers; then make the call again.", r.RegistryVersion, tool)
+	case receipts.ValidationError:
+		return fmt.Sprintf("Its input does not fit the schema of %s: %s. Correct it and make a new call.", tool, faults(e))
+	case receipts.Timeout:
+		if strings.Contains(string(e.Details), "deadline_ms") {
+			return message + " Make the call again, or raise the tool's deadline_ms in the registry if it needs more time."
+		}
+		return message + " Make the call again, or raise the tool's timeout_ms in the registry if it needs more time."
+	case receipts.Panic:
+		return message + fmt.Sprintf(" That is a fault in the handler's code: the worker's log has the stack, under call_id %s.", r.CallID)
+	case receipts.OutputInvalid:
+		if listed := faults(e); listed != strings.TrimSuffix(message, ".") {
+			message = fmt.Sprintf("%s (%s).", strings.TrimSuffix(message, "."), listed)
+		}
+		return fmt.Sprintf("The handler ran, but its output cannot be a result: %s Correct the handler or the tool's output_schema.", message)
+	case receipts.OutcomeUnknown:
+		return message + " The known effects are on the receipt."
+	case receipts.Cancelled:
+		if explained.Cancel.By != "" {
+			message = fmt.Sprintf("Cancelled by %s%s. %s", Person(explained.Cancel), Because(explained.Cancel), message)
+		}
+		return message + " Make a new call if it is to run after all."
+	case receipts.JournalFull, receipts.KeyDeadlock, receipts.NotAllowed:
+		return message
+	case receipts.RuleBlocked, receipts.LimitReached, receipts.ApprovalDenied, receipts.ApprovalExpired, receipts.RuleError:
+		return explainRuled(explained, e, message)
+	case receipts.KeyReused:
+		return message + " The earlier receipt is in the details."
+	case receipts.WorkerLost:
+		return message + " The last log lines of those workers tell why: most often the memory ran out. Make a new call when that is solved."
+	case receipts.ExecutionError:
+		return fmt.Sprintf("The handler of %s returned an error: %s If the input is wrong, correct it; then make a new call.", tool, message)
+	}
+	return fmt.Sprintf("The handler of %s failed with its own code %s: %s", tool, Cut(string(e.Code), 100), message)
+}
+
+// faults lists what is wrong with each field, or returns the message where the details list nothing.
+func faults(e receipts.Error) string {
+	var list []struct{ Path, Message string }
+	if json.Unmarshal(e.Details, &list) != nil || len(list) == 0 {
+		return strings.TrimSuffix(Cut(e.Message, 1000), ".")
+	}
+	var said []string
+	for _, f := range list {
+		said = append(said, strings.TrimPrefix(f.Path+": ", ": ")+strings.TrimSuffix(f.Message, "."))
+	}
+	return Cut(strings.Join(said, "; "), 1000)
+}
