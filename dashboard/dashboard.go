@@ -69,6 +69,7 @@ func New(o Options) (http.Handler, error) {
 		o.Log = zap.NewNop()
 	}
 	s := &site{Options: o, forms: newForms()}
+	s.live = newLive(s)
 	if err := s.load(); err != nil {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}
@@ -82,12 +83,14 @@ type site struct {
 	Options
 	*looks
 	forms *forms
+	live  *live
 }
 
 // route says which function answers which path. Each page has its file.
 func (s *site) route(mux *http.ServeMux) {
 	mux.HandleFunc("GET /static/{name}", s.static)
 	mux.HandleFunc("POST /look", s.setLook)
+	mux.HandleFunc("GET /live", s.stream)
 	if s.Login != nil {
 		mux.Handle("/login", s.Login)
 		mux.Handle("/logout", s.Login)

@@ -84,7 +84,7 @@ func (s *site) told(q *http.Request, err error) told {
 		t.Status, t.Text = http.StatusServiceUnavailable, "The database took longer than this page may wait."
 	case errors.As(err, &pg) && pg.Code == "42501":
 		t.Status, t.Text, t.Forbidden = http.StatusForbidden, "The database refuses this to the role of the dashboard.", true
-	case errors.As(err, &pg) && (pg.Code[:2] == "57" || pg.Code[:2] == "53" || pg.Code[:2] == "08"), pg == nil && isAway(err):
+	case isAway(err):
 		t.Status, t.Text, t.Away = http.StatusServiceUnavailable, "The database cannot be reached. This page tries again by itself.", true
 	}
 	s.Log.Error("a page failed", zap.String("id", t.ID), zap.String("path", q.URL.Path), zap.Error(err))
@@ -113,8 +113,12 @@ func sentence(s string) string {
 	return s + "."
 }
 
-// isAway reports whether an error is one of a connection.
+// isAway reports whether an error says that the database cannot be reached, or that it stops, starts or has no connection left.
 func isAway(err error) bool {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code != "57014" && (strings.HasPrefix(pg.Code, "57") || strings.HasPrefix(pg.Code, "53") || strings.HasPrefix(pg.Code, "08"))
+	}
 	var connect *pgconn.ConnectError
 	return errors.As(err, &connect) || pgconn.Timeout(err) || pgconn.SafeToRetry(err) || errors.Is(err, context.DeadlineExceeded)
 }

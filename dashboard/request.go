@@ -48,13 +48,17 @@ type view struct {
 	Title    string // names the page, and the state of what it shows
 	Template string // a file of templates, without .html
 	Data     any
-	Watch    string // what /live tells about, such as call:ID; empty: nothing
-	Status   int    // 0 means 200
-	JSON     any    // of a list: what PATH.json answers
+	// Watch says when the page may have changed: overview, workers, list (read again every few seconds), or call:ID, when the call's row did. Empty:
+	// the page is as it is.
+	Watch  string
+	Live   []string // the parts that change: templates of the file, each in an element of that id; nil: live
+	Status int      // 0 means 200
+	JSON   any      // of a list: what PATH.json answers
 }
 
 // page answers GET requests of a path with a page.
 func (s *site) page(mux *http.ServeMux, path string, show func(context.Context, *request) (*view, error)) {
+	s.live.page(path, show)
 	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, q *http.Request) {
 		r, err := s.request(q)
 		var v *view

@@ -1,0 +1,138 @@
+package dashboard
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// pace says how often what is done while somebody watches. Tests have a quicker one.
+var pace = struct{ beat, page, comment time.Duration }{
+	beat:    time.Second,     // looks for calls that moved
+	page:    2 * time.Second, // reads a page again of which no row says that it changed
+	comment: 15 * time.Second,
+}
+
+// slowReader is how long a browser may take for what it is sent.
+const slowReader = 10 * time.Second
+
+// stream answers /live?watch=PAGE with Server-Sent Events: each is a part of the page that changed, the id of its element on the first line, its
+// content behind. Events with a name are `away` and `back`, which tell of the database, and `over`, which says why the stream ends for good.
+func (s *site) stream(w http.ResponseWriter, q *http.Request) {
+	r, err := s.request(q)
+	if err != nil {
+		t := s.told(q, err)
+		http.Error(w, t.Text, t.Status)
+		return
+	}
+	page, err := watched(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	g, news, err := s.live.join(page, r.user.Name)
+	if err != nil {
+		w.Header().Set("Retry-After", "30")
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	defer s.live.leave(g, news, r.user.Name)
+
+	out := &sse{w: w, control: http.NewResponseController(w), sent: map[string]int{}}
+	comment := time.NewTicker(pace.comment)
+	defer comment.Stop()
+	for !out.over {
+		select {
+		case <-q.Context().Done():
+			return
+		case <-news:
+			out.tell(s.live.state(g, out.sent))
+		case <-comment.C:
+			if user, err := s.User(q); err != nil || user != r.user {
+				out.event("over", "You are no longer signed in as before. Load this page again.")
+				return
+			}
+			out.write(": here\n\n")
+		}
+	}
+}
+
+// watched is the page that a request wants to watch: its path and query below Base, or one of the short names for scripts.
+func watched(r *request) (pageKey, error) {
+	path := r.URL.Query().Get("watch")
+	switch kind, rest, _ := strings.Cut(path, ":"); kind {
+	case "overview":
+		path = "/"
+	case "workers":
+		path = "/workers"
+	case "calls":
+		path = "/calls?" + rest
+	case "call":
+		path = "/calls/" + url.PathEscape(rest)
+	}
+	u, err := url.Parse(path)
+	if err != nil || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || len(path) > 4000 {
+		return pageKey{}, errors.New("watch must be the path of a page, or overview, workers, calls:FILTER or call:ID")
+	}
+	query := u.Query()
+	query.Del("done") // what came of a form is shown once
+	u = &url.URL{Path: u.Path, RawPath: u.RawPath, RawQuery: query.Encode()}
+	// These two show the same to everybody.
+	operates := r.operates() && u.Path != "/" && u.Path != "/workers"
+	return pageKey{path: u.RequestURI(), base: r.base, operates: operates}, nil
+}
+
+// sse writes events to one browser.
+type sse struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	sent    map[string]int // the version of each part that was sent
+	begun   bool
+	away    bool
+	over    bool // the stream has ended, or its browser has gone or is too slow
+}
+
+func (o *sse) write(text string) {
+	if !o.begun {
+		o.begun = true
+		h := o.w.Header()
+		h.Set("Content-Type", "text/event-stream")
+		h.Set("X-Accel-Buffering", "no") // nginx passes events on at once
+		// Browsers that lost a server do not all come back in the same moment.
+		text = fmt.Sprintf("retry: %d\n\n", 1000+rand.IntN(2000)) + text
+	}
+	_ = o.control.SetWriteDeadline(time.Now().Add(slowReader)) // where it cannot be set, the server's own holds
+	_, err := o.w.Write([]byte(text))
+	if err == nil {
+		err = o.control.Flush()
+	}
+	o.over = o.over || err != nil
+}
+
+func (o *sse) event(name, text string) { o.write("event: " + name + "\ndata: " + text + "\n\n") }
+
+// tell sends what a stream does not have yet.
+func (o *sse) tell(n news) {
+	switch {
+	case n.over != nil && !o.begun:
+		http.Error(o.w, n.over.text, n.over.status)
+		o.over = true
+	case n.over != nil:
+		o.event("over", n.over.text)
+		o.over = true
+	case n.away && !o.away:
+		o.event("away", "The database cannot be reached.")
+	case o.away && !n.away:
+		o.event("back", "The database answers again.")
+	}
+	o.away = n.away
+	for _, frame := range n.frames {
+		if !o.over {
+			o.write(frame)
+		}
+	}
+}

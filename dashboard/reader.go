@@ -1,0 +1,411 @@
+package dashboard
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/watch"
+	"go.uber.org/zap"
+)
+
+// live reads pages again for all browsers that watch them: each page once for all who have the same rights, one after the other. While nobody
+// watches, nothing is read.
+type live struct {
+	site  *site
+	pages *http.ServeMux // their show functions, called with a *rendered
+	wake  chan struct{}  // somebody watches what was not read yet
+
+	mu     sync.Mutex
+	groups map[pageKey]*group
+	users  map[string]int // streams
+	all    int            // streams
+	stop   context.CancelFunc
+	away   bool // the last read failed
+}
+
+const (
+	mostStreams       = 500
+	mostStreamsOfUser = 200
+)
+
+// The statements a second that reading again may cost, how many may be saved up, and about how many it takes.
+const (
+	allowance     = 4
+	mostAllowance = 30
+	costOfMoved   = 1
+	costOfPage    = 2
+)
+
+// pageKey is a page as one reading shows it to everybody with the same rights.
+type pageKey struct {
+	path, base string
+	operates   bool
+}
+
+// group are the streams of one page.
+type group struct {
+	pageKey
+	// The fields below are guarded by live.mu.
+	streams map[chan struct{}]bool // each has room for one message: there is news
+	watch   string                 // of the page's view; empty before it was read
+	parts   []*part
+	over    *pageError // the page is gone
+	due     time.Time  // when it is read again
+	mark    watch.Mark // of the call whose page it is
+}
+
+// part is a piece of a page, as an event.
+type part struct {
+	id      string
+	version int
+	frame   string
+}
+
+// news is what a stream does not have yet.
+type news struct {
+	away   bool
+	over   *pageError
+	frames []string
+}
+
+func newLive(s *site) *live {
+	return &live{site: s, pages: http.NewServeMux(), wake: make(chan struct{}, 1), groups: map[pageKey]*group{}, users: map[string]int{}}
+}
+
+// join adds a stream of a user to those of a page, and starts to read if it is the first.
+func (l *live) join(key pageKey, user string) (*group, chan struct{}, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.all >= mostStreams || l.users[user] >= mostStreamsOfUser {
+		return nil, nil, errors.New("too many pages are watched: close some, or reload this page by hand")
+	}
+	l.all++
+	l.users[user]++
+	g := l.groups[key]
+	if g == nil {
+		g = &group{pageKey: key, streams: map[chan struct{}]bool{}}
+		l.groups[key] = g
+	}
+	news := make(chan struct{}, 1)
+	g.streams[news] = true
+	if g.watch != "" || g.over != nil || l.away {
+		news <- struct{}{}
+	}
+	if l.stop == nil {
+		ctx, stop := context.WithCancel(context.Background())
+		l.stop, l.away = stop, false
+		go l.run(ctx)
+	}
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+	return g, news, nil
+}
+
+func (l *live) leave(g *group, news chan struct{}, user string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all--
+	if l.users[user]--; l.users[user] == 0 {
+		delete(l.users, user)
+	}
+	if delete(g.streams, news); len(g.streams) == 0 {
+		delete(l.groups, g.pageKey)
+	}
+	if len(l.groups) == 0 {
+		l.stop()
+		l.stop = nil
+	}
+}
+
+// state is what a stream with these versions does not have yet. What changed twice meanwhile it gets once.
+func (l *live) state(g *group, sent map[string]int) news {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := news{away: l.away, over: g.over}
+	for _, p := range g.parts {
+		if sent[p.id] != p.version {
+			sent[p.id] = p.version
+			n.frames = append(n.frames, p.frame)
+		}
+	}
+	return n
+}
+
+// shout tells the streams of a group that there is news. The caller holds mu.
+func (g *group) shout() {
+	for news := range g.streams {
+		select {
+		case news <- struct{}{}:
+		default: // it has not looked at the last yet
+		}
+	}
+}
+
+func (l *live) run(ctx context.Context) {
+	beat := time.NewTicker(pace.beat)
+	defer beat.Stop()
+	may := float64(mostAllowance)
+	for ctx.Err() == nil {
+		may = l.read(ctx, may)
+		select {
+		case <-ctx.Done():
+		case <-l.wake:
+		case <-beat.C:
+			may = min(may+allowance, mostAllowance)
+			may -= l.lookWhatMoved(ctx)
+		}
+	}
+}
+
+// lookWhatMoved asks in one statement which of the watched calls moved, and makes their pages due. It returns what that cost.
+func (l *live) lookWhatMoved(ctx context.Context) float64 {
+	of := map[string][]*group{}
+	l.mu.Lock()
+	away := l.away
+	for _, g := range l.groups {
+		if id, ok := strings.CutPrefix(g.watch, "call:"); ok && g.over == nil {
+			of[id] = append(of[id], g)
+		}
+	}
+	l.mu.Unlock()
+	if len(of) == 0 || away {
+		return 0
+	}
+	ids := make([]string, 0, len(of))
+	for id := range of {
+		ids = append(ids, id)
+	}
+	var marks map[string]watch.Mark
+	err := watch.Read(ctx, l.site.Read, func(ctx context.Context, db watch.DB) (err error) {
+		marks, err = watch.Moved(ctx, db, ids)
+		return err
+	})
+	if err != nil {
+		l.failed(ctx, nil, err)
+		return costOfMoved
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, groups := range of {
+		for _, g := range groups {
+			if g.mark != marks[id] {
+				g.mark, g.due = marks[id], time.Now()
+			}
+		}
+	}
+	return costOfMoved
+}
+
+// read reads the pages that are due as far as the allowance goes, those that have been due for longest first, and returns what is left of it. New ones,
+// the overview and the workers are always read: they are one page each, or a browser has just opened one.
+func (l *live) read(ctx context.Context, may float64) float64 {
+	for _, g := range l.due(ctx) {
+		if ctx.Err() != nil {
+			break
+		}
+		switch g.watch {
+		case "":
+		case "overview", "workers":
+			may -= costOfPage
+		default:
+			if may <= 0 {
+				continue
+			}
+			may -= costOfPage
+		}
+		name, html, err := l.render(ctx, g)
+		if err != nil {
+			if l.failed(ctx, g, err) {
+				break // the others would fail too
+			}
+			continue
+		}
+		l.done(g, name, html)
+	}
+	return max(may, -mostAllowance)
+}
+
+func (l *live) due(ctx context.Context) (due []*group) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ctx.Err() != nil {
+		return nil // these are the next reader's
+	}
+	now := time.Now()
+	for _, g := range l.groups {
+		if g.over == nil && !g.due.After(now) {
+			due = append(due, g)
+		}
+	}
+	slices.SortFunc(due, func(a, b *group) int { return cmp.Or(a.due.Compare(b.due), cmp.Compare(a.path, b.path)) })
+	return due
+}
+
+// rendered is who a page is read for, and where it puts its view.
+type rendered struct {
+	http.ResponseWriter // of the mux's own answers, which are no pages: nil, and never called
+	key                 pageKey
+	r                   *request
+	view                *view
+	err                 error
+}
+
+func (*rendered) Header() http.Header         { return http.Header{} }
+func (*rendered) Write(b []byte) (int, error) { return len(b), nil }
+func (*rendered) WriteHeader(int)             {}
+
+// page lets a page be watched.
+func (l *live) page(path string, show func(context.Context, *request) (*view, error)) {
+	l.pages.HandleFunc("GET "+path, func(w http.ResponseWriter, q *http.Request) {
+		p := w.(*rendered)
+		p.r = &request{Request: q, site: l.site, base: p.key.base, user: User{Operator: p.key.operates}}
+		p.view, p.err = show(q.Context(), p.r)
+	})
+}
+
+// piece is an element's new content.
+type piece struct {
+	id   string
+	html []byte
+}
+
+// render reads a page and renders its parts. watch is what the page says of itself.
+func (l *live) render(ctx context.Context, g *group) (watch string, pieces []piece, err error) {
+	// A request's panic ends the request; this one would end the process.
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, g.path, nil)
+	if err != nil {
+		return "", nil, notFound("There is no such page.")
+	}
+	p := &rendered{key: g.pageKey}
+	l.pages.ServeHTTP(p, q)
+	switch {
+	case p.err != nil:
+		return "", nil, p.err
+	case p.view == nil || p.view.Watch == "":
+		return "", nil, notFound("There is no such page, or it does not change.")
+	}
+	names := p.view.Live
+	if names == nil {
+		names = []string{"live"}
+	}
+	shell := l.site.shell(p.r, p.view)
+	for _, name := range names {
+		var html bytes.Buffer
+		if err := l.site.write(&html, name, shell); err != nil {
+			return "", nil, err
+		}
+		pieces = append(pieces, piece{name, html.Bytes()})
+	}
+	return p.view.Watch, pieces, nil
+}
+
+// done keeps what was read, and tells the streams if it is new.
+func (l *live) done(g *group, name string, pieces []piece) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.away {
+		l.away = false
+		for _, other := range l.groups {
+			other.due = time.Time{}
+			other.shout()
+		}
+	}
+	first := g.watch == ""
+	g.watch, g.due = name, time.Now().Add(pace.page-pace.beat/2) // the beat that is next to it
+	if strings.HasPrefix(name, "call:") && !g.mark.Runs() {
+		g.due = time.Now().Add(24 * time.Hour) // until it moves
+	}
+	for len(g.parts) < len(pieces) {
+		g.parts = append(g.parts, &part{})
+	}
+	changed := first
+	for i, p := range pieces {
+		changed = g.parts[i].set(p) || changed
+	}
+	if changed {
+		g.shout()
+	}
+}
+
+var (
+	times   = regexp.MustCompile(`(<time [^>]*>)[^<]*</time>`)
+	formIDs = regexp.MustCompile(`(name="form" value=")[^"]*"`)
+)
+
+// set makes an event of an element's content, and reports whether it differs from the last: times count as what they are and not as how long ago that
+// is, and forms without their ids. The browser fills in both.
+func (p *part) set(of piece) bool {
+	html := formIDs.ReplaceAll(times.ReplaceAll(of.html, []byte("$1</time>")), []byte(`$1"`))
+	var frame strings.Builder
+	frame.WriteString("data: " + of.id + "\n")
+	for line := range bytes.Lines(html) {
+		frame.WriteString("data: ")
+		frame.Write(bytes.TrimRight(line, "\r\n"))
+		frame.WriteString("\n")
+	}
+	frame.WriteString("\n")
+	if frame.String() == p.frame {
+		return false
+	}
+	p.id, p.frame, p.version = of.id, frame.String(), p.version+1
+	return true
+}
+
+// failed keeps what went wrong when a page was read: its streams end, unless the database is away or too slow and it is read again later. It returns
+// true if reading others makes no sense.
+func (l *live) failed(ctx context.Context, g *group, err error) bool {
+	if ctx.Err() != nil {
+		return true // nobody watches any more
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var page *pageError
+	var none *client.NotFoundError
+	switch {
+	case isAway(err):
+		if !l.away {
+			l.site.Log.Warn("the pages that are watched cannot be read; they are tried again each second", zap.Error(err))
+		}
+		l.away = true
+		for _, other := range l.groups {
+			other.shout()
+		}
+		return true
+	case errors.Is(err, watch.ErrTooSlow):
+		if g != nil {
+			g.due = time.Now().Add(5 * pace.page)
+		}
+	case g == nil:
+		l.site.Log.Error("the calls that are watched cannot be read", zap.Error(err))
+	case errors.As(err, &page):
+		g.over = page
+	case errors.As(err, &none):
+		g.over = &pageError{http.StatusNotFound, "There is no such call any more. It may have been pruned."}
+	default:
+		l.site.Log.Error("a page that is watched cannot be shown", zap.Error(err))
+		g.over = &pageError{http.StatusInternalServerError, "Something went wrong on this page. It does not change any more."}
+	}
+	if g != nil {
+		g.shout()
+	}
+	return false
+}
