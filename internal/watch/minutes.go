@@ -2,21 +2,194 @@ package watch
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
+
+// Totals sums up the calls that ended within some time, as far as workers have counted them: the last 15 to 30 s are not.
+type Totals struct {
+	Succeeded     int64 `json:"succeeded"`
+	Failed        int64 `json:"failed"`
+	NotConfigured int64 `json:"not_configured"`
+	Hits          int64 `json:"hits"` // of those that succeeded
+	// P50MS and P95MS are the durations below which half and 95 % of the calls stayed, without hits; QueueP50MS and QueueP95MS how long calls
+	// had been due when they were claimed, of a sample. They are true within an eighth; nil if no call was measured.
+	P50MS      *float64 `json:"p50_ms,omitempty"`
+	P95MS      *float64 `json:"p95_ms,omitempty"`
+	QueueP50MS *float64 `json:"queue_p50_ms,omitempty"`
+	QueueP95MS *float64 `json:"queue_p95_ms,omitempty"`
+}
 
 // Minute is a point of a plot: what ended in the Step seconds from At on.
 type Minute struct {
 	At   time.Time `json:"at"`
-	Step int       `json:"step"` // seconds: 60 for up to 6 h, 300 up to 30 h, 900 beyond
+	Step int       `json:"step"` // seconds: 60 for up to 6 h, 300 for up to 30 h, 900 beyond
 	Totals
-	// Cost is that of requests to models which began then, in 10⁻⁹ USD: what providers took, and what is reserved where that is not known.
+	// Requests counts the requests to models that began then, and Cost is theirs, in 10⁻⁹ USD: what providers took, and what is reserved where
+	// that is not known.
+	Requests int   `json:"requests,omitempty"`
 	Cost     int64 `json:"cost,omitempty"`
-	Requests int   `json:"requests,omitempty"` // to models
 }
 
-// Minutes returns the points from one time to another, without gaps: at most the last 72 h, of one tool, or of all if tool is empty. Cost counts
-// all tools' or the tool's requests, 100,000 at most.
+const (
+	kept         = 72 * time.Hour // how long gem.throughput has a minute
+	mostRequests = 100_000        // of which Minutes sums up the cost
+)
+
+// Minutes returns the points from one time to another, without gaps, of one tool, or of all if tool is empty. It has the last 72 h; zero times
+// mean the last hour. Of requests to models the first 100,000 are summed up.
 func Minutes(ctx context.Context, db DB, from, to time.Time, tool string) ([]Minute, error) {
-	return nil, nil
+	var now time.Time
+	if err := db.QueryRow(ctx, "select gem.now()").Scan(&now); err != nil {
+		return nil, fmt.Errorf("read the time: %w", err)
+	}
+	if to.IsZero() || to.After(now) {
+		to = now
+	}
+	if from.IsZero() {
+		from = to.Add(-time.Hour)
+	}
+	if oldest := now.Add(-kept); from.Before(oldest) {
+		from = oldest
+	}
+	if to.Before(from) {
+		return nil, nil
+	}
+	step := stepOf(to.Sub(from))
+	from = from.UTC().Truncate(step)
+	minutes := make([]Minute, to.Sub(from)/step+1)
+	ended := make([]counts, len(minutes))
+	at := func(t time.Time) int { return min(max(int(t.Sub(from)/step), 0), len(minutes)-1) }
+
+	rows, err := db.Query(ctx, `select minute, succeeded, failed, not_configured, hits, durations, waits from gem.throughput
+		where minute >= $1 and minute < $2 and tool_name = $3::text`, from, to, tool)
+	if err == nil {
+		var one counts
+		var minute time.Time
+		_, err = pgx.ForEachRow(rows, []any{&minute, &one.succeeded, &one.failed, &one.notConfigured, &one.hits, &one.durations, &one.waits}, func() error {
+			ended[at(minute)].add(one)
+			return nil
+		})
+	}
+	for i := range minutes {
+		minutes[i] = Minute{At: from.Add(time.Duration(i) * step), Step: int(step.Seconds()), Totals: ended[i].totals()}
+	}
+	if err == nil { // by the index of times, which only a bitmap scan can use
+		rows, err = db.Query(ctx, `select date_bin($4::text::interval, q.at, $1), count(*), sum(coalesce(q.cost, q.reserved))::bigint
+			from (select at, cost, reserved from gem.model_requests where at >= $1 and at < $2 and ($3::text = '' or tool_name = $3::text) limit $5::int) q
+			group by 1`, from, to, tool, fmt.Sprintf("%d seconds", int(step.Seconds())), mostRequests)
+	}
+	if err == nil {
+		var minute time.Time
+		var requests int
+		var cost int64
+		_, err = pgx.ForEachRow(rows, []any{&minute, &requests, &cost}, func() error {
+			minutes[at(minute)].Requests, minutes[at(minute)].Cost = requests, cost
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read what ended by minute: %w", err)
+	}
+	return minutes, nil
+}
+
+// stepOf is the time between two points, of which a plot has 360 at most.
+func stepOf(span time.Duration) time.Duration {
+	switch {
+	case span <= 6*time.Hour:
+		return time.Minute
+	case span <= 30*time.Hour:
+		return 5 * time.Minute
+	}
+	return 15 * time.Minute
+}
+
+// counts are rows of gem.throughput, added up.
+type counts struct {
+	succeeded, failed, notConfigured, hits int64
+	durations, waits                       []int64 // how many calls took so long, by bucket
+}
+
+func (c *counts) add(o counts) {
+	c.succeeded += o.succeeded
+	c.failed += o.failed
+	c.notConfigured += o.notConfigured
+	c.hits += o.hits
+	c.durations = sum(c.durations, o.durations)
+	c.waits = sum(c.waits, o.waits)
+}
+
+func sum(a, b []int64) []int64 {
+	if len(b) > len(a) {
+		a = append(a, make([]int64, len(b)-len(a))...)
+	}
+	for i, n := range b {
+		a[i] += n
+	}
+	return a
+}
+
+func (c counts) totals() Totals {
+	return Totals{Succeeded: c.succeeded, Failed: c.failed, NotConfigured: c.notConfigured, Hits: c.hits,
+		P50MS: part(c.durations, 0.5), P95MS: part(c.durations, 0.95), QueueP50MS: part(c.waits, 0.5), QueueP95MS: part(c.waits, 0.95)}
+}
+
+// part is gem.part_ms: the middle of the bucket up to which there are so many of all; nil if there are none.
+func part(counts []int64, of float64) *float64 {
+	var all, upto int64
+	for _, n := range counts {
+		all += n
+	}
+	for bucket, n := range counts {
+		if upto += n; n > 0 && float64(upto) >= of*float64(all) {
+			ms := 0.1 * math.Pow(1.25, float64(bucket)-0.5)
+			digits := 1.0
+			if ms < 10 {
+				digits = 100
+			} else if ms < 100 {
+				digits = 10
+			}
+			ms = math.Round(ms*digits) / digits
+			return &ms
+		}
+	}
+	return nil
+}
+
+// lastTotals sums up what ended within the last hour, and within the last day, of all tools.
+func lastTotals(ctx context.Context, db DB, now time.Time) (hour, day Totals, err error) {
+	rows, err := db.Query(ctx, `
+		with span as materialized (
+			select *, minute > $1::timestamptz - interval '1 hour' as late from gem.throughput
+			where minute > $1::timestamptz - interval '1 day' and tool_name = ''
+		), durations as (
+			select place, sum(n) filter (where late) as late, sum(n) as n from span, unnest(durations) with ordinality u (n, place) group by 1
+		), waits as (
+			select place, sum(n) filter (where late) as late, sum(n) as n from span, unnest(waits) with ordinality u (n, place) group by 1
+		)
+		select true, coalesce(sum(succeeded), 0)::bigint, coalesce(sum(failed), 0)::bigint, coalesce(sum(not_configured), 0)::bigint, coalesce(sum(hits), 0)::bigint,
+			array(select coalesce(late, 0)::bigint from durations order by place), array(select coalesce(late, 0)::bigint from waits order by place)
+		from span where late
+		union all
+		select false, coalesce(sum(succeeded), 0)::bigint, coalesce(sum(failed), 0)::bigint, coalesce(sum(not_configured), 0)::bigint, coalesce(sum(hits), 0)::bigint,
+			array(select n::bigint from durations order by place), array(select n::bigint from waits order by place)
+		from span`, now)
+	if err != nil {
+		return hour, day, err
+	}
+	var late bool
+	var c counts
+	_, err = pgx.ForEachRow(rows, []any{&late, &c.succeeded, &c.failed, &c.notConfigured, &c.hits, &c.durations, &c.waits}, func() error {
+		if late {
+			hour = c.totals()
+		} else {
+			day = c.totals()
+		}
+		return nil
+	})
+	return hour, day, err
 }

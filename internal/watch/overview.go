@@ -2,7 +2,13 @@ package watch
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
+
+	"github.com/gemworker/gem/receipts"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
 // Overview says how things stand.
@@ -14,7 +20,7 @@ type Overview struct {
 	Workers WorkerCounts `json:"workers"`
 	Hour    Totals       `json:"hour"` // the last 60 minutes
 	Day     Totals       `json:"day"`  // the last 24 hours
-	// Failures are those of the last hour, the most frequent first, at most 10.
+	// Failures are those of the last day, the most frequent first, at most 10: of the last 1,000 calls that did not succeed.
 	Failures []Failure `json:"failures"`
 	// Questions counts the calls that wait for somebody's answer, up to 1,000; the first was asked at QuestionsSince.
 	Questions      int       `json:"questions"`
@@ -51,32 +57,18 @@ type WorkerCounts struct {
 	Versions int `json:"registry_versions"` // how many registries the living ones run with
 }
 
-// Totals sums up the calls that ended within some time, as far as they are counted: the last 15 s or so are not.
-type Totals struct {
-	Succeeded     int64 `json:"succeeded"`
-	Failed        int64 `json:"failed"`
-	NotConfigured int64 `json:"not_configured"`
-	Hits          int64 `json:"hits"` // of those that succeeded
-	// P50MS and P95MS are the durations below which half and 95 % of the calls stayed, without hits; QueueP50MS and QueueP95MS how long calls
-	// had been due when they were claimed. They are true within an eighth; nil if no call was measured.
-	P50MS      *float64 `json:"p50_ms,omitempty"`
-	P95MS      *float64 `json:"p95_ms,omitempty"`
-	QueueP50MS *float64 `json:"queue_p50_ms,omitempty"`
-	QueueP95MS *float64 `json:"queue_p95_ms,omitempty"`
-}
-
 // Need is something that needs someone.
 type Need struct {
 	// Kind is
 	//	no_worker        calls are ready, and no worker is alive
-	//	overdue          a call runs for longer than its tool may: CallID is the first, WorkerID its worker
-	//	dead_holds       a dead worker holds calls, and no other is alive to take them
+	//	overdue          calls run for longer than their tools may; CallID is the first, WorkerID its worker
+	//	dead_holds       workers that died or stopped hold calls, and none is alive to take them; WorkerID is the first
+	//	slow_queue       calls have been ready for more than a minute
 	//	outcome_unknown  calls of the last day ended so: somebody should look whether they took effect; CallID is the last
 	//	question         calls wait for somebody's answer; CallID is the first
 	//	code             calls wait for a program that can go on with them; CallID is the first
-	//	two_registries   the living workers run with different registries
-	//	slow_queue       a call has been ready for more than a minute
 	//	failing          more than a tenth, and at least 10, of a tool's calls of the last hour failed
+	//	two_registries   the living workers run with different registries
 	Kind     string    `json:"kind"`
 	Count    int       `json:"count,omitempty"`
 	Tool     string    `json:"tool,omitempty"`
@@ -86,4 +78,168 @@ type Need struct {
 }
 
 // ReadOverview reads how things stand.
-func ReadOverview(ctx context.Context, db DB) (*Overview, error) { return &Overview{}, nil }
+func ReadOverview(ctx context.Context, db DB) (*Overview, error) {
+	o := &Overview{Tools: []Depth{}, Needs: []Need{}}
+	for _, read := range []func(context.Context, DB) error{o.readQueue, o.readWorkers, o.readEnded, o.readFailures} {
+		if err := read(ctx, db); err != nil {
+			return nil, fmt.Errorf("read how things stand: %w", err)
+		}
+	}
+	o.sortNeeds()
+	return o, nil
+}
+
+func (o *Overview) readQueue(ctx context.Context, db DB) error {
+	rows, err := db.Query(ctx, `select gem.now(), q.tool_name, q.ready, q.scheduled, q.waiting, q.running, n.at - q.oldest_ready, n.at + q.next_scheduled, coalesce(q.at_least, false),
+			q.waiting_for
+		from (select gem.now() as at) n left join gem.queue q on true order by q.ready desc, q.running desc, q.waiting desc, q.tool_name`)
+	if err != nil {
+		return err
+	}
+	var name *string
+	var ready, scheduled, waiting, running *int
+	var oldest, next zeronull.Timestamptz
+	var d Depth
+	_, err = pgx.ForEachRow(rows, []any{&o.At, &name, &ready, &scheduled, &waiting, &running, &oldest, &next, &d.AtLeast, &d.WaitingFor}, func() error {
+		if name == nil {
+			return nil // the queue is empty
+		}
+		d.Tool, d.Ready, d.Scheduled, d.Waiting, d.Running = *name, *ready, *scheduled, *waiting, *running
+		d.OldestReady, d.NextScheduled = time.Time(oldest), time.Time(next)
+		o.Queue.add(d.Queue)
+		if len(o.Tools) < mostDepths {
+			o.Tools = append(o.Tools, d)
+		}
+		d.WaitingFor = nil
+		return nil
+	})
+	return err
+}
+
+func (q *Queue) add(o Queue) {
+	q.Ready += o.Ready
+	q.Scheduled += o.Scheduled
+	q.Waiting += o.Waiting
+	q.Running += o.Running
+	q.AtLeast = q.AtLeast || o.AtLeast
+	q.OldestReady, q.NextScheduled = earlier(q.OldestReady, o.OldestReady), earlier(q.NextScheduled, o.NextScheduled)
+	for what, n := range o.WaitingFor {
+		if q.WaitingFor == nil {
+			q.WaitingFor = map[string]int{}
+		}
+		q.WaitingFor[what] += n
+	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// readWorkers also finds the calls that wait for someone, and those that nobody ends.
+func (o *Overview) readWorkers(ctx context.Context, db DB) error {
+	w := &o.Workers
+	var overdue, dead, code Need
+	var question string
+	err := db.QueryRow(ctx, `
+		with workers as materialized (select * from gem.workers), late as materialized (select * from gem.overdue limit $1::int),
+		asks as materialized (select c.id, c.created_at from gem.calls c where c.status = 'waiting' and c.waits_for = 'answer' limit $1::int),
+		code as materialized (select c.id, c.updated_at from gem.calls c where c.status = 'waiting' and c.waits_for = 'code' limit $1::int)
+		select (select count(*) from workers where state = 'alive'), (select count(*) from workers where state = 'dead'),
+			(select coalesce(sum(concurrency), 0) from workers where state = 'alive'), (select coalesce(sum(holds), 0)::bigint from workers where state = 'alive'),
+			(select count(distinct registry_version) from workers where state = 'alive'),
+			(select coalesce(sum(holds), 0)::bigint from workers where state <> 'alive'), (select worker_id from workers where state <> 'alive' and holds > 0 order by longest desc limit 1),
+			(select gem.now() - max(longest) from workers where state <> 'alive' and holds > 0),
+			(select count(*) from late), l.call_id::text, l.tool_name, l.worker_id, l.claimed_at,
+			(select count(*) from asks), a.id::text, a.created_at, (select count(*) from code), p.id::text, p.updated_at
+		from (select 1) one left join (select * from late order by claimed_at limit 1) l on true
+			left join (select * from asks order by created_at, id limit 1) a on true left join (select * from code order by updated_at, id limit 1) p on true`, mostAsked).
+		Scan(&w.Alive, &w.Dead, &w.Slots, &w.Running, &w.Versions,
+			&dead.Count, (*zeronull.Text)(&dead.WorkerID), (*zeronull.Timestamptz)(&dead.Since),
+			&overdue.Count, (*zeronull.Text)(&overdue.CallID), (*zeronull.Text)(&overdue.Tool), (*zeronull.Text)(&overdue.WorkerID), (*zeronull.Timestamptz)(&overdue.Since),
+			&o.Questions, (*zeronull.Text)(&question), (*zeronull.Timestamptz)(&o.QuestionsSince), &code.Count, (*zeronull.Text)(&code.CallID), (*zeronull.Timestamptz)(&code.Since))
+	if err != nil {
+		return err
+	}
+	if w.Alive == 0 && o.Queue.Ready > 0 {
+		o.need("no_worker", Need{Count: o.Queue.Ready, Since: o.Queue.OldestReady})
+	}
+	if w.Alive == 0 && dead.Count > 0 {
+		o.need("dead_holds", dead)
+	}
+	if overdue.Count > 0 {
+		o.need("overdue", overdue)
+	}
+	if w.Alive > 0 && !o.Queue.OldestReady.IsZero() && o.At.Sub(o.Queue.OldestReady) > time.Minute {
+		o.need("slow_queue", Need{Count: o.Queue.Ready, Since: o.Queue.OldestReady})
+	}
+	if o.Questions > 0 {
+		o.need("question", Need{Count: o.Questions, CallID: question, Since: o.QuestionsSince})
+	}
+	if code.Count > 0 {
+		o.need("code", code)
+	}
+	if w.Versions > 1 {
+		o.need("two_registries", Need{Count: w.Versions})
+	}
+	return nil
+}
+
+// readEnded also finds the tools of which many calls fail.
+func (o *Overview) readEnded(ctx context.Context, db DB) (err error) {
+	if o.Hour, o.Day, err = lastTotals(ctx, db, o.At); err != nil {
+		return err
+	}
+	rows, err := db.Query(ctx, `select tool_name, sum(failed), min(minute) filter (where failed > 0) from gem.throughput
+		where minute > $1::timestamptz - interval '1 hour' and tool_name <> ''
+		group by 1 having sum(failed) >= 10 and sum(failed) * 10 > sum(succeeded + failed + not_configured) order by 2 desc limit 5`, o.At)
+	if err != nil {
+		return err
+	}
+	var n Need
+	_, err = pgx.ForEachRow(rows, []any{&n.Tool, &n.Count, &n.Since}, func() error {
+		o.need("failing", n)
+		return nil
+	})
+	return err
+}
+
+func (o *Overview) readFailures(ctx context.Context, db DB) error {
+	failures, err := readFailures(ctx, db, o.At.Add(-24*time.Hour), "", mostRecent)
+	if err != nil {
+		return err
+	}
+	unknown := Need{}
+	for _, f := range failures.Failures {
+		if f.Code == string(receipts.OutcomeUnknown) {
+			if unknown.Count += f.Count; unknown.Since.Before(f.Last) {
+				unknown.CallID, unknown.Since = f.CallID, f.Last
+			}
+		}
+	}
+	if unknown.Count > 0 {
+		o.need("outcome_unknown", unknown)
+	}
+	o.Failures = failures.Failures[:min(len(failures.Failures), 10)]
+	return nil
+}
+
+func (o *Overview) need(kind string, n Need) {
+	n.Kind = kind
+	o.Needs = append(o.Needs, n)
+}
+
+func (o *Overview) sortNeeds() {
+	slices.SortStableFunc(o.Needs, func(a, b Need) int { return slices.Index(urgency, a.Kind) - slices.Index(urgency, b.Kind) })
+}
+
+// urgency is the order of [Overview.Needs].
+var urgency = []string{"no_worker", "overdue", "dead_holds", "slow_queue", "outcome_unknown", "question", "code", "failing", "two_registries"}
+
+const (
+	mostDepths = 50
+	mostAsked  = 1000
+	mostRecent = 1000 // failures
+)

@@ -3,7 +3,10 @@ package watch
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // Tool is a tool of the registry in force, or one that had calls in the last 31 days.
@@ -43,8 +46,85 @@ type ToolDay struct {
 	Totals
 }
 
+const mostTools = 1000
+
 // Tools returns the tools by name, at most 1,000.
-func Tools(ctx context.Context, db DB) ([]Tool, error) { return nil, nil }
+func Tools(ctx context.Context, db DB) ([]Tool, error) {
+	all, err := tools(ctx, db, "")
+	if err != nil {
+		return nil, fmt.Errorf("read the tools: %w", err)
+	}
+	return all, nil
+}
+
+// tools reads one tool, or all if name is empty.
+func tools(ctx context.Context, db DB, name string) ([]Tool, error) {
+	rows, err := db.Query(ctx, `
+		with served as materialized (
+			select t ->> 'name' as name, array_agg(r.version order by r.recorded_at desc) as versions, sum(w.workers)::int as workers
+			from (select registry_version, count(*) as workers from gem.workers where state = 'alive' group by 1) w
+			join gem.registries r on r.version = w.registry_version, jsonb_array_elements(r.registry -> 'tools') t group by 1
+		), days as materialized (
+			select o.tool_name as name, sum(o.succeeded)::bigint as succeeded, sum(o.failed)::bigint as failed, sum(o.not_configured)::bigint as not_configured,
+				sum(o.hits)::bigint as hits, (array_agg(o) filter (where o.day = (gem.now() at time zone 'UTC')::date))[1] as today
+			from gem.outcomes o where $1::text = '' or o.tool_name = $1::text group by 1
+		)
+		select coalesce(t.name, d.name), coalesce(t.entry ->> 'description', ''), t.name is not null, coalesce(t.frontends, false),
+			coalesce(t.entry #>> '{idempotency,mode}', ''), coalesce(t.entry #>> '{idempotency,key_field}', ''), s.versions, coalesce(s.workers, 0),
+			coalesce((d.today).succeeded, 0), coalesce((d.today).failed, 0), coalesce((d.today).not_configured, 0), coalesce((d.today).hits, 0),
+			(d.today).p50_ms::float8, (d.today).p95_ms::float8,
+			coalesce(d.succeeded, 0), coalesce(d.failed, 0), coalesce(d.not_configured, 0), coalesce(d.hits, 0)
+		from (select * from gem.tools t where $1::text = '' or t.name = $1::text) t full join days d on d.name = t.name left join served s on s.name = t.name
+		order by t.name is null, 1 limit $2`, name, mostTools)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.AppendRows([]Tool{}, rows, func(row pgx.CollectableRow) (t Tool, err error) {
+		d, m := &t.Day, &t.Month
+		return t, row.Scan(&t.Name, &t.Description, &t.Registered, &t.Frontends, &t.Mode, &t.KeyField, &t.Versions, &t.Workers,
+			&d.Succeeded, &d.Failed, &d.NotConfigured, &d.Hits, &d.P50MS, &d.P95MS, &m.Succeeded, &m.Failed, &m.NotConfigured, &m.Hits)
+	})
+}
 
 // ReadTool returns one tool, or nil if nothing is known of it.
-func ReadTool(ctx context.Context, db DB, name string) (*ToolPage, error) { return nil, nil }
+func ReadTool(ctx context.Context, db DB, name string) (*ToolPage, error) {
+	page, err := readTool(ctx, db, name)
+	if err != nil {
+		return nil, fmt.Errorf("read the tool %s: %w", name, err)
+	}
+	return page, nil
+}
+
+func readTool(ctx context.Context, db DB, name string) (*ToolPage, error) {
+	if name == "" || !valid(name) {
+		return nil, nil
+	}
+	p := &ToolPage{Tool: Tool{Name: name}}
+	if found, err := tools(ctx, db, name); err != nil {
+		return nil, err
+	} else if len(found) > 0 {
+		p.Tool = found[0]
+	}
+	// A program may have recorded any number of registries: the last hundred are looked at.
+	rows, err := db.Query(ctx, `select r.version, r.recorded_at, r.workers, t::text
+		from (select * from gem.registries order by recorded_at desc limit 100) r, jsonb_array_elements(r.registry -> 'tools') t
+		where t ->> 'name' = $1::text order by r.recorded_at desc limit 20`, name)
+	if err == nil {
+		p.Entries, err = pgx.AppendRows([]ToolEntry{}, rows, func(row pgx.CollectableRow) (e ToolEntry, err error) {
+			return e, row.Scan(&e.Version, &e.RecordedAt, &e.Workers, &e.Entry)
+		})
+	}
+	if err == nil {
+		rows, err = db.Query(ctx, `select day::text, succeeded, failed, not_configured, hits, p50_ms::float8, p95_ms::float8
+			from gem.outcomes where tool_name = $1::text order by day desc`, name)
+	}
+	if err == nil {
+		p.Days, err = pgx.AppendRows([]ToolDay{}, rows, func(row pgx.CollectableRow) (d ToolDay, err error) {
+			return d, row.Scan(&d.Day, &d.Succeeded, &d.Failed, &d.NotConfigured, &d.Hits, &d.P50MS, &d.P95MS)
+		})
+	}
+	if err != nil || !p.Registered && len(p.Entries) == 0 && len(p.Days) == 0 {
+		return nil, err
+	}
+	return p, nil
+}
