@@ -28,8 +28,21 @@ type Question struct {
 
 // OpenQuestions returns those that the caller may answer, the oldest first, up to a limit.
 func OpenQuestions(ctx context.Context, db DB, limit int) ([]Question, error) {
+	return readQuestions(ctx, db, "order by since, id limit $1", limit)
+}
+
+// OpenQuestion returns the one of a call, or nil if the call asks nothing that the caller may answer.
+func OpenQuestion(ctx context.Context, db DB, id string) (*Question, error) {
+	found, err := readQuestions(ctx, db, "where id = $1", id)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return &found[0], nil
+}
+
+func readQuestions(ctx context.Context, db DB, which string, arg any) ([]Question, error) {
 	rows, err := db.Query(ctx, `select id::text, tool, coalesce(text, ''), coalesce(schema, 'null')::text, by, since, until, root::text,
-		coalesce(input, 'null')::text from public.open_questions order by since, id limit $1`, limit)
+		coalesce(input, 'null')::text from public.open_questions `+which, arg)
 	if err == nil {
 		var all []Question
 		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (q Question, err error) {
@@ -60,7 +73,7 @@ func Answer(ctx context.Context, db DB, id string, answer any, name string) erro
 	_, err = db.Exec(ctx, "select public.answer_tool_call($1, $2, $3)", id, string(encoded), name)
 	switch {
 	case store.HasCode(err, "PT404"):
-		if _, err := Get(ctx, db, id); err != nil {
+		if _, err := Get(ctx, db, id); err != nil && !store.HasCode(err, "25P02") { // a transaction that the refusal has broken
 			return err
 		}
 		return ErrMayNotAnswer

@@ -96,5 +96,9 @@ func (s *site) route(mux *http.ServeMux) {
 		mux.Handle("/logout", s.Login)
 	}
 	s.page(mux, "/{$}", s.overview)
+	s.list(mux, "/questions", s.questions)
+	s.page(mux, "/questions/{id}", s.question)
+	s.act(mux, "/questions/{id}", s.answer)
+	mux.HandleFunc("GET /questions/{id}/arguments", s.arguments)
 	s.page(mux, "/", func(context.Context, *request) (*view, error) { return nil, notFound("There is no such page.") })
 }

@@ -31,11 +31,18 @@ func (r *request) db() *pgxpool.Pool {
 // operates reports whether the user sees payloads and may act.
 func (r *request) operates() bool { return r.user.Operator && r.site.Act != nil }
 
+// mayAnswer reports whether the user is somebody who answers questions: a subject, or an operator, who answers as the database user of Act.
+func (r *request) mayAnswer() bool {
+	return r.site.Act != nil && (r.user.Subject != "" || r.user.Operator)
+}
+
 // as runs statements with the rights of the user who answers: under its own subject, or as the database user of Act.
 func (r *request) as(ctx context.Context, do func(client.DB) error) error {
 	switch {
 	case r.site.Act == nil:
 		return forbidden("This dashboard is read-only: it has no connection that may act.")
+	case !r.mayAnswer():
+		return forbidden("You may look, and not answer: the dashboard knows no subject of yours.")
 	case r.user.Subject == "":
 		return do(r.site.Act)
 	default:

@@ -43,13 +43,36 @@ func text(s string) string {
 	}, s)
 }
 
-// indented prints JSON over several lines. Its numbers keep the digits that they have in the text.
+// mostIndent bounds how much longer than itself JSON gets by indentation, in bytes: lists in lists, thousands deep, would fill the memory.
+const mostIndent = 4 << 20
+
+// indented prints JSON over several lines, where it is not nested too deep. Its numbers keep the digits that they have in the text.
 func indented(raw json.RawMessage) string {
 	var out bytes.Buffer
-	if err := json.Indent(&out, raw, "", "  "); err != nil {
+	if d := depth(raw); d > 100 && d*len(raw) > mostIndent || json.Indent(&out, raw, "", "  ") != nil {
 		return string(raw)
 	}
 	return out.String()
+}
+
+// depth is how deep JSON is nested.
+func depth(raw json.RawMessage) (most int) {
+	d, quoted := 0, false
+	for i := 0; i < len(raw); i++ {
+		switch c := raw[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '[', c == '{':
+			d++
+			most = max(most, d)
+		case c == ']', c == '}':
+			d--
+		}
+	}
+	return most
 }
 
 // short is the end of an id, in which ids of one moment differ.

@@ -214,7 +214,7 @@ func TestAnApprovalIsALinkAndNeverAForm(t *testing.T) {
 	ada := l.raw("ada", formsAndLinks)
 	asks := ada.call("lab_approve", `{"by": ["user:ada"]}`)
 	key := asks.question(t)
-	if link := asks.InputRequests[key].Params; link.Mode != "url" || link.URL != "https://gem.example/approvals/"+key || link.RequestedSchema != nil ||
+	if link := asks.InputRequests[key].Params; link.Mode != "url" || link.URL != "https://gem.example/questions/"+key || link.RequestedSchema != nil ||
 		!strings.Contains(link.Message, "lab.greet") {
 		t.Errorf("got %s, want a link", asks.whole)
 	}
@@ -226,7 +226,7 @@ func TestAnApprovalIsALinkAndNeverAForm(t *testing.T) {
 
 	noLinks := l.raw("ada", tasksAndForms)
 	made := noLinks.call("lab_approve", `{"by": ["user:ada"]}`)
-	got := noLinks.says(made.TaskID, "https://gem.example/approvals/")
+	got := noLinks.says(made.TaskID, "https://gem.example/questions/")
 	if got.Status != "working" {
 		t.Errorf("got %s, want the link in the message", got.whole)
 	}

@@ -149,11 +149,7 @@ func (q question) link(dashboard string) string {
 	if dashboard == "" {
 		return ""
 	}
-	page := "/questions/"
-	if q.tool == approval {
-		page = "/approvals/"
-	}
-	return strings.TrimSuffix(dashboard, "/") + page + q.id
+	return strings.TrimSuffix(dashboard, "/") + "/questions/" + q.id
 }
 
 // moment writes a time as tasks do, to the millisecond.

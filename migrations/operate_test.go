@@ -483,6 +483,9 @@ func payloads(t *testing.T, db *pgxpool.Pool) (id string) {
 	insert(t, db, "select gem.record_registry('1', repeat('a', 64), '"+operatorsRegistry+"'); select gem.start_worker('w', 50, '', '1', '1 hour')")
 	id = ran(t, db, "mail.send", `{"to": "sesame"}`, "", "")
 	insert(t, db, fmt.Sprintf(`select gem.finish('%s', 1, 'w', 'succeeded', '{"said": "sesame"}', '{"files_written": ["sesame"]}', '1')`, id))
+	asks := ran(t, db, "wait.approval", `{"by": ["role:boss"], "tool": "a.b", "input": {"a": "sesame"}, "text": "sesame"}`, "", "")
+	insert(t, db, "select gem.wait('"+asks+"', 1, 'w', '[]', 'answer', '{#answer}', 1, null, null)")
+	insert(t, db, "insert into core_tool_events (call_id, seq, at, event, attempt, data) select id, 99, now(), 'answered', 1, '{\"name\": \"#answer\", \"by\": \"ada\", \"value\": {\"reason\": \"sesame\"}}' from core_tool_calls where id = '"+asks+"'")
 	ran(t, db, "mail.send", `{"to": "sesame"}`, "failed", `{"error": {"error_code": "execution_error", "message": "no", "details": {"to": "sesame"}}}`)
 	return id
 }

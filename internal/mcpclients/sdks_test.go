@@ -145,7 +145,7 @@ func TestAnApprovalIsALink(t *testing.T) {
 			if !strings.Contains(came[0].Text, "gem_pending") {
 				t.Errorf("got %+v", came[0])
 			}
-			if len(asked) != 1 || !strings.Contains(string(asked[0]), `"url":"https://gem.example/approvals/`) || strings.Contains(string(asked[0]), "requestedSchema") {
+			if len(asked) != 1 || !strings.Contains(string(asked[0]), `"url":"https://gem.example/questions/`) || strings.Contains(string(asked[0]), "requestedSchema") {
 				t.Errorf("asked %s, want a link", asked)
 			}
 		})

@@ -243,13 +243,26 @@ begin
     select q.id from unnest(array['wait.answer', 'wait.event']) asking, lateral (
       select o.id from public.core_tool_calls o
       where o.status = 'waiting' and o.waits_for = 'answer' and o.computed_key is null and o.tool_name = asking
-      order by o.level desc, o.seq limit 1000) q
+      order by o.computed_key, o.level desc, o.seq limit 1000) q -- as the index has it
     where (select gem.answers_for_all()))
     and gem.asks(c.tool_name) and coalesce(gem.until_of(c.input) > at, true)
     and gem.may_answer(c.id, c.tool_name, c.input, c.created_by);
 end
 $$;
 create or replace view public.open_questions with (security_invoker = true) as select * from gem.open_questions();
+
+-- The wait.* calls without what they ask and what was answered: for dashboards, which say who may answer. Some are of rules, others of a handler, and
+-- the rest were inserted: what those say of themselves is their caller's word. The columns behind `answered_at` are those of an index.
+create or replace view gem.questions as
+select c.id as call_id, c.tool_name, c.status, array(select jsonb_array_elements_text(gem.answerers(c.tool_name, c.input))) as by,
+  coalesce(c.input -> 'others', to_jsonb(c.tool_name = 'wait.approval')) <> 'false' as others, c.created_by, c.session_id, c.parent_call_id,
+  coalesce(c.parent_step like '##%', false) as of_rules, c.parent_step is not null as of_handler, c.created_at as since, gem.until_of(c.input) as until,
+  c.cancel_requested_at, e.by as answered_by, e.at as answered_at, c.waits_for, c.computed_key, c.level, c.seq
+from public.core_tool_calls c
+left join lateral (
+  select a.data ->> 'by' as by, a.at from public.core_tool_events a
+  where a.call_id = c.id and a.event = 'answered' and a.data ->> 'name' = '#answer') e on true
+where c.tool_name in ('wait.answer', 'wait.approval', 'wait.event');
 
 -- Wakes a call that waits for what its handler asked for, so that the handler looks again. Returns false if it does not wait for that.
 create or replace function gem.resume(p_call uuid) returns boolean language plpgsql as $$
@@ -262,4 +275,6 @@ begin
 end
 $$;
 
+select gem.grant_to('gem_monitor', 'select on gem.questions');
+select gem.grant_to('gem_monitor', 'execute on function gem.answerers(text, jsonb), gem.until_of(jsonb)');
 revoke all on all functions in schema gem from public;

@@ -32,7 +32,7 @@ select e.call_id, e.seq, e.at, e.event, e.attempt, e.worker_id,
     select coalesce(jsonb_object_agg(k.key, case when k.key = 'error'
       then jsonb_build_object('error_code', k.value -> 'error_code', 'message', left(k.value ->> 'message', 1000)) else k.value end), '{}')
     from jsonb_each(e.data) k
-    where k.key in ('again_of', 'by', 'call_id', 'code', 'error', 'for', 'held_by', 'key', 'kind', 'lost_worker', 'name', 'names', 'needs', 'priority',
+    where k.key in ('again_of', 'by', 'call_id', 'code', 'error', 'for', 'held_by', 'key', 'kind', 'login', 'lost_worker', 'name', 'names', 'needs', 'priority',
       'reason', 'receipt_id', 'rules', 'run_at', 'status', 'tool', 'until', 'was')
   ) end as data
 from public.core_tool_events e;

@@ -1,0 +1,3 @@
+package watch
+
+const QuestionsSQL = listQuestions

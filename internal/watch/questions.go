@@ -1,0 +1,77 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+)
+
+// Question is a row of the view gem.questions: a call of wait.answer, wait.approval or wait.event, without what it asks and what was answered.
+type Question struct {
+	CallID string `json:"call_id"`
+	Tool   string `json:"tool"`
+	// Status is that of the call: waiting while it waits for the answer.
+	Status string `json:"status"`
+	// By are those who may answer: owner, user:SUBJECT, role:ROLE, service. Others says that CreatedBy, and whoever made a call above it or had one
+	// made again, may not.
+	By        []string `json:"by"`
+	Others    bool     `json:"others"`
+	CreatedBy string   `json:"created_by,omitempty"`
+	SessionID string   `json:"session_id,omitempty"`
+	// ParentID is the call on whose behalf it asks; empty for none. OfRules and OfHandler say that rules, or that call's handler, made the question;
+	// otherwise a frontend did, and what it says of itself is that frontend's word.
+	ParentID  string    `json:"parent_id,omitempty"`
+	OfRules   bool      `json:"of_rules,omitempty"`
+	OfHandler bool      `json:"of_handler,omitempty"`
+	Since     time.Time `json:"since"`
+	Until     time.Time `json:"until,omitzero"` // zero: without end
+	Cancelled time.Time `json:"cancel_requested_at,omitzero"`
+	// AnsweredBy is who has answered; empty while nobody has.
+	AnsweredBy string    `json:"answered_by,omitempty"`
+	AnsweredAt time.Time `json:"answered_at,omitzero"`
+}
+
+const questionColumns = `q.call_id::text, q.tool_name, q.status, q.by, q.others, q.created_by, q.session_id, q.parent_call_id::text, q.of_rules, q.of_handler,
+	q.since, q.until, q.cancel_requested_at, q.answered_by, q.answered_at`
+
+func scanQuestion(row pgx.CollectableRow) (q Question, err error) {
+	return q, row.Scan(&q.CallID, &q.Tool, &q.Status, &q.By, &q.Others, (*zeronull.Text)(&q.CreatedBy), (*zeronull.Text)(&q.SessionID),
+		(*zeronull.Text)(&q.ParentID), &q.OfRules, &q.OfHandler, &q.Since, (*zeronull.Timestamptz)(&q.Until), (*zeronull.Timestamptz)(&q.Cancelled),
+		(*zeronull.Text)(&q.AnsweredBy), (*zeronull.Timestamptz)(&q.AnsweredAt))
+}
+
+const listQuestions = "select " + questionColumns + ` from unnest(array['wait.approval', 'wait.answer', 'wait.event']) tool, lateral (
+	select * from gem.questions w where w.status = 'waiting' and w.waits_for = 'answer' and w.computed_key is null and w.tool_name = tool
+	order by w.computed_key, w.level desc, w.seq limit $1) q`
+
+// Questions returns those that wait for an answer, whoever may give it: of each of the three tools the first in the queue, up to a limit.
+func Questions(ctx context.Context, db DB, limit int) ([]Question, error) {
+	rows, err := db.Query(ctx, listQuestions, limit)
+	if err == nil {
+		var all []Question
+		if all, err = pgx.CollectRows(rows, scanQuestion); err == nil {
+			return all, nil
+		}
+	}
+	return nil, fmt.Errorf("read the questions: %w", err)
+}
+
+// OneQuestion returns the question of a call, whether it is open or not; nil if the call asks nothing, or there is none.
+func OneQuestion(ctx context.Context, db DB, callID string) (*Question, error) {
+	rows, err := db.Query(ctx, "select "+questionColumns+" from gem.questions q where q.call_id = $1", callID)
+	if err != nil {
+		return nil, fmt.Errorf("read the question %s: %w", callID, err)
+	}
+	q, err := pgx.CollectExactlyOneRow(rows, scanQuestion)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read the question %s: %w", callID, err)
+	}
+	return &q, nil
+}
