@@ -26,15 +26,15 @@ const mostShown = 64 << 10
 
 const approvalTool = "wait.approval"
 
-// questionsPage lists what waits for an answer: what the user may answer with its text, the rest without.
+// questionsPage lists what waits for an answer: what the user may answer, with its text, and all of it without.
 type questionsPage struct {
-	Yours  []client.Question `json:"yours"`  // those that the user may answer
-	Others []watch.Question  `json:"others"` // the other open ones
-	You    string            `json:"you"`    // as whom the user answers; empty if the dashboard takes no answers
+	Yours []client.Question `json:"yours"` // those that the user may answer
+	Open  []watch.Question  `json:"open"`  // all that are open
+	You   string            `json:"you"`   // as whom the user answers; empty if the dashboard takes no answers of the user
 }
 
 func (s *site) questions(ctx context.Context, r *request) (*view, error) {
-	p := &questionsPage{Yours: []client.Question{}, Others: []watch.Question{}}
+	p := &questionsPage{Yours: []client.Question{}, Open: []watch.Question{}}
 	var err error
 	if r.mayAnswer() {
 		if p.You, _, err = r.answersAs(ctx); err != nil {
@@ -47,24 +47,16 @@ func (s *site) questions(ctx context.Context, r *request) (*view, error) {
 			return nil, err
 		}
 	}
-	yours := map[string]bool{}
-	for _, q := range p.Yours {
-		yours[q.ID] = true
-	}
 	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) error {
 		all, err := watch.Questions(ctx, db, mostQuestions)
-		for _, q := range all {
-			if !yours[q.CallID] {
-				p.Others = append(p.Others, q)
-			}
-		}
+		p.Open = append(p.Open, all...)
 		return err
 	})
 	title := "Questions: none is open"
-	if n := len(p.Yours) + len(p.Others); n > 0 {
+	if n := len(p.Open); n > 0 || len(p.Yours) > 0 {
 		title = fmt.Sprintf("Questions: %d open, %d for you", n, len(p.Yours))
 	}
-	return &view{Title: title, Template: "questions", Data: p, JSON: p}, err
+	return &view{Title: title, Template: "questions", Data: p, Watch: "list", JSON: p}, err
 }
 
 // questionPage is one question.
@@ -122,7 +114,7 @@ func (s *site) question(ctx context.Context, r *request) (*view, error) {
 
 func (p *questionPage) view() *view {
 	kind := map[string]string{approvalTool: "Approval", "wait.event": "Event"}[p.State.Tool]
-	return &view{Title: cmp.Or(kind, "Question") + ": " + p.state(), Template: "question", Data: p}
+	return &view{Title: cmp.Or(kind, "Question") + ": " + p.state(), Template: "question", Data: p, Watch: "call:" + p.ID}
 }
 
 // state says where the question stands, for the page's title.

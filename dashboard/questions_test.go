@@ -203,7 +203,7 @@ func TestAnApprovalShowsItsCallWholeAndIsDecidedWithAReason(t *testing.T) {
 	if got := o.given(id); got != "null" {
 		t.Fatalf("it was answered: %s", got)
 	}
-	o.wants(o.send(cleo, id, url.Values{"reason": {"a line\r\nand another"}, "decision": {"approve"}}, 200), "You approved it.", "answered by cleo")
+	o.wants(o.send(cleo, id, url.Values{"reason": {"a line\r\nand another"}, "decision": {"approve"}}, 200), "You approved it.", "Answered by cleo")
 	if got, want := o.given(id), `cleo {"reason": "a line\nand another", "approved": true}`; got != want {
 		t.Errorf("the answer is %s, want %s", got, want)
 	}
@@ -223,7 +223,7 @@ func TestTheSecondWhoDecidesIsToldWhoWasFirst(t *testing.T) {
 	for _, m := range before {
 		stale.Set(m[1], m[2])
 	}
-	o.wants(o.send(dora, id, stale, 409), "does not take one from you now", "answered by cleo", "it is fine")
+	o.wants(o.send(dora, id, stale, 409), "does not take one from you now", "Answered by cleo", "it is fine")
 	if got := o.given(id); !strings.HasPrefix(got, `cleo {"approved": false}`) {
 		t.Errorf("the answer is %s", got)
 	}
@@ -356,7 +356,7 @@ func TestAnAnswerThatComesTooLateIsNotTaken(t *testing.T) {
 	o.wants(o.send(bob, late, url.Values{"value": {"now"}}, 409), "You had typed", "now")
 	cancelled := o.ask("wait.answer", `{"text": "When?"}`, byNobody)
 	o.exec("select cancel_tool_call($1)", cancelled)
-	o.wants(o.page(bob, "/questions/"+cancelled, 200), "Somebody has asked for the end of this question")
+	o.wants(o.page(bob, "/questions/"+cancelled, 200), "Somebody has asked for the end of this question", "Somebody has asked for its end.")
 	o.exec("select cancel_tool_call($1)", cancelled)
 	o.wants(o.page(dora, "/questions/"+cancelled, 200), "ended without an answer", "cancelled")
 }
@@ -386,17 +386,17 @@ func TestTheQuestionsAreListedAsJSON(t *testing.T) {
 	o := newOffice(t)
 	id := o.approval()
 	var list struct {
-		Yours  []struct{ ID, Text string }
-		Others []struct {
+		Yours []struct{ ID, Text string }
+		Open  []struct {
 			CallID string `json:"call_id"`
 			By     []string
 		}
 	}
-	if err := json.Unmarshal([]byte(o.page(cleo, "/questions.json", 200)), &list); err != nil || len(list.Yours) != 1 || list.Yours[0].ID != id || len(list.Others) != 0 {
+	if err := json.Unmarshal([]byte(o.page(cleo, "/questions.json", 200)), &list); err != nil || len(list.Yours) != 1 || list.Yours[0].ID != id || len(list.Open) != 1 {
 		t.Errorf("%v: %+v", err, list)
 	}
 	body := o.page(viewer, "/questions.json", 200)
-	if err := json.Unmarshal([]byte(body), &list); err != nil || len(list.Yours) != 0 || len(list.Others) != 1 || list.Others[0].CallID != id || strings.Contains(body, "May it?") {
+	if err := json.Unmarshal([]byte(body), &list); err != nil || len(list.Yours) != 0 || len(list.Open) != 1 || list.Open[0].CallID != id || strings.Contains(body, "May it?") {
 		t.Errorf("%v: %s", err, body)
 	}
 }
