@@ -2,18 +2,22 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
+
+// sessionCalls is how many calls a page of a session has.
+const sessionCalls = 100
 
 // SessionPage is a conversation, or a part of it: its calls in the order in which they were made, children behind their parents.
 type SessionPage struct {
 	ID    string        `json:"id"`
-	Calls []SessionCall `json:"calls"` // at most 200
+	Calls []SessionCall `json:"calls"` // at most 100
 	// Total is how many calls the session has, Open how many of them have not ended, and Failed how many failed. AtLeast says that there may be
 	// more calls, which are neither counted nor shown: of more than 5,000, those among the newest 20,000 of all sessions are.
 	Total   int  `json:"total"`
@@ -21,11 +25,19 @@ type SessionPage struct {
 	Failed  int  `json:"failed"`
 	AtLeast bool `json:"at_least,omitempty"`
 	// Callers are the created_by of its calls, at most 10.
-	Callers []string `json:"callers,omitempty"`
-	Usage   Usage    `json:"usage"` // of the calls of this page
-	// Earlier and Later are the before of the pages beside this one; empty if there is none.
+	Callers []string  `json:"callers,omitempty"`
+	First   time.Time `json:"first"` // when its first call was made
+	Last    time.Time `json:"last"`  // when its last call was made
+	// Turns are what the calls of this page asked models for, and what the agents did whose calls are on it. Usage is their sum without the latter.
+	Turns []Turn `json:"turns,omitempty"`
+	Usage Usage  `json:"usage"`
+	// Earlier, Later and End are the calls with which the page before this one, the one behind it and the last one begin; empty if that is this one, or
+	// there is none.
 	Earlier string `json:"earlier,omitempty"`
 	Later   string `json:"later,omitempty"`
+	End     string `json:"end,omitempty"`
+	// GoesOn are the calls below which the page behind this one begins.
+	GoesOn []string `json:"-"`
 }
 
 // SessionCall is a call of a session.
@@ -43,120 +55,167 @@ type Usage struct {
 	Cost         int64 `json:"cost"` // in 10⁻⁹ USD: what providers took, and what is reserved where that is not known
 }
 
-const mostOfSession = 200 // calls of a page
-
-// Session returns the last page of a session, or the one that ends before a call: before is an Earlier or a Later. The session that no call has
-// is empty.
-func Session(ctx context.Context, db DB, id, before string) (*SessionPage, error) {
-	upto := int64(math.MaxInt64)
-	if before != "" {
-		var err error
-		if upto, err = strconv.ParseInt(before, 10, 64); err != nil || upto < 0 {
-			return nil, errCursor
-		}
-	}
-	if !valid(id) {
-		return &SessionPage{ID: id}, nil
-	}
-	p, err := readSession(ctx, db, id, upto)
-	if err != nil {
-		return nil, fmt.Errorf("read the session: %w", err)
-	}
-	return p, nil
+func (u *Usage) add(o Usage) {
+	u.Requests += o.Requests
+	u.InputTokens += o.InputTokens
+	u.OutputTokens += o.OutputTokens
+	u.Cost += o.Cost
 }
 
-func readSession(ctx context.Context, db DB, id string, upto int64) (*SessionPage, error) {
+// ErrNoPage says that a session has no such call, with which a page could begin.
+var ErrNoPage = errors.New("the session has no call of this id, with which a page could begin")
+
+// Session returns the page of a session that begins with a call; from empty means the first page. A session without calls has one that is empty.
+func Session(ctx context.Context, db DB, id, from string) (*SessionPage, error) {
 	p := &SessionPage{ID: id, Calls: []SessionCall{}}
-	ids, all, err := callsOfSession(ctx, db, id)
+	if !valid(id) {
+		return p, nil
+	}
+	order, err := p.order(ctx, db)
+	if err != nil {
+		return nil, fmt.Errorf("read the calls of a session: %w", err)
+	}
+	start := 0
+	if from != "" {
+		if start = slices.IndexFunc(order, func(c *sessionNode) bool { return c.id == from }); start < 0 {
+			return nil, ErrNoPage
+		}
+	}
+	end := min(start+sessionCalls, len(order))
+	if start > 0 {
+		p.Earlier = order[max(0, start-sessionCalls)].id
+	}
+	if end < len(order) {
+		for c := order[end].above; c != nil; c = c.above {
+			p.GoesOn = append(p.GoesOn, c.id)
+		}
+		p.Later, p.End = order[end].id, order[(len(order)-1)/sessionCalls*sessionCalls].id
+	}
+	return p, p.read(ctx, db, order[start:end])
+}
+
+// sessionNode is a call of a session, as much as its place needs.
+type sessionNode struct {
+	id, parent string
+	above      *sessionNode
+	children   []*sessionNode
+}
+
+// order reads which calls the session has, counts them, and puts children behind their parents.
+func (p *SessionPage) order(ctx context.Context, db DB) (order []*sessionNode, err error) {
+	ids, all, err := callsOfSession(ctx, db, p.ID)
 	if err == nil && !all {
 		p.AtLeast = true
-		rows, qerr := db.Query(ctx, `select n.call_id::text from (select j.call_id from gem.journal j where j.seq = 1 order by j.at desc, j.call_id desc limit $2::int) n
-			cross join lateral (select from gem.calls c where c.id = n.call_id and c.session_id = $1::text offset 0) c`, id, stretch)
-		if err = qerr; err == nil {
+		rows, failed := db.Query(ctx, `select n.call_id::text
+			from (select j.call_id from gem.journal j where j.seq = 1 order by j.at desc, j.call_id desc limit $2::int) n
+			cross join lateral (select from gem.calls c where c.id = n.call_id and c.session_id = $1::text offset 0) c`, p.ID, stretch)
+		if err = failed; err == nil {
 			ids, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	// The page's calls are the last below the cursor, and those of the next page begin behind it.
-	var seqs []int64
-	err = db.QueryRow(ctx, `
-		select count(*), count(*) filter (where c.status in ('queued', 'running', 'waiting')), count(*) filter (where c.status = 'failed'),
-			coalesce((array_agg(distinct c.created_by) filter (where c.created_by is not null))[:10], '{}'), coalesce(array_agg(c.seq order by c.seq), '{}')
-		from unnest($1::text[]::uuid[]) u (id) cross join lateral (select c.status, c.created_by, c.seq from gem.calls c where c.id = u.id offset 0) c`, ids).
-		Scan(&p.Total, &p.Open, &p.Failed, &p.Callers, &seqs)
+	rows, err := db.Query(ctx, `select c.id, c.parent_call_id, c.status, c.created_by, c.created_at from unnest($1::text[]::uuid[]) u (id)
+		cross join lateral (select c.id::text, c.parent_call_id::text, c.status, c.created_by, c.created_at, c.seq from gem.calls c where c.id = u.id offset 0) c
+		order by c.seq`, ids)
 	if err != nil {
 		return nil, err
 	}
-	end, _ := slices.BinarySearch(seqs, upto)
-	start := max(end-mostOfSession, 0)
-	if start > 0 {
-		p.Earlier = strconv.FormatInt(seqs[start], 10)
-	}
-	if end < len(seqs) {
-		later := int64(math.MaxInt64)
-		if end+mostOfSession < len(seqs) {
-			later = seqs[end+mostOfSession]
+	byID := map[string]*sessionNode{}
+	var roots []*sessionNode
+	var n sessionNode
+	var status, by string
+	var at time.Time
+	_, err = pgx.ForEachRow(rows, []any{&n.id, (*zeronull.Text)(&n.parent), &status, (*zeronull.Text)(&by), &at}, func() error {
+		c := n
+		byID[c.id] = &c
+		p.count(status, by, at)
+		// A frontend may name any call as the parent, also one that was made later or the call itself.
+		if above := byID[c.parent]; above != nil && above != &c {
+			c.above, above.children = above, append(above.children, &c)
+		} else {
+			roots = append(roots, &c)
 		}
-		p.Later = strconv.FormatInt(later, 10)
+		return nil
+	})
+	var walk func([]*sessionNode)
+	walk = func(level []*sessionNode) {
+		for _, c := range level {
+			order = append(order, c)
+			walk(c.children)
+		}
 	}
-	if start == end {
-		return p, nil
-	}
-	rows, err := db.Query(ctx, "select "+columns+` from unnest($1::text[]::uuid[]) u (id) cross join lateral (
-		select * from gem.calls c where c.id = u.id and c.seq between $2 and $3 offset 0) c order by c.seq`, ids, seqs[start], seqs[end-1])
-	calls, err := collect(rows, err, "read its calls")
-	if err == nil {
-		p.Calls = nested(calls)
-		err = p.addUsage(ctx, db)
-	}
-	return p, err
+	walk(roots)
+	return order, err
 }
 
-// nested puts calls behind their parents, as far as these are among them.
-func nested(calls []Call) []SessionCall {
-	before, below := map[string]bool{}, map[string][]Call{} // a call may name itself as its parent, or a later one
-	for _, c := range calls {
-		parent := c.ParentID
-		if !before[parent] {
-			parent = ""
-		}
-		below[parent] = append(below[parent], c)
-		before[c.ID] = true
+func (p *SessionPage) count(status, by string, at time.Time) {
+	p.Total++
+	switch status {
+	case "succeeded", "not_configured":
+	case "failed":
+		p.Failed++
+	default:
+		p.Open++
 	}
-	all := make([]SessionCall, 0, len(calls))
-	var add func(parent string, depth int)
-	add = func(parent string, depth int) {
-		for _, c := range below[parent] {
-			all = append(all, SessionCall{Call: c, Depth: depth})
-			add(c.ID, depth+1)
-		}
+	if by != "" && len(p.Callers) < 10 && !slices.Contains(p.Callers, by) {
+		p.Callers = append(p.Callers, by)
 	}
-	add("", 0)
-	return all
+	if p.First.IsZero() || at.Before(p.First) {
+		p.First = at
+	}
+	if at.After(p.Last) {
+		p.Last = at
+	}
 }
 
-func (p *SessionPage) addUsage(ctx context.Context, db DB) error {
-	ids, places := make([]string, len(p.Calls)), map[string]int{}
-	for i, c := range p.Calls {
-		ids[i], places[c.ID] = c.ID, i
+// read reads the calls of the page, and what they and their parents asked models for.
+func (p *SessionPage) read(ctx context.Context, db DB, page []*sessionNode) error {
+	if len(page) == 0 {
+		return nil
 	}
-	rows, err := db.Query(ctx, `select q.call_id::text, count(*), coalesce(sum(q.input_tokens), 0)::bigint, coalesce(sum(q.output_tokens), 0)::bigint,
-			sum(coalesce(q.cost, q.reserved))::bigint
-		from unnest($1::text[]::uuid[]) u (id) cross join lateral (select * from gem.model_requests q where q.call_id = u.id offset 0) q group by 1`, ids)
+	var ids, asking []string
+	for _, c := range page {
+		ids = append(ids, c.id)
+		if c.parent != "" && !slices.Contains(asking, c.parent) {
+			asking = append(asking, c.parent)
+		}
+	}
+	rows, err := db.Query(ctx, "select "+columns+" from gem.calls c where c.id = any ($1::text[]::uuid[])", ids)
+	calls, err := collect(rows, err, "read the calls of a session")
 	if err != nil {
 		return err
 	}
-	var id string
-	var u Usage
-	_, err = pgx.ForEachRow(rows, []any{&id, &u.Requests, &u.InputTokens, &u.OutputTokens, &u.Cost}, func() error {
-		p.Calls[places[id]].Usage = &Usage{u.Requests, u.InputTokens, u.OutputTokens, u.Cost}
-		p.Usage.Requests += u.Requests
-		p.Usage.InputTokens += u.InputTokens
-		p.Usage.OutputTokens += u.OutputTokens
-		p.Usage.Cost += u.Cost
-		return nil
-	})
-	return err
+	byID := map[string]Call{}
+	for _, c := range calls {
+		byID[c.ID] = c
+	}
+	if p.Turns, err = Turns(ctx, db, append(asking, ids...)); err != nil {
+		return err
+	}
+	usage := map[string]*Usage{}
+	for _, t := range p.Turns {
+		if usage[t.CallID] == nil {
+			usage[t.CallID] = &Usage{}
+		}
+		usage[t.CallID].add(t.Usage)
+	}
+	depths := map[string]int{}
+	for _, n := range page {
+		c, there := byID[n.id]
+		if !there {
+			continue // it was pruned just now
+		}
+		if above, there := depths[n.parent]; there {
+			depths[n.id] = above + 1
+		} else {
+			depths[n.id] = 0
+		}
+		p.Calls = append(p.Calls, SessionCall{Call: c, Depth: depths[n.id], Usage: usage[n.id]})
+		if usage[n.id] != nil {
+			p.Usage.add(*usage[n.id])
+		}
+	}
+	return nil
 }
