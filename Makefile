@@ -1,4 +1,4 @@
-.PHONY: demo dev test race lint fuzz chaos bench check check-long build pin
+.PHONY: demo dev test race lint fuzz chaos bench pictures check check-long build pin
 
 demo: ## some calls on a private Postgres, and their receipts
 	go run ./cmd/gem demo
@@ -27,6 +27,10 @@ chaos: ## kills workers, cuts connections and restarts Postgres for CHAOS_DURATI
 
 bench: ## the tables of docs/performance.md, beside River and a floor, on a durable Postgres of its own; some 50 minutes
 	cd bench && go run .
+
+pictures: ## a PNG of each page of the dashboard in dist/pictures: light and dark, 1280 and 375 pixels wide
+	npm ci --silent --prefix dashboard/chromium
+	cd dashboard/chromium && GEM_TEST_REQUIRE=1 go test . -count=1 -run EveryPage -pictures ../../dist/pictures
 
 check: ## runs what CI runs for each change
 	bash .ci/run

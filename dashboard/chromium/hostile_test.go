@@ -1,0 +1,101 @@
+package chromium
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/gemworker/gem/handlers/handlertest"
+)
+
+// payloads are texts that run a script, load something or leave their place where a page takes them for more than text. Each is numbered, so that a
+// test that fails says which ran.
+func payloads() (all []string) {
+	run := "window.ran=(window.ran||'')+'%d ';alert(%[1]d)"
+	forms := []string{
+		`<script>RUN</script>`, `</script><script>RUN</script>`, `</title><script>RUN</script>`, `</textarea><script>RUN</script>`, `</style><script>RUN</script>`,
+		`--><script>RUN</script>`, `]]><script>RUN</script>`, `"><script>RUN</script>`, `'><script>RUN</script>`, `</pre><script>RUN</script>`,
+		`<img src=x onerror="RUN">`, `"><img src=x onerror="RUN">`, `'><img src=x onerror="RUN">`, `<img src='x' onerror='RUN'`, `<svg onload="RUN">`, `<svg><script>RUN</script></svg>`,
+		`<svg/onload=RUN>`, `<body onload="RUN">`, `<iframe srcdoc="<script>RUN</script>">`, `<iframe src="javascript:RUN">`, `<object data="javascript:RUN">`, `<embed src="javascript:RUN">`,
+		`<details open ontoggle="RUN">`, `<input autofocus onfocus="RUN">`, `<video><source onerror="RUN"></video>`, `<marquee onstart="RUN">`, `<style>@import "javascript:RUN";</style>`,
+		`<link rel=stylesheet href="https://evil.example/x.css">`, `<meta http-equiv="refresh" content="0;url=https://evil.example/">`, `<base href="https://evil.example/">`,
+		`<form action="https://evil.example/"><button>`, `<img src="https://evil.example/x.png">`, `<a href="javascript:RUN">click</a>`, `javascript:RUN`, `JaVaScRiPt:RUN`, "java\tscript:RUN",
+		`data:text/html,<script>RUN</script>`, `vbscript:RUN`, `" onmouseover="RUN" x="`, `' onfocus='RUN' autofocus='`, `" autofocus onfocus="RUN`, `x" onerror="RUN`, "` onload=RUN `",
+		`{{constructor.constructor('RUN')()}}`, `${RUN}`, `{{.}}`, `{{template "content"}}`, `<%= RUN %>`, `#{RUN}`, `\u003cscript\u003eRUN\u003c/script\u003e`, `&lt;script&gt;RUN&lt;/script&gt;`,
+		`&#60;script&#62;RUN&#60;/script&#62;`, `%3Cscript%3ERUN%3C/script%3E`, `<scr<script>ipt>RUN</scr</script>ipt>`, `<noscript><p title="</noscript><img src=x onerror=RUN>">`,
+		`<math><mtext></form><form><mglyph><style></math><img src=x onerror=RUN>`, `<template><script>RUN</script></template>`, `<div hx-on:load="RUN" data-hx-on:load="RUN">`,
+		`<div hx-get="https://evil.example/" hx-trigger="load" data-hx-get="https://evil.example/" data-hx-trigger="load">`, `<div hx-get="javascript:RUN" hx-trigger="load">`, `<script type=module>RUN</script>`,
+		`<button formaction="javascript:RUN">`, `<x onclick="RUN" id=main>`, `<img name=getElementById><img id=body>`,
+	}
+	before := []string{"", "\u202e", "\u2028", "a"}
+	for n := range 200 {
+		all = append(all, before[n/len(forms)%len(before)]+strings.ReplaceAll(forms[n%len(forms)], "RUN", fmt.Sprintf(run, n)))
+	}
+	return all
+}
+
+// harmless fails the test when a script of a payload ran. That no dialog opened, nothing broke the policy and no request left the origin, each tab
+// checks at its end.
+func (b *tab) harmless() {
+	b.t.Helper()
+	if ran := eval[string](b, "String(window.ran ?? '')"); ran != "" {
+		b.t.Errorf("%s ran the payloads %s", b.where(), ran)
+	}
+}
+
+// Scenario 9.
+func TestWhateverAgentsAndToolsWroteIsText(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	all := payloads()
+	type object = map[string]any
+	var ids []string
+	for n, p := range all {
+		input, err := json.Marshal(object{"text": p, p: p, "fails": n%2 == 0})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := handlertest.Call{Tool: "shop.repeat", Input: string(input), CreatedBy: p, Session: p, Key: p}
+		if n%5 == 4 {
+			c.Tool = p
+		}
+		ids = append(ids, s.Insert(c))
+	}
+	every, err := json.Marshal(object{"text": strings.Join(all, "\n"), "all": all})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids = append(ids, s.Insert(of("shop.repeat", string(every))))
+	for _, id := range ids {
+		s.Await(id)
+	}
+	// A question by whatever means, with whatever choices, and an agent that was told nonsense.
+	question, err := json.Marshal(object{"text": strings.Join(all[:20], "\n"), "by": []string{"user:" + all[0]}, "schema": object{"type": "object",
+		"properties": object{all[1]: object{"type": "string", "title": all[2], "description": all[3], "enum": all[4:14]}, all[15]: object{"type": "integer", "title": all[16]}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := s.Insert(handlertest.Call{Tool: "wait.answer", Input: string(question), CreatedBy: all[0], Session: all[0]})
+	asked = s.Question(asked).ID
+
+	origin := s.serve(ada)
+	pages := []string{"/", "/calls", "/failures", "/questions", "/questions/" + asked, "/calls/" + asked, "/workers", "/tools", "/calls/" + ids[len(all)], "/calls?state=failed", "/calls?state=succeeded"}
+	some := 25
+	if os.Getenv("GEM_TEST_LONG") != "" {
+		some = len(all)
+	}
+	for n := range some {
+		n = n * len(all) / some
+		q := url.QueryEscape(all[n])
+		pages = append(pages, "/calls/"+ids[n], "/calls?tool="+q+"&session="+q+"&key="+q+"&caller="+q+"&code="+q, "/calls?find="+q, "/sessions/"+url.PathEscape(all[n]), "/tools/"+url.PathEscape(all[n]), "/"+url.PathEscape(all[n])+"?done="+q)
+	}
+	b := openTab(t, origin)
+	b.expects("status of 404", "status of 400")
+	for _, p := range pages {
+		b.visit(p)
+		b.harmless()
+	}
+}

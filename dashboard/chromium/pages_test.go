@@ -1,0 +1,60 @@
+package chromium
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+var pictures = flag.String("pictures", "", "leave a PNG of each page in this `folder`")
+
+// pageOf is a page that the tests open: its path, and a name for its picture.
+type pageOf struct{ name, path string }
+
+// pages are the pages of a day.
+func (d *day) pages() []pageOf {
+	return []pageOf{
+		{"overview", "/"},
+		{"nothing", "/nothing"},
+	}
+}
+
+// looks are the ways in which each page is looked at.
+var looks = []struct {
+	scheme string
+	width  int64
+}{{"light", wide}, {"light", narrow}, {"dark", wide}, {"dark", narrow}}
+
+// Scenario 2.
+func TestEveryPageIsFreeOfBarriersInEveryLook(t *testing.T) {
+	d := newDay(t)
+	origin := d.serve(grace)
+	if *pictures != "" {
+		if err := os.MkdirAll(*pictures, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range d.pages() {
+		t.Run(p.name, func(t *testing.T) {
+			b := openTab(t, origin)
+			if status := b.visit(p.path); status != 200 {
+				if p.name != "nothing" {
+					t.Errorf("%s: %d: %.300s", p.path, status, b.text("main"))
+				}
+				b.expects("status of 404")
+			}
+			for _, l := range looks {
+				b.look(l.scheme, l.width)
+				b.barrierFree(fmt.Sprintf("%s, %d", l.scheme, l.width))
+				if *pictures != "" {
+					name := filepath.Join(*pictures, fmt.Sprintf("%s-%s-%d.png", p.name, l.scheme, l.width))
+					if err := os.WriteFile(name, b.picture(), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		})
+	}
+}
