@@ -100,5 +100,10 @@ func (s *site) route(mux *http.ServeMux) {
 	s.page(mux, "/questions/{id}", s.question)
 	s.act(mux, "/questions/{id}", s.answer)
 	mux.HandleFunc("GET /questions/{id}/arguments", s.arguments)
+	s.list(mux, "/sessions", s.sessions)
+	mux.HandleFunc("GET /sessions/{id...}", s.toSession)
+	s.list(mux, "/calls/{id}/conversation", s.conversation)
+	s.list(mux, "/tools", s.tools)
+	s.page(mux, "/tools/{name}", s.tool)
 	s.page(mux, "/", func(context.Context, *request) (*view, error) { return nil, notFound("There is no such page.") })
 }

@@ -43,4 +43,6 @@ end
 $$;
 
 select gem.grant_to('gem_worker', 'execute on function gem.hook_facts(text, text, text[]), gem.hook_record(text, text, text, text, jsonb)');
+select gem.grant_to('gem_operator', 'select on public.core_hook_events'),
+  gem.open_to('gem_operator', 'public.core_hook_events', 'gem_operator_reads', 'for select to %I using (true)');
 revoke all on all functions in schema gem from public;

@@ -1,0 +1,202 @@
+package dashboard
+
+import (
+	"context"
+	"fmt"
+	"html"
+	"strconv"
+
+	"github.com/gemworker/gem/internal/watch"
+)
+
+const (
+	turnsShown = 10
+	// What a page shows of one text, in characters, and of all texts together, in bytes of HTML.
+	textShown  = 4000
+	textsShown = 80 << 10
+	mostWanted = 32 // calls that an agent makes in a turn
+)
+
+// conversationPage is the work of an agent, turn by turn.
+type conversationPage struct {
+	Call    *watch.Call
+	Task    *agentTask // nil for a viewer
+	Turns   []conversationTurn
+	Of      int // turns so far
+	First   int // of this page
+	Earlier int // the first turn of the page before this one; 0 if there is none
+	Later   int
+	Usage   watch.Usage // of all turns
+	Models  []string
+	Unknown int // requests whose cost is not known
+}
+
+// conversationTurn is a turn with all that it wanted to call.
+type conversationTurn struct {
+	turn
+	Texts []saidPart
+	Calls []wantedCall
+}
+
+// wantedCall is a call that a model wanted: one that was made, or one that was not.
+type wantedCall struct {
+	Wants *saidPart // nil for a viewer
+	Made  *item
+	Not   *watch.NotMade
+}
+
+// conversation shows a call of agent.run turn by turn. Its /conversation.json has no payloads.
+func (s *site) conversation(ctx context.Context, r *request) (*view, error) {
+	id := r.PathValue("id")
+	if !isID(id) {
+		return nil, notFound("There is no such call.")
+	}
+	p := conversationPage{First: 1}
+	if from := r.URL.Query().Get("from"); from != "" {
+		n, err := strconv.Atoi(from)
+		if err != nil || n < 1 || n > 1000 {
+			return nil, badRequest("from is the number of a turn.")
+		}
+		p.First = n
+	}
+	var asked []watch.Turn
+	err := watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
+		if p.Call, err = watch.Get(ctx, db, id); err != nil {
+			return err
+		}
+		if p.Call.Tool != agentRun {
+			return notFound("This call is none of agent.run, and has no conversation.")
+		}
+		if asked, err = watch.Turns(ctx, db, []string{id}); err != nil {
+			return err
+		}
+		p.sum(asked)
+		return p.read(ctx, db, r.operates(), asked)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &view{Title: "Conversation: " + p.Call.Status, Template: "conversation", Data: p, JSON: map[string]any{"call": p.Call, "turns": asked}}, nil
+}
+
+// sum adds up what the turns took, and finds which of them the page has.
+func (p *conversationPage) sum(asked []watch.Turn) {
+	p.Models = models(asked)
+	for _, t := range asked {
+		if n, _, ok := turnOf(t.Label); ok {
+			p.Of = max(p.Of, n)
+		}
+		p.Usage.Requests += t.Requests
+		p.Usage.InputTokens += t.InputTokens
+		p.Usage.OutputTokens += t.OutputTokens
+		p.Usage.Cost += t.Cost
+		p.Unknown += t.Unknown
+	}
+	if p.First > 1 {
+		p.Earlier = max(1, p.First-turnsShown)
+	}
+	if p.First+turnsShown <= p.Of {
+		p.Later = p.First + turnsShown
+	}
+}
+
+// read reads the turns of the page.
+func (p *conversationPage) read(ctx context.Context, db watch.DB, operates bool, asked []watch.Turn) error {
+	var numbers []int
+	var names []string
+	for n := p.First; n < p.First+turnsShown && n <= p.Of; n++ {
+		numbers = append(numbers, n)
+		for m := 1; m <= mostWanted; m++ {
+			names = append(names, fmt.Sprintf("turn %d call %d", n, m))
+		}
+	}
+	if numbers == nil {
+		numbers = []int{} // none, and not all
+	}
+	all, err := readTurns(ctx, db, operates, []string{p.Call.ID}, asked, numbers, textShown)
+	if err != nil {
+		return err
+	}
+	calls, err := watch.StepCalls(ctx, db, p.Call.ID, names)
+	if err != nil {
+		return err
+	}
+	var t thread
+	for _, c := range calls {
+		t.Items = append(t.Items, item{Call: &watch.SessionCall{Call: c}})
+	}
+	if operates {
+		if p.Task, err = readTask(ctx, db, p.Call.ID); err != nil {
+			return err
+		}
+		if err = t.fill(ctx, db, 500); err != nil {
+			return err
+		}
+	}
+	left := textsShown
+	for _, n := range numbers {
+		if one := all[p.Call.ID][n]; one != nil {
+			p.Turns = append(p.Turns, one.whole(t.Items, &left))
+		}
+	}
+	return nil
+}
+
+// whole puts together what a turn said and called. left is how much of texts the page has room for.
+func (t *turn) whole(calls []item, left *int) conversationTurn {
+	w := conversationTurn{turn: *t}
+	wanted := map[int]*wantedCall{}
+	at := func(m int) *wantedCall {
+		if wanted[m] == nil {
+			wanted[m] = &wantedCall{}
+		}
+		return wanted[m]
+	}
+	most := 0
+	note := func(name string) *wantedCall {
+		n, m, ok := turnOf(name)
+		if !ok || n != t.N || m == 0 {
+			return nil
+		}
+		most = max(most, m)
+		return at(m)
+	}
+	for i := range calls {
+		if c := note(calls[i].Call.ParentStep); c != nil {
+			c.Made = &calls[i]
+		}
+	}
+	for i := range t.NotMade {
+		if c := note(t.NotMade[i].Name); c != nil {
+			c.Not = &t.NotMade[i]
+		}
+	}
+	if t.Said != nil {
+		calls := 0
+		for _, part := range t.Said.Parts {
+			part.Text = fit(part.Text, left)
+			if part.Type == "tool_call" {
+				calls++
+				most = max(most, calls)
+				at(calls).Wants = &part
+			} else {
+				w.Texts = append(w.Texts, part)
+			}
+		}
+	}
+	for m := 1; m <= most; m++ {
+		if wanted[m] != nil {
+			w.Calls = append(w.Calls, *wanted[m])
+		}
+	}
+	return w
+}
+
+// fit cuts a text to what a page has room for, but not to nothing.
+func fit(text string, left *int) string {
+	if *left <= 0 {
+		text = cut(100, text)
+	}
+	*left -= len(html.EscapeString(text))
+	return text
+}

@@ -1,0 +1,173 @@
+package dashboard
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/rules"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+)
+
+// What calls were given, and what came of them, is read here from the tables: only operators may, so internal/watch knows nothing of it.
+
+// payload is a call's input and its receipt's result, each cut.
+type payload struct {
+	Input, Result         string
+	InputSize, ResultSize int // as they are stored, in bytes, of one that is too large to be shown; 0 for one that is shown
+	Verdicts              []rules.Verdict
+}
+
+// Larger ones are on the call's page alone. They are compressed, so one that is shown may be some ten times as large.
+const mostStored = 8 << 10
+
+// readPayloads reads the beginnings of the payloads of calls, by their ids.
+func readPayloads(ctx context.Context, db watch.DB, ids []string, most int) (map[string]payload, error) {
+	rows, err := db.Query(ctx, `
+		select c.id::text,
+			case when pg_column_size(c.input) <= $3 then left(c.input::text, $2) end, case when pg_column_size(c.input) > $3 then pg_column_size(c.input) else 0 end,
+			case when pg_column_size(r.result) <= $3 then left(r.result::text, $2) end, case when pg_column_size(r.result) > $3 then pg_column_size(r.result) else 0 end,
+			case when pg_column_size(r.effects) <= $3 then r.effects -> 'rules' -> 'verdicts' end
+		from public.core_tool_calls c left join public.core_tool_receipts r on r.call_id = c.id
+		where c.id = any ($1::uuid[])`, ids, most+1, mostStored)
+	if err == nil {
+		all := map[string]payload{}
+		var id string
+		var p payload
+		var verdicts json.RawMessage
+		_, err = pgx.ForEachRow(rows, []any{&id, (*zeronull.Text)(&p.Input), &p.InputSize, (*zeronull.Text)(&p.Result), &p.ResultSize, &verdicts}, func() error {
+			p.Verdicts = nil
+			_ = json.Unmarshal(verdicts, &p.Verdicts) // null where there are none
+			all[id] = p
+			return nil
+		})
+		if err == nil {
+			return all, nil
+		}
+	}
+	return nil, fmt.Errorf("read inputs and results: %w", err)
+}
+
+// said is what a model answered in a turn of an agent: a step of its journal.
+type said struct {
+	Parts []saidPart
+	Stop  string // why it stopped: end_turn, tool_use, max_tokens, refusal …
+	// ErrorCode and Message say why there is no answer.
+	ErrorCode, Message string
+}
+
+// saidPart is a text, a thought, or a call of a tool, cut.
+type saidPart struct {
+	Type string // text, thinking, tool_call
+	Name string // of the tool that is called, as the model has it
+	Text string // or the arguments
+	Size int    // of all of it, in characters
+}
+
+const (
+	mostSaid  = 200 // turns of a page
+	mostParts = 50  // of a turn: 32 calls, and texts around them
+)
+
+// readSaid reads what models said in the turns of agents, by the agent's id and the turn's name, such as turn 3. names are those of the turns; nil means
+// the first ones.
+func readSaid(ctx context.Context, db watch.DB, ids, names []string, most int) (map[[2]string]said, error) {
+	rows, err := db.Query(ctx, `
+		select e.id, e.name, coalesce(e.data -> 'result' ->> 'stop_reason', ''), coalesce(e.data -> 'error' ->> 'error_code', ''),
+			left(coalesce(e.data -> 'error' ->> 'message', ''), 1000), coalesce(p.type, ''), coalesce(left(p.name, 200), ''), coalesce(left(p.text, $4), ''), coalesce(length(p.text), 0)
+		from (
+			select e.call_id::text as id, e.seq, e.data ->> 'name' as name, e.data from public.core_tool_events e
+			where e.call_id = any ($1::uuid[]) and e.event = 'step' and case when $2::text[] is null then e.data ->> 'name' like 'turn %' else e.data ->> 'name' = any ($2) end
+				and e.data ->> 'kind' is distinct from 'call'
+			order by e.call_id, e.seq limit $3) e
+		left join lateral (
+			select p.n, p.part ->> 'type' as type, p.part ->> 'name' as name, coalesce(p.part ->> 'text', p.part ->> 'arguments_raw', p.part ->> 'arguments') as text
+			from jsonb_array_elements(case when jsonb_typeof(e.data -> 'result' -> 'parts') = 'array' then e.data -> 'result' -> 'parts' else '[]' end)
+				with ordinality p (part, n) limit $5) p on true
+		order by e.id, e.seq, p.n`, ids, names, mostSaid, most+1, mostParts)
+	if err == nil {
+		all := map[[2]string]said{}
+		var key [2]string
+		var s said
+		var p saidPart
+		_, err = pgx.ForEachRow(rows, []any{&key[0], &key[1], &s.Stop, &s.ErrorCode, &s.Message, &p.Type, &p.Name, &p.Text, &p.Size}, func() error {
+			before := all[key]
+			s.Parts = before.Parts
+			if p.Type != "" {
+				s.Parts = append(s.Parts, p)
+			}
+			all[key] = s
+			return nil
+		})
+		if err == nil {
+			return all, nil
+		}
+	}
+	return nil, fmt.Errorf("read what models said: %w", err)
+}
+
+// hookFact is what a coding agent did, as its hook told.
+type hookFact struct {
+	Source  string
+	Kind    string // read, edit, write, change, test
+	Path    string
+	Command string
+	Outcome string   // of a test run
+	Failed  []string // names of tests
+	At      time.Time
+}
+
+// mostFacts is how many facts a page has: the last.
+const mostFacts = 100
+
+// readFacts reads what the hooks of coding agents told of a session. The table's key begins with the kind of agent, of which there are few: they are looked
+// up one after the other.
+func readFacts(ctx context.Context, db watch.DB, session string) ([]hookFact, error) {
+	rows, err := db.Query(ctx, `
+		with recursive sources (source) as (
+			(select source from public.core_hook_events order by source limit 1)
+			union all
+			select (select h.source from public.core_hook_events h where h.source > s.source order by h.source limit 1) from sources s where s.source is not null
+		)
+		select h.source, h.kind, coalesce(h.path, ''), coalesce(h.command, ''), coalesce(h.outcome, ''), h.failed[1:10], h.at
+		from (select source from sources where source is not null limit 20) s, lateral (
+			select * from public.core_hook_events h where h.source = s.source and h.session_id = $1 order by h.seq desc limit $2) h
+		order by h.seq desc limit $2`, session, mostFacts)
+	if err == nil {
+		var all []hookFact
+		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (f hookFact, err error) {
+			return f, row.Scan(&f.Source, &f.Kind, &f.Path, &f.Command, &f.Outcome, &f.Failed, &f.At)
+		})
+		if err == nil {
+			return all, nil
+		}
+	}
+	return nil, fmt.Errorf("read what hooks told: %w", err)
+}
+
+// agentTask is what an agent was to do, and what it answered, cut.
+type agentTask struct {
+	Task, Instructions, Route, Tools, Limits, Answer string
+	NotOffered                                       []struct{ Tool, Why string }
+}
+
+// readTask reads the input and the result of a call of agent.run.
+func readTask(ctx context.Context, db watch.DB, id string) (*agentTask, error) {
+	var t agentTask
+	var notOffered json.RawMessage
+	err := db.QueryRow(ctx, `
+		select coalesce(left(c.input ->> 'task', $2), ''), coalesce(left(c.input ->> 'instructions', $2), ''), coalesce(left(c.input ->> 'route', 200), ''),
+			coalesce(left(array_to_string(array(select jsonb_array_elements_text(case when jsonb_typeof(c.input -> 'tools') = 'array' then c.input -> 'tools' end)), ', '), $2), ''),
+			left(concat_ws(', ', c.input ->> 'max_turns' || ' turns', c.input ->> 'max_output_tokens' || ' tokens a turn', c.input ->> 'max_cost_usd' || ' USD'), 200),
+			coalesce(left(r.result ->> 'answer', $2), ''), case when pg_column_size(r.result) <= $3 then coalesce(r.result, '{}') -> 'not_offered' end
+		from public.core_tool_calls c left join public.core_tool_receipts r on r.call_id = c.id
+		where c.id = $1`, id, textShown+1, mostStored).Scan(&t.Task, &t.Instructions, &t.Route, &t.Tools, &t.Limits, &t.Answer, &notOffered)
+	_ = json.Unmarshal(notOffered, &t.NotOffered)
+	if err != nil {
+		return nil, fmt.Errorf("read the task: %w", err)
+	}
+	return &t, nil
+}

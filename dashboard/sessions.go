@@ -1,0 +1,144 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+
+	"github.com/gemworker/gem/internal/watch"
+)
+
+// A session's id is any text. Browsers and proxies rewrite paths, such as those with two dots or two slashes, so the id is a parameter of the query.
+
+// toSession leads from /sessions/ID to the page of the session.
+func (s *site) toSession(w http.ResponseWriter, q *http.Request) {
+	http.Redirect(w, q, s.base(q)+"/sessions?id="+url.QueryEscape(q.PathValue("id")), http.StatusSeeOther)
+}
+
+// sessionPage is a conversation, or a part of it.
+type sessionPage struct {
+	*watch.SessionPage
+	thread
+	Facts []hookFact
+	From  string // the call with which this page begins; empty: the first page
+}
+
+// What a page shows of each input, result and answer, in characters.
+const previewed = 200
+
+func (s *site) sessions(ctx context.Context, r *request) (*view, error) {
+	q := r.URL.Query()
+	if !q.Has("id") {
+		return s.recentSessions(ctx, r)
+	}
+	p := sessionPage{From: q.Get("from")}
+	err := watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
+		if p.SessionPage, err = watch.Session(ctx, db, q.Get("id"), p.From); err != nil || len(p.Calls) == 0 {
+			return err
+		}
+		all, err := readTurns(ctx, db, r.operates(), agentsOf(p.Calls), p.Turns, nil, previewed)
+		if err != nil {
+			return err
+		}
+		p.Models, p.Items = models(p.Turns), weave(p.Calls, all, p.GoesOn)
+		return p.fill(ctx, db, r.operates())
+	})
+	switch {
+	case errors.Is(err, watch.ErrNoPage):
+		return nil, notFound("This page of the session is not there any more: its first call may have been pruned.")
+	case err != nil:
+		return nil, err
+	case len(p.Calls) == 0:
+		return nil, notFound("No call has this session. Its calls may have been pruned.")
+	}
+	return &view{Title: sessionTitle(p.SessionPage), Template: "session", Data: p, JSON: p.SessionPage}, nil
+}
+
+func sessionTitle(p *watch.SessionPage) string {
+	state := "over"
+	switch {
+	case p.Open > 0:
+		state = "goes on"
+	case p.Failed > 0:
+		state = "over, with failures"
+	}
+	return "Session " + cut(60, p.ID) + ": " + state
+}
+
+// fill adds what only operators see.
+func (p *sessionPage) fill(ctx context.Context, db watch.DB, operates bool) error {
+	if !operates {
+		return nil
+	}
+	if err := p.thread.fill(ctx, db, previewed); err != nil || p.From != "" {
+		return err
+	}
+	var err error
+	p.Facts, err = readFacts(ctx, db, p.ID)
+	return err
+}
+
+// fill adds inputs and results to the calls, each up to so many characters.
+func (t *thread) fill(ctx context.Context, db watch.DB, most int) error {
+	var ids []string
+	for _, i := range t.Items {
+		if i.Call != nil {
+			ids = append(ids, i.Call.ID)
+		}
+	}
+	payloads, err := readPayloads(ctx, db, ids, most)
+	if err != nil {
+		return err
+	}
+	for i := range t.Items {
+		if c := t.Items[i].Call; c != nil {
+			if p, there := payloads[c.ID]; there {
+				t.Items[i].Payload = &p
+			}
+		}
+	}
+	return nil
+}
+
+// recentSession is a session that one of the newest calls has.
+type recentSession struct {
+	ID    string     `json:"id"`
+	Calls int        `json:"calls"` // of those that were looked at
+	Last  watch.Call `json:"last"`
+}
+
+type recentPage struct {
+	Sessions []recentSession `json:"sessions"`
+	Looked   int             `json:"looked"` // the newest calls
+}
+
+// recentSessions lists the sessions of the newest calls.
+func (s *site) recentSessions(ctx context.Context, r *request) (*view, error) {
+	p := recentPage{Sessions: []recentSession{}}
+	err := watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) error {
+		page, err := watch.Calls(ctx, db, watch.Filter{Limit: 500})
+		if err != nil {
+			return err
+		}
+		p.Looked = len(page.Calls)
+		at := map[string]int{}
+		for _, c := range page.Calls {
+			if c.SessionID == "" {
+				continue
+			}
+			i, known := at[c.SessionID]
+			if !known {
+				i = len(p.Sessions)
+				at[c.SessionID] = i
+				p.Sessions = append(p.Sessions, recentSession{ID: c.SessionID, Last: c})
+			}
+			p.Sessions[i].Calls++
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &view{Title: "Sessions", Template: "sessions", Data: p, JSON: p}, nil
+}

@@ -1,0 +1,200 @@
+package dashboard
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gemworker/gem/internal/watch"
+)
+
+// thread is a conversation in order: calls, and the turns of agents before the calls that they made.
+type thread struct {
+	Items  []item
+	Models []string // that were asked
+}
+
+// item is a call of a thread, or a turn of an agent.
+type item struct {
+	Depth int
+	Call  *watch.SessionCall
+	Turn  *turn
+	// Of a call, for operators: what it was given, and what came of it.
+	Payload *payload
+}
+
+// turn is an answer of an agent's model, and the calls that it wanted and that were not made.
+type turn struct {
+	N       int
+	CallID  string      // of the agent
+	Asked   *watch.Turn // nil if no request is known
+	Said    *said       // nil for a viewer, and while there is no answer
+	NotMade []watch.NotMade
+}
+
+// Indent is how far an item is moved in: deep trees stay on the page.
+func (i item) Indent() int { return min(i.Depth, 8) }
+
+// agentRun is the tool whose steps are turns.
+const agentRun = "agent.run"
+
+// turnOf reads the name of an agent's step: turn 3, or turn 3 call 2, where call is 2.
+func turnOf(name string) (turn, call int, ok bool) {
+	rest, ok := strings.CutPrefix(name, "turn ")
+	if !ok {
+		return 0, 0, false
+	}
+	first, second, isCall := strings.Cut(rest, " call ")
+	turn, err := strconv.Atoi(first)
+	if err != nil || turn < 1 {
+		return 0, 0, false
+	}
+	if isCall {
+		if call, err = strconv.Atoi(second); err != nil || call < 1 {
+			return 0, 0, false
+		}
+	}
+	return turn, call, true
+}
+
+// turns are those of some agents, by the agent's id and the number of the turn.
+type turns map[string]map[int]*turn
+
+// readTurns makes the turns of agents of what they asked models for, and reads what they said, which is for operators: each text up to so many
+// characters. numbers are those of the turns; nil means all.
+func readTurns(ctx context.Context, db watch.DB, operates bool, agents []string, asked []watch.Turn, numbers []int, most int) (turns, error) {
+	all := turns{}
+	if len(agents) == 0 {
+		return all, nil
+	}
+	at := func(id string, n int) *turn {
+		if numbers != nil && !slices.Contains(numbers, n) {
+			return &turn{} // of another page
+		}
+		if all[id] == nil {
+			all[id] = map[int]*turn{}
+		}
+		if all[id][n] == nil {
+			all[id][n] = &turn{N: n, CallID: id}
+		}
+		return all[id][n]
+	}
+	for i, t := range asked {
+		if n, _, ok := turnOf(t.Label); ok && slices.Contains(agents, t.CallID) {
+			at(t.CallID, n).Asked = &asked[i]
+		}
+	}
+	refused, err := watch.CallsNotMade(ctx, db, agents)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range refused {
+		if n, _, ok := turnOf(r.Name); ok {
+			t := at(r.CallID, n)
+			t.NotMade = append(t.NotMade, r)
+		}
+	}
+	if !operates {
+		return all, nil
+	}
+	var names []string
+	for _, n := range numbers {
+		names = append(names, fmt.Sprintf("turn %d", n))
+	}
+	answers, err := readSaid(ctx, db, agents, names, most)
+	if err != nil {
+		return nil, err
+	}
+	for key, s := range answers {
+		if n, call, ok := turnOf(key[1]); ok && call == 0 {
+			at(key[0], n).Said = &s
+		}
+	}
+	return all, nil
+}
+
+// models are those that were asked, each once.
+func models(asked []watch.Turn) (names []string) {
+	for _, t := range asked {
+		if !slices.Contains(names, t.Model) {
+			names = append(names, t.Model)
+		}
+	}
+	return names
+}
+
+// weave puts the turns of agents among calls, which come in order with children behind their parents. The calls of the agents that go on are continued
+// on the next page, which has their other turns. An agent may stand on an earlier page: then the turn of its first call stands on both.
+func weave(calls []watch.SessionCall, all turns, goesOn []string) []item {
+	type open struct {
+		id    string
+		depth int // of its calls
+		next  int // its first turn that is not in the thread
+	}
+	var items []item
+	var agents []open // that the next call may be of, the innermost last
+	upto := func(a *open, n int) {
+		for ; a.next <= n; a.next++ {
+			if t := all[a.id][a.next]; t != nil {
+				items = append(items, item{Depth: a.depth, Turn: t})
+			}
+		}
+	}
+	leave := func(depth int, parent string) {
+		for len(agents) > 0 {
+			a := &agents[len(agents)-1]
+			if a.depth < depth || a.depth == depth && a.id == parent {
+				return
+			}
+			if !slices.Contains(goesOn, a.id) {
+				upto(a, last(all[a.id]))
+			}
+			agents = agents[:len(agents)-1]
+		}
+	}
+	for i := range calls {
+		c := &calls[i]
+		leave(c.Depth, c.ParentID)
+		if n, m, ok := turnOf(c.ParentStep); ok && m > 0 && all[c.ParentID] != nil {
+			if k := slices.IndexFunc(agents, func(a open) bool { return a.id == c.ParentID }); k >= 0 {
+				upto(&agents[k], n)
+			} else { // its agent is on an earlier page
+				a := open{c.ParentID, c.Depth, n}
+				upto(&a, n)
+				agents = append(agents, a)
+			}
+		}
+		items = append(items, item{Depth: c.Depth, Call: c})
+		if all[c.ID] != nil {
+			agents = append(agents, open{c.ID, c.Depth + 1, 1})
+		}
+	}
+	leave(-1, "")
+	return items
+}
+
+// last is the highest number of some turns.
+func last(of map[int]*turn) (n int) {
+	for k := range of {
+		n = max(n, k)
+	}
+	return n
+}
+
+// agentsOf names the agents whose turns belong to some calls: those among them, and the parents of the others.
+func agentsOf(calls []watch.SessionCall) (ids []string) {
+	for _, c := range calls {
+		id := c.ID
+		if _, m, ok := turnOf(c.ParentStep); ok && m > 0 && c.Tool != agentRun {
+			id = c.ParentID
+		} else if c.Tool != agentRun {
+			continue
+		}
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
