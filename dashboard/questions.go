@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 	"strings"
 	"time"
 
@@ -102,8 +101,6 @@ type approval struct {
 	Whole       bool     `json:"-"` // Shown is all of it
 }
 
-var uuidForm = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
-
 func (s *site) question(ctx context.Context, r *request) (*view, error) {
 	p, err := r.readQuestion(ctx)
 	if err != nil {
@@ -133,7 +130,7 @@ func (p *questionPage) state() string {
 
 func (r *request) readQuestion(ctx context.Context) (*questionPage, error) {
 	p := &questionPage{ID: strings.ToLower(r.PathValue("id"))}
-	if !uuidForm.MatchString(p.ID) {
+	if !isID(p.ID) {
 		return nil, notFound("There is no such question.")
 	}
 	var input, schema json.RawMessage
