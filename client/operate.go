@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -80,17 +79,32 @@ type AgainMeans struct {
 
 // AgainWouldMean says what [OperatorAgain] would do.
 func AgainWouldMean(ctx context.Context, db DB, id string) (*AgainMeans, error) {
-	var m AgainMeans
-	err := db.QueryRow(ctx, `select id::text, tool, status, error_code, mode, succeeded::text, succeeded_at, holder::text, may_happen_twice, refused
-		from gem.operator_again_means($1)`, id).Scan(&m.ID, &m.Tool, &m.Status, (*zeronull.Text)(&m.ErrorCode), (*zeronull.Text)(&m.Mode),
-		(*zeronull.Text)(&m.Succeeded), (*zeronull.Timestamptz)(&m.SucceededAt), (*zeronull.Text)(&m.Holder), &m.MayHappenTwice, (*zeronull.Text)(&m.Refused))
+	all, err := AgainsWouldMean(ctx, db, []string{id})
 	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return nil, notFound(ctx, db, id)
 	case err != nil:
-		return nil, fmt.Errorf("ask what it means to make call %s again: %w", id, err)
+		return nil, err
+	case len(all) == 0:
+		return nil, notFound(ctx, db, id)
 	}
-	return &m, nil
+	return &all[0], nil
+}
+
+// AgainsWouldMean is [AgainWouldMean] of several calls, in their order; those that there are not are left out.
+func AgainsWouldMean(ctx context.Context, db DB, ids []string) ([]AgainMeans, error) {
+	rows, err := db.Query(ctx, `
+		select m.id::text, m.tool, m.status, m.error_code, m.mode, m.succeeded::text, m.succeeded_at, m.holder::text, m.may_happen_twice, m.refused
+		from unnest($1::uuid[]) with ordinality u (id, n), gem.operator_again_means(u.id) m order by u.n`, ids)
+	if err == nil {
+		var all []AgainMeans
+		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (m AgainMeans, err error) {
+			return m, row.Scan(&m.ID, &m.Tool, &m.Status, (*zeronull.Text)(&m.ErrorCode), (*zeronull.Text)(&m.Mode), (*zeronull.Text)(&m.Succeeded),
+				(*zeronull.Timestamptz)(&m.SucceededAt), (*zeronull.Text)(&m.Holder), &m.MayHappenTwice, (*zeronull.Text)(&m.Refused))
+		})
+		if err == nil {
+			return all, nil
+		}
+	}
+	return nil, fmt.Errorf("ask what it means to make calls again: %w", err)
 }
 
 // Again says how a call is made again.

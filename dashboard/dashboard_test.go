@@ -1,9 +1,12 @@
 package dashboard_test
 
 import (
+	"context"
+	"crypto/rand"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -12,11 +15,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// pages serves the dashboard over a database of its own to one user.
+// pages serves the dashboard over a database of its own to one user, with the rights that users have. The pool is the owner's.
 func pages(t *testing.T, user dashboard.User, change ...func(*dashboard.Options)) (*httptest.Server, *pgxpool.Pool) {
 	t.Helper()
-	db := testdb.Pool(t, testdb.New(t))
-	o := dashboard.Options{Read: db, Act: db, User: func(*http.Request) (dashboard.User, error) { return user, nil }}
+	at := testdb.New(t)
+	db := testdb.Pool(t, at)
+	o := dashboard.Options{Read: login(t, db, at, "gem_monitor"), Act: login(t, db, at, "gem_operator, gem_door"), User: func(*http.Request) (dashboard.User, error) { return user, nil }}
 	for _, c := range change {
 		c(&o)
 	}
@@ -27,6 +31,26 @@ func pages(t *testing.T, user dashboard.User, change ...func(*dashboard.Options)
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
 	return server, db
+}
+
+// login is a pool of a login role of its own, a member of others.
+func login(t *testing.T, owner *pgxpool.Pool, at, of string) *pgxpool.Pool {
+	t.Helper()
+	role := "gem_test_" + strings.ToLower(rand.Text())
+	if _, err := owner.Exec(t.Context(), "create role "+role+" login password 'secret' in role "+of); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // its pool is closed by then, and the owner's is not
+		if _, err := owner.Exec(context.Background(), "drop role "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	u, err := url.Parse(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(role, "secret")
+	return testdb.Pool(t, u.String())
 }
 
 // get reads a page.

@@ -59,20 +59,14 @@ type told struct {
 
 // told says what the user is told of an error, and logs what only the operator of the dashboard can mend.
 func (s *site) told(q *http.Request, err error) told {
-	var page *pageError
+	page := refusalOf(err)
 	var none *client.NotFoundError
 	var pg *pgconn.PgError
 	switch {
-	case errors.As(err, &page):
+	case page != nil:
 		return told{Status: page.status, Text: page.text, Forbidden: page.status == http.StatusForbidden}
 	case errors.Is(err, ErrNoUser):
 		return told{Status: http.StatusUnauthorized, Text: "Nobody has signed in."}
-	case errors.As(err, &pg) && refusal(pg) != 0:
-		text := sentence(pg.Message)
-		if pg.Hint != "" {
-			text += " " + sentence(pg.Hint)
-		}
-		return told{Status: refusal(pg), Text: text}
 	case errors.As(err, &none):
 		return told{Status: http.StatusNotFound, Text: "There is no such call. It may have been pruned."}
 	case errors.Is(err, context.Canceled) && q.Context().Err() != nil:
@@ -91,13 +85,20 @@ func (s *site) told(q *http.Request, err error) told {
 	return t
 }
 
-// refusal is the status of a function of GEM that refuses what it was asked for, as PostgREST has it: PT409 is 409. Otherwise it is 0.
-func refusal(pg *pgconn.PgError) int {
-	status, err := strconv.Atoi(strings.TrimPrefix(pg.Code, "PT"))
-	if err != nil || len(pg.Code) != 5 || status < 400 || status > 499 {
-		return 0
+// refusalOf is what the user is told where GEM refuses what it was asked for: by a pageError, or by a function whose error code is that of
+// PostgREST, where PT409 is 409. Otherwise it is nil.
+func refusalOf(err error) *pageError {
+	var page *pageError
+	var pg *pgconn.PgError
+	if errors.As(err, &page) || !errors.As(err, &pg) {
+		return page
 	}
-	return status
+	code, ours := strings.CutPrefix(pg.Code, "PT")
+	status, _ := strconv.Atoi(code) // 0 for what is no number
+	if !ours || status < 400 || status > 499 {
+		return nil
+	}
+	return &pageError{status, strings.TrimSpace(sentence(pg.Message) + " " + sentence(pg.Hint))}
 }
 
 // sentence makes one of a message of Postgres.

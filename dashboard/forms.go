@@ -20,6 +20,7 @@ type outcome struct {
 	over chan struct{} // closed when to and done, or err, are there
 	to   string
 	done string
+	kept any // what the page that follows shows of it
 	err  error
 }
 
@@ -56,6 +57,7 @@ func (f *forms) once(ctx context.Context, r *request, do func(context.Context, *
 		}
 	} else {
 		o.to, o.done, o.err = do(ctx, r)
+		o.kept = r.kept
 		if o.err != nil {
 			f.mu.Lock()
 			delete(f.sent, key)
@@ -84,20 +86,36 @@ func (f *forms) forget() {
 
 // done is what came of the form that a page's URL names, in a sentence.
 func (f *forms) done(r *request) string {
+	if o := f.outcome(r); o != nil {
+		return o.done
+	}
+	return ""
+}
+
+// kept is what the act on the form that a page's URL names left in [request.kept] for that page; nil for nothing.
+func (f *forms) kept(r *request) any {
+	if o := f.outcome(r); o != nil {
+		return o.kept
+	}
+	return nil
+}
+
+// outcome is that of the form that a page's URL names; nil if it is not over, or not known.
+func (f *forms) outcome(r *request) *outcome {
 	id := r.URL.Query().Get("done")
 	if id == "" {
-		return ""
+		return nil
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	o := f.sent[r.user.Name+"\x00"+id]
 	if o == nil {
-		return ""
+		return nil
 	}
 	select {
 	case <-o.over:
-		return o.done
+		return o
 	default:
-		return ""
+		return nil
 	}
 }

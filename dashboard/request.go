@@ -18,6 +18,7 @@ type request struct {
 	user User
 	base string // what every link begins with
 	look look
+	kept any // what an act leaves for the page that follows: see [forms.kept]
 }
 
 // db is the connection that has the user's rights.

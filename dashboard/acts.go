@@ -1,0 +1,181 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"net/http"
+
+	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/watch"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// operator is the user as the journal names it, with the reason that a form gives; an error for somebody who may not act.
+func (r *request) operator() (client.Operator, error) {
+	switch {
+	case r.site.Act == nil:
+		return client.Operator{}, forbidden("This dashboard is read-only: it has no connection that may act.")
+	case !r.user.Operator:
+		return client.Operator{}, forbidden("Only operators end calls and make them again. You may look.")
+	}
+	// The name that answers carry too: nobody may approve what the same person asked for.
+	return client.Operator{By: cmp.Or(r.user.Subject, r.user.Name), Reason: r.PostForm.Get("reason")}, nil
+}
+
+// callID is the id of the call that the path names.
+func (r *request) callID() (string, error) {
+	id, ok := parseID(r.PathValue("id"))
+	if !ok {
+		return "", notFound("A call's id is a UUID, and this is none.")
+	}
+	return id, nil
+}
+
+func parseID(text string) (id string, ok bool) {
+	var u pgtype.UUID
+	if err := u.Scan(text); err != nil {
+		return "", false
+	}
+	return u.String(), true
+}
+
+// idOf is the id of the call that a form makes out of another one: the same however often the form is sent, and to whichever process.
+func idOf(form, call string) string {
+	sum := sha256.Sum256([]byte(form + " " + call))
+	u := pgtype.UUID{Bytes: [16]byte(sum[:16]), Valid: true}
+	u.Bytes[6] = u.Bytes[6]&0x0f | 0x80 // version 8: of one's own making
+	u.Bytes[8] = u.Bytes[8]&0x3f | 0x80
+	return u.String()
+}
+
+// ending is what the page shows that asks before it ends a call.
+type ending struct {
+	Call   *watch.Call
+	Reason string
+	Fault  string
+}
+
+// askCancel says what it means to end a call.
+func (s *site) askCancel(ctx context.Context, r *request) (*view, error) {
+	if _, err := r.operator(); err != nil {
+		return nil, err
+	}
+	id, err := r.callID()
+	if err != nil {
+		return nil, err
+	}
+	e := ending{Reason: r.PostForm.Get("reason")}
+	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) error {
+		e.Call, err = watch.Get(ctx, db, id)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &view{Title: "Cancel a " + e.Call.Status + " call", Template: "cancel", Data: &e}, nil
+}
+
+// cancel ends a call, or asks its worker to.
+func (s *site) cancel(ctx context.Context, r *request) (to, done string, err error) {
+	who, err := r.operator()
+	if err != nil {
+		return "", "", err
+	}
+	id, err := r.callID()
+	if err != nil {
+		return "", "", err
+	}
+	outcomes, err := client.OperatorCancel(ctx, s.Act, []string{id}, who, r.PostForm.Get("at_once") != "")
+	if err != nil {
+		return "", "", s.again(ctx, r, err, s.askCancel)
+	}
+	to = "/calls/" + id
+	switch outcome := outcomes[0].Outcome; outcome {
+	case client.Cancelled:
+		return to, "The call was cancelled. It has ended.", nil
+	case client.CancelRequested:
+		return to, "The end of the call is asked for. Its handler may clean up first, and it may still succeed before that.", nil
+	case client.CancelUnknown:
+		return "", "", &client.NotFoundError{ID: id}
+	case client.CancelBusy:
+		err = conflict("Something else changes the call at this moment. Nothing was done: try again.")
+	default:
+		err = conflict("The call had ended before: it %s. Nothing was changed.", ended(string(outcome)))
+	}
+	return "", "", s.again(ctx, r, err, s.askCancel)
+}
+
+// ended says how a call ended, behind "it".
+func ended(status string) string {
+	if status == "not_configured" {
+		return "lacked its setup"
+	}
+	return status
+}
+
+// repetition is what the page shows that asks before it makes a call again.
+type repetition struct {
+	*client.AgainMeans
+	Confirm, Reason string
+	Fault           string
+}
+
+// askAgain says what it would mean to make a call again.
+func (s *site) askAgain(ctx context.Context, r *request) (*view, error) {
+	if _, err := r.operator(); err != nil {
+		return nil, err
+	}
+	id, err := r.callID()
+	if err != nil {
+		return nil, err
+	}
+	p := repetition{Confirm: r.PostForm.Get("confirm"), Reason: r.PostForm.Get("reason")}
+	err = watch.Read(ctx, s.Act, func(ctx context.Context, db watch.DB) error {
+		p.AgainMeans, err = client.AgainWouldMean(ctx, db, id)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &view{Title: "Do a call again that " + ended(p.Status), Template: "again", Data: &p}, nil
+}
+
+// doAgain makes a call again, and leads to the new one.
+func (s *site) doAgain(ctx context.Context, r *request) (to, done string, err error) {
+	who, err := r.operator()
+	if err != nil {
+		return "", "", err
+	}
+	id, err := r.callID()
+	if err != nil {
+		return "", "", err
+	}
+	made, err := client.OperatorAgain(ctx, s.Act, id, client.Again{Operator: who, Confirm: r.PostForm.Get("confirm"), NewID: idOf(r.PostForm.Get("form"), id)})
+	if err != nil {
+		return "", "", s.again(ctx, r, err, s.askAgain)
+	}
+	return "/calls/" + made, "This is the new call. The one before, " + id + ", stays as it is.", nil
+}
+
+// faulty is what a page shows that can say why its form was not taken.
+type faulty interface{ fault(string) }
+
+func (e *ending) fault(why string)     { e.Fault = why }
+func (p *repetition) fault(why string) { p.Fault = why }
+
+// again shows the page of a form once more, with what was typed and why it was not taken, if the user can mend that. It returns err otherwise.
+func (s *site) again(ctx context.Context, r *request, err error, ask func(context.Context, *request) (*view, error)) error {
+	refused := refusalOf(err)
+	if refused == nil || refused.status == http.StatusNotFound {
+		return err
+	}
+	v, failed := ask(ctx, r)
+	if failed != nil {
+		return errors.Join(err, failed)
+	}
+	v.Data.(faulty).fault(refused.text)
+	v.Status = refused.status
+	return &pageAgain{v}
+}

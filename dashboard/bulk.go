@@ -1,0 +1,399 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/watch"
+)
+
+const (
+	mostBulk      = 10000            // calls that one form acts on
+	bulkStep      = client.MaxCancel // calls at a time, and those that can be chosen
+	bulkTime      = 20 * time.Second // after that no further step begins: browsers and proxies do not wait for ever
+	bulkLook      = 3 * time.Second  // the same of the count that is shown before
+	mostConfirmed = 10               // tools whose names are to be typed
+	mostLeft      = 200              // calls that are listed because nothing was done to them
+)
+
+// bulk says what is to be done to which calls: those that were chosen, or all that a filter wants.
+type bulk struct {
+	Do     string // cancel or again
+	Chosen []string
+	Filter watch.Filter // without Limit
+}
+
+func parseBulk(v url.Values) (b bulk, err error) {
+	b.Do = v.Get("do")
+	if b.Do != "cancel" && b.Do != "again" {
+		return b, badRequest("do may be cancel or again.")
+	}
+	for _, text := range v["id"] {
+		id, ok := parseID(text)
+		if !ok {
+			return b, badRequest("A call's id is a UUID, and %q is none.", cut(60, text))
+		}
+		b.Chosen = append(b.Chosen, id)
+	}
+	slices.Sort(b.Chosen)
+	b.Chosen = slices.Compact(b.Chosen)
+	switch {
+	case len(b.Chosen) > bulkStep:
+		return b, badRequest("%d calls were chosen, and %d at most can be. All that a filter finds can be more.", len(b.Chosen), bulkStep)
+	case len(b.Chosen) == 0 && v.Get("all") == "":
+		return b, badRequest("No call was marked. Go back, and mark those that are meant.")
+	}
+	if b.Filter, err = watch.ParseFilter(v); err != nil {
+		return b, badRequest("%s", sentence(err.Error()))
+	}
+	b.Filter.Limit = 0
+	if len(b.Chosen) == 0 && b.Filter.State == "" {
+		b.Filter.State = map[string]string{"cancel": "open", "again": "failed"}[b.Do]
+	}
+	return b, nil
+}
+
+// values are the hidden fields of the form.
+func (b bulk) values() url.Values {
+	v := b.Filter.Values()
+	v.Set("do", b.Do)
+	if v["id"] = b.Chosen; len(b.Chosen) == 0 {
+		v.Set("all", "yes")
+	}
+	return v
+}
+
+// list is where the calls are listed.
+func (b bulk) list() string {
+	f := b.Filter
+	f.Before, f.To = "", time.Time{}
+	return "/calls" + asQuery(f.Values())
+}
+
+// step reads the next calls, up to a number, and what it would mean to make them again. more is where the ones behind them begin; empty means
+// that there are none.
+func (b bulk) step(ctx context.Context, s *site, before string, most int) (calls []client.AgainMeans, more string, err error) {
+	err = watch.Read(ctx, s.Act, func(ctx context.Context, db watch.DB) error {
+		ids := b.Chosen
+		if len(ids) == 0 {
+			f := b.Filter
+			f.Before, f.Limit = before, min(most, bulkStep)
+			page, err := watch.Calls(ctx, db, f)
+			if err != nil {
+				return err
+			}
+			more = cmp.Or(page.Next, page.LookFurther)
+			for _, c := range page.Calls {
+				ids = append(ids, c.ID)
+				if b.Do == "cancel" {
+					calls = append(calls, client.AgainMeans{ID: c.ID, Tool: c.Tool, Status: c.Status})
+				}
+			}
+		}
+		if calls == nil && len(ids) > 0 {
+			calls, err = client.AgainsWouldMean(ctx, db, ids)
+		}
+		return err
+	})
+	if wrong := (*watch.FilterError)(nil); errors.As(err, &wrong) {
+		err = badRequest("%s", sentence(err.Error()))
+	}
+	return calls, more, err
+}
+
+// bulkTool sums up the calls of one tool.
+type bulkTool struct {
+	Tool, Mode string
+	Calls      int
+	Left       int // nothing can be done to them
+	Running    int // they are asked to end
+	Hits       int // they would repeat a result
+	Twice      int // they may happen twice
+	Unknown    int // of those, the ones whose outcome nobody knows
+	Typed      string
+}
+
+// bulkPage asks before something is done to several calls.
+type bulkPage struct {
+	bulk
+	Count   int
+	AtLeast bool // there may be more, which are not meant
+	Tools   []*bulkTool
+	More    int // tools that are not listed
+	Left    int
+	Confirm []*bulkTool // those whose names are to be typed
+	TooMany bool        // of those
+	Hidden  url.Values
+	Names   []string // of Filter's fields that are set
+	Back    string
+	Reason  string
+	Fault   string
+}
+
+func (p *bulkPage) fault(why string) { p.Fault = why }
+
+// askBulk says what it means to do something to several calls, and to how many.
+func (s *site) askBulk(ctx context.Context, r *request) (*view, error) {
+	if _, err := r.operator(); err != nil {
+		return nil, err
+	}
+	form := r.URL.Query()
+	if r.Method == http.MethodPost {
+		form = r.PostForm
+	}
+	b, err := parseBulk(form)
+	if err != nil {
+		return nil, err
+	}
+	p := &bulkPage{Back: b.list(), Reason: r.PostForm.Get("reason")}
+	if len(b.Chosen) == 0 && b.Filter.State != "queued" && b.Filter.State != "scheduled" {
+		if now := time.Now().UTC(); b.Filter.To.IsZero() || b.Filter.To.After(now) {
+			b.Filter.To = now // those that come while one reads this are not meant
+		}
+	}
+	p.bulk = b
+	if err := p.count(ctx, s); err != nil {
+		return nil, err
+	}
+	for i, name := range form["tool_named"] {
+		if i < len(form["confirm"]) {
+			for _, t := range p.Confirm {
+				if t.Tool == name {
+					t.Typed = form["confirm"][i]
+				}
+			}
+		}
+	}
+	p.Hidden = b.values()
+	p.Hidden.Set("most", strconv.Itoa(p.Count))
+	title := map[string]string{"cancel": "Cancel ", "again": "Do again: "}[b.Do] + calls(p.Count)
+	return &view{Title: title, Template: "bulk", Data: p}, nil
+}
+
+// calls is a number of them.
+func calls(n int) string {
+	if n == 1 {
+		return "1 call"
+	}
+	return strconv.Itoa(n) + " calls"
+}
+
+// count sums up the calls by tool.
+func (p *bulkPage) count(ctx context.Context, s *site) error {
+	tools := map[string]*bulkTool{}
+	began := time.Now()
+	for before := p.Filter.Before; ; {
+		step, more, err := p.step(ctx, s, before, mostBulk-p.Count)
+		if err != nil {
+			return err
+		}
+		for _, c := range step {
+			p.add(tools, c)
+		}
+		p.AtLeast = more != ""
+		if before = more; more == "" || p.Count >= mostBulk || time.Since(began) > bulkLook {
+			break
+		}
+	}
+	p.Tools = slices.SortedFunc(maps.Values(tools), func(a, b *bulkTool) int { return cmp.Or(b.Calls-a.Calls, cmp.Compare(a.Tool, b.Tool)) })
+	for _, t := range p.Tools {
+		p.Left += t.Left
+		if t.Twice > 0 {
+			p.Confirm = append(p.Confirm, t)
+		}
+	}
+	p.TooMany = len(p.Confirm) > mostConfirmed
+	if len(p.Tools) > 50 {
+		p.Tools, p.More = p.Tools[:50], len(p.Tools)-50
+	}
+	return nil
+}
+
+func (p *bulkPage) add(tools map[string]*bulkTool, c client.AgainMeans) {
+	t := tools[c.Tool]
+	if t == nil {
+		t = &bulkTool{Tool: c.Tool, Mode: c.Mode}
+		tools[c.Tool] = t
+	}
+	p.Count++
+	t.Calls++
+	over := c.Status == "succeeded" || c.Status == "failed" || c.Status == "not_configured"
+	if p.Do == "cancel" {
+		if over {
+			t.Left++
+		} else if c.Status == "running" {
+			t.Running++
+		}
+		return
+	}
+	switch {
+	case c.Refused != "":
+		t.Left++
+	case c.Succeeded != "":
+		t.Hits++
+	case c.MayHappenTwice:
+		t.Twice++
+		if c.ErrorCode == "outcome_unknown" {
+			t.Unknown++
+		}
+	}
+}
+
+// bulkDone is what came of it.
+type bulkDone struct {
+	Do              string
+	Done, Requested int
+	Left            []leftCall // the first of those to which nothing was done
+	LeftCount       int
+	Fault           string // why it came to an end
+	Rest            string // the path that goes on with the calls behind the last
+	List            string
+}
+
+// leftCall is a call to which nothing was done, and why.
+type leftCall struct{ ID, Tool, Why string }
+
+func (d *bulkDone) leave(c client.AgainMeans, why string) {
+	d.LeftCount++
+	if len(d.Left) < mostLeft {
+		d.Left = append(d.Left, leftCall{c.ID, c.Tool, why})
+	}
+}
+
+// doBulk does to each call what is asked for. Each has its own outcome.
+func (s *site) doBulk(ctx context.Context, r *request) (to, done string, err error) {
+	who, err := r.operator()
+	if err != nil {
+		return "", "", err
+	}
+	b, err := parseBulk(r.PostForm)
+	if err != nil {
+		return "", "", err
+	}
+	most, err := strconv.Atoi(r.PostForm.Get("most"))
+	if err != nil || most < 1 || most > mostBulk {
+		return "", "", badRequest("The form does not say how many calls are meant: load its page again.")
+	}
+	typed := map[string]bool{}
+	for i, name := range r.PostForm["tool_named"] {
+		if i >= len(r.PostForm["confirm"]) || r.PostForm["confirm"][i] != name {
+			return "", "", s.again(ctx, r, &pageError{http.StatusUnprocessableEntity, "A name is not that of its tool. Nothing was done: type " + text(name) + "."}, s.askBulk)
+		}
+		typed[name] = true
+	}
+	d := &bulkDone{Do: b.Do, List: b.list()}
+	began := time.Now()
+	for before := b.Filter.Before; most > 0; {
+		step, more, err := b.step(ctx, s, before, most)
+		if err == nil && b.Do == "cancel" {
+			err = d.cancel(ctx, s, step, who)
+		} else if err == nil {
+			err = d.repeat(ctx, s, step, who, typed, r.PostForm.Get("form"))
+		}
+		if err != nil && d.Done+d.Requested+d.LeftCount == 0 {
+			return "", "", s.again(ctx, r, err, s.askBulk)
+		} else if err != nil {
+			d.Fault = s.told(r.Request, err).Text
+			break
+		}
+		if most -= len(step); more == "" {
+			break
+		}
+		if before = more; most > 0 && time.Since(began) > bulkTime {
+			b.Filter.Before = before
+			d.Rest = "/calls/bulk" + asQuery(b.values())
+			break
+		}
+	}
+	r.kept = d
+	return "/calls/bulk/done", d.sentence(), nil
+}
+
+// cancel asks for the ends of calls.
+func (d *bulkDone) cancel(ctx context.Context, s *site, step []client.AgainMeans, who client.Operator) error {
+	ids, byID := []string{}, map[string]client.AgainMeans{}
+	for _, c := range step {
+		ids, byID[c.ID] = append(ids, c.ID), c
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	outcomes, err := client.OperatorCancel(ctx, s.Act, ids, who, false)
+	if err != nil {
+		return err
+	}
+	for _, o := range outcomes {
+		switch o.Outcome {
+		case client.Cancelled:
+			d.Done++
+		case client.CancelRequested:
+			d.Requested++
+		case client.CancelBusy:
+			d.leave(byID[o.ID], "something else changed it at that moment: try again")
+		case client.CancelUnknown:
+			d.leave(client.AgainMeans{ID: o.ID}, "there is no such call any more")
+		default:
+			d.leave(byID[o.ID], "it had ended before: it "+ended(string(o.Outcome)))
+		}
+	}
+	return nil
+}
+
+// repeat makes calls again. With the form's id each is made again once, also if a form that came to an end halfway is sent anew.
+func (d *bulkDone) repeat(ctx context.Context, s *site, step []client.AgainMeans, who client.Operator, typed map[string]bool, form string) error {
+	for _, c := range step {
+		a := client.Again{Operator: who, NewID: idOf(form, c.ID)}
+		if typed[c.Tool] {
+			a.Confirm = c.Tool
+		}
+		_, err := client.OperatorAgain(ctx, s.Act, c.ID, a)
+		var gone *client.NotFoundError
+		refused := refusalOf(err)
+		switch {
+		case err == nil:
+			d.Done++
+		case errors.As(err, &gone):
+			d.leave(c, "there is no such call any more")
+		case refused != nil && refused.status != http.StatusUnprocessableEntity: // which is one of the reason, for all of them
+			d.leave(c, refused.text)
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+// sentence says what came of it.
+func (d *bulkDone) sentence() string {
+	var text string
+	switch {
+	case d.Do == "again":
+		text = fmt.Sprintf("Made again: %s.", calls(d.Done))
+	case d.Requested > 0:
+		text = fmt.Sprintf("Cancelled: %s. Asked to end: %s.", calls(d.Done), calls(d.Requested))
+	default:
+		text = fmt.Sprintf("Cancelled: %s.", calls(d.Done))
+	}
+	if d.LeftCount > 0 {
+		text += fmt.Sprintf(" Left as they are: %s.", calls(d.LeftCount))
+	}
+	return text
+}
+
+// bulkDone shows what came of it.
+func (s *site) bulkDone(_ context.Context, r *request) (*view, error) {
+	d, ok := s.forms.kept(r).(*bulkDone)
+	if !ok {
+		return nil, notFound("What came of a form is kept for ten minutes. The journals of its calls have it for good.")
+	}
+	return &view{Title: d.sentence(), Template: "bulkdone", Data: d}, nil
+}

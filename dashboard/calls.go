@@ -1,0 +1,213 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/receipts"
+	"github.com/jackc/pgx/v5"
+)
+
+// callsPage is a list of calls, and the filter that made it.
+type callsPage struct {
+	*watch.Page
+	Filter watch.Filter
+	Typed  map[string]string // the fields of the form
+	Fault  string            // which of them is wrong
+	States []string
+	Tools  []string // offered to be typed
+	Codes  []receipts.Code
+
+	// The queries of links begin with a question mark, if there is anything in them: templates escape one within.
+	Query   string // the filter, without a place in the list
+	Older   string // the next page, or a further look back; empty if there is none
+	Further bool   // Older looks further back
+	// CancelAll and AgainAll are those of /calls/bulk for all that the filter wants; empty where there would be nothing to do.
+	CancelAll, AgainAll string
+}
+
+// filterFields are the fields of the form, by their names in the URL.
+var filterFields = []string{"state", "tool", "caller", "session", "key", "code", "message", "q", "from", "to"}
+
+var codes = []receipts.Code{receipts.ApprovalDenied, receipts.ApprovalExpired, receipts.Cancelled, receipts.ExecutionError, receipts.JournalFull,
+	receipts.KeyDeadlock, receipts.KeyReused, receipts.LimitReached, receipts.NotAllowed, receipts.OutcomeUnknown, receipts.OutputInvalid, receipts.Panic,
+	receipts.RuleBlocked, receipts.RuleError, receipts.Timeout, receipts.UnknownTool, receipts.ValidationError, receipts.WorkerLost}
+
+// calls lists calls, the newest first.
+func (s *site) calls(ctx context.Context, r *request) (*view, error) {
+	query := r.URL.Query()
+	if text := strings.TrimSpace(query.Get("find")); text != "" {
+		return s.find(ctx, r, text)
+	}
+	asJSON := strings.HasSuffix(r.URL.Path, ".json")
+	if clean := withoutEmpty(query); !asJSON && len(clean) < len(query) {
+		return nil, &elsewhere{"/calls" + asQuery(clean)} // a form sends its empty fields too
+	}
+	p := &callsPage{Page: &watch.Page{}, States: watch.States, Codes: codes, Typed: map[string]string{}}
+	for _, name := range filterFields {
+		p.Typed[name] = query.Get(name)
+	}
+	var err error
+	if p.Filter, err = watch.ParseFilter(query); err != nil {
+		if asJSON {
+			return nil, badRequest("%s", sentence(err.Error()))
+		}
+		p.Fault = sentence(err.Error())
+		return &view{Title: "Calls: a filter cannot be read", Template: "calls", Data: p, Status: http.StatusBadRequest}, nil
+	}
+	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
+		if p.Page, err = watch.Calls(ctx, db, p.Filter); err == nil && !asJSON {
+			p.Tools, err = toolNames(ctx, db)
+		}
+		return err
+	})
+	if wrong := (*watch.FilterError)(nil); errors.As(err, &wrong) { // such as a cursor of another list
+		return nil, badRequest("%s", sentence(err.Error()))
+	} else if err != nil {
+		return nil, err
+	}
+	p.links()
+	v := &view{Title: p.title(), Template: "calls", Data: p, JSON: p.Page}
+	if p.Filter.Before == "" {
+		v.Watch = "list"
+	}
+	return v, nil
+}
+
+func withoutEmpty(query url.Values) url.Values {
+	clean := url.Values{}
+	for name, values := range query {
+		if values[0] != "" {
+			clean[name] = values
+		}
+	}
+	return clean
+}
+
+// toolNames are the names of tools to choose from. Nothing but this form needs them alone.
+func toolNames(ctx context.Context, db watch.DB) ([]string, error) {
+	rows, err := db.Query(ctx, "select name from gem.tools order by name limit 200")
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+func (p *callsPage) links() {
+	for name, at := range map[string]time.Time{"from": p.Filter.From, "to": p.Filter.To} {
+		if !at.IsZero() {
+			p.Typed[name] = at.Format("2006-01-02T15:04:05") // as its field wants it
+		}
+	}
+	here := p.Filter
+	here.Before, here.Limit = "", 0
+	p.Query = asQuery(here.Values())
+	if next := cmp.Or(p.Next, p.LookFurther); next != "" {
+		f := p.Filter
+		f.Before = next
+		p.Older, p.Further = asQuery(f.Values()), p.Next == ""
+	}
+	all := func(do, state string) string {
+		f := here
+		f.State = cmp.Or(f.State, state)
+		v := f.Values()
+		v.Set("do", do)
+		v.Set("all", "yes")
+		return asQuery(v)
+	}
+	if p.Query == "" {
+		return // everything is no choice
+	}
+	switch p.Filter.State {
+	case "queued", "scheduled", "waiting", "running", "open":
+		p.CancelAll = all("cancel", "")
+	case "failed", "not_configured":
+		p.AgainAll = all("again", "")
+	case "":
+		if p.Filter.Code == "" {
+			p.CancelAll = all("cancel", "open")
+		}
+		p.AgainAll = all("again", "failed")
+	}
+}
+
+// asQuery is what follows a path in a URL.
+func asQuery(v url.Values) string {
+	if len(v) == 0 {
+		return ""
+	}
+	return "?" + v.Encode()
+}
+
+// title names the state that the list shows.
+func (p *callsPage) title() string {
+	state := p.Filter.State
+	if state == "not_configured" {
+		state = "not configured"
+	}
+	title := strings.TrimSpace(state + " calls")
+	first, size := utf8.DecodeRuneInString(title)
+	title = strings.ToUpper(string(first)) + title[size:]
+	if p.Filter.Tool != "" {
+		title += " of " + cut(60, p.Filter.Tool)
+	}
+	return title
+}
+
+// findPage says which things have a name.
+type findPage struct {
+	Text  string
+	Found watch.Found
+}
+
+// find leads to the one thing that a text names: a call's or a receipt's id, a session, a key, a tool, a caller.
+func (s *site) find(ctx context.Context, r *request, text string) (*view, error) {
+	p := &findPage{Text: text}
+	if len(text) <= 2000 && utf8.ValidString(text) && !strings.ContainsRune(text, 0) {
+		err := watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
+			p.Found, err = watch.Find(ctx, db, text)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	places := p.Places()
+	switch {
+	case strings.HasSuffix(r.URL.Path, ".json"):
+		return &view{JSON: p.Found}, nil
+	case len(places) == 1:
+		return nil, &elsewhere{places[0].Link}
+	case len(places) > 1:
+		return &view{Title: "Found more than one thing", Template: "find", Data: p}, nil
+	}
+	return &view{Title: "Nothing found", Template: "find", Data: p, Status: http.StatusNotFound}, nil
+}
+
+// place is where a name leads.
+type place struct{ Kind, Link string }
+
+// Places are where the name leads. A call's id leads to the call, whatever else has it.
+func (p *findPage) Places() (all []place) {
+	f := p.Found
+	if f.CallID != "" {
+		return []place{{"call", "/calls/" + url.PathEscape(f.CallID)}}
+	}
+	add := func(name, kind, link string) {
+		if name != "" {
+			all = append(all, place{kind, link + url.QueryEscape(name)})
+		}
+	}
+	add(f.Session, "session", "/sessions?id=")
+	add(f.Key, "key", "/calls?key=")
+	add(f.Caller, "caller", "/calls?caller=")
+	add(f.Tool, "tool", "/calls?tool=")
+	return all
+}

@@ -1,0 +1,103 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/internal/watch"
+)
+
+// failuresPage sums up what did not succeed.
+type failuresPage struct {
+	*watch.Failures
+	Rows    []failureRow
+	Hidden  int // rows that are not shown
+	Tool    string
+	Within  string
+	Withins []within
+	Tools   []string
+}
+
+type failureRow struct {
+	watch.Failure
+	List  string // the path that lists them
+	Again string // the path that does all of them again
+}
+
+type within struct {
+	Name, Text string
+	Span       time.Duration
+}
+
+var withins = []within{{"1h", "the last hour", time.Hour}, {"24h", "the last 24 hours", 24 * time.Hour}, {"7d", "the last 7 days", 7 * 24 * time.Hour},
+	{"31d", "the last 31 days", 31 * 24 * time.Hour}}
+
+// A page of failures has at most so many rows, and so many bytes of links: messages may be long.
+const (
+	mostFailures     = 100
+	mostFailureLinks = 24 << 10
+)
+
+// failures sums up calls that did not succeed: by tool, code and message.
+func (s *site) failures(ctx context.Context, r *request) (*view, error) {
+	query := r.URL.Query()
+	p := &failuresPage{Tool: query.Get("tool"), Within: cmp.Or(query.Get("within"), "24h"), Withins: withins}
+	if _, err := watch.ParseFilter(url.Values{"tool": {p.Tool}}); err != nil {
+		return nil, badRequest("%s", sentence(err.Error()))
+	}
+	from, err := watch.ParseTime(query.Get("from"))
+	if err != nil {
+		return nil, badRequest("%s", sentence("from: "+err.Error()))
+	}
+	said := ""
+	for _, w := range withins {
+		if from.IsZero() && w.Name == p.Within {
+			from, said = time.Now().Add(-w.Span), w.Text
+			break
+		}
+	}
+	if from.IsZero() {
+		return nil, badRequest("There is no span of time named %q: within is 1h, 24h, 7d or 31d.", cut(40, p.Within))
+	}
+	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
+		if p.Failures, err = watch.ReadFailures(ctx, db, from, p.Tool); err == nil && !strings.HasSuffix(r.URL.Path, ".json") {
+			p.Tools, err = toolNames(ctx, db)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	links := 0
+	for _, f := range p.Failures.Failures {
+		v := calling(f, p.From)
+		row := failureRow{Failure: f, List: "/calls" + asQuery(v)}
+		v.Set("do", "again")
+		v.Set("all", "yes")
+		row.Again = "/calls/bulk" + asQuery(v)
+		if links += len(row.Again); len(p.Rows) == mostFailures || links > mostFailureLinks {
+			break
+		}
+		p.Rows = append(p.Rows, row)
+	}
+	p.Hidden = len(p.Failures.Failures) - len(p.Rows)
+	title := "Failures since " + from.Format("2006-01-02 15:04") + " UTC"
+	if said != "" {
+		title = "Failures of " + said
+	}
+	return &view{Title: title, Template: "failures", Data: p, JSON: p.Failures, Watch: "list"}, nil
+}
+
+// calling is the filter for the calls that failed for one reason.
+func calling(f watch.Failure, from time.Time) url.Values {
+	w := watch.Filter{State: "failed", Tool: f.Tool, Code: f.Code, From: from.Truncate(time.Second)}
+	if f.Code == "not_configured" {
+		w.State, w.Code = f.Code, ""
+	}
+	v := w.Values()
+	v.Set("message", f.Message)
+	return v
+}
