@@ -131,11 +131,17 @@ func (l *list) filterRest() {
 	default:
 		equal("status", f.State)
 	}
+	if f.Message != "" {
+		l.conditions = append(l.conditions, "c.message like "+l.arg(likeMessage.Replace(f.Message)+"%")+"::text")
+	}
 	if f.Text != "" {
 		l.conditions = append(l.conditions, "position(lower("+l.arg(f.Text)+`::text) in lower(concat_ws(E'\n', c.tool_name, c.message, c.created_by, c.session_id,
 			c.computed_key, c.idempotency_key))) > 0`)
 	}
 }
+
+// likeMessage makes a pattern of a failure's message, whose values and blanks are not those of the calls.
+var likeMessage = strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`, "…", "%", " ", "%")
 
 // The sources. Each says in source and order from where on the list goes, and takes the filter's Before.
 
@@ -236,7 +242,7 @@ func (l *list) due(state string) error {
 // most is how many calls the list looks at.
 func (l *list) most() int {
 	f := l.filter
-	if f.Tool == "" && f.Caller == "" && f.Session == "" && f.Code == "" && f.Text == "" && (f.State == "" || l.by == "due" || f.State == "ended" && l.by == "ended") {
+	if f.Tool == "" && f.Caller == "" && f.Session == "" && f.Code == "" && f.Message == "" && f.Text == "" && (f.State == "" || l.by == "due" || f.State == "ended" && l.by == "ended") {
 		return f.Limit + 1
 	}
 	return stretch
