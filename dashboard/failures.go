@@ -93,11 +93,9 @@ func (s *site) failures(ctx context.Context, r *request) (*view, error) {
 
 // calling is the filter for the calls that failed for one reason.
 func calling(f watch.Failure, from time.Time) url.Values {
-	w := watch.Filter{State: "failed", Tool: f.Tool, Code: f.Code, From: from.Truncate(time.Second)}
+	v := watch.Filter{State: "failed", Tool: f.Tool, Code: f.Code, Message: f.Message, From: from.Truncate(time.Second)}
 	if f.Code == "not_configured" {
-		w.State, w.Code = f.Code, ""
+		v.State, v.Code = f.Code, ""
 	}
-	v := w.Values()
-	v.Set("message", f.Message)
-	return v
+	return v.Values()
 }
