@@ -84,6 +84,7 @@ type site struct {
 	*looks
 	forms *forms
 	live  *live
+	ended ended
 }
 
 // route says which function answers which path. Each page has its file.
@@ -114,5 +115,7 @@ func (s *site) route(mux *http.ServeMux) {
 	s.act(mux, "/calls/{id}/cancel", s.cancel)
 	s.page(mux, "/calls/{id}/again", s.askAgain)
 	s.act(mux, "/calls/{id}/again", s.doAgain)
+	s.json(mux, "/overview.json", s.overview)
+	s.list(mux, "/workers", s.workers)
 	s.page(mux, "/", func(context.Context, *request) (*view, error) { return nil, notFound("There is no such page.") })
 }

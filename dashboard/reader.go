@@ -135,7 +135,7 @@ func (l *live) state(g *group, sent map[string]int) news {
 	defer l.mu.Unlock()
 	n := news{away: l.away, over: g.over}
 	for _, p := range g.parts {
-		if sent[p.id] != p.version {
+		if !l.away && sent[p.id] != p.version {
 			sent[p.id] = p.version
 			n.frames = append(n.frames, p.frame)
 		}

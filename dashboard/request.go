@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"strings"
 
 	"github.com/gemworker/gem/client"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -84,7 +83,12 @@ func (s *site) page(mux *http.ServeMux, path string, show func(context.Context, 
 // list answers GET requests of a path with a page, and of the path with .json behind it with the same as JSON.
 func (s *site) list(mux *http.ServeMux, path string, show func(context.Context, *request) (*view, error)) {
 	s.page(mux, path, show)
-	mux.HandleFunc("GET "+strings.TrimSuffix(path, "/{$}")+".json", func(w http.ResponseWriter, q *http.Request) {
+	s.json(mux, path+".json", show)
+}
+
+// json answers GET requests of a path with what a list shows, as JSON.
+func (s *site) json(mux *http.ServeMux, path string, show func(context.Context, *request) (*view, error)) {
+	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, q *http.Request) {
 		r, err := s.request(q)
 		var v *view
 		if err == nil {

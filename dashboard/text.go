@@ -21,7 +21,7 @@ func (s *site) funcs() template.FuncMap {
 			}
 			return base + "/static/" + s.hashed[file], nil
 		},
-		"text": text, "json": indented, "span": span, "when": when, "newForm": newForm, "short": short, "list": func(v ...any) []any { return v },
+		"text": text, "json": indented, "span": span, "when": when, "clock": clock, "newForm": newForm, "short": short, "list": func(v ...any) []any { return v },
 		"dict": dict, "segment": url.PathEscape, "usd": usd, "ms": ms, "cut": cut, "size": size,
 	}
 }
@@ -147,6 +147,12 @@ func when(t time.Time) template.HTML {
 		said = "in " + span(-ago)
 	}
 	return template.HTML(`<time datetime="` + exact + `" title="` + t.UTC().Format("2006-01-02 15:04:05.000 UTC") + `">` + said + `</time>`)
+}
+
+// clock is the time of day of a time, in UTC; gem.js shows local time where that is chosen.
+func clock(t time.Time) template.HTML {
+	t = t.UTC()
+	return template.HTML(`<time class="clock" datetime="` + t.Format(time.RFC3339) + `" title="` + t.Format("2006-01-02 15:04 UTC") + `">` + t.Format("15:04") + `</time>`)
 }
 
 // dict makes the data of a part out of names and values.

@@ -1,0 +1,419 @@
+package dashboard
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap"
+)
+
+// shown is a page of a test: it shows a number, and counts how often it was read.
+type shown struct {
+	number, reads atomic.Int64
+	fail          atomic.Pointer[error]
+	watch         string
+}
+
+func (p *shown) show(_ context.Context, r *request) (*view, error) {
+	p.reads.Add(1)
+	if err := p.fail.Load(); err != nil {
+		return nil, *err
+	}
+	data := workersData{Alive: int(p.number.Load())}
+	if r.operates() {
+		data.Registries = []string{"for operators"}
+		data.Registries = append(data.Registries, "and nobody else")
+	}
+	return &view{Title: "A page", Template: "workers", Data: data, Watch: p.watch}, nil
+}
+
+type showing map[string]func(context.Context, *request) (*view, error)
+
+// testSite serves pages by their paths.
+func testSite(t *testing.T, o Options, pages showing, base ...context.Context) (*site, *httptest.Server) {
+	t.Helper()
+	if o.User == nil {
+		o.User = func(*http.Request) (User, error) { return User{Name: "ada"}, nil }
+	}
+	o.Log = zap.NewNop()
+	s := &site{Options: o, forms: newForms()}
+	s.live = newLive(s)
+	if err := s.load(); err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /live", s.stream)
+	for path, show := range pages {
+		s.page(mux, path, show)
+	}
+	ctx, stop := context.WithCancel(append(base, context.Background())[0])
+	server := httptest.NewUnstartedServer(mux)
+	server.Config.BaseContext = func(net.Listener) context.Context { return ctx }
+	server.Start()
+	t.Cleanup(func() {
+		stop()
+		server.Close()
+	})
+	return s, server
+}
+
+// browser reads a stream.
+type browser struct {
+	t      *testing.T
+	lines  *bufio.Scanner
+	status int
+	close  func()
+}
+
+func watchPage(t *testing.T, server *httptest.Server, watch string, header ...string) *browser {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/live?watch="+watch, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range header {
+		q.Header.Set("Test-User", h)
+	}
+	answer, err := server.Client().Do(q) //nolint:bodyclose // close does
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &browser{t: t, lines: bufio.NewScanner(answer.Body), status: answer.StatusCode, close: func() { stop(); _ = answer.Body.Close() }}
+	t.Cleanup(b.close)
+	return b
+}
+
+// next is the next event: its name, and its data without the tags. It is empty when the stream has ended.
+func (b *browser) next() (name, data string) {
+	for b.lines.Scan() {
+		line := b.lines.Text()
+		switch {
+		case strings.HasPrefix(line, "event: "):
+			name = line[len("event: "):]
+		case strings.HasPrefix(line, "data: "):
+			data += line[len("data: "):] + "\n"
+		case line == "" && data != "":
+			return name, data
+		}
+	}
+	return "", ""
+}
+
+// number is that of the page when it comes next.
+func (b *browser) number() int {
+	b.t.Helper()
+	name, data := b.next()
+	if name != "" || data == "" {
+		b.t.Fatalf("event %q: %s", name, data)
+	}
+	return numberIn(data)
+}
+
+func numberIn(data string) int {
+	_, rest, _ := strings.Cut(data, `data-title="Workers: `)
+	number, _, _ := strings.Cut(rest, " ")
+	n, _ := strconv.Atoi(number)
+	return n
+}
+
+func within(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for until := time.Now().Add(10 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal(what)
+		}
+	}
+}
+
+func (l *live) isIdle() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stop == nil && l.all == 0 && len(l.groups) == 0 && len(l.users) == 0
+}
+
+func TestAPartIsSentWhenItHasChanged(t *testing.T) {
+	t.Parallel()
+	p := &shown{watch: "list"}
+	_, server := testSite(t, Options{}, showing{"/page": p.show})
+	b := watchPage(t, server, "/page")
+	if n := b.number(); n != 0 {
+		t.Fatalf("at first %d", n)
+	}
+	reads := p.reads.Load()
+	within(t, "the page is not read again", func() bool { return p.reads.Load() > reads+3 })
+	p.number.Store(7)
+	if n := b.number(); n != 7 { // a part that had not changed would have come before
+		t.Fatalf("then %d", n)
+	}
+}
+
+func TestOneReadingServesAllBrowsersOfAPage(t *testing.T) {
+	t.Parallel()
+	p := &shown{watch: "list"}
+	s, server := testSite(t, Options{}, showing{
+		"/page": func(ctx context.Context, r *request) (*view, error) {
+			p.number.Add(1)
+			return p.show(ctx, r)
+		}})
+	var mu sync.Mutex
+	var most int
+	var all sync.WaitGroup
+	for range 100 {
+		b := watchPage(t, server, "/page")
+		all.Go(func() {
+			for range 4 {
+				_, data := b.next()
+				mu.Lock()
+				most = max(most, numberIn(data))
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	// Each reading shows another number: with one for all, the numbers do not run ahead of what a browser saw.
+	if reads := p.reads.Load(); reads > int64(most)+50 {
+		t.Errorf("%d readings, of which 100 browsers saw the %d first", reads, most)
+	}
+	server.CloseClientConnections()
+	within(t, "streams are left", s.live.isIdle)
+	reads := p.reads.Load()
+	time.Sleep(10 * pace.page)
+	if now := p.reads.Load(); now != reads {
+		t.Errorf("nobody watches, and the page was read %d times", now-reads)
+	}
+}
+
+func TestWhatOperatorsSeeIsNotSentToViewers(t *testing.T) {
+	t.Parallel()
+	p := &shown{watch: "list"}
+	_, server := testSite(t, Options{Act: &pgxpool.Pool{}, User: func(q *http.Request) (User, error) {
+		return User{Name: "ada", Operator: q.Header.Get("Test-User") == "operator"}, nil
+	}}, showing{"/page": p.show})
+	operator, viewer := watchPage(t, server, "/page", "operator"), watchPage(t, server, "/page")
+	if _, data := operator.next(); !strings.Contains(data, "for operators") {
+		t.Errorf("an operator gets %s", data)
+	}
+	if _, data := viewer.next(); data == "" || strings.Contains(data, "for operators") {
+		t.Errorf("a viewer gets %s", data)
+	}
+}
+
+func TestTheDatabaseIsAwayAndComesBack(t *testing.T) {
+	t.Parallel()
+	p := &shown{watch: "list"}
+	_, server := testSite(t, Options{}, showing{"/page": p.show})
+	b := watchPage(t, server, "/page")
+	b.number()
+	away := error(context.DeadlineExceeded)
+	p.fail.Store(&away)
+	if name, _ := b.next(); name != "away" {
+		t.Fatalf("event %q", name)
+	}
+	late := watchPage(t, server, "/page")
+	if name, _ := late.next(); name != "away" {
+		t.Fatalf("one that comes meanwhile gets %q", name)
+	}
+	p.number.Store(3)
+	p.fail.Store(nil)
+	for _, b := range []*browser{b, late} {
+		if name, _ := b.next(); name != "back" {
+			t.Fatalf("event %q", name)
+		}
+	}
+	if n := b.number(); n != 3 {
+		t.Errorf("after that %d", n)
+	}
+}
+
+func TestAPageThatBreaksEndsItsOwnStreamsAlone(t *testing.T) {
+	t.Parallel()
+	p, gone := &shown{watch: "list"}, &shown{watch: "list"}
+	_, server := testSite(t, Options{}, showing{
+		"/page": p.show, "/gone": gone.show,
+		"/panics": func(context.Context, *request) (*view, error) { panic("a bug") },
+		"/still":  func(context.Context, *request) (*view, error) { return &view{Title: "Still", Template: "workers"}, nil },
+	})
+	b, other := watchPage(t, server, "/page"), watchPage(t, server, "/gone")
+	b.number()
+	other.number()
+	for path, status := range map[string]int{"/panics": 500, "/still": 404, "/nothing": 404, "//evil": 400, "http://evil/": 400, "": 400} {
+		if got := watchPage(t, server, path).status; got != status {
+			t.Errorf("%s: %d, not %d", path, got, status)
+		}
+	}
+	pruned := error(&client.NotFoundError{})
+	gone.fail.Store(&pruned)
+	if name, _ := other.next(); name != "over" {
+		t.Errorf("event %q", name)
+	}
+	if name, data := other.next(); name+data != "" {
+		t.Errorf("the stream goes on with %q %q", name, data)
+	}
+	p.number.Store(5)
+	if n := b.number(); n != 5 {
+		t.Errorf("another page is at %d", n)
+	}
+}
+
+func TestAStreamEndsWhenItsUserHasNoRightsAnyMore(t *testing.T) {
+	t.Parallel()
+	var out atomic.Bool
+	p := &shown{watch: "list"}
+	s, server := testSite(t, Options{User: func(*http.Request) (User, error) {
+		if out.Load() {
+			return User{}, ErrNoUser
+		}
+		return User{Name: "ada"}, nil
+	}}, showing{"/page": p.show})
+	b := watchPage(t, server, "/page")
+	b.number()
+	out.Store(true)
+	if name, data := b.next(); name != "over" || !strings.Contains(data, "no longer signed in") {
+		t.Errorf("event %q %q", name, data)
+	}
+	within(t, "the stream is left", s.live.isIdle)
+	if status := watchPage(t, server, "/page").status; status != 401 {
+		t.Errorf("another stream: %d", status)
+	}
+}
+
+func TestStreamsEndWithTheContextOfTheServer(t *testing.T) {
+	t.Parallel()
+	p := &shown{watch: "list"}
+	ctx, stop := context.WithCancel(t.Context())
+	s, server := testSite(t, Options{}, showing{"/page": p.show}, ctx)
+	var all []*browser
+	for range 20 {
+		b := watchPage(t, server, "/page")
+		b.number()
+		all = append(all, b)
+	}
+	stop()
+	for _, b := range all {
+		if name, data := b.next(); name+data != "" {
+			t.Errorf("a stream goes on with %q %q", name, data)
+		}
+	}
+	within(t, "streams are left", s.live.isIdle)
+}
+
+func TestAUserHasABoundedNumberOfStreams(t *testing.T) {
+	t.Parallel()
+	p := &shown{watch: "list"}
+	s, server := testSite(t, Options{}, showing{"/page": p.show})
+	s.live.users["ada"] = mostStreamsOfUser
+	if status := watchPage(t, server, "/page").status; status != 503 {
+		t.Errorf("one stream too many: %d", status)
+	}
+	s.live.users["ada"]--
+	watchPage(t, server, "/page").number()
+}
+
+// Of many calls that are watched, one statement finds those that moved, and their pages alone are read.
+func TestTheCallsThatMovedAreFoundInOneStatement(t *testing.T) {
+	t.Parallel()
+	url := testdb.New(t)
+	db := testdb.Pool(t, url)
+	seen := &statements{}
+	read := traced(t, url, seen)
+	counted := map[string]*shown{}
+	var ids []string
+	pages := showing{}
+	for range 10 {
+		id, err := client.Enqueue(t.Context(), db, client.NewCall{Tool: "shop.order"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &shown{watch: "call:" + id}
+		ids, counted[id], pages["/calls/"+id] = append(ids, id), p, p.show
+	}
+	_, server := testSite(t, Options{Read: read}, pages)
+	browsers := map[string]*browser{}
+	for _, id := range ids {
+		browsers[id] = watchPage(t, server, "call:"+id)
+		browsers[id].number()
+	}
+	looks := func() int64 { return seen.like("gem.calls") }
+	settled := func() { // each is read a second time, when it is looked at first
+		within(t, "no page is read again", func() bool {
+			for _, p := range counted {
+				if p.reads.Load() < 2 {
+					return false
+				}
+			}
+			return true
+		})
+		before := looks()
+		within(t, "nobody looks", func() bool { return looks() > before+3 })
+	}
+	settled()
+	for _, id := range ids {
+		if n := counted[id].reads.Load(); n != 2 {
+			t.Errorf("a call that did not move was read %d times", n)
+		}
+	}
+	counted[ids[3]].number.Store(9)
+	if _, err := client.Cancel(t.Context(), db, ids[3]); err != nil {
+		t.Fatal(err)
+	}
+	if n := browsers[ids[3]].number(); n != 9 {
+		t.Errorf("the page is at %d", n)
+	}
+	if n := counted[ids[4]].reads.Load(); n != 2 {
+		t.Errorf("another was read %d times", n)
+	}
+}
+
+// statements counts what a pool sends.
+type statements struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (s *statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, data.SQL)
+	return ctx
+}
+func (s *statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func (s *statements) like(part string) (n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sql := range s.all {
+		if strings.Contains(sql, part) {
+			n++
+		}
+	}
+	return n
+}
+
+func traced(t *testing.T, url string, by pgx.QueryTracer) *pgxpool.Pool {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.Tracer = by
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}

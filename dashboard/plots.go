@@ -1,0 +1,114 @@
+package dashboard
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gemworker/gem/internal/watch"
+)
+
+// plots are figures over one table, which holds their numbers: template plots. The server draws them roughly, plot.js with axes.
+type plots struct {
+	Table   string // its id, of which a page has one
+	Minutes []watch.Minute
+	Step    string // between two points, in words
+	Figures []figure
+}
+
+// figure draws columns of the table.
+type figure struct {
+	Title   string
+	Unit    string // calls, ms or usd
+	Columns string // their places in the table
+	Colors  string
+	Lines   []line
+}
+
+type line struct {
+	Label, Color string
+	Pieces       []string // points of an SVG polyline in 600 × 100, between gaps
+}
+
+// plotsOf makes plots of what ended by minute: outcomes, durations, waits, and cost where there is any.
+func plotsOf(table string, minutes []watch.Minute) plots {
+	p := plots{Table: table, Minutes: minutes, Step: "minute"}
+	if len(minutes) == 0 {
+		return p
+	}
+	if step := minutes[0].Step / 60; step > 1 {
+		p.Step = fmt.Sprintf("%d minutes", step)
+	}
+	p.draw("Ended, in each "+p.Step, "calls",
+		column{1, "succeeded", "good", func(m watch.Minute) *float64 { return number(m.Succeeded) }},
+		column{2, "failed", "bad", func(m watch.Minute) *float64 { return number(m.Failed) }},
+		column{3, "not configured", "warn", func(m watch.Minute) *float64 { return number(m.NotConfigured) }})
+	p.draw("How long calls took", "ms",
+		column{5, "half took less", "busy", func(m watch.Minute) *float64 { return m.P50MS }},
+		column{6, "95 % took less", "warn", func(m watch.Minute) *float64 { return m.P95MS }})
+	p.draw("How long calls were due before a worker claimed them", "ms",
+		column{7, "half waited less", "busy", func(m watch.Minute) *float64 { return m.QueueP50MS }},
+		column{8, "95 % waited less", "warn", func(m watch.Minute) *float64 { return m.QueueP95MS }})
+	for _, m := range minutes {
+		if m.Requests > 0 {
+			p.draw("Cost of models, in each "+p.Step, "usd", column{9, "cost", "busy", func(m watch.Minute) *float64 { return number(m.Cost) }})
+			break
+		}
+	}
+	return p
+}
+
+type column struct {
+	place        int
+	label, color string
+	of           func(watch.Minute) *float64 // nil where there is no value
+}
+
+func number(n int64) *float64 {
+	v := float64(n)
+	return &v
+}
+
+func (p *plots) draw(title, unit string, columns ...column) {
+	f := figure{Title: title, Unit: unit}
+	most := 0.0
+	for _, c := range columns {
+		for _, m := range p.Minutes {
+			if v := c.of(m); v != nil {
+				most = max(most, *v)
+			}
+		}
+	}
+	for i, c := range columns {
+		if i > 0 {
+			f.Columns, f.Colors = f.Columns+" ", f.Colors+" "
+		}
+		f.Columns, f.Colors = f.Columns+fmt.Sprint(c.place), f.Colors+c.color
+		l := line{Label: c.label, Color: c.color}
+		var piece strings.Builder
+		for j, m := range p.Minutes {
+			v := c.of(m)
+			if v == nil {
+				l.Pieces, piece = add(l.Pieces, piece), strings.Builder{}
+				continue
+			}
+			x, y := 600*float64(j)/float64(max(len(p.Minutes)-1, 1)), 99.0
+			if most > 0 {
+				y -= 96 * *v / most
+			}
+			if piece.Len() == 0 { // a single point is seen too
+				fmt.Fprintf(&piece, "%.1f,%.1f ", x-1, y)
+			}
+			fmt.Fprintf(&piece, "%.1f,%.1f ", x, y)
+		}
+		l.Pieces = add(l.Pieces, piece)
+		f.Lines = append(f.Lines, l)
+	}
+	p.Figures = append(p.Figures, f)
+}
+
+func add(pieces []string, piece strings.Builder) []string {
+	if piece.Len() == 0 {
+		return pieces
+	}
+	return append(pieces, strings.TrimSpace(piece.String()))
+}

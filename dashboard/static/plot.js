@@ -1,0 +1,64 @@
+// Draws plots from the table beside them, in place of the server's drawing: with axes, and values where one points.
+(() => {
+  "use strict";
+  const drawn = new Map();
+  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+
+  function read(figure) {
+    const columns = figure.dataset.columns.split(" ").map(Number);
+    const data = [[], ...columns.map(() => [])];
+    for (const row of document.getElementById(figure.dataset.table).tBodies[0].rows) {
+      data[0].push(new Date(row.querySelector("time").dateTime) / 1000);
+      columns.forEach((c, i) => {
+        const value = row.cells[c].dataset.v;
+        data[i + 1].push(value === undefined ? null : Number(value));
+      });
+    }
+    return data;
+  }
+
+  const units = {
+    ms: (v) => v >= 60000 ? +(v / 60000).toFixed(1) + " min" : v >= 1000 ? +(v / 1000).toFixed(1) + " s" : +v.toFixed(1) + " ms",
+    usd: (v) => "$" + +(v / 1e9).toPrecision(2),
+    calls: (v) => String(v),
+  };
+
+  function draw(figure) {
+    drawn.get(figure)?.destroy();
+    const table = document.getElementById(figure.dataset.table), data = read(figure), unit = units[figure.dataset.unit];
+    const colors = figure.dataset.colors.split(" "), local = document.documentElement.dataset.zone === "local";
+    const lines = figure.dataset.columns.split(" ").map((c, i) => ({
+      label: table.tHead.rows[0].cells[c].textContent,
+      stroke: color(colors[i]), width: 2, dash: { bad: [6, 3], warn: [2, 3] }[colors[i]],
+      points: { show: false },
+      value: (_, v) => v == null ? "–" : unit(v),
+    }));
+    const axis = { stroke: color("quiet"), grid: { stroke: color("line"), width: 1 }, ticks: { stroke: color("line"), width: 1 } };
+    let box = figure.querySelector("[data-own]");
+    if (!box) {
+      box = document.createElement("div");
+      box.dataset.own = "";
+      box.setAttribute("aria-hidden", "true"); // the table says the same
+      figure.append(box);
+      new ResizeObserver(() => drawn.get(figure)?.setSize({ width: box.clientWidth, height: 160 })).observe(box);
+    }
+    figure.dataset.drawn = "";
+    drawn.set(figure, new uPlot({
+      width: box.clientWidth, height: 160,
+      tzDate: (s) => local ? new Date(s * 1000) : uPlot.tzDate(new Date(s * 1000), "Etc/UTC"),
+      cursor: { drag: { setScale: false, x: false, y: false } },
+      scales: { y: { range: (_, min, max) => [0, max > 0 ? max * 1.1 : 1] } },
+      axes: [
+        { ...axis, values: "{HH}:{mm}" , space: 60 },
+        { ...axis, size: 64, space: 32, incrs: figure.dataset.unit === "calls" ? [1, 2, 5, 10, 20, 50, 1e2, 2e2, 5e2, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6] : undefined, values: (_, vs) => vs.map(unit) },
+      ],
+      series: [{ label: "Time", value: local ? "{HH}:{mm}" : "{HH}:{mm} UTC" }, ...lines],
+    }, data, box));
+  }
+  const all = () => document.querySelectorAll("figure[data-table]");
+  all().forEach(draw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => all().forEach(draw));
+  document.addEventListener("gem:changed", (e) => {
+    for (const f of e.target.querySelectorAll("figure[data-table]")) drawn.has(f) ? drawn.get(f).setData(read(f)) : draw(f);
+  });
+})();
