@@ -218,7 +218,7 @@ func TestTheDatabaseIsAwayAndComesBack(t *testing.T) {
 	_, server := testSite(t, Options{}, showing{"/page": p.show})
 	b := watchPage(t, server, "/page")
 	b.number()
-	away := error(context.DeadlineExceeded)
+	away := context.DeadlineExceeded
 	p.fail.Store(&away)
 	if name, _ := b.next(); name != "away" {
 		t.Fatalf("event %q", name)
