@@ -102,13 +102,13 @@ func (s *site) cancel(ctx context.Context, r *request) (to, done string, err err
 	case client.CancelBusy:
 		err = conflict("Something else changes the call at this moment. Nothing was done: try again.")
 	default:
-		err = conflict("The call had ended before: it %s. Nothing was changed.", ended(string(outcome)))
+		err = conflict("The call had ended before: it %s. Nothing was changed.", endedAs(string(outcome)))
 	}
 	return "", "", s.again(ctx, r, err, s.askCancel)
 }
 
-// ended says how a call ended, behind "it".
-func ended(status string) string {
+// endedAs says how a call ended, behind "it".
+func endedAs(status string) string {
 	if status == "not_configured" {
 		return "lacked its setup"
 	}
@@ -139,7 +139,7 @@ func (s *site) askAgain(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &view{Title: "Do a call again that " + ended(p.Status), Template: "again", Data: &p}, nil
+	return &view{Title: "Do a call again that " + endedAs(p.Status), Template: "again", Data: &p}, nil
 }
 
 // doAgain makes a call again, and leads to the new one.

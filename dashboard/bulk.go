@@ -342,7 +342,7 @@ func (d *bulkDone) cancel(ctx context.Context, s *site, step []client.AgainMeans
 		case client.CancelUnknown:
 			d.leave(client.AgainMeans{ID: o.ID}, "there is no such call any more")
 		default:
-			d.leave(byID[o.ID], "it had ended before: it "+ended(string(o.Outcome)))
+			d.leave(byID[o.ID], "it had ended before: it "+endedAs(string(o.Outcome)))
 		}
 	}
 	return nil

@@ -130,7 +130,7 @@ func numberIn(data string) int {
 	return n
 }
 
-func within(t *testing.T, what string, holds func() bool) {
+func waitUntil(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for until := time.Now().Add(10 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(until) {
@@ -154,7 +154,7 @@ func TestAPartIsSentWhenItHasChanged(t *testing.T) {
 		t.Fatalf("at first %d", n)
 	}
 	reads := p.reads.Load()
-	within(t, "the page is not read again", func() bool { return p.reads.Load() > reads+3 })
+	waitUntil(t, "the page is not read again", func() bool { return p.reads.Load() > reads+3 })
 	p.number.Store(7)
 	if n := b.number(); n != 7 { // a part that had not changed would have come before
 		t.Fatalf("then %d", n)
@@ -189,7 +189,7 @@ func TestOneReadingServesAllBrowsersOfAPage(t *testing.T) {
 		t.Errorf("%d readings, of which 100 browsers saw the %d first", reads, most)
 	}
 	server.CloseClientConnections()
-	within(t, "streams are left", s.live.isIdle)
+	waitUntil(t, "streams are left", s.live.isIdle)
 	reads := p.reads.Load()
 	time.Sleep(10 * pace.page)
 	if now := p.reads.Load(); now != reads {
@@ -285,7 +285,7 @@ func TestAStreamEndsWhenItsUserHasNoRightsAnyMore(t *testing.T) {
 	if name, data := b.next(); name != "over" || !strings.Contains(data, "no longer signed in") {
 		t.Errorf("event %q %q", name, data)
 	}
-	within(t, "the stream is left", s.live.isIdle)
+	waitUntil(t, "the stream is left", s.live.isIdle)
 	if status := watchPage(t, server, "/page").status; status != 401 {
 		t.Errorf("another stream: %d", status)
 	}
@@ -308,7 +308,7 @@ func TestStreamsEndWithTheContextOfTheServer(t *testing.T) {
 			t.Errorf("a stream goes on with %q %q", name, data)
 		}
 	}
-	within(t, "streams are left", s.live.isIdle)
+	waitUntil(t, "streams are left", s.live.isIdle)
 }
 
 func TestAUserHasABoundedNumberOfStreams(t *testing.T) {
@@ -349,7 +349,7 @@ func TestTheCallsThatMovedAreFoundInOneStatement(t *testing.T) {
 	}
 	looks := func() int64 { return seen.like("gem.calls") }
 	settled := func() { // each is read a second time, when it is looked at first
-		within(t, "no page is read again", func() bool {
+		waitUntil(t, "no page is read again", func() bool {
 			for _, p := range counted {
 				if p.reads.Load() < 2 {
 					return false
@@ -358,7 +358,7 @@ func TestTheCallsThatMovedAreFoundInOneStatement(t *testing.T) {
 			return true
 		})
 		before := looks()
-		within(t, "nobody looks", func() bool { return looks() > before+3 })
+		waitUntil(t, "nobody looks", func() bool { return looks() > before+3 })
 	}
 	settled()
 	for _, id := range ids {

@@ -169,10 +169,10 @@ func (o *office) given(id string) string {
 }
 
 var (
-	cleo   = dashboard.User{Name: "cleo", Subject: "cleo"}
-	bob    = dashboard.User{Name: "bob", Subject: "bob"}
-	dora   = dashboard.User{Name: "dora", Subject: "dora", Operator: true}
-	viewer = dashboard.User{Name: "viewer"}
+	cleo     = dashboard.User{Name: "cleo", Subject: "cleo"}
+	bob      = dashboard.User{Name: "bob", Subject: "bob"}
+	dora     = dashboard.User{Name: "dora", Subject: "dora", Operator: true}
+	onlooker = dashboard.User{Name: "viewer"}
 )
 
 const refund = `{"tool": "shop.refund", "input": {"amount": 12345678901234567890.10, "note": "<script>alert(1)</script>"}, "text": "May it?", "by": ["role:boss"],
@@ -239,7 +239,7 @@ func TestWhoMayNotAnswerSeesWhyAndWhoMay(t *testing.T) {
 	}{
 		"who asked":         {bob, []string{"role:boss", "not from whoever asked", "You are bob, with the role boss"}},
 		"somebody":          {dashboard.User{Name: "eve", Subject: "eve"}, []string{"role:boss", "You are eve, without a role"}},
-		"who is nobody":     {viewer, []string{"role:boss", "the dashboard knows no subject of yours"}},
+		"who is nobody":     {onlooker, []string{"role:boss", "the dashboard knows no subject of yours"}},
 		"an operator":       {dora, []string{"role:boss", "You are dora, without a role", "12345678901234567890.10"}},
 		"the login":         {dashboard.User{Name: "ops", Operator: true}, []string{"role:boss", "You are gem_test_act_"}},
 		"somebody's viewer": {dashboard.User{Name: "cleo"}, []string{"role:boss"}},
@@ -374,7 +374,7 @@ func TestArgumentsThatAreTooLongForAPageAreAFile(t *testing.T) {
 	if whole := o.page(cleo, "/questions/"+id+"/arguments", 200); strings.Count(whole, "ä") != 100_000 {
 		t.Errorf("the file has %d bytes", len(whole))
 	}
-	o.page(viewer, "/questions/"+id+"/arguments", 404)
+	o.page(onlooker, "/questions/"+id+"/arguments", 404)
 	deep := o.ask("wait.approval", `{"tool": "a.b", "by": ["role:boss"], "digest": "`+fmt.Sprintf("%064d", 9)+`", "input": {"a": `+strings.Repeat("[", 3000)+strings.Repeat("]", 3000)+`}}`, byNobody)
 	if page := o.page(cleo, "/questions/"+deep, 200); len(page) > 200_000 {
 		t.Errorf("the page has %d bytes", len(page))
@@ -395,7 +395,7 @@ func TestTheQuestionsAreListedAsJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(o.page(cleo, "/questions.json", 200)), &list); err != nil || len(list.Yours) != 1 || list.Yours[0].ID != id || len(list.Open) != 1 {
 		t.Errorf("%v: %+v", err, list)
 	}
-	body := o.page(viewer, "/questions.json", 200)
+	body := o.page(onlooker, "/questions.json", 200)
 	if err := json.Unmarshal([]byte(body), &list); err != nil || len(list.Yours) != 0 || len(list.Open) != 1 || list.Open[0].CallID != id || strings.Contains(body, "May it?") {
 		t.Errorf("%v: %s", err, body)
 	}
