@@ -77,7 +77,10 @@ func Minutes(ctx context.Context, db DB, from, to time.Time, tool string) ([]Min
 	for i := range minutes {
 		minutes[i] = Minute{At: from.Add(time.Duration(i) * step), Step: int(step.Seconds()), Totals: ended[i].totals()}
 	}
-	if err == nil { // by the index of times, which only a bitmap scan can use
+	if err == nil { // only a bitmap scan can use the index of their times
+		_, err = db.Exec(ctx, "set local enable_bitmapscan = on")
+	}
+	if err == nil {
 		rows, err = db.Query(ctx, `select date_bin($4::text::interval, q.at, $1), count(*), sum(coalesce(q.cost, q.reserved))::bigint
 			from (select at, cost, reserved from gem.model_requests where at >= $1 and at < $2 and ($3::text = '' or tool_name = $3::text) limit $5::int) q
 			group by 1`, from, to, tool, fmt.Sprintf("%d seconds", int(step.Seconds())), mostRequests)
@@ -90,6 +93,9 @@ func Minutes(ctx context.Context, db DB, from, to time.Time, tool string) ([]Min
 			minutes[at(minute)].Requests, minutes[at(minute)].Cost = requests, cost
 			return nil
 		})
+	}
+	if err == nil {
+		_, err = db.Exec(ctx, "set local enable_bitmapscan = off")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read what ended by minute: %w", err)
@@ -162,34 +168,18 @@ func part(counts []int64, of float64) *float64 {
 
 // lastTotals sums up what ended within the last hour, and within the last day, of all tools.
 func lastTotals(ctx context.Context, db DB, now time.Time) (hour, day Totals, err error) {
-	rows, err := db.Query(ctx, `
-		with span as materialized (
-			select *, minute > $1::timestamptz - interval '1 hour' as late from gem.throughput
-			where minute > $1::timestamptz - interval '1 day' and tool_name = ''
-		), durations as (
-			select place, sum(n) filter (where late) as late, sum(n) as n from span, unnest(durations) with ordinality u (n, place) group by 1
-		), waits as (
-			select place, sum(n) filter (where late) as late, sum(n) as n from span, unnest(waits) with ordinality u (n, place) group by 1
-		)
-		select true, coalesce(sum(succeeded), 0)::bigint, coalesce(sum(failed), 0)::bigint, coalesce(sum(not_configured), 0)::bigint, coalesce(sum(hits), 0)::bigint,
-			array(select coalesce(late, 0)::bigint from durations order by place), array(select coalesce(late, 0)::bigint from waits order by place)
-		from span where late
-		union all
-		select false, coalesce(sum(succeeded), 0)::bigint, coalesce(sum(failed), 0)::bigint, coalesce(sum(not_configured), 0)::bigint, coalesce(sum(hits), 0)::bigint,
-			array(select n::bigint from durations order by place), array(select n::bigint from waits order by place)
-		from span`, now)
+	rows, err := db.Query(ctx, `select minute > $1::timestamptz - interval '1 hour', succeeded, failed, not_configured, hits, durations, waits from gem.throughput
+		where minute > $1::timestamptz - interval '1 day' and tool_name = ''`, now)
 	if err != nil {
 		return hour, day, err
 	}
+	var last, all, one counts
 	var late bool
-	var c counts
-	_, err = pgx.ForEachRow(rows, []any{&late, &c.succeeded, &c.failed, &c.notConfigured, &c.hits, &c.durations, &c.waits}, func() error {
-		if late {
-			hour = c.totals()
-		} else {
-			day = c.totals()
+	_, err = pgx.ForEachRow(rows, []any{&late, &one.succeeded, &one.failed, &one.notConfigured, &one.hits, &one.durations, &one.waits}, func() error {
+		if all.add(one); late {
+			last.add(one)
 		}
 		return nil
 	})
-	return hour, day, err
+	return last.totals(), all.totals(), err
 }

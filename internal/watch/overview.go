@@ -29,7 +29,7 @@ type Overview struct {
 	Needs []Need `json:"needs"`
 }
 
-// Queue counts the calls that have not ended. AtLeast says that there may be more: of each state 25,000 are counted.
+// Queue counts the calls that have not ended. AtLeast says that there may be more: of each state up to 10,000 are counted, of those that wait 5,000 for each thing.
 type Queue struct {
 	Ready     int `json:"ready"`
 	Scheduled int `json:"scheduled"`

@@ -52,8 +52,10 @@ const scene = `
 	insert into core_tool_calls (tool_name, created_by, session_id, idempotency_key) values ('a.one', 'ada', 's', 'mine'), ('a.two', 'ada', 's', null), ('a.three', 'bob', 't', null), ('a.four', null, 's', null);
 	select gem.hold_key(c.id, 1, 'w', 'a.one:k="1"') from gem.claim('w', 4, true) c where c.tool_name = 'a.one';
 	select gem.finish(id, 1, 'w', 'succeeded', '{"secret": "in the result"}', '{"secret": "in the effects"}', '1') from core_tool_calls where tool_name = 'a.one';
+	select pg_sleep(0.002); -- receipts are in the order of milliseconds
 	select gem.finish(id, 1, 'w', 'failed', '{"error": {"error_code": "execution_error", "message": "it broke", "details": {"secret": "in the details"}}}', '{}', '1')
 		from core_tool_calls where tool_name = 'a.two';
+	select pg_sleep(0.002);
 	select gem.finish(id, 1, 'w', 'not_configured', '{"status": "not_configured", "reason": "no key", "required_env": [], "next_steps": []}', '{}', '1')
 		from core_tool_calls where tool_name = 'a.three';
 	insert into core_tool_calls (tool_name, created_by, priority) values ('b.low', 'ada', -7), ('b.ready', 'bob', 0);

@@ -119,8 +119,8 @@ begin
 end
 $$;
 
--- What waits, or runs, by tool. Of each state it counts 10,000 calls at a level, and 25,000 in all, in the order in which
--- they are to run; of those that wait, 10,000 for each thing that waits_for names. at_least says that there may be more, of whatever tool. The
+-- What waits, or runs, by tool. Of each state it counts 5,000 calls at a level, and 10,000 in all, in the order in which
+-- they are to run; of those that wait, 5,000 for each thing that waits_for names. at_least says that there may be more, of whatever tool. The
 -- settings keep Postgres from reading the whole table for that.
 create or replace function gem.queue_by_tool() returns table (tool_name text, ready bigint, scheduled bigint, waiting bigint, running bigint,
   oldest_ready interval, next_scheduled interval, at_least boolean, waiting_for jsonb)
@@ -129,41 +129,41 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   at   constant timestamptz := gem.now();
-  each constant integer     := 10000;
-  most constant integer     := 25000;
+  each constant integer     := 5000;
+  most constant integer     := 10000;
 begin
   return query
-  with open as materialized (
-    (select 'ready' as state, l.level, c.tool_name, c.run_at, null as waits_for from gem.levels l, lateral (
-       select q.tool_name, q.run_at from public.core_tool_calls q
-       where q.status = 'queued' and q.level = l.level and q.run_at <= at order by q.level, q.run_at, q.seq limit each) c
-     limit most)
-    union all
-    (select 'scheduled', l.level, c.tool_name, c.run_at, null from gem.levels l, lateral (
-       select q.tool_name, q.run_at from public.core_tool_calls q
-       where q.status = 'queued' and q.level = l.level and q.run_at > at order by q.level, q.run_at, q.seq limit each) c
-     limit most)
-    union all
-    (select 'waiting', 0, q.tool_name, q.run_at, 'key' from public.core_tool_calls q
-      where q.status = 'waiting' and q.waits_for = 'key' order by q.computed_key limit each)
-    union all
-    (select 'waiting', 0, q.tool_name, q.run_at, kind from unnest(array['call', 'answer', 'time', 'code']) kind, lateral (
-       select w.tool_name, w.run_at from public.core_tool_calls w
-       where w.status = 'waiting' and w.waits_for = kind order by w.computed_key limit each) q)
-    union all
-    (select 'running', 0, q.tool_name, q.run_at, null from public.core_tool_calls q where q.status = 'running' order by q.claimed_by limit each)
+  with counted as materialized (
+    select o.state, o.level, o.waits_for, o.tool_name, count(*) as calls, min(o.run_at) as first from (
+      (select 'ready' as state, l.level, c.tool_name, c.run_at, null as waits_for from gem.levels l, lateral (
+         select q.tool_name, q.run_at from public.core_tool_calls q
+         where q.status = 'queued' and q.level = l.level and q.run_at <= at order by q.level, q.run_at, q.seq limit each) c
+       limit most)
+      union all
+      (select 'scheduled', l.level, c.tool_name, c.run_at, null from gem.levels l, lateral (
+         select q.tool_name, q.run_at from public.core_tool_calls q
+         where q.status = 'queued' and q.level = l.level and q.run_at > at order by q.level, q.run_at, q.seq limit each) c
+       limit most)
+      union all
+      (select 'waiting', 0, q.tool_name, q.run_at, 'key' from public.core_tool_calls q
+        where q.status = 'waiting' and q.waits_for = 'key' order by q.computed_key limit each)
+      union all
+      (select 'waiting', 0, q.tool_name, q.run_at, kind from unnest(array['call', 'answer', 'time', 'code']) kind, lateral (
+         select w.tool_name, w.run_at from public.core_tool_calls w
+         where w.status = 'waiting' and w.waits_for = kind order by w.computed_key limit each) q)
+      union all
+      (select 'running', 0, q.tool_name, q.run_at, null from public.core_tool_calls q where q.status = 'running' order by q.claimed_by limit each)
+    ) o group by 1, 2, 3, 4
   ), depth as (
-    select o.state, o.level, o.waits_for, count(*) as calls from open o group by 1, 2, 3
-  ), waits as (
-    select w.tool_name, jsonb_object_agg(w.waits_for, w.calls) as counts
-    from (select o.tool_name, o.waits_for, count(*) as calls from open o where o.state = 'waiting' group by 1, 2) w group by 1
+    select c.state, c.level, c.waits_for, sum(c.calls) as calls from counted c group by 1, 2, 3
   )
-  select coalesce(o.tool_name, ''), count(*) filter (where o.state = 'ready'), count(*) filter (where o.state = 'scheduled'),
-    count(*) filter (where o.state = 'waiting'), count(*) filter (where o.state = 'running'),
-    at - min(o.run_at) filter (where o.state = 'ready'), min(o.run_at) filter (where o.state = 'scheduled') - at,
+  select coalesce(c.tool_name, ''), coalesce(sum(c.calls) filter (where c.state = 'ready'), 0)::bigint,
+    coalesce(sum(c.calls) filter (where c.state = 'scheduled'), 0)::bigint, coalesce(sum(c.calls) filter (where c.state = 'waiting'), 0)::bigint,
+    coalesce(sum(c.calls) filter (where c.state = 'running'), 0)::bigint,
+    at - min(c.first) filter (where c.state = 'ready'), min(c.first) filter (where c.state = 'scheduled') - at,
     exists (select from depth d where d.calls >= each) or exists (select from depth d where d.waits_for is null group by d.state having sum(d.calls) >= most),
-    (select w.counts from waits w where w.tool_name is not distinct from o.tool_name)
-  from open o group by o.tool_name;
+    jsonb_object_agg(c.waits_for, c.calls) filter (where c.state = 'waiting')
+  from counted c group by c.tool_name;
 end
 $$;
 
@@ -171,17 +171,6 @@ create or replace view gem.queue with (security_barrier) as select * from gem.qu
 
 -- The last 31 days; gem.outcome_counts has those before. The durations are those of calls that ran, without hits.
 create or replace view gem.outcomes with (security_barrier) as
-with counts as (
-  select c.day, c.tool_name, c.status, c.hit, c.bucket, c.calls::float8 as calls from gem.outcome_counts c
-  union all
-  select r.day, r.tool_name, r.status, r.hit, r.bucket, 1
-  from gem.outcomes_of_receipts r
-  where r.id >= (select upto from gem.outcomes_counted) and r.id < gem.first_id_at((select gem.now()) + interval '1 minute')
-), placed as (
-  select *, sum(ran) over (partition by day, tool_name order by bucket) as upto, sum(ran) over (partition by day, tool_name) as of
-  from (select *, case when bucket is not null then calls else 0 end as ran from counts) timed
-  where day > ((select gem.now()) at time zone 'UTC')::date - 31
-)
 select day, tool_name, sum(calls)::bigint as calls,
   coalesce(sum(calls) filter (where status = 'succeeded'), 0)::bigint as succeeded,
   coalesce(sum(calls) filter (where status = 'failed'), 0)::bigint as failed,
@@ -189,7 +178,18 @@ select day, tool_name, sum(calls)::bigint as calls,
   coalesce(sum(calls) filter (where hit), 0)::bigint as hits,
   gem.bucket_ms(min(bucket) filter (where ran > 0 and upto >= 0.5 * of)) as p50_ms,
   gem.bucket_ms(min(bucket) filter (where ran > 0 and upto >= 0.95 * of)) as p95_ms
-from placed
+from ( -- nested, so that Postgres leaves out the days, the tools and the sums that nobody asks for
+  select *, sum(ran) over (partition by day, tool_name order by bucket) as upto, sum(ran) over (partition by day, tool_name) as of
+  from (
+    select *, case when bucket is not null then calls else 0 end as ran
+    from (
+      select c.day, c.tool_name, c.status, c.hit, c.bucket, c.calls::float8 as calls from gem.outcome_counts c
+      where c.day > (select (gem.now() at time zone 'UTC')::date - 31)
+      union all
+      select r.day, r.tool_name, r.status, r.hit, r.bucket, 1
+      from gem.outcomes_of_receipts r
+      where r.id >= (select upto from gem.outcomes_counted) and r.id < (select gem.first_id_at(gem.now() + interval '1 minute'))
+        and r.day > (select (gem.now() at time zone 'UTC')::date - 31)) counts) timed) placed
 group by day, tool_name
 order by day desc, calls desc, tool_name;
 
