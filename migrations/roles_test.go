@@ -257,13 +257,14 @@ func TestRolesThatComeLaterGetTheirRights(t *testing.T) {
 		!strings.Contains(notes, "gem_door was not created") {
 		t.Fatalf("%v, with these notes: %s", err, notes)
 	}
-	insert(t, admin, "create role gem_worker nologin; create role gem_monitor nologin; create role gem_frontend nologin; create role gem_door nologin noinherit; "+
-		"grant gem_worker, gem_monitor, gem_frontend, gem_door to migrator with admin option")
+	insert(t, admin, "create role gem_worker nologin; create role gem_monitor nologin; create role gem_operator nologin; create role gem_frontend nologin; create role gem_door nologin noinherit; "+
+		"grant gem_worker, gem_monitor, gem_operator, gem_frontend, gem_door to migrator with admin option")
 	mine := testdb.Pool(t, u.String())
 	insert(t, mine, printed(t))
 	for _, sql := range []string{
 		"set role gem_worker; select gem.start_worker('w', 1, '', '', '1 hour'); select gem.claim('w', 1, true); select gem.heartbeat('w', '1 hour', '{}', '{}', true)",
 		"set role gem_monitor; select * from gem.queue; select * from gem.workers",
+		"set role gem_operator; select * from gem.queue; select * from core_tool_calls; select * from gem.operator_cancel('{}', 'ada')",
 		"set role gem_door; select gem.ended('{}'); set role gem_frontend; select enqueue_tool_call('a.b') where false",
 	} {
 		insert(t, mine, sql)
