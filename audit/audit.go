@@ -78,6 +78,9 @@ var Checks = []Check{
 	{Name: "child-returned", counts: "children", file: "children.sql",
 		Proves: "The end of a call that a handler made is in its parent's journal once, as it was, if the parent had not ended before."},
 
+	{Name: "again-same", counts: "calls", file: "children.sql",
+		Proves: "A call that an operator had made again has the tool, input, session, caller and key of the other, and names the operator."},
+
 	{Name: "answer-once", counts: "events", file: "answers.sql",
 		Proves: "Nothing has two answers under one name."},
 	{Name: "answer-by", counts: "receipts", file: "answers.sql",

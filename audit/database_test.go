@@ -51,6 +51,12 @@ const (
 	parentOfX = "c.id = (select k.parent_call_id from core_tool_calls k where k.parent_step = 'x')"
 )
 
+// madeAgain makes a call again, and again is that call.
+var madeAgain = []string{"set local session_replication_role = origin",
+	"select gem.operator_again(c.id, 'ada', null, c.tool_name) from core_tool_calls c where c.tool_name = 'no.such_tool' limit 1", "set local session_replication_role = replica"}
+
+const again = "id = (select call_id from core_tool_events where data ? 'again_of')"
+
 // keepK gives the key K to the durable call whose child is x. The calls that have long waited for it are not due.
 var keepK = []string{"update core_tool_calls set computed_key = null where status = 'running' and computed_key = 'K'",
 	"update core_tool_calls c set computed_key = 'K' where " + parentOfX,
@@ -229,6 +235,11 @@ var breaks = []struct {
 	{"wait-stuck", "its answer came", "the call waits for #answer, and all of this has come",
 		[]string{`with asks as (update core_tool_calls set events = events + 1 where tool_name = 'wait.answer' and status = 'waiting' returning *)
 			insert into core_tool_events (call_id, seq, at, event, attempt, data) select id, events, now(), 'answered', attempt, '{"name": "#answer", "value": 1, "by": "ada"}' from asks`}},
+
+	{"again-same", "another input", "ada had the call ", append(madeAgain, "update core_tool_calls set input = '{\"x\": 1}' where "+again)},
+	{"again-same", "somebody else's", " made again by it, and it is another one", append(madeAgain, "update core_tool_calls set created_by = 'eve' where "+again)},
+	{"again-same", "another call's", " made again by it, and its parent is null", append(madeAgain, "update core_tool_calls set parent_call_id = null where "+again)},
+	{"again-same", "nobody's", "nobody had the call ", append(madeAgain, "update core_tool_events set data = data - 'by' where data ? 'again_of'")},
 
 	{"child-called", "an open call has none", "is called of x, the call " + nothing + ", made, and that call does not exist",
 		told("called", "x", `{"call_id": "`+nothing+`"}`)},

@@ -53,3 +53,18 @@ left join told t on t.parent = k.parent and t.child = k.id::text and t.event = '
 where k.status is not null
 group by k.id, k.name, k.parent, k.status, k.at, k.untold, pe.at
 having count(t.seq) > 1 or count(t.seq) = 0 and not k.untold and coalesce(k.at < pe.at - interval '1 minute', true)
+
+union all
+
+-- A call that an operator had made again is of that call, and like it, as far as the other is still there.
+select 'again-same', c.id::text, format('%s had the call %s made again by it, and %s', coalesce(e.data ->> 'by', 'nobody'), e.data ->> 'again_of', case
+  when c.parent_step is not null then 'it is a child'
+  when c.parent_call_id::text is distinct from e.data ->> 'again_of' then format('its parent is %s', coalesce(c.parent_call_id::text, 'null'))
+  when e.data ->> 'by' is null then 'somebody must have'
+  else 'it is another one' end)
+from public.core_tool_events e
+join public.core_tool_calls c on c.id = e.call_id
+left join public.core_tool_calls o on o.id = c.parent_call_id
+where e.seq = 1 and e.data ? 'again_of' and (e.data ->> 'by' is null or c.parent_step is not null or c.parent_call_id::text is distinct from e.data ->> 'again_of'
+  or o.id is not null and (o.tool_name, o.input, o.session_id, o.created_by, o.idempotency_key) is distinct from
+    (c.tool_name, c.input, c.session_id, c.created_by, c.idempotency_key))
