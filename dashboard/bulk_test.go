@@ -1,0 +1,132 @@
+package dashboard_test
+
+import (
+	"fmt"
+	"html"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gemworker/gem/client"
+)
+
+func TestMarkedCallsAreCancelledAndThePageSaysWhichWereNot(t *testing.T) {
+	t.Parallel()
+	server, db := with(t, operator)
+	busy := running(t, db, client.NewCall{Tool: "mail.send"})
+	over := failed(t, db, client.NewCall{Tool: "mail.send"}, "timeout", "no")
+	queued := made(t, db, client.NewCall{Tool: "notes.find"})
+	path := "/calls/bulk?" + url.Values{"do": {"cancel"}, "id": {queued, busy, over}}.Encode()
+	_, page := get(t, server, path)
+	says(t, page, "Cancel 3 calls", "Ended before")
+	_, at, page := send(t, server, "/calls/bulk", fill(t, server, path, "/calls/bulk", "reason", "a drill"))
+	if at.Path != "/calls/bulk/done" {
+		t.Errorf("at %s", at)
+	}
+	says(t, page, "Cancelled: 1 call. Asked to end: 1 call. Left as they are: 1 call.", over, "it had ended before: it failed")
+	got := valueOf[string](t, db, "select string_agg(event || ' ' || (data ->> 'reason'), ', ' order by call_id) from core_tool_events where data ->> 'by' = 'ada'")
+	if want := "cancel_requested a drill, failed a drill"; got != want {
+		t.Errorf("the journals say %q, want %q", got, want)
+	}
+}
+
+func TestAllThatAFilterFindsIsCancelledAndNothingElse(t *testing.T) {
+	t.Parallel()
+	server, db := with(t, operator)
+	execute(t, db, "insert into core_tool_calls (tool_name, created_by) select 'mail.send', 'bob' from generate_series(1, 703)")
+	made(t, db, client.NewCall{Tool: "notes.find", CreatedBy: "bob"})
+	path := "/calls/bulk?do=cancel&all=yes&state=queued&tool=mail.send"
+	form := fill(t, server, path, "/calls/bulk")
+	if form.Get("most") != "703" {
+		t.Errorf("the page counts %s", form.Get("most"))
+	}
+	for range 4 { // they come after they were counted
+		made(t, db, client.NewCall{Tool: "mail.send"})
+	}
+	_, _, page := send(t, server, "/calls/bulk", form)
+	says(t, page, "Cancelled: 703 calls.")
+	if n := valueOf[int](t, db, "select count(*) from core_tool_calls where status = 'queued'"); n != 5 {
+		t.Errorf("%d calls are open", n)
+	}
+}
+
+func TestAllOfARowOfFailuresAreMadeAgain(t *testing.T) {
+	t.Parallel()
+	server, db := with(t, operator)
+	var ids []string
+	for i := range 3 {
+		ids = append(ids, failed(t, db, client.NewCall{Tool: "mail.send", Input: map[string]int{"n": i}}, "execution_error", fmt.Sprintf("no mailbox %d", i)))
+	}
+	failed(t, db, client.NewCall{Tool: "mail.send"}, "execution_error", "no server")
+	_, page := get(t, server, "/failures")
+	says(t, page, "no mailbox …")
+	_, row, _ := strings.Cut(page, "no mailbox")
+	_, row, _ = strings.Cut(row, `href="/calls/bulk`)
+	path, _, _ := strings.Cut(row, `"`)
+	path = "/calls/bulk" + html.UnescapeString(path)
+	_, page = get(t, server, path)
+	says(t, page, "Do again: 3 calls", "3 of <code>mail.send</code> may happen twice.")
+
+	form := fill(t, server, path, "/calls/bulk", "confirm", "mail", "reason", "typed")
+	status, _, page := send(t, server, "/calls/bulk", form)
+	if status != 422 {
+		t.Errorf("status %d", status)
+	}
+	says(t, page, "A name is not that of its tool", `name="confirm" value="mail"`, `value="typed"`)
+	form = formOf(t, page, "/calls/bulk")
+	form.Set("confirm", "mail.send")
+	for range 2 { // the second time is the same form
+		_, _, page = send(t, server, "/calls/bulk", form)
+		says(t, page, "Made again: 3 calls.")
+	}
+	got := valueOf[[]string](t, db, "select array_agg(data ->> 'again_of' order by call_id) from core_tool_events where data ? 'again_of'")
+	slices.Sort(got)
+	slices.Sort(ids)
+	if !slices.Equal(got, ids) {
+		t.Errorf("made again: %v, want %v", got, ids)
+	}
+}
+
+func TestWhatWasNotConfirmedIsNotMadeAgain(t *testing.T) {
+	t.Parallel()
+	server, db := with(t, operator)
+	twice := failed(t, db, client.NewCall{Tool: "mail.send"}, "execution_error", "no")
+	safe := failed(t, db, client.NewCall{Tool: "notes.find"}, "execution_error", "no")
+	open := made(t, db, client.NewCall{Tool: "notes.find"})
+	// A form without the field that the page has.
+	form := url.Values{"form": {"12345678901234567890"}, "do": {"again"}, "id": {twice, safe, open}, "most": {"3"}}
+	_, _, page := send(t, server, "/calls/bulk", form)
+	says(t, page, "Made again: 1 call. Left as they are: 2 calls.", twice, "may happen twice", open, "has not ended")
+}
+
+func TestABulkActSaysWhatItCannotTake(t *testing.T) {
+	t.Parallel()
+	server, _ := with(t, operator)
+	many := url.Values{"do": {"cancel"}}
+	for i := range 501 {
+		many.Add("id", fmt.Sprintf("00000000-0000-7000-8000-%012d", i))
+	}
+	for path, want := range map[string]string{
+		"do=cancel":                          "No call was marked.",
+		"do=drop&all=yes":                    "do may be cancel or again.",
+		"do=cancel&id=nothing":               "A call's id is a UUID",
+		"do=cancel&all=yes&state=sleeping":   "is none of queued",
+		"do=cancel&all=yes&before=yesterday": "is not where a page of this list ended",
+		many.Encode():                        "501 calls were chosen, and 500 at most can be.",
+	} {
+		status, page := get(t, server, "/calls/bulk?"+path)
+		if status != 400 {
+			t.Errorf("%.60s: %d", path, status)
+		}
+		says(t, page, want)
+	}
+	status, page := get(t, server, "/calls/bulk?do=cancel&all=yes&tool=none")
+	if status != 200 {
+		t.Errorf("%d", status)
+	}
+	says(t, page, "There is no such call. Nothing is to be done.")
+	if status, _ := get(t, server, "/calls/bulk/done"); status != 404 {
+		t.Errorf("%d", status)
+	}
+}
