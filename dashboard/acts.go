@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/watch"
@@ -26,19 +27,11 @@ func (r *request) operator() (client.Operator, error) {
 
 // callID is the id of the call that the path names.
 func (r *request) callID() (string, error) {
-	id, ok := parseID(r.PathValue("id"))
-	if !ok {
+	id := r.PathValue("id")
+	if !isID(id) {
 		return "", notFound("A call's id is a UUID, and this is none.")
 	}
-	return id, nil
-}
-
-func parseID(text string) (id string, ok bool) {
-	var u pgtype.UUID
-	if err := u.Scan(text); err != nil {
-		return "", false
-	}
-	return u.String(), true
+	return strings.ToLower(id), nil
 }
 
 // idOf is the id of the call that a form makes out of another one: the same however often the form is sent, and to whichever process.

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gemworker/gem/client"
@@ -38,11 +39,10 @@ func parseBulk(v url.Values) (b bulk, err error) {
 		return b, badRequest("do may be cancel or again.")
 	}
 	for _, text := range v["id"] {
-		id, ok := parseID(text)
-		if !ok {
+		if !isID(text) {
 			return b, badRequest("A call's id is a UUID, and %q is none.", cut(60, text))
 		}
-		b.Chosen = append(b.Chosen, id)
+		b.Chosen = append(b.Chosen, strings.ToLower(text))
 	}
 	slices.Sort(b.Chosen)
 	b.Chosen = slices.Compact(b.Chosen)

@@ -184,8 +184,8 @@ func follow(t *testing.T, at string) (int, *url.URL) {
 	return answer.StatusCode, answer.Request.URL
 }
 
-// hostile is what agents may write: markup, links that run, characters that turn text around, and much of it.
-var hostile = []string{
+// hostileNames is what agents may write: markup, links that run, characters that turn text around, and much of it.
+var hostileNames = []string{
 	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `' autofocus onfocus='alert(1)`, `javascript:alert(1)`, `</title></table></main><script>`,
 	`{{template "layout.html"}}`, "a\u202Eb\u0007\u200b\u2028", `%00%0d%0aX: y`, `../../etc`, `a/b?c=d&e#f`, strings.Repeat("\U0001F600\"<", 60),
 }
@@ -196,20 +196,20 @@ func TestHostileNamesAndMessagesAreText(t *testing.T) {
 	t.Parallel()
 	server, db := with(t, operator)
 	for range 6 {
-		for _, h := range hostile {
+		for _, h := range hostileNames {
 			name := string([]rune(h)[:min(len([]rune(h)), 180)])
 			failed(t, db, client.NewCall{Tool: name, CreatedBy: name, SessionID: name, IdempotencyKey: name, Input: map[string]string{"x": h}}, "execution_error", h+strings.Repeat(h, 20))
 		}
 	}
 	paths := []string{"/calls", "/failures", "/calls?state=failed", "/calls/bulk?do=again&all=yes&state=failed"}
-	for _, h := range hostile {
+	for _, h := range hostileNames {
 		for _, field := range []string{"state", "tool", "caller", "session", "key", "code", "message", "q", "find", "from"} {
 			paths = append(paths, "/calls?"+url.Values{field: {h}}.Encode())
 		}
 		paths = append(paths, "/failures?"+url.Values{"tool": {h}}.Encode(), "/failures?"+url.Values{"within": {h}}.Encode())
 	}
 	paths = append(paths, "/calls/"+valueOf[string](t, db, "select id::text from core_tool_calls where tool_name like '<script%' limit 1")+"/again",
-		"/calls/bulk?do=again&all=yes&"+url.Values{"tool": {hostile[1]}}.Encode())
+		"/calls/bulk?do=again&all=yes&"+url.Values{"tool": {hostileNames[1]}}.Encode())
 	for _, path := range paths {
 		status, page := get(t, server, path)
 		if status >= 500 {

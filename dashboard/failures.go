@@ -17,7 +17,7 @@ type failuresPage struct {
 	Hidden  int // rows that are not shown
 	Tool    string
 	Within  string
-	Withins []within
+	Withins []timeSpan
 	Tools   []string
 }
 
@@ -27,12 +27,12 @@ type failureRow struct {
 	Again string // the path that does all of them again
 }
 
-type within struct {
+type timeSpan struct {
 	Name, Text string
 	Span       time.Duration
 }
 
-var withins = []within{{"1h", "the last hour", time.Hour}, {"24h", "the last 24 hours", 24 * time.Hour}, {"7d", "the last 7 days", 7 * 24 * time.Hour},
+var withins = []timeSpan{{"1h", "the last hour", time.Hour}, {"24h", "the last 24 hours", 24 * time.Hour}, {"7d", "the last 7 days", 7 * 24 * time.Hour},
 	{"31d", "the last 31 days", 31 * 24 * time.Hour}}
 
 // A page of failures has at most so many rows, and so many bytes of links: messages may be long.
