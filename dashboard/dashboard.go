@@ -117,5 +117,6 @@ func (s *site) route(mux *http.ServeMux) {
 	s.act(mux, "/calls/{id}/again", s.doAgain)
 	s.json(mux, "/overview.json", s.overview)
 	s.list(mux, "/workers", s.workers)
+	s.routeCall(mux)
 	s.page(mux, "/", func(context.Context, *request) (*view, error) { return nil, notFound("There is no such page.") })
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/gemworker/gem/client"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -66,50 +67,68 @@ type view struct {
 // page answers GET requests of a path with a page.
 func (s *site) page(mux *http.ServeMux, path string, show func(context.Context, *request) (*view, error)) {
 	s.live.page(path, show)
-	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, q *http.Request) {
-		r, err := s.request(q)
-		var v *view
-		if err == nil {
-			v, err = show(q.Context(), r)
-		}
-		if err != nil {
-			s.fail(w, q, r, err)
-			return
-		}
-		s.render(w, r, v)
-	})
+	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, q *http.Request) { s.show(w, q, show) })
 }
 
 // list answers GET requests of a path with a page, and of the path with .json behind it with the same as JSON.
 func (s *site) list(mux *http.ServeMux, path string, show func(context.Context, *request) (*view, error)) {
-	s.page(mux, path, show)
-	s.json(mux, path+".json", show)
+	name, named := strings.CutSuffix(path[strings.LastIndexByte(path, '/')+1:], "}")
+	if !named {
+		s.page(mux, path, show)
+		s.json(mux, path+".json", show)
+		return
+	}
+	s.live.page(path, show)
+	name = strings.TrimPrefix(name, "{")
+	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, q *http.Request) { // a pattern cannot end behind a name
+		if value, is := strings.CutSuffix(q.PathValue(name), ".json"); is {
+			q.SetPathValue(name, value)
+			s.showJSON(w, q, show)
+		} else {
+			s.show(w, q, show)
+		}
+	})
 }
 
 // json answers GET requests of a path with what a list shows, as JSON.
 func (s *site) json(mux *http.ServeMux, path string, show func(context.Context, *request) (*view, error)) {
-	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, q *http.Request) {
-		r, err := s.request(q)
-		var v *view
-		if err == nil {
-			v, err = show(q.Context(), r)
-		}
-		status := http.StatusOK
-		var body any
-		if err == nil {
-			body = v.JSON
-		} else {
-			shown := s.told(q, err)
-			status, body = shown.Status, map[string]any{"error": shown.Text, "id": shown.ID}
-		}
-		text, err := json.Marshal(body)
-		if err != nil {
-			s.fail(w, q, r, err)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		s.send(w, q, status, append(text, '\n'))
-	})
+	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, q *http.Request) { s.showJSON(w, q, show) })
+}
+
+func (s *site) show(w http.ResponseWriter, q *http.Request, show func(context.Context, *request) (*view, error)) {
+	r, err := s.request(q)
+	var v *view
+	if err == nil {
+		v, err = show(q.Context(), r)
+	}
+	if err != nil {
+		s.fail(w, q, r, err)
+		return
+	}
+	s.render(w, r, v)
+}
+
+func (s *site) showJSON(w http.ResponseWriter, q *http.Request, show func(context.Context, *request) (*view, error)) {
+	r, err := s.request(q)
+	var v *view
+	if err == nil {
+		v, err = show(q.Context(), r)
+	}
+	status := http.StatusOK
+	var body any
+	if err == nil {
+		body = v.JSON
+	} else {
+		shown := s.told(q, err)
+		status, body = shown.Status, map[string]any{"error": shown.Text, "id": shown.ID}
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		s.fail(w, q, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	s.send(w, q, status, append(text, '\n'))
 }
 
 // maxForm bounds the body of a form, in bytes: an answer of 64 KiB, encoded.

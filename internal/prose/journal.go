@@ -158,7 +158,11 @@ func Happened(e receipts.Event) string {
 		}
 		return fmt.Sprintf("the call %s has ended: %s", data.Name, data.Status)
 	case "answered":
-		return fmt.Sprintf("%s answered%s: %s", Printable(data.By), under(data.Name), Cut(Printable(string(data.Value)), 200))
+		said := Printable(data.By) + " answered" + under(data.Name)
+		if len(data.Value) > 0 { // not everyone may see it
+			said += ": " + Cut(Printable(string(data.Value)), 200)
+		}
+		return said
 	case "timed_out":
 		return "timed out: " + Cut(Named(data.Names), 200)
 	case "retried":

@@ -84,6 +84,9 @@ func AsksPeople(names []string) bool { return len(names) > 0 && strings.HasPrefi
 func ruling(data json.RawMessage) string {
 	var r receipts.Rules
 	_ = json.Unmarshal(data, &r)
+	if r.Version == "" { // not everyone may see it
+		return "rules had met it"
+	}
 	var all []string
 	for _, v := range r.Verdicts {
 		all = append(all, fmt.Sprintf("%s (%s)", Printable(v.Rule), v.Action))

@@ -1,0 +1,509 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/audit"
+	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/prose"
+	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/receipts"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// callPage is the page of a call.
+type callPage struct {
+	*watch.Whole
+	Sentence  string
+	Timeline  *timeline
+	Events    []eventRow
+	From      int    // the first event of the window that was asked for; 0: the first and the last are shown
+	NextEvent int    // the first of the next window; 0: there is none
+	Trace     string // a link to the trace
+	TraceID   string
+	Fault     *fault
+	Values    []value // input, result and effects
+	Effects   *effects
+	Progress  []progressLine
+	Requests  []watch.Request
+	Checked   *checked
+	Extracted bool // it has a page of its own for what it extracted
+	Agent     bool // it has a page of its own for what it said
+}
+
+// fault is why a call did not succeed.
+type fault struct {
+	Code, Message string
+	Points        []point
+}
+
+// point says of a value of the input what is wrong with it.
+type point struct {
+	Pointer, Message string
+	N                int // of the marked value; 0: it is not shown
+}
+
+// value is a value that is shown as text.
+type value struct {
+	Name, Title string
+	Passages    []passage
+	Bytes       int
+	Cut         bool // there is more, which a download has
+}
+
+type eventRow struct {
+	watch.Entry
+	Says     string
+	Data     string        // that of a step or an answer, in short
+	Child    string        // the id of a call that it names
+	Download bool          // a download has the whole of its data
+	Gap      int           // events behind it that are not shown
+	Since    time.Duration // the first event that is shown
+}
+
+// GapFrom is the first event that is not shown.
+func (e eventRow) GapFrom() int { return e.Seq + 1 }
+
+// Stamp is when it was, exactly.
+func (e eventRow) Stamp() string { return e.At.UTC().Format("2006-01-02 15:04:05.000 UTC") }
+
+// State is the call's status, or scheduled.
+func (p *callPage) State() string { return stateWord(&p.Call) }
+
+// Asks reports whether the call is a question to people.
+func (p *callPage) Asks() bool { return prose.IsQuestion(p.Call.Tool) }
+
+// effects are those of a receipt.
+type effects struct {
+	receipts.Effects
+	Files []link
+	Calls []endpoint
+	More  bool // some are not listed
+}
+
+type link struct{ Text, URL string }
+
+type endpoint struct {
+	handlers.ExternalCall
+	URL string // empty for what is no https URL
+}
+
+type progressLine struct{ Kind, Text string }
+
+// checked is what an audit of the call came to.
+type checked struct {
+	*audit.CallReport
+	Undecided bool // it took too long, or a value could not be read
+}
+
+func (s *site) routeCall(mux *http.ServeMux) {
+	s.list(mux, "/calls/{id}", s.call)
+	for _, part := range []string{"input", "result", "effects"} {
+		s.download(mux, "/calls/{id}/"+part, func(ctx context.Context, r *request) (name string, text []byte, err error) {
+			return s.part(ctx, r, part, 0)
+		})
+	}
+	s.download(mux, "/calls/{id}/events/{seq}", func(ctx context.Context, r *request) (name string, text []byte, err error) {
+		seq, err := strconv.Atoi(r.PathValue("seq"))
+		if err != nil {
+			return "", nil, notFound("A journal's events are numbered 1, 2, 3.")
+		}
+		return s.part(ctx, r, "event", seq)
+	})
+}
+
+// callID is the id in a path.
+func callID(r *request) (string, error) {
+	var id pgtype.UUID
+	if err := id.Scan(r.PathValue("id")); err != nil {
+		return "", notFound("There is no such call: the id of a call is a UUID.")
+	}
+	return id.String(), nil
+}
+
+// call shows a call, or leads to the one whose receipt has the id.
+func (s *site) call(ctx context.Context, r *request) (*view, error) {
+	id, err := callID(r)
+	if err != nil {
+		return nil, err
+	}
+	o := watch.WholeOptions{Payload: r.operates()}
+	if o.From, err = wholeNumber(r, "events"); err != nil {
+		return nil, err
+	}
+	after, err := wholeNumber(r, "children")
+	if err != nil {
+		return nil, err
+	}
+	o.AfterChild = int64(after)
+	p := &callPage{From: o.From}
+	var explained *client.Explanation
+	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
+		if p.Whole, err = watch.ReadWhole(ctx, db, id, o); err != nil || !o.Payload {
+			return err
+		}
+		if p.Usage.Requests > 0 {
+			if p.Requests, err = watch.Requests(ctx, db, id); err != nil {
+				return err
+			}
+		}
+		explained, err = client.Explain(ctx, db, id)
+		return err
+	})
+	if none, is := errors.AsType[*client.NotFoundError](err); is && none.ReceiptOf != "" {
+		return nil, &elsewhere{to: "/calls/" + none.ReceiptOf}
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.fill(s, explained)
+	if o.Payload {
+		if p.Checked, err = s.checkCall(ctx, r, id); err != nil {
+			return nil, err
+		}
+	}
+	return &view{Title: cmp.Or(prose.Cut(p.Call.Tool, 80), "a call") + " " + stateWord(&p.Call), Template: "call", Data: p, Watch: "call:" + id, JSON: p.forScripts()}, nil
+}
+
+// wholeNumber reads a number from the query of a URL.
+func wholeNumber(r *request, name string) (int, error) {
+	text := r.URL.Query().Get(name)
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > 1<<31-1 {
+		return 0, badRequest("%s in the address must be a number.", name)
+	}
+	return n, nil
+}
+
+// stateWord is a call's status, or scheduled.
+func stateWord(c *watch.Call) string {
+	if c.Scheduled {
+		return "scheduled"
+	}
+	return c.Status
+}
+
+// checkCall audits one call. A check that cannot be made is none that failed.
+func (s *site) checkCall(ctx context.Context, r *request, id string) (*checked, error) {
+	c := &checked{}
+	err := watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
+		c.CallReport, err = audit.Call(ctx, db, id)
+		return err
+	})
+	if err != nil && ctx.Err() == nil && !isAway(err) {
+		c.CallReport, c.Undecided, err = &audit.CallReport{}, true, nil
+	}
+	return c, err
+}
+
+// fill computes what the page shows of what was read. explained is nil for a viewer.
+func (p *callPage) fill(s *site, explained *client.Explanation) {
+	if explained != nil {
+		p.Sentence = prose.Explanation(explained)
+	} else {
+		p.Sentence = seenSentence(p.Whole)
+	}
+	p.Timeline = timelineOf(p.Whole)
+	p.Trace, p.TraceID = traceLink(s.TraceURL, p.Call.Traceparent)
+	p.Extracted, p.Agent = p.Call.Tool == "extract.run", p.Call.Tool == "agent.run"
+	if n := len(p.Journal); p.From > 0 && n > 0 && p.Journal[n-1].Seq < p.Call.Events {
+		p.NextEvent = p.Journal[n-1].Seq + 1
+	}
+	if p.Call.ErrorCode != "" || p.Call.Message != "" {
+		p.Fault = &fault{Code: p.Call.ErrorCode, Message: p.Call.Message}
+	}
+	left := budget(120 << 10)
+	if p.Payload != nil {
+		p.payload(&left)
+	}
+	p.events(&left)
+}
+
+// payload lays out what a call was given and what came of it.
+func (p *callPage) payload(left *budget) {
+	var failed receipts.Error
+	if explained := p.Payload.Result; !explained.Cut && p.Call.Status == "failed" {
+		var result struct{ Error receipts.Error }
+		_ = json.Unmarshal([]byte(explained.Text), &result) // of an imported receipt it may be anything
+		failed = result.Error
+	}
+	marks := map[string]string{}
+	var points []point
+	var details []struct{ Path, Message string }
+	if failed.Code == receipts.ValidationError && json.Unmarshal(failed.Details, &details) == nil {
+		for _, d := range details[:min(len(details), 100)] {
+			points = append(points, point{Pointer: d.Path, Message: d.Message})
+			marks[d.Path] = strings.TrimPrefix(marks[d.Path]+"; "+d.Message, "; ")
+		}
+	}
+	for _, v := range []struct {
+		name, title string
+		watch.Value
+	}{{"input", "Input", p.Payload.Input}, {"result", "Result", p.Payload.Result}, {"effects", "All effects, as they are on the receipt", p.Payload.Effects}} {
+		if v.Bytes == 0 {
+			continue
+		}
+		shown := value{Name: v.name, Title: v.title, Bytes: v.Bytes, Cut: v.Cut}
+		switch {
+		case v.Cut:
+			shown.Passages = []passage{{Text: v.Text}}
+		case v.name == "input":
+			shown.Passages = printed(v.Text, marks)
+		default:
+			shown.Passages = printed(v.Text, nil)
+		}
+		var cut bool
+		shown.Passages, cut = left.take(shown.Passages, watch.ValueShown)
+		shown.Cut = shown.Cut || cut
+		for _, passage := range shown.Passages {
+			for i := range points {
+				if passage.N > 0 && marks[points[i].Pointer] == passage.Says {
+					points[i].N = passage.N
+				}
+			}
+		}
+		p.Values = append(p.Values, shown)
+	}
+	if p.Fault != nil {
+		p.Fault.Points = points
+	}
+	p.Effects = effectsOf(p.Payload.Effects)
+	p.Progress = progressLines(p.Payload.Progress)
+}
+
+// mostListed is how many effects of a kind are listed.
+const mostListed = 100
+
+// effectsOf reads the effects of a receipt; nil where they have another form.
+func effectsOf(v watch.Value) *effects {
+	var e effects
+	if v.Bytes == 0 || v.Cut || json.Unmarshal([]byte(v.Text), &e.Effects) != nil {
+		return nil
+	}
+	e.More = len(e.DBWrites) > mostListed || len(e.DBReads) > mostListed || len(e.MessagesSent) > mostListed || len(e.FilesWritten) > mostListed || len(e.ExternalCalls) > mostListed
+	e.DBWrites, e.DBReads, e.MessagesSent = first(e.DBWrites), first(e.DBReads), first(e.MessagesSent)
+	for _, f := range first(e.FilesWritten) {
+		e.Files = append(e.Files, link{f, secure(f)})
+	}
+	for _, c := range first(e.ExternalCalls) {
+		e.Calls = append(e.Calls, endpoint{c, secure(c.Endpoint)})
+	}
+	return &e
+}
+
+func first[T any](all []T) []T { return all[:min(len(all), mostListed)] }
+
+// secure returns an https URL as it is, and nothing for any other text.
+func secure(text string) string {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
+		return ""
+	}
+	return u.String()
+}
+
+// progressLines joins the rows of one kind that follow one another.
+func progressLines(rows []watch.Progress) (lines []progressLine) {
+	for _, row := range rows {
+		var data struct{ Text, Name, Arguments, State, Step, Arm string }
+		_ = json.Unmarshal(row.Data, &data)
+		said := data.Text
+		switch row.Kind {
+		case "tool_call":
+			said = data.Name + data.Arguments
+		case "status":
+			said = strings.Join(strings.Fields(data.State+" "+data.Step+" "+data.Arm), " ")
+		}
+		if n := len(lines); n > 0 && lines[n-1].Kind == row.Kind && row.Kind != "status" && (row.Kind != "tool_call" || data.Name == "") {
+			lines[n-1].Text += said
+		} else {
+			lines = append(lines, progressLine{row.Kind, said})
+		}
+	}
+	return lines[max(len(lines)-30, 0):]
+}
+
+// events lays out the journal.
+func (p *callPage) events(left *budget) {
+	for i, e := range p.Journal {
+		row := eventRow{Entry: e, Gap: p.GapAfter(i), Since: e.At.Sub(p.Journal[0].At)}
+		event := e.Event
+		row.Child = prose.DataOf(event).CallID
+		if e.Whole != "" {
+			event.Data = json.RawMessage(e.Whole)
+		}
+		row.Says = prose.Happened(event)
+		row.Download = p.Payload != nil && e.Bytes > 0
+		if data := prose.DataOf(event); p.Payload != nil && e.Event.Event == "step" && len(data.Result) > 0 {
+			shown, cut := left.take([]passage{{Text: string(data.Result)}}, 1000)
+			if row.Data = shown[0].Text; cut {
+				row.Data += "…"
+			}
+		}
+		p.Events = append(p.Events, row)
+	}
+}
+
+var traceID = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-`)
+
+// traceLink is the link to the trace in which a call was made.
+func traceLink(template, traceparent string) (to, id string) {
+	found := traceID.FindStringSubmatch(traceparent)
+	if found == nil {
+		return "", ""
+	}
+	if !strings.HasPrefix(template, "https://") && !strings.HasPrefix(template, "http://") {
+		return "", found[1]
+	}
+	return strings.ReplaceAll(template, "{trace_id}", found[1]), found[1]
+}
+
+// seenSentence says where a call stands to somebody who sees no inputs and results.
+func seenSentence(w *watch.Whole) string {
+	c := &w.Call
+	switch {
+	case c.ReceiptID != "":
+		return prose.Explanation(explainedToViewer(w))
+	case c.Scheduled:
+		return fmt.Sprintf("It is queued to run no earlier than %s.", prose.Moment(c.RunAt))
+	case c.Status == "queued":
+		return fmt.Sprintf("It is queued, since %s: a worker claims it when it is next in line and a slot is free.", prose.Moment(c.UpdatedAt))
+	case c.Status == "running" && c.CancelRequested:
+		return fmt.Sprintf("It has been running on %s since %s, in attempt %d. Someone asked to cancel it.", c.WorkerID, prose.Moment(c.ClaimedAt), c.Attempt)
+	case c.Status == "running":
+		return fmt.Sprintf("It has been running on %s since %s, in attempt %d.", c.WorkerID, prose.Moment(c.ClaimedAt), c.Attempt)
+	case c.WaitsFor == "key" && w.KeyHolder != nil:
+		return fmt.Sprintf("It waits for call %s, which holds the same key, %s, and is %s. If that call succeeds, its result is repeated; otherwise this one runs.",
+			w.KeyHolder.ID, c.Key, w.KeyHolder.Status)
+	case c.WaitsFor == "key":
+		return fmt.Sprintf("It waits for its key, %s, whose holder no longer runs: a worker takes it within seconds.", c.Key)
+	case c.WaitsFor == "answer":
+		return "It waits, in no process, for an answer."
+	case c.WaitsFor == "code":
+		return "It waits, in no process, for a program that can go on with it."
+	case c.WaitsFor == "time":
+		return fmt.Sprintf("Its handler sleeps, in no process. It goes on at %s.", prose.Moment(c.WakeAt))
+	}
+	return "Its handler waits, in no process, for calls that it made, or for people."
+}
+
+// explainedToViewer is what the views say of a call that has ended, as package prose takes it.
+func explainedToViewer(w *watch.Whole) *client.Explanation {
+	c := &w.Call
+	r := &receipts.Receipt{ID: c.ReceiptID, CallID: c.ID, ToolName: c.Tool, Status: receipts.Status(c.Status), CreatedAt: c.EndedAt, Attempt: c.Attempt, WorkerID: c.WorkerID,
+		RegistryVersion: c.RegistryVersion, IdempotencyKey: c.Key, ReplayOf: c.ReplayOf}
+	if c.DurationMS != nil {
+		r.DurationMS = *c.DurationMS
+	}
+	var result any
+	switch r.Status {
+	case receipts.Failed:
+		result = map[string]any{"error": map[string]any{"error_code": c.ErrorCode, "message": c.Message}}
+	case receipts.NotConfigured:
+		result = map[string]any{"reason": c.Message}
+	}
+	if result != nil {
+		r.Result, _ = json.Marshal(result) // of strings
+	}
+	e := &client.Explanation{Call: client.Call{ID: c.ID, Tool: c.Tool, Status: c.Status, CreatedAt: c.CreatedAt, Attempt: c.Attempt, WorkerID: c.WorkerID}, At: w.At, Receipt: r}
+	if w.Repeats != nil {
+		e.RepeatedCall = w.Repeats.ID
+	}
+	return e
+}
+
+// callJSON is the page for scripts.
+type callJSON struct {
+	*watch.Whole
+	Sentence string          `json:"sentence"`
+	Input    json.RawMessage `json:"input,omitempty"`
+	Result   json.RawMessage `json:"result,omitempty"`
+	Effects  json.RawMessage `json:"effects,omitempty"`
+	// Cut names those of the three that are longer than 64 KB, and are only to be had by themselves.
+	Cut      []string             `json:"cut,omitempty"`
+	Requests []watch.Request      `json:"requests,omitempty"`
+	Checked  []string             `json:"checked,omitempty"`
+	Found    []audit.CheckFinding `json:"found,omitempty"`
+}
+
+func (p *callPage) forScripts() *callJSON {
+	whole := *p.Whole
+	whole.Payload = nil
+	j := &callJSON{Whole: &whole, Sentence: p.Sentence, Requests: p.Requests}
+	if p.Payload != nil {
+		for _, v := range []struct {
+			to   *json.RawMessage
+			name string
+			watch.Value
+		}{{&j.Input, "input", p.Payload.Input}, {&j.Result, "result", p.Payload.Result}, {&j.Effects, "effects", p.Payload.Effects}} {
+			if v.Cut {
+				j.Cut = append(j.Cut, v.name)
+			} else if v.Bytes > 0 {
+				*v.to = json.RawMessage(v.Text)
+			}
+		}
+	}
+	if p.Checked != nil {
+		j.Found = p.Checked.Found
+		for _, c := range p.Checked.Checks {
+			j.Checked = append(j.Checked, c.Name)
+		}
+	}
+	return j
+}
+
+// download answers GET requests of a path with a text that browsers save and do not show. Only operators get it.
+func (s *site) download(mux *http.ServeMux, path string, read func(context.Context, *request) (name string, text []byte, err error)) {
+	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, q *http.Request) {
+		r, err := s.request(q)
+		if err == nil && !r.operates() {
+			err = forbidden("Inputs and results are shown to operators.")
+		}
+		var name string
+		var text []byte
+		if err == nil {
+			name, text, err = read(q.Context(), r)
+		}
+		if err != nil {
+			s.fail(w, q, r, err)
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("Content-Disposition", `attachment; filename="`+name+`"`)
+		s.send(w, q, http.StatusOK, text)
+	})
+}
+
+// part reads a whole value of a call.
+func (s *site) part(ctx context.Context, r *request, part string, seq int) (name string, text []byte, err error) {
+	id, err := callID(r)
+	if err != nil {
+		return "", nil, err
+	}
+	found := false
+	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
+		text, found, err = watch.Part(ctx, db, id, part, seq)
+		return err
+	})
+	if err == nil && !found {
+		err = notFound("The call has no such value, or it has been pruned.")
+	}
+	if seq > 0 {
+		part += "-" + strconv.Itoa(seq)
+	}
+	return id + "-" + part + ".json.txt", text, err
+}

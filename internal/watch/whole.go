@@ -1,0 +1,282 @@
+package watch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/registry"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+)
+
+// Whole is one call with all that belongs to it.
+type Whole struct {
+	At   time.Time `json:"at"` // when this was read, by Postgres's clock
+	Call Call      `json:"call"`
+	// Journal are the first and the last events, or those of the window that was asked for.
+	Journal []Entry `json:"journal"`
+	// Ancestors are its parent, the parent of that, and so on, the nearest first: 20 at most.
+	Ancestors []Call `json:"ancestors,omitempty"`
+	// Children are calls that its handler made, in order: 50 at most, those behind AfterChild. NextChild is the AfterChild of the next; 0: there is none.
+	Children  []Call `json:"children,omitempty"`
+	NextChild int64  `json:"next_child,omitempty"`
+	// Questions are open questions that its handler or rules ask: 10 at most.
+	Questions []Call `json:"questions,omitempty"`
+	// Later are calls that others made on its behalf, such as to have it again: the last 20.
+	Later []Call `json:"later,omitempty"`
+	// Replays are calls whose receipts repeat its own: 20 at most. Repeats is the call whose receipt its own repeats, or nil.
+	Replays []Call `json:"replays,omitempty"`
+	Repeats *Call  `json:"repeats,omitempty"`
+	// KeyHolder is the open call that has the key for which it waits, or nil.
+	KeyHolder *Call `json:"key_holder,omitempty"`
+	// Usage sums its requests to models.
+	Usage Usage `json:"usage"`
+	// Payload is nil for those who may not see it.
+	Payload *Payload `json:"payload,omitempty"`
+}
+
+// Entry is an event of a journal. Data is that of the view gem.journal.
+type Entry struct {
+	Event
+	// Whole is all of its data, up to 2,000 characters, if it was read whole. Bytes is its size as it is stored; 0 for one without data.
+	Whole string `json:"whole,omitempty"`
+	Bytes int    `json:"bytes,omitempty"`
+}
+
+// Payload is what a call was given and what came of it.
+type Payload struct {
+	Input, Result, Effects Value
+	// Progress is what it has shown so far, while it runs: the last 300 rows of its attempt.
+	Progress []Progress `json:",omitempty"`
+}
+
+// Value is a value of JSON as Postgres writes it.
+type Value struct {
+	Text  string // of a value that is cut it is the beginning
+	Bytes int    // of the whole; 0: there is none
+	Cut   bool
+}
+
+// Progress is a row of what a call shows before it has its receipt.
+type Progress struct {
+	At   time.Time       `json:"at"`
+	Kind string          `json:"kind"` // text, thinking, tool_call or status
+	Data json.RawMessage `json:"data"`
+}
+
+// WholeOptions say what [ReadWhole] reads.
+type WholeOptions struct {
+	// Payload reads inputs, results, effects and the data of events too: the role must be a member of gem_operator.
+	Payload bool
+	// From is the first event of the window; 0: the first and the last EventsShown / 2 events.
+	From int
+	// AfterChild is the Seq behind which the children are listed.
+	AfterChild int64
+}
+
+// How much ReadWhole reads.
+const (
+	EventsShown   = 100
+	childrenShown = 50
+	ValueShown    = 64 << 10 // characters of a value
+)
+
+const journalWindow = `
+	with picked as (
+		(select j.* from gem.journal j where j.call_id = $1 and j.seq >= $2 order by j.seq limit $3)
+		union all
+		(select j.* from gem.journal j where j.call_id = $1 and $4 > 0
+			and j.seq > greatest((select c.events from gem.calls c where c.id = $1) - $4::integer, $3::integer))
+	)
+	select p.seq, p.at, p.event, p.attempt, p.worker_id, p.data::text, PAYLOAD from picked p OF order by p.seq`
+
+// Only what is stored in few bytes is turned into text: the results of a hundred steps may be large.
+var (
+	journalOfViewer   = strings.NewReplacer("PAYLOAD", "null::text, 0", "OF", "").Replace(journalWindow)
+	journalOfOperator = strings.NewReplacer("PAYLOAD", "case when pg_column_size(e.data) < 2000 then left(e.data::text, 2001) end, coalesce(pg_column_size(e.data), 0)",
+		"OF", "join public.core_tool_events e on e.call_id = $1 and e.seq = p.seq").Replace(journalWindow)
+)
+
+const related = `
+	with recursive this as materialized (
+		select c.id, c.parent_call_id, c.computed_key, c.status, c.waits_for, c.receipt_id, c.replay_of from gem.calls c where c.id = $1
+	), line (id, place) as (
+		select t.parent_call_id, 1 from this t where t.parent_call_id is not null
+		union all
+		select p.parent_call_id, l.place + 1 from line l join gem.calls p on p.id = l.id where l.place < 20 and p.parent_call_id is not null
+	), kin (rel, place, id) as (
+		select 'ancestor', l.place::bigint, l.id from line l
+		union all
+		(select 'child', k.seq, k.id from gem.calls k where k.parent_call_id = $1 and k.parent_step is not null and k.seq > $2 order by k.seq limit $3)
+		union all
+		(select 'question', k.seq, k.id from gem.calls k where k.parent_call_id = $1 and k.parent_step is not null and k.tool_name = any ($4)
+			and k.status in ('queued', 'running', 'waiting') order by k.seq limit 10)
+		union all
+		(select 'later', -k.seq, k.id from (select k.seq, k.id from gem.calls k where k.parent_call_id = $1 and k.parent_step is null limit 1000) k order by k.seq desc limit 20)
+		union all
+		(select 'replay', row_number() over (order by r.id), r.call_id from this t join gem.receipts r on r.replay_of = t.receipt_id limit 20)
+		union all
+		select 'repeated', 0, r.call_id from this t join gem.receipts r on r.id = t.replay_of
+		union all
+		select 'holder', 0, h.id from this t join gem.calls h on h.computed_key = t.computed_key
+			and (h.status in ('running', 'queued') or h.status = 'waiting' and h.waits_for <> 'key')
+		where t.status = 'waiting' and t.waits_for = 'key'
+	)
+	select ` + columns + `, kin.rel from kin cross join lateral (select * from gem.calls c where c.id = kin.id offset 0) c order by kin.rel, kin.place`
+
+const payload = `
+	select left(c.input::text, $2), coalesce(octet_length(c.input::text), 0), left(r.result::text, $2), coalesce(octet_length(r.result::text), 0),
+		left(r.effects::text, $2), coalesce(octet_length(r.effects::text), 0)
+	from public.core_tool_calls c left join public.core_tool_receipts r on r.call_id = c.id where c.id = $1`
+
+const progress = `
+	select at, kind, data::text from (
+		select p.seq, p.at, p.kind, p.data, p.attempt from public.core_tool_progress p where p.call_id = $1 order by p.seq desc limit 300) last
+	where attempt = (select c.attempt from public.core_tool_calls c where c.id = $1 and c.status = 'running') order by seq`
+
+// ReadWhole reads a call with what belongs to it, in one round trip, or returns a [*client.NotFoundError]. db is a pool, a connection or a
+// transaction of pgx itself.
+func ReadWhole(ctx context.Context, db DB, id string, o WholeOptions) (*Whole, error) {
+	from, first, last := max(o.From, 1), EventsShown, 0
+	journal := journalOfViewer
+	if o.From == 0 {
+		first, last = EventsShown/2, EventsShown/2
+	}
+	if o.Payload {
+		journal = journalOfOperator
+	}
+	var w Whole
+	var batch pgx.Batch
+	batch.Queue("select "+columns+", gem.now() from gem.calls c where c.id = $1", id).QueryRow(func(row pgx.Row) (err error) {
+		w.Call, err = scanCall(row, &w.At)
+		return err
+	})
+	batch.Queue(journal, id, from, first, last).Query(w.readJournal)
+	batch.Queue(related, id, o.AfterChild, childrenShown+1, registry.Asking).Query(w.readRelated)
+	batch.Queue(`select count(*), coalesce(sum(q.input_tokens), 0)::bigint, coalesce(sum(q.output_tokens), 0)::bigint, coalesce(sum(coalesce(q.cost, q.reserved)), 0)::bigint
+		from gem.model_requests q where q.call_id = $1`, id).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&w.Usage.Requests, &w.Usage.InputTokens, &w.Usage.OutputTokens, &w.Usage.Cost)
+	})
+	if o.Payload {
+		w.Payload = &Payload{}
+		batch.Queue(payload, id, ValueShown).QueryRow(w.Payload.read)
+		batch.Queue(progress, id).Query(w.Payload.readProgress)
+	}
+	sender, ok := db.(interface {
+		SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+	})
+	if !ok {
+		return nil, errors.New("a call is read over a connection of pgx itself")
+	}
+	err := sender.SendBatch(ctx, &batch).Close()
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, missing(ctx, db, id)
+	case err != nil:
+		return nil, fmt.Errorf("read call %s: %w", id, err)
+	}
+	return &w, nil
+}
+
+// GapAfter is how many events are missing behind one of those that were read.
+func (w *Whole) GapAfter(i int) int {
+	if i+1 < len(w.Journal) {
+		return w.Journal[i+1].Seq - w.Journal[i].Seq - 1
+	}
+	return 0
+}
+
+func (w *Whole) readJournal(rows pgx.Rows) (err error) {
+	w.Journal, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e Entry, err error) {
+		var data *string
+		err = row.Scan(&e.Seq, &e.At, &e.Event.Event, &e.Attempt, (*zeronull.Text)(&e.WorkerID), &data, (*zeronull.Text)(&e.Whole), &e.Bytes)
+		if data != nil {
+			e.Data = json.RawMessage(*data)
+		}
+		if len([]rune(e.Whole)) > 2000 {
+			e.Whole = ""
+		}
+		return e, err
+	})
+	return err
+}
+
+func (w *Whole) readRelated(rows pgx.Rows) error {
+	defer rows.Close()
+	for rows.Next() {
+		var rel string
+		c, err := scanCall(rows, &rel)
+		if err != nil {
+			return err
+		}
+		switch rel {
+		case "ancestor":
+			w.Ancestors = append(w.Ancestors, c)
+		case "child":
+			w.Children = append(w.Children, c)
+		case "question":
+			w.Questions = append(w.Questions, c)
+		case "later":
+			w.Later = append(w.Later, c)
+		case "replay":
+			w.Replays = append(w.Replays, c)
+		case "repeated":
+			w.Repeats = &c
+		case "holder":
+			w.KeyHolder = &c
+		}
+	}
+	if len(w.Children) > childrenShown {
+		w.Children = w.Children[:childrenShown]
+		w.NextChild = w.Children[childrenShown-1].Seq
+	}
+	return rows.Err()
+}
+
+func (p *Payload) read(row pgx.Row) error {
+	err := row.Scan((*zeronull.Text)(&p.Input.Text), &p.Input.Bytes, (*zeronull.Text)(&p.Result.Text), &p.Result.Bytes, (*zeronull.Text)(&p.Effects.Text), &p.Effects.Bytes)
+	for _, v := range []*Value{&p.Input, &p.Result, &p.Effects} {
+		v.Cut = len(v.Text) < v.Bytes
+	}
+	return err
+}
+
+func (p *Payload) readProgress(rows pgx.Rows) (err error) {
+	p.Progress, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (q Progress, err error) {
+		return q, row.Scan(&q.At, &q.Kind, (*[]byte)(&q.Data))
+	})
+	return err
+}
+
+// missing is the error for a call that is not there.
+func missing(ctx context.Context, db DB, id string) error {
+	none := &client.NotFoundError{ID: id}
+	err := db.QueryRow(ctx, "select call_id::text from gem.receipts where id = $1", id).Scan(&none.ReceiptOf)
+	if err == nil || errors.Is(err, pgx.ErrNoRows) {
+		return none
+	}
+	return err
+}
+
+// Part is a whole value of a call, as text: its input, its result, its effects or the data of an event. It returns false if there is none.
+func Part(ctx context.Context, db DB, id, part string, seq int) (text []byte, found bool, err error) {
+	statement, args := "", []any{id}
+	switch part {
+	case "input":
+		statement = "select input::text from public.core_tool_calls where id = $1"
+	case "result", "effects":
+		statement = "select " + part + "::text from public.core_tool_receipts where call_id = $1"
+	case "event":
+		statement, args = "select data::text from public.core_tool_events where call_id = $1 and seq = $2", []any{id, seq}
+	}
+	err = db.QueryRow(ctx, statement, args...).Scan(&text)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, false, nil
+	}
+	return text, text != nil, err
+}
