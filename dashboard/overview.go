@@ -33,7 +33,7 @@ func (s *site) overview(ctx context.Context, r *request) (*view, error) {
 		return nil, err
 	}
 	data.Plots = plotsOf("minutes", minutes)
-	return &view{Title: data.Title(), Template: "overview", Data: data, Watch: "overview", Live: []string{"now", "plots"}, JSON: data.Overview}, nil
+	return &view{Title: data.Title(), Template: "overview", Data: data, Watch: "overview", Live: []string{"now", "overtime"}, JSON: data.Overview}, nil
 }
 
 // Title says whether there is anything to do.

@@ -225,6 +225,7 @@ func (l *live) read(ctx context.Context, may float64) float64 {
 			}
 			may -= costOfPage
 		}
+		began := time.Now()
 		name, html, err := l.render(ctx, g)
 		if err != nil {
 			if l.failed(ctx, g, err) {
@@ -232,7 +233,7 @@ func (l *live) read(ctx context.Context, may float64) float64 {
 			}
 			continue
 		}
-		l.done(g, name, html)
+		l.done(g, name, html, time.Since(began))
 	}
 	return max(may, -mostAllowance)
 }
@@ -318,8 +319,8 @@ func (l *live) render(ctx context.Context, g *group) (watch string, pieces []pie
 	return p.view.Watch, pieces, nil
 }
 
-// done keeps what was read, and tells the streams if it is new.
-func (l *live) done(g *group, name string, pieces []piece) {
+// done keeps what was read, and tells the streams if it is new. What takes long is read less often: for a twentieth of the time at most.
+func (l *live) done(g *group, name string, pieces []piece, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.away {
@@ -330,7 +331,7 @@ func (l *live) done(g *group, name string, pieces []piece) {
 		}
 	}
 	first := g.watch == ""
-	g.watch, g.due = name, time.Now().Add(pace.page-pace.beat/2) // the beat that is next to it
+	g.watch, g.due = name, time.Now().Add(max(pace.page-pace.beat/2, 20*took)) // at the beat that is next to it
 	if strings.HasPrefix(name, "call:") && !g.mark.Runs() {
 		g.due = time.Now().Add(24 * time.Hour) // until it moves
 	}
