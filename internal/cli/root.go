@@ -39,9 +39,9 @@ commands below try that out, run it, and show what became of a call.`,
 		root.AddCommand(commands...)
 	}
 	add("try", "Try it, with nothing set up:", demoCommand(p), devCommand(p))
-	add("operate", "Run it:", migrateCommand(p), workerCommand(p), healthcheckCommand(), auditCommand(p), pruneCommand(p))
+	add("operate", "Run it:", migrateCommand(p), workerCommand(p), statusCommand(), workersCommand(), healthcheckCommand(), auditCommand(p), pruneCommand(p))
 	add("calls", "Make a call, and see what became of it:",
-		callCommand(), againCommand(), cancelCommand(), receiptCommand(), traceCommand(), explainCommand(), replayCommand(p))
+		callCommand(), listCommand(), againCommand(), cancelCommand(), receiptCommand(), traceCommand(), explainCommand(), replayCommand(p))
 	add("answers", "Answer calls that ask:", questionsCommand(), answerCommand(), approveCommand(), denyCommand(), resumeCommand(), rolesCommand())
 	add("doors", "Let agents in:", mcpCommand(p))
 	add("more", "And:", registryCommand(p), typesCommand(p), rulesCommand(p), llmCommand(), hookCommand(p), versionCommand(p))

@@ -58,9 +58,9 @@ func TestWrongUsageExitsWith2AndSaysWhatToDo(t *testing.T) {
 		args []string
 		want []string
 	}{
-		"unknown command":          {[]string{"wrker"}, []string{`no command "wrker"`, "did you mean worker?", "gem --help"}},
+		"unknown command":          {[]string{"wrker"}, []string{`no command "wrker"`, "did you mean worker or workers?", "gem --help"}},
 		"unknown registry command": {[]string{"registry", "chek"}, []string{`no command "chek"`, "did you mean check?", "gem registry --help"}},
-		"help of none":             {[]string{"help", "wrker"}, []string{`no command "wrker"`, "did you mean worker?"}},
+		"help of none":             {[]string{"help", "wrker"}, []string{`no command "wrker"`, "did you mean worker or workers?"}},
 		"unknown flag":             {[]string{"call", "--wat"}, []string{"--wat", "gem call --help"}},
 		"no tool":                  {[]string{"call"}, []string{"the name of a tool"}},
 		"unquoted JSON":            {[]string{"call", "leads.create", "{name:", "Sam}"}, []string{"single quotes", "3 were given"}},

@@ -22,7 +22,7 @@ type Overview struct {
 	Day     Totals       `json:"day"`  // the last 24 hours
 	// Failures are those of the last day, the most frequent first, at most 10: of the last 1,000 calls that did not succeed.
 	Failures []Failure `json:"failures"`
-	// Questions counts the calls that wait for somebody's answer, up to 1,000; the first was asked at QuestionsSince.
+	// Questions counts the calls that wait for somebody's answer, up to [MostCounted]; the first was asked at QuestionsSince.
 	Questions      int       `json:"questions"`
 	QuestionsSince time.Time `json:"questions_since,omitzero"`
 	// Needs is what needs someone, the most urgent first.
@@ -155,7 +155,7 @@ func (o *Overview) readWorkers(ctx context.Context, db DB) error {
 			(select count(*) from late), l.call_id::text, l.tool_name, l.worker_id, l.claimed_at,
 			(select count(*) from asks), a.id::text, a.created_at, (select count(*) from code), p.id::text, p.updated_at
 		from (select 1) one left join (select * from late order by claimed_at limit 1) l on true
-			left join (select * from asks order by created_at, id limit 1) a on true left join (select * from code order by updated_at, id limit 1) p on true`, mostAsked).
+			left join (select * from asks order by created_at, id limit 1) a on true left join (select * from code order by updated_at, id limit 1) p on true`, MostCounted).
 		Scan(&w.Alive, &w.Dead, &w.Slots, &w.Running, &w.Versions,
 			&dead.Count, (*zeronull.Text)(&dead.WorkerID), (*zeronull.Timestamptz)(&dead.Since),
 			&overdue.Count, (*zeronull.Text)(&overdue.CallID), (*zeronull.Text)(&overdue.Tool), (*zeronull.Text)(&overdue.WorkerID), (*zeronull.Timestamptz)(&overdue.Since),
@@ -238,8 +238,10 @@ func (o *Overview) sortNeeds() {
 // urgency is the order of [Overview.Needs].
 var urgency = []string{"no_worker", "overdue", "dead_holds", "slow_queue", "outcome_unknown", "question", "code", "failing", "two_registries"}
 
+// MostCounted bounds [Overview.Questions] and the Count of a [Need]: there may be more.
+const MostCounted = 1000
+
 const (
 	mostDepths = 50
-	mostAsked  = 1000
 	mostRecent = 1000 // failures
 )

@@ -1,0 +1,170 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/internal/watch"
+	"github.com/spf13/cobra"
+)
+
+const mostListed = 20 // tools whose queue gem status prints
+
+func statusCommand() *cobra.Command {
+	v := view[*watch.Overview]{read: watch.ReadOverview, text: printStatus}
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Say how things stand: what needs someone, what waits, who works, what failed",
+		Long: `
+What needs someone comes first, with the command that shows more. Of a long
+queue it counts the first thousands of calls, and says so. What ended is counted
+by the workers, and is half a minute late. Needs DATABASE_URL, whose role is the
+owner of the tables or a member of gem_monitor.`,
+		Example: "  gem status\n  gem status --watch\n  gem status --json",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return v.run(cmd) },
+	}
+	v.flags(cmd)
+	return cmd
+}
+
+func printStatus(w io.Writer, o *watch.Overview) error {
+	fmt.Fprintln(w, moment(o.At))
+	for i, n := range o.Needs {
+		if i == 0 {
+			fmt.Fprintln(w)
+		}
+		least := ""
+		if n.Count == watch.MostCounted {
+			least = "at least "
+		}
+		fmt.Fprintln(w, "! "+least+needed(n, o.At))
+	}
+	fmt.Fprintf(w, "\nQueue    %s\nWorkers  %s\n\n", queued(o.Queue, o.At), working(o.Workers))
+	ended := [][]string{{"ENDED", "SUCCEEDED", "REPEATED", "FAILED", "NOT CONFIGURED", "P50", "P95", "QUEUE P50", "QUEUE P95"}}
+	for _, t := range []struct {
+		name string
+		watch.Totals
+	}{{"last hour", o.Hour}, {"last day", o.Day}} {
+		ended = append(ended, []string{t.name, fmt.Sprint(t.Succeeded), fmt.Sprint(t.Hits), fmt.Sprint(t.Failed), fmt.Sprint(t.NotConfigured),
+			took(t.P50MS), took(t.P95MS), took(t.QueueP50MS), took(t.QueueP95MS)})
+	}
+	if err := table(w, ended); err != nil {
+		return err
+	}
+	if len(o.Tools) > 0 {
+		rows := [][]string{{"QUEUE OF", "READY", "SCHEDULED", "WAITING", "RUNNING", "OLDEST READY"}}
+		for _, d := range o.Tools[:min(len(o.Tools), mostListed)] {
+			rows = append(rows, []string{name(d.Tool), fmt.Sprint(d.Ready), fmt.Sprint(d.Scheduled), fmt.Sprint(d.Waiting), fmt.Sprint(d.Running), ago(d.OldestReady, o.At)})
+		}
+		fmt.Fprintln(w)
+		if err := table(w, rows); err != nil {
+			return err
+		}
+		if more := len(o.Tools) - mostListed; more > 0 {
+			fmt.Fprintf(w, "and %s more: gem status --json\n", count(more, "tool"))
+		}
+	}
+	if len(o.Failures) == 0 {
+		return nil
+	}
+	rows := [][]string{{"FAILED", "TOOL", "CODE", "LAST", "MESSAGE"}}
+	for _, f := range o.Failures {
+		rows = append(rows, []string{fmt.Sprint(f.Count), name(f.Tool), cut(printable(f.Code), 60), ago(f.Last, o.At) + " ago", cut(printable(f.Message), 100)})
+	}
+	fmt.Fprintln(w)
+	return table(w, rows)
+}
+
+// needed says what needs someone, and what shows more of it.
+func needed(n watch.Need, at time.Time) string {
+	calls := count(n.Count, "call")
+	switch n.Kind {
+	case "no_worker":
+		return fmt.Sprintf("%s could run, the first for %s, and no worker is alive: gem worker", calls, ago(n.Since, at))
+	case "overdue":
+		return fmt.Sprintf("%s longer than the timeout allows, the first of %s on %s for %s: gem explain %s", does(n.Count, "run"), name(n.Tool), n.WorkerID,
+			ago(n.Since, at), n.CallID)
+	case "dead_holds":
+		return fmt.Sprintf("%s on workers that ended, such as %s, and no worker is alive to take over: gem worker", does(n.Count, "run"), n.WorkerID)
+	case "slow_queue":
+		return fmt.Sprintf("calls could run for up to %s now, and no worker has taken them: gem workers", ago(n.Since, at))
+	case "outcome_unknown":
+		return fmt.Sprintf("%s ended in the last day without anybody knowing what was done: gem list --code outcome_unknown", calls)
+	case "question":
+		return fmt.Sprintf("%s for somebody's answer, the first for %s: gem questions", does(n.Count, "wait"), ago(n.Since, at))
+	case "code":
+		return fmt.Sprintf("%s for a program that can go on: gem explain %s", does(n.Count, "wait"), n.CallID)
+	case "failing":
+		return fmt.Sprintf("%s of %s failed in the last hour, more than a tenth: gem list --failed --tool %[2]s", calls, name(n.Tool))
+	case "two_registries":
+		return fmt.Sprintf("the workers run with %d different registries: gem workers", n.Count)
+	}
+	return n.Kind
+}
+
+// does is the beginning of a sentence: 1 call runs, 2 calls run.
+func does(calls int, verb string) string {
+	if calls == 1 {
+		return "1 call " + verb + "s"
+	}
+	return count(calls, "call") + " " + verb
+}
+
+func queued(q watch.Queue, at time.Time) string {
+	said := fmt.Sprintf("%d ready", q.Ready)
+	if q.Ready > 0 {
+		said += ", the first for " + ago(q.OldestReady, at)
+	}
+	said += fmt.Sprintf(" · %d scheduled", q.Scheduled)
+	if q.Scheduled > 0 {
+		said += ", the next in " + ago(at, q.NextScheduled)
+	}
+	said += fmt.Sprintf(" · %d waiting", q.Waiting)
+	var waits []string
+	for _, what := range []string{"key", "call", "answer", "time", "code"} {
+		if n := q.WaitingFor[what]; n > 0 {
+			waits = append(waits, fmt.Sprintf("%d for %s", n, map[string]string{"key": "a key", "call": "calls", "answer": "an answer", "time": "a time", "code": "a program"}[what]))
+		}
+	}
+	if len(waits) > 0 {
+		said += " (" + strings.Join(waits, ", ") + ")"
+	}
+	said += fmt.Sprintf(" · %d running", q.Running)
+	if q.AtLeast {
+		said += ", at least: more were not counted"
+	}
+	return said
+}
+
+func working(w watch.WorkerCounts) string {
+	said := fmt.Sprintf("%d alive, %d of %s busy", w.Alive, w.Running, count(w.Slots, "slot"))
+	if w.Dead > 0 {
+		said += fmt.Sprintf(" · %d died within the hour", w.Dead)
+	}
+	return said
+}
+
+// name is the name of a tool, which a frontend chose.
+func name(tool string) string {
+	if tool == "" {
+		return "(no name)"
+	}
+	return cut(printable(tool), 60)
+}
+
+// ago is how long before a time another one was; empty for the zero time.
+func ago(t, at time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return span(max(at.Sub(t), 0))
+}
+
+func took(ms *float64) string {
+	if ms == nil {
+		return ""
+	}
+	return span(milliseconds(*ms))
+}

@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"net/url"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/watch"
+)
+
+// watcher is a database with some calls, and the environment of a member of gem_monitor.
+func watcher(t *testing.T) (s scene, env []string) {
+	t.Helper()
+	database := newDatabase(t)
+	s = scene{t, testdb.Pool(t, database)}
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	role := "cli_" + strings.TrimPrefix(u.Path, "/gem_test_")
+	if _, err := s.db.Exec(t.Context(), "create role "+role+" login password 'x' in role gem_monitor"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = s.db.Exec(context.Background(), "drop role "+role) })
+	u.User = url.UserPassword(role, "x")
+	return s, []string{"DATABASE_URL=" + u.String()}
+}
+
+func TestStatusSaysWhatNeedsSomeoneFirst(t *testing.T) {
+	t.Parallel()
+	s, env := watcher(t)
+	empty := gemWith(t, env, "status")
+	empty.wantCode(t, exitDone)
+	wants(t, empty.stdout, "Queue    0 ready · 0 scheduled · 0 waiting · 0 running\n", "Workers  0 alive")
+	if strings.Contains(empty.stdout, "!") {
+		t.Errorf("something needs someone in an empty database:\n%s", empty.stdout)
+	}
+	s.failed("outcome_unknown", `order 17 of 'ada' was on its way`, "{}")
+	s.insert()
+	got := gemWith(t, env, "status")
+	got.wantCode(t, exitDone)
+	wants(t, got.stdout, "! 1 call ended in the last day without anybody knowing what was done: gem list --code outcome_unknown\n",
+		"order … of … was on its way", "QUEUE OF", "1 ready, the first for ")
+
+	var o watch.Overview
+	asJSON := gemWith(t, env, "status", "--json")
+	if err := json.Unmarshal([]byte(asJSON.stdout), &o); err != nil || o.Queue.Ready != 1 || len(o.Needs) != 1 || o.Needs[0].Kind != "outcome_unknown" {
+		t.Errorf("%v, %s", err, asJSON.stdout)
+	}
+}
+
+func TestListShowsTheCallsThatAreAskedFor(t *testing.T) {
+	t.Parallel()
+	s, env := watcher(t)
+	owner := []string{"DATABASE_URL=" + s.db.Config().ConnString()}
+	ended := s.ended("succeeded", "{}")
+	failed := s.insert()
+	gemWith(t, owner, "cancel", failed).wantCode(t, exitDone)
+	open := s.insert()
+	all := gemWith(t, env, "list")
+	all.wantCode(t, exitDone)
+	wants(t, all.stdout, "CALL ", "CREATED", ended, failed, open, "queued", "succeeded", "cancelled: The call was cancelled before it ran.")
+
+	got := gemWith(t, env, "list", "--failed", "--from", "1h")
+	wants(t, got.stdout, failed, "ENDED")
+	if strings.Contains(got.stdout, open) || strings.Contains(got.stdout, ended) {
+		t.Errorf("other calls are listed too:\n%s", got.stdout)
+	}
+	first := gemWith(t, env, "list", "--limit", "2")
+	_, before, found := strings.Cut(strings.TrimSpace(first.stderr), "More: --before ")
+	if !found || strings.Contains(first.stdout, ended) {
+		t.Fatalf("%s%s", first.stdout, first.stderr)
+	}
+	wants(t, gemWith(t, env, "list", "--limit", "2", "--before", before).stdout, ended)
+	var p watch.Page
+	asJSON := gemWith(t, env, "list", "--tool", "leads.create", "--json")
+	if err := json.Unmarshal([]byte(asJSON.stdout), &p); err != nil || p.By != "created" {
+		t.Errorf("%v, %s", err, asJSON.stdout)
+	}
+	none := gemWith(t, env, "list", "--session", "none")
+	none.wantCode(t, exitDone)
+	wants(t, none.stderr, "No call fits.")
+
+	for _, c := range []struct{ want, flags string }{
+		{`--state: "asleep" is none of queued, scheduled,`, "--state asleep"},
+		{"--failed is --state failed, and --state is running", "--failed --state running"},
+		{`--from: "soon" is no time such as`, "--from soon"},
+		{"--limit: 501 is not from 1 to 500", "--limit 501"},
+		{"--before: it is not where a page of this list ended", "--before 1"},
+	} {
+		got := gemWith(t, env, append([]string{"list"}, strings.Fields(c.flags)...)...)
+		got.wantCode(t, exitUsage)
+		wants(t, got.stderr, c.want)
+	}
+}
+
+func TestWorkersShowWhatTheyRun(t *testing.T) {
+	t.Parallel()
+	s, env := watcher(t)
+	wants(t, gemWith(t, env, "workers").stderr, "Start one: gem worker")
+	s.worker("w-1", 5)
+	id := s.insert()
+	s.claim("w-1")
+	got := gemWith(t, env, "workers")
+	got.wantCode(t, exitDone)
+	wants(t, got.stdout, "WORKER", "w-1", "alive", id)
+	wants(t, gemWith(t, env, "workers", "--json").stdout, `"id": "w-1"`, `"slots": 5`, `"holds": 1`)
+}
+
+func TestWatchGoesOnUntilCtrlC(t *testing.T) {
+	t.Parallel()
+	s, env := watcher(t)
+	p := startGem(t, env, "list", "--watch", "--json")
+	p.stdout.waitFor(t, `{"calls":[],`)
+	id := s.insert()
+	p.stdout.waitFor(t, `{"calls":[{"id":"`+id+`"`)
+	p.signal(t, syscall.SIGINT)
+	if code := p.wait(t); code != exitDone {
+		t.Errorf("exit code %d: %s", code, p.stderr.String())
+	}
+}
+
+func TestWhoMayNotWatchIsToldWhoMay(t *testing.T) {
+	t.Parallel()
+	s, env := watcher(t)
+	role := strings.TrimPrefix(strings.Split(env[0], ":x@")[0], "DATABASE_URL=postgres://")
+	if _, err := s.db.Exec(t.Context(), "revoke gem_monitor from "+role); err != nil {
+		t.Fatal(err)
+	}
+	got := gemWith(t, env, "status")
+	got.wantCode(t, exitFailed)
+	wants(t, got.stderr, "permission denied", "members of gem_monitor")
+}
