@@ -17,7 +17,7 @@ func listCommand() *cobra.Command {
 	var failed bool
 	v := view[*watch.Page]{text: printCalls}
 	v.read = func(ctx context.Context, db watch.DB) (*watch.Page, error) { return watch.Calls(ctx, db, f) }
-	v.hint = func(p *watch.Page) string { return listed(p) }
+	v.hint = listed
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List calls, by their state, tool, caller, session, key or error",
