@@ -83,6 +83,70 @@ func TestDurationsAreTrueWithinAnEighth(t *testing.T) {
 	}
 }
 
+func TestMinutesAreTheSameHoweverTheyAreCounted(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, ended("a.b", 3000)+"; "+ended("a.c", 10)+"; "+ownClock)
+	var first string
+	for _, limit := range []int{100_000, 700, 1000} {
+		insert(t, db, "delete from gem.outcome_minutes; update gem.outcomes_counted set upto = gem.first_id_at(gem.now() - interval '2 hours')")
+		for number(t, db, fmt.Sprintf("select gem.count_outcomes(%d)", limit)) > 0 {
+		}
+		var all string
+		if err := db.QueryRow(t.Context(), "select json_agg(m order by minute, tool_name) from gem.throughput m").Scan(&all); err != nil {
+			t.Fatal(err)
+		}
+		if first == "" {
+			first = all
+		}
+		if all != first {
+			t.Fatalf("counted %d at a time: %s\nall at once: %s", limit, all, first)
+		}
+	}
+	for what, want := range map[string]float64{
+		"select sum(succeeded + failed + not_configured) from gem.throughput where tool_name = ''":                                                                 3010 - 13 - 1,
+		"select sum(succeeded + failed + not_configured) from gem.throughput where tool_name = 'a.c'":                                                              9,
+		"select sum(hits) from gem.throughput where tool_name = 'a.b'":                                                                                             number(t, db, "select sum(hits) from gem.throughput where tool_name = ''") - 2,
+		"select count(*) from gem.throughput m where tool_name <> '' and not exists (select from gem.throughput o where o.tool_name = '' and o.minute = m.minute)": 0,
+	} {
+		if got := number(t, db, what); got != want {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	for column, quantile := range map[string]string{"p50_ms": "0.5", "p95_ms": "0.95"} {
+		minute := "(select min(minute) + interval '30 minutes' from gem.throughput)"
+		exact := number(t, db, `select extract(epoch from percentile_disc(`+quantile+`) within group (order by duration)) * 1000
+			from core_tool_receipts where replay_of is null and tool_name = 'a.b' and date_bin('1 minute', created_at, '2000-01-01Z') = `+minute)
+		told := number(t, db, "select "+column+" from gem.throughput where tool_name = 'a.b' and minute = "+minute)
+		if ratio := told / exact; math.Abs(math.Log(ratio)) > math.Log(1.125) {
+			t.Errorf("%s is %v, and %v exactly", column, told, exact)
+		}
+	}
+}
+
+func TestMinutesSayHowLongCallsHadBeenDue(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, ownClock)
+	insert(t, db, "select gem.start_worker('w', 10, '1', '1', '1 hour'); insert into core_tool_calls (tool_name, run_at) select 'a.b', gem.now() + interval '10 s' from generate_series(1, 5)")
+	setClock(t, db, 12_000)
+	insert(t, db, "select gem.claim('w', 5, true)")
+	setClock(t, db, 13_000)
+	insert(t, db, "select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls")
+	setClock(t, db, 60_000)
+	insert(t, db, "insert into gem.outcome_minutes select gem.now() - interval '73 hours', 'a.b', 1, 0, 0, 0, '{}', '{}'")
+	insert(t, db, "select gem.count_outcomes(10)")
+	for what, want := range map[string]float64{
+		"select count(*) from gem.throughput where tool_name = 'a.b' and queue_p50_ms between 1780 and 2240": 1,
+		"select count(*) from gem.throughput where tool_name = '' and p50_ms between 890 and 1120":           1,
+		"select count(*) from gem.throughput": 2, // and none that is older than 72 h
+	} {
+		if got := number(t, db, what); got != want {
+			t.Errorf("%s: %v", what, got)
+		}
+	}
+}
+
 func TestOneWorkerCountsAtATime(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
@@ -217,7 +281,8 @@ func TestTheMonitorsRoleReadsTheViewsAndNothingElse(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
 	finished(t, db)
-	for _, view := range []string{"queue", "outcomes", "key_hits", "recent_failures", "workers"} {
+	for _, view := range []string{"queue", "outcomes", "throughput", "key_hits", "recent_failures", "workers", "overdue", "calls", "receipts", "journal", "model_requests",
+		"registries", "tools", "levels"} {
 		if _, err := request(t, db, "gem_monitor", "", "select * from gem."+view); err != nil {
 			t.Errorf("%s: %v", view, err)
 		}
@@ -226,7 +291,7 @@ func TestTheMonitorsRoleReadsTheViewsAndNothingElse(t *testing.T) {
 			refusedWith(t, role+": "+view, err, "42501", "permission denied")
 		}
 	}
-	for _, sql := range []string{"select * from core_tool_calls", "select * from core_tool_receipts", "select * from gem.outcome_counts", "select * from gem.limits",
+	for _, sql := range []string{"select * from core_tool_calls", "select * from core_tool_receipts", "select * from gem.outcome_counts", "select * from gem.outcome_minutes", "select * from gem.limits",
 		"select gem.count_outcomes(1)", "select gem.claim('w', 1, true)", "update gem.limits set max_priority = 1", "select cancel_tool_call(null)"} {
 		_, err := request(t, db, "gem_monitor", "", sql)
 		refusedWith(t, sql, err, "42501", "permission denied")
