@@ -4,7 +4,7 @@
 --                  It moves calls only through the functions of states.sql and workers.sql, and can neither write a call, a
 --                  receipt or an event itself, nor forge an attempt. Handlers read and write what their domain grants.
 --   gem_monitor    for dashboards: create role grafana login password '…' in role gem_monitor;
---                  It reads the views of watch.sql.
+--                  It reads the views of watch.sql and watch_calls.sql.
 --   gem_operator   for dashboards in which people act: create role my_operator login password '…' in role gem_operator;
 --                  It is a member of gem_monitor, reads all of every call, and acts by the functions of operate.sql alone, which name the person.
 --   gem_frontend   for signed-in users where Supabase's authenticated is not: it has the same rights. See frontends.sql.
