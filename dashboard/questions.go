@@ -180,10 +180,9 @@ func (r *request) readQuestion(ctx context.Context) (*questionPage, error) {
 func (p *questionPage) show(ctx context.Context, r *request, input, schema json.RawMessage) error {
 	if p.State.Tool == approvalTool {
 		p.Asked = &approval{}
-		if json.Unmarshal(input, p.Asked) != nil { // its worker has refused it, or is about to
-			p.Asked = nil
-			p.Open, p.Why = false, "What it asks for cannot be read: the tool wait.approval ends it."
-			return nil
+		if json.Unmarshal(input, p.Asked) != nil {
+			*p = questionPage{ID: p.ID, State: p.State, Why: "What it asks for cannot be read: the tool wait.approval is about to refuse it."}
+			return nil //nolint:nilerr // that is said
 		}
 		p.Text, p.Digest = p.Asked.Text, p.Asked.Digest
 		p.Asked.Shown = indented(p.Asked.Input)

@@ -14,7 +14,13 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/dashboard"
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/registry"
+	"github.com/gemworker/gem/rules"
+	"github.com/gemworker/gem/worker"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -29,7 +35,16 @@ type office struct {
 
 func newOffice(t *testing.T, change ...func(*dashboard.Options)) *office {
 	t.Helper()
-	address := testdb.New(t)
+	o := officeOn(t, testdb.New(t), change...)
+	o.exec(`insert into gem.roles values ('cleo', 'boss'), ('bob', 'boss');
+		select gem.record_registry('1', repeat('a', 64), '{"version": "1", "tools": [{"name": "shop.refund", "permissions": ["write:db", "send:money"],
+			"hints": {"destructive": true}, "idempotency": {"mode": "none"}, "timeout_ms": 1000}]}');
+		select gem.start_worker('w', 50, '', '1', '1 hour', '{steps}')`)
+	return o
+}
+
+func officeOn(t *testing.T, address string, change ...func(*dashboard.Options)) *office {
+	t.Helper()
 	o := &office{T: t, owner: testdb.Pool(t, address)}
 	login := func(name, roles string) *pgxpool.Pool {
 		name = "gem_test_" + name + "_" + strings.ToLower(t.Name())
@@ -63,10 +78,6 @@ func newOffice(t *testing.T, change ...func(*dashboard.Options)) *office {
 	}
 	o.server = httptest.NewServer(h)
 	t.Cleanup(o.server.Close)
-	o.exec(`insert into gem.roles values ('cleo', 'boss'), ('bob', 'boss');
-		select gem.record_registry('1', repeat('a', 64), '{"version": "1", "tools": [{"name": "shop.refund", "permissions": ["write:db", "send:money"],
-			"hints": {"destructive": true}, "idempotency": {"mode": "none"}, "timeout_ms": 1000}]}');
-		select gem.start_worker('w', 50, '', '1', '1 hour', '{steps}')`)
 	return o
 }
 
@@ -399,4 +410,78 @@ func TestTheQuestionsAreListedAsJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &list); err != nil || len(list.Yours) != 0 || len(list.Open) != 1 || list.Open[0].CallID != id || strings.Contains(body, "May it?") {
 		t.Errorf("%v: %s", err, body)
 	}
+}
+
+// Till is a domain with a tool that a rule asks about.
+type Till struct{}
+
+// Refund pays back.
+func (Till) Refund(_ context.Context, _ *handlers.Call, in struct{ Amount json.Number }) (map[string]any, error) {
+	return map[string]any{"paid": in.Amount}, nil
+}
+
+// From the rule to the receipt: the page approves what runs. After a deploy that changes the tool, the old question is void, and the new one is asked.
+func TestWhatIsApprovedOnThePageIsWhatRuns(t *testing.T) {
+	t.Parallel()
+	registryOf := func(version, description string) []byte {
+		var of struct {
+			Version string            `json:"version"`
+			Tools   []json.RawMessage `json:"tools"`
+		}
+		if err := json.Unmarshal(wait.Registry, &of); err != nil {
+			t.Fatal(err)
+		}
+		of.Version = version
+		of.Tools = append(of.Tools, json.RawMessage(`{"name": "till.refund", "description": "`+description+`", "idempotency": {"mode": "none"}, "timeout_ms": 10000,
+			"permissions": ["send:money"], "input_schema": {"type": "object", "properties": {"amount": {"type": "number"}}}, "output_schema": {"type": "object"}}`))
+		text, err := json.Marshal(of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	asks, err := rules.Parse([]byte(`{"version": "1.0.0", "rules": [{"name": "refunds", "tools": ["till.refund"], "action": "ask", "ask": {"of": ["boss"], "within": "1h"},
+		"say": "Look at the order first."}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := handlertest.Start(t, handlertest.Options{Registry: registryOf("1.0.0", "Pays back"), Domains: []any{Till{}}, NoWorker: true,
+		Worker: func(o *worker.Options) { o.Rules = asks }})
+	o := officeOn(t, env.URL)
+	o.exec("insert into gem.roles values ('cleo', 'boss'), ('bob', 'boss')")
+	first := env.StartWorker()
+	id := env.Insert(handlertest.Call{Tool: "till.refund", Input: `{"amount": 12.75}`, CreatedBy: "bob", Session: "s"})
+	question := func() (id string) {
+		env.Until("the question", func() bool {
+			id = o.value("select call_id::text from gem.questions where status = 'waiting' and waits_for = 'answer'")
+			return id != "null"
+		})
+		return id
+	}
+	before := question()
+	page := o.page(cleo, "/questions/"+before, 200)
+	o.wants(page, "Look at the order first.", "12.75", "send:money", "<code>refunds</code>", "role:boss", "The session before it")
+	o.lacks(o.page(bob, "/questions/"+before, 200), `name="decision"`)
+	stale := url.Values{"decision": {"approve"}}
+	for _, m := range hidden.FindAllStringSubmatch(page, -1) {
+		stale.Set(m[1], m[2])
+	}
+
+	first.Stop()
+	env.StartWorker(func(w *worker.Options) {
+		var err error
+		if w.Registry, err = registry.Parse(registryOf("1.1.0", "Pays back what a customer paid")); err != nil {
+			t.Fatal(err)
+		}
+	})
+	o.exec("select gem.resume($1)", id) // it looks again, as it does after a while
+	var after string
+	env.Until("another question", func() bool { after = question(); return after != before })
+	o.wants(o.send(cleo, before, stale, 409), "does not take one from you now")
+	o.wants(o.send(cleo, after, url.Values{"decision": {"approve"}, "reason": {"seen"}}, 200), "You approved it.")
+	r := env.Await(id)
+	if !strings.Contains(string(r.Result), "12.75") || !strings.Contains(string(r.Effects), `"by": "cleo"`) || !strings.Contains(string(r.Effects), after) {
+		t.Errorf("the receipt is %s with %s", r.Result, r.Effects)
+	}
+	o.wants(o.send(cleo, after, stale, 409), "does not take one from you now")
 }
