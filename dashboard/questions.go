@@ -266,10 +266,7 @@ func (p *questionPage) whyNot(r *request) string {
 	case !r.mayAnswer():
 		return "You may look, and not answer: the dashboard knows no subject of yours."
 	}
-	said := "Answers are taken from those whom the question names"
-	if q.Tool == approvalTool {
-		said = "It takes one of those whom the question names"
-	}
+	said := "An answer is taken from those whom the question names"
 	if q.Others {
 		said += ", and not from whoever asked for the call or had it made again"
 	}
