@@ -3,15 +3,12 @@ package dashboard
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // field is a field of the form for an answer.
@@ -212,17 +209,4 @@ func typed(form url.Values) string {
 		}
 	}
 	return strings.Join(all, "\n\n")
-}
-
-// refusedWords is what Postgres says of a refusal.
-func refusedWords(err error) string {
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
-		return ""
-	}
-	said := sentence(pg.Message)
-	if pg.Hint != "" {
-		said += " " + sentence(pg.Hint)
-	}
-	return said
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/internal/watch"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // mostQuestions is how many of each kind a page lists.
@@ -379,7 +381,7 @@ func (s *site) answer(ctx context.Context, r *request) (to, done string, err err
 	if err == nil {
 		err = r.answers(ctx, func(db client.DB) error { return client.Answer(ctx, db, p.ID, value, "") })
 	}
-	if refused := s.refused(err); refused.Status != 0 {
+	if why := refused(err); why.Status != 0 {
 		// It may have been answered, withdrawn or timed out since it was read.
 		if now, err := r.readQuestion(ctx); err == nil {
 			if now.Fields, now.Reason = p.Fields, p.Reason; !now.Open {
@@ -387,7 +389,7 @@ func (s *site) answer(ctx context.Context, r *request) (to, done string, err err
 			}
 			p = now
 		}
-		return again(refused.Status, "Your answer was not taken. %s", refused.Text)
+		return again(why.Status, "Your answer was not taken. %s", why.Text)
 	}
 	if err != nil {
 		return "", "", err
@@ -396,14 +398,19 @@ func (s *site) answer(ctx context.Context, r *request) (to, done string, err err
 }
 
 // refused says in a sentence why an answer was refused, with the status of the page; zero for other errors.
-func (s *site) refused(err error) told {
+func refused(err error) told {
 	switch {
 	case errors.Is(err, client.ErrMayNotAnswer):
 		return told{Status: http.StatusNotFound, Text: "You may not answer this question any more."}
 	case store.HasCode(err, "55P03", "PT503"):
 		return told{Status: http.StatusServiceUnavailable, Text: "The call is busy: send the form again."}
-	case store.HasCode(err, "PT409", "PT410", "PT422", "PT429", "23514", "22P02", "22P05", "22003"): // those with 2 are of values that jsonb refuses
-		return told{Status: map[bool]int{true: 422, false: 409}[!store.HasCode(err, "PT409", "PT410", "PT429")], Text: refusedWords(err)}
+	}
+	if page := refusalOf(err); page != nil {
+		return told{Status: page.status, Text: page.text}
+	}
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && slices.Contains([]string{"23514", "22P02", "22P05", "22003"}, pg.Code) { // it is too large, or jsonb refuses it
+		return told{Status: http.StatusUnprocessableEntity, Text: sentence(pg.Message)}
 	}
 	return told{}
 }

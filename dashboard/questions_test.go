@@ -372,6 +372,30 @@ func TestAnAnswerThatComesTooLateIsNotTaken(t *testing.T) {
 	o.wants(o.page(dora, "/questions/"+cancelled, 200), "ended without an answer", "cancelled")
 }
 
+func TestARefusalOfTheDatabaseIsASentenceAndKeepsWhatWasTyped(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	o.exec("update gem.limits set max_calls_per_hour = 1")
+	o.send(bob, o.ask("wait.answer", `{"text": "When?"}`, byNobody), url.Values{"value": {"now"}}, 200)
+	o.wants(o.send(bob, o.ask("wait.answer", `{"text": "When?"}`, byNobody), url.Values{"value": {"a long answer"}}, 429),
+		"Too many answers in an hour. Go on later.", "a long answer</textarea>")
+	late := o.ask("wait.answer", `{"text": "When?"}`, byNobody)
+	o.exec(`with call as (update core_tool_calls set events = events + 1 where id = $1 returning *)
+		insert into core_tool_events (call_id, seq, at, event, attempt, data) select id, events, now(), 'timed_out', 1, '{"names": ["#answer"]}' from call`, late)
+	o.wants(o.send(bob, late, url.Values{"value": {"a late answer"}}, 410), "The time for this answer", "a late answer</textarea>")
+
+	busy := o.ask("wait.answer", `{"text": "When?"}`, byNobody)
+	tx, err := o.owner.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, err := tx.Exec(t.Context(), "select from core_tool_calls where id = $1 for update", busy); err != nil {
+		t.Fatal(err)
+	}
+	o.wants(o.send(bob, busy, url.Values{"value": {"an answer"}}, 503), "The call is busy", "an answer</textarea>")
+}
+
 func TestArgumentsThatAreTooLongForAPageAreAFile(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)

@@ -325,7 +325,7 @@ func TestAChildIsMadeAgainWithoutItsParentAndAQuestionOfRulesIsNot(t *testing.T)
 		t.Errorf("its parent is %s", got)
 	}
 	_, err := operator.Exec(t.Context(), "select gem.operator_again('"+id("##ab")+"', 'ada')")
-	refusedWith(t, "a question", err, "PT409", "is a question of rules about the call "+parent)
+	refusedWith(t, "a question", err, "PT409", "is a question of the call "+parent)
 }
 
 // Whoever makes a call again asks for what it does: the approval is somebody else's.

@@ -130,7 +130,8 @@ begin
       ('unknown_tool', 'validation_error', 'not_allowed', 'rule_blocked', 'limit_reached', 'approval_denied', 'approval_expired', 'rule_error')));
   refused := case
     when not gem.is_final(status) then format('call %s has not ended: it is %s', id, status)
-    when call.parent_step like '##%' then format('call %s is a question of rules about the call %s, which asks anew when it is made again', id, call.parent_call_id)
+    when gem.asks(tool) and call.parent_step is not null
+      then format('call %s is a question of the call %s, which asks anew when it is made again', id, call.parent_call_id)
     when tool = '' then format('call %s has no tool', id) end;
   return next;
 end
