@@ -231,8 +231,8 @@ declare
 begin
   return query
   select c.id, c.tool_name, c.input ->> 'text', gem.answer_schema(c.tool_name, c.input),
-    array(select jsonb_array_elements_text(gem.answerers(c.tool_name, c.input))), c.created_at, gem.until_of(c.input),
-    (select a.id from gem.ancestors(c.id, false) a order by a.depth desc limit 1), case when c.tool_name = 'wait.approval' then c.input end
+    array(select jsonb_array_elements_text(gem.answerers(c.tool_name, c.input))), c.created_at, case when c.input ? 'until' then gem.until_of(c.input) end,
+    case when c.parent_call_id is null then c.id else (select a.id from gem.ancestors(c.id, false) a order by a.depth desc limit 1) end, case when c.tool_name = 'wait.approval' then c.input end
   from public.core_tool_calls c
   where c.id in (
     select o.id from public.core_tool_calls o
@@ -245,7 +245,7 @@ begin
       where o.status = 'waiting' and o.waits_for = 'answer' and o.computed_key is null and o.tool_name = asking
       order by o.computed_key, o.level desc, o.seq limit 1000) q -- as the index has it
     where (select gem.answers_for_all()))
-    and gem.asks(c.tool_name) and coalesce(gem.until_of(c.input) > at, true)
+    and gem.asks(c.tool_name) and (not c.input ? 'until' or coalesce(gem.until_of(c.input) > at, true))
     and gem.may_answer(c.id, c.tool_name, c.input, c.created_by);
 end
 $$;
