@@ -148,7 +148,8 @@ func (s *site) call(ctx context.Context, r *request) (*view, error) {
 	}
 	o.AfterChild = int64(after)
 	p := &callPage{From: o.From}
-	var explained *client.Explanation
+	var open *client.Explanation // to an operator
+	var undecided error
 	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
 		if p.Whole, err = watch.ReadWhole(ctx, db, id, o); err != nil || !o.Payload {
 			return err
@@ -158,21 +159,23 @@ func (s *site) call(ctx context.Context, r *request) (*view, error) {
 				return err
 			}
 		}
-		explained, err = client.Explain(ctx, db, id)
-		return err
+		if isOpen(&p.Call) {
+			if open, err = client.Explain(ctx, db, id); err != nil {
+				return err
+			}
+		}
+		p.Checked, undecided = checkCall(ctx, db, id) // the last, since an error ends the transaction
+		return nil
 	})
-	if none, is := errors.AsType[*client.NotFoundError](err); is && none.ReceiptOf != "" {
+	switch none, is := errors.AsType[*client.NotFoundError](err); {
+	case is && none.ReceiptOf != "":
 		return nil, &elsewhere{to: "/calls/" + none.ReceiptOf}
-	}
-	if err != nil {
+	case undecided != nil && (ctx.Err() != nil || isAway(undecided)):
+		return nil, undecided
+	case undecided == nil && err != nil:
 		return nil, err
 	}
-	p.fill(s, explained)
-	if o.Payload {
-		if p.Checked, err = s.checkCall(ctx, r, id); err != nil {
-			return nil, err
-		}
-	}
+	p.fill(s, open)
 	return &view{Title: cmp.Or(prose.Cut(p.Call.Tool, 80), "a call") + " " + stateWord(&p.Call), Template: "call", Data: p, Watch: "call:" + id, JSON: p.forScripts()}, nil
 }
 
@@ -197,25 +200,35 @@ func stateWord(c *watch.Call) string {
 	return c.Status
 }
 
-// checkCall audits one call. A check that cannot be made is none that failed.
-func (s *site) checkCall(ctx context.Context, r *request, id string) (*checked, error) {
-	c := &checked{}
-	err := watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
-		c.CallReport, err = audit.Call(ctx, db, id)
-		return err
-	})
-	if err != nil && ctx.Err() == nil && !isAway(err) {
-		c.CallReport, c.Undecided, err = &audit.CallReport{}, true, nil
-	}
-	return c, err
+func isOpen(c *watch.Call) bool {
+	return c.Status == "queued" || c.Status == "running" || c.Status == "waiting"
 }
 
-// fill computes what the page shows of what was read. explained is nil for a viewer.
-func (p *callPage) fill(s *site, explained *client.Explanation) {
-	if explained != nil {
-		p.Sentence = prose.Explanation(explained)
-	} else {
-		p.Sentence = seenSentence(p.Whole)
+// checkCall audits one call. It was not decided if that takes too long, or a value cannot be read.
+func checkCall(ctx context.Context, db watch.DB, id string) (*checked, error) {
+	// Planning takes ten times as long as the rest: a connection plans it once.
+	_, err := db.Exec(ctx, "set local plan_cache_mode = force_generic_plan")
+	var report *audit.CallReport
+	if err == nil {
+		report, err = audit.Call(ctx, db, id)
+	}
+	if err != nil {
+		return &checked{CallReport: &audit.CallReport{}, Undecided: true}, err
+	}
+	return &checked{CallReport: report}, nil
+}
+
+// fill computes what the page shows of what was read. open explains an open call to an operator.
+func (p *callPage) fill(s *site, open *client.Explanation) {
+	switch {
+	case open != nil:
+		p.Sentence = prose.Explanation(open)
+	case p.Call.ReceiptID != "":
+		p.Sentence = prose.Explanation(explained(p.Whole))
+	case !isOpen(&p.Call): // somebody removed it past GEM's functions
+		p.Sentence = "It has ended as " + p.Call.Status + ", and has no receipt."
+	default:
+		p.Sentence = openSentence(p.Whole)
 	}
 	p.Timeline = timelineOf(p.Whole)
 	p.Trace, p.TraceID = traceLink(s.TraceURL, p.Call.Traceparent)
@@ -372,12 +385,10 @@ func traceLink(template, traceparent string) (to, id string) {
 	return strings.ReplaceAll(template, "{trace_id}", found[1]), found[1]
 }
 
-// seenSentence says where a call stands to somebody who sees no inputs and results.
-func seenSentence(w *watch.Whole) string {
+// openSentence says where an open call stands to somebody who sees no more than the views.
+func openSentence(w *watch.Whole) string {
 	c := &w.Call
 	switch {
-	case c.ReceiptID != "":
-		return prose.Explanation(explainedToViewer(w))
 	case c.Scheduled:
 		return fmt.Sprintf("It is queued to run no earlier than %s.", prose.Moment(c.RunAt))
 	case c.Status == "queued":
@@ -401,25 +412,24 @@ func seenSentence(w *watch.Whole) string {
 	return "Its handler waits, in no process, for calls that it made, or for people."
 }
 
-// explainedToViewer is what the views say of a call that has ended, as package prose takes it.
-func explainedToViewer(w *watch.Whole) *client.Explanation {
+// explained is how a call ended, as package prose takes it, by what was read of it.
+func explained(w *watch.Whole) *client.Explanation {
 	c := &w.Call
 	r := &receipts.Receipt{ID: c.ReceiptID, CallID: c.ID, ToolName: c.Tool, Status: receipts.Status(c.Status), CreatedAt: c.EndedAt, Attempt: c.Attempt, WorkerID: c.WorkerID,
 		RegistryVersion: c.RegistryVersion, IdempotencyKey: c.Key, ReplayOf: c.ReplayOf}
 	if c.DurationMS != nil {
 		r.DurationMS = *c.DurationMS
 	}
-	var result any
-	switch r.Status {
-	case receipts.Failed:
-		result = map[string]any{"error": map[string]any{"error_code": c.ErrorCode, "message": c.Message}}
-	case receipts.NotConfigured:
-		result = map[string]any{"reason": c.Message}
+	switch {
+	case w.Payload != nil && !w.Payload.Result.Cut && !w.Payload.Effects.Cut:
+		r.Result, r.Effects = json.RawMessage(w.Payload.Result.Text), json.RawMessage(w.Payload.Effects.Text)
+	case r.Status == receipts.Failed:
+		r.Result, _ = json.Marshal(map[string]any{"error": map[string]string{"error_code": c.ErrorCode, "message": c.Message}})
+	case r.Status == receipts.NotConfigured:
+		r.Result, _ = json.Marshal(map[string]string{"reason": c.Message})
 	}
-	if result != nil {
-		r.Result, _ = json.Marshal(result) // of strings
-	}
-	e := &client.Explanation{Call: client.Call{ID: c.ID, Tool: c.Tool, Status: c.Status, CreatedAt: c.CreatedAt, Attempt: c.Attempt, WorkerID: c.WorkerID}, At: w.At, Receipt: r}
+	e := &client.Explanation{Call: client.Call{ID: c.ID, Tool: c.Tool, Status: c.Status, CreatedAt: c.CreatedAt, Attempt: c.Attempt, WorkerID: c.WorkerID}, At: w.At, Receipt: r,
+		AgainOf: w.AgainOf, Again: w.Again, Cancel: w.Cancel}
 	if w.Repeats != nil {
 		e.RepeatedCall = w.Repeats.ID
 	}

@@ -278,6 +278,12 @@ func TestARowThatWasAlteredIsCalledOut(t *testing.T) {
 	s.sql(t, fmt.Sprintf("begin; set local session_replication_role = replica; update core_tool_calls set attempt = 5, created_by = 'eve' where id = '%s'; commit", r.CallID))
 	reads(t, s.operator, "/calls/"+r.CallID, []string{"not as its journal says", "journal-replay", "attempt is 5, and 1 by the journal", "receipt-attempt"}, sound)
 	reads(t, s.operator, "/calls/"+r.CallID+".json", []string{`"check":"journal-replay"`})
+	s.sql(t, fmt.Sprintf("begin; set local session_replication_role = replica; delete from core_tool_receipts where call_id = '%s'; commit", r.CallID))
+	for _, server := range []*httptest.Server{s.operator, s.viewer} {
+		reads(t, server, "/calls/"+r.CallID, []string{"has no receipt."})
+	}
+	s.sql(t, fmt.Sprintf(`begin; set local session_replication_role = replica; update core_tool_events set data = '{"call_id": "none"}', event = 'called' where call_id = '%s' and seq = 3; commit`, r.CallID))
+	reads(t, s.operator, "/calls/"+r.CallID, []string{"met a value that it cannot read"}, sound)
 }
 
 func TestOpenCallsSayWhatTheyWaitFor(t *testing.T) {

@@ -36,6 +36,10 @@ type Whole struct {
 	KeyHolder *Call `json:"key_holder,omitempty"`
 	// Usage sums its requests to models.
 	Usage Usage `json:"usage"`
+	// AgainOf is the call that Again had made again by this one, and Cancel who asked for its end; empty and zero for nobody.
+	AgainOf string     `json:"again_of,omitempty"`
+	Again   client.Act `json:"again,omitzero"`
+	Cancel  client.Act `json:"cancel,omitzero"`
 	// Payload is nil for those who may not see it.
 	Payload *Payload `json:"payload,omitempty"`
 }
@@ -85,6 +89,17 @@ const (
 	childrenShown = 50
 	ValueShown    = 64 << 10 // characters of a value
 )
+
+const itself = "select " + columns + `, gem.now(), u.requests, u.input, u.output, u.cost
+	from gem.calls c cross join lateral (
+		select count(*) as requests, coalesce(sum(q.input_tokens), 0)::bigint as input, coalesce(sum(q.output_tokens), 0)::bigint as output,
+			coalesce(sum(coalesce(q.cost, q.reserved)), 0)::bigint as cost
+		from gem.model_requests q where q.call_id = c.id) u
+	where c.id = $1`
+
+const acts = `
+	select j.event, coalesce(j.data ->> 'again_of', ''), j.data ->> 'by', coalesce(j.data ->> 'login', ''), coalesce(j.data ->> 'reason', '')
+	from gem.journal j where j.call_id = $1 and j.event in ('queued', 'cancel_requested', 'failed') and j.data ? 'by' order by j.seq`
 
 const journalWindow = `
 	with picked as (
@@ -152,16 +167,13 @@ func ReadWhole(ctx context.Context, db DB, id string, o WholeOptions) (*Whole, e
 	}
 	var w Whole
 	var batch pgx.Batch
-	batch.Queue("select "+columns+", gem.now() from gem.calls c where c.id = $1", id).QueryRow(func(row pgx.Row) (err error) {
-		w.Call, err = scanCall(row, &w.At)
+	batch.Queue(itself, id).QueryRow(func(row pgx.Row) (err error) {
+		w.Call, err = scanCall(row, &w.At, &w.Usage.Requests, &w.Usage.InputTokens, &w.Usage.OutputTokens, &w.Usage.Cost)
 		return err
 	})
+	batch.Queue(acts, id).Query(w.readActs)
 	batch.Queue(journal, id, from, first, last).Query(w.readJournal)
 	batch.Queue(related, id, o.AfterChild, childrenShown+1, registry.Asking).Query(w.readRelated)
-	batch.Queue(`select count(*), coalesce(sum(q.input_tokens), 0)::bigint, coalesce(sum(q.output_tokens), 0)::bigint, coalesce(sum(coalesce(q.cost, q.reserved)), 0)::bigint
-		from gem.model_requests q where q.call_id = $1`, id).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&w.Usage.Requests, &w.Usage.InputTokens, &w.Usage.OutputTokens, &w.Usage.Cost)
-	})
 	if o.Payload {
 		w.Payload = &Payload{}
 		batch.Queue(payload, id, ValueShown).QueryRow(w.Payload.read)
@@ -202,6 +214,20 @@ func (w *Whole) readJournal(rows pgx.Rows) (err error) {
 			e.Whole = ""
 		}
 		return e, err
+	})
+	return err
+}
+
+func (w *Whole) readActs(rows pgx.Rows) error {
+	var event, of string
+	var act client.Act
+	_, err := pgx.ForEachRow(rows, []any{&event, &of, &act.By, &act.Login, &act.Reason}, func() error {
+		if event == "queued" {
+			w.AgainOf, w.Again = of, act
+		} else {
+			w.Cancel = act
+		}
+		return nil
 	})
 	return err
 }
