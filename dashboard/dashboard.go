@@ -104,6 +104,7 @@ func (s *site) route(mux *http.ServeMux) {
 	s.list(mux, "/sessions", s.sessions)
 	mux.HandleFunc("GET /sessions/{id...}", s.toSession)
 	s.list(mux, "/calls/{id}/conversation", s.conversation)
+	s.list(mux, "/calls/{id}/extraction", s.extraction)
 	s.list(mux, "/tools", s.tools)
 	s.page(mux, "/tools/{name}", s.tool)
 	s.list(mux, "/calls", s.calls)

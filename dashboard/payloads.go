@@ -171,3 +171,32 @@ func readTask(ctx context.Context, db watch.DB, id string) (*agentTask, error) {
 	}
 	return &t, nil
 }
+
+// readResult reads what a call came to: its result, or the details of its failure.
+func readResult(ctx context.Context, db watch.DB, id string) (raw json.RawMessage, err error) {
+	err = db.QueryRow(ctx, `select coalesce(case when r.status = 'failed' then r.result -> 'error' -> 'details' else r.result end, 'null')
+		from public.core_tool_receipts r where r.call_id = $1`, id).Scan(&raw)
+	if err != nil {
+		return nil, fmt.Errorf("read the result: %w", err)
+	}
+	return raw, nil
+}
+
+// readDocument reads the text that a call of extract.run was about: of its input, or the document of an id. It is empty if it is not there any more.
+// The tables of documents are those of the domain extract, which not every program has.
+func readDocument(ctx context.Context, db watch.DB, callID, documentID string) (text string, err error) {
+	if !isID(documentID) {
+		err = db.QueryRow(ctx, "select coalesce(c.input ->> 'text', '') from public.core_tool_calls c where c.id = $1", callID).Scan(&text)
+	} else {
+		var there bool
+		err = db.QueryRow(ctx, "select to_regclass('public.extract_document_parts') is not null").Scan(&there)
+		if err == nil && there {
+			err = db.QueryRow(ctx, `select coalesce(string_agg(p.text, '' order by p.seq), '') from public.extract_document_parts p where p.document_id = $1`,
+				documentID).Scan(&text)
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the document: %w", err)
+	}
+	return text, nil
+}
