@@ -207,11 +207,10 @@ func (p *extractionPage) read(ctx context.Context, db watch.DB) error {
 	if err != nil {
 		return err
 	}
-	r := &extractionResult{}
-	if json.Unmarshal(raw, r) != nil {
-		return nil // another program's extract.run
+	r := parseExtraction(raw)
+	if p.Result = r; r == nil {
+		return nil
 	}
-	p.Result = r
 	text, err := readDocument(ctx, db, p.Call.ID, r.Document.ID)
 	if err != nil {
 		return err
@@ -227,6 +226,15 @@ func (p *extractionPage) read(ctx context.Context, db watch.DB) error {
 	p.Shards = shards[p.Shard:min(len(shards), p.Shard+shardsShown)]
 	p.choose()
 	return nil
+}
+
+// parseExtraction returns nil for what another program's extract.run came to.
+func parseExtraction(raw json.RawMessage) *extractionResult {
+	r := &extractionResult{}
+	if json.Unmarshal(raw, r) != nil {
+		return nil
+	}
+	return r
 }
 
 // choose picks the quotes and the piece of the document that the page shows.

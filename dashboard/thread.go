@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gemworker/gem/internal/watch"
 )
@@ -36,6 +37,19 @@ type turn struct {
 
 // Indent is how far an item is moved in: deep trees stay on the page.
 func (i item) Indent() int { return min(i.Depth, 8) }
+
+// Took is how long the call took: its last attempt, or all of a durable one, whose attempts are pieces of it. It is 0 until the call has ended.
+func (i item) Took() time.Duration {
+	switch {
+	case i.Call.EndedAt.IsZero():
+		return 0
+	case i.Call.Steps > 0:
+		return i.Call.EndedAt.Sub(i.Call.CreatedAt)
+	case i.Call.DurationMS != nil:
+		return time.Duration(*i.Call.DurationMS * float64(time.Millisecond))
+	}
+	return 0
+}
 
 // agentRun is the tool whose steps are turns.
 const agentRun = "agent.run"

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gemworker/gem/internal/watch"
 )
@@ -58,6 +59,7 @@ type toolPage struct {
 	Latest  *toolEntry // the entry in force; nil for a tool that no registry has
 	Differ  []string   // the fields in which the entries of living workers differ
 	Place   string     // where its handler lives, as far as the database knows; empty for a viewer
+	Plots   plots      // of the last hour; without points if none of its calls ended
 }
 
 // toolEntry is an entry as a page shows it.
@@ -79,8 +81,18 @@ type toolField struct {
 func (s *site) toolNamed(ctx context.Context, r *request, name string) (*view, error) {
 	p := toolPage{}
 	err := watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
-		if p.ToolPage, err = watch.ReadTool(ctx, db, name); err != nil || p.ToolPage == nil || !r.operates() {
+		if p.ToolPage, err = watch.ReadTool(ctx, db, name); err != nil || p.ToolPage == nil {
 			return err
+		}
+		if p.Day.Succeeded+p.Day.Failed+p.Day.NotConfigured > 0 {
+			minutes, err := watch.Minutes(ctx, db, time.Time{}, time.Time{}, name)
+			if err != nil {
+				return err
+			}
+			p.Plots = plotsOf("minutes", minutes)
+		}
+		if !r.operates() {
+			return nil
 		}
 		p.Place, err = placeOf(ctx, db, name)
 		return err
