@@ -76,7 +76,16 @@ func (s *site) conversation(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &view{Title: "Conversation: " + p.Call.Status, Template: "conversation", Data: p, JSON: map[string]any{"call": p.Call, "turns": asked}}, nil
+	return &view{Title: "Conversation: " + p.Call.Status, Template: "conversation", Data: p, Watch: untilEnded(p.Call),
+		JSON: map[string]any{"call": p.Call, "turns": asked}}, nil
+}
+
+// untilEnded is the watch of a page on a call: one that has ended stays as it is.
+func untilEnded(c *watch.Call) string {
+	if c.EndedAt.IsZero() {
+		return "call:" + c.ID
+	}
+	return ""
 }
 
 // sum adds up what the turns took, and finds which of them the page has.

@@ -151,7 +151,7 @@ func (s *site) extraction(ctx context.Context, r *request) (*view, error) {
 	if p.Result != nil {
 		title += fmt.Sprintf(", %d quotes", len(p.Result.Extractions))
 	}
-	return &view{Title: title, Template: "extraction", Data: p, JSON: map[string]any{"call": p.Call, "result": p.Result, "wrong": p.Wrong}}, nil
+	return &view{Title: title, Template: "extraction", Data: p, Watch: untilEnded(p.Call), JSON: map[string]any{"call": p.Call, "result": p.Result, "wrong": p.Wrong}}, nil
 }
 
 // parse reads what the page is to show.

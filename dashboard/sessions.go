@@ -52,7 +52,11 @@ func (s *site) sessions(ctx context.Context, r *request) (*view, error) {
 	case len(p.Calls) == 0:
 		return nil, notFound("No call has this session. Its calls may have been pruned.")
 	}
-	return &view{Title: sessionTitle(p.SessionPage), Template: "session", Data: p, JSON: p.SessionPage}, nil
+	v := &view{Title: sessionTitle(p.SessionPage), Template: "session", Data: p, JSON: p.SessionPage}
+	if p.Later == "" { // new calls come at the end
+		v.Watch = "list"
+	}
+	return v, nil
 }
 
 func sessionTitle(p *watch.SessionPage) string {

@@ -38,6 +38,14 @@ type turn struct {
 // Indent is how far an item is moved in: deep trees stay on the page.
 func (i item) Indent() int { return min(i.Depth, 8) }
 
+// Key tells the items of a thread apart.
+func (i item) Key() string {
+	if i.Call != nil {
+		return i.Call.ID
+	}
+	return fmt.Sprintf("%s turn %d", i.Turn.CallID, i.Turn.N)
+}
+
 // Took is how long the call took: its last attempt, or all of a durable one, whose attempts are pieces of it. It is 0 until the call has ended.
 func (i item) Took() time.Duration {
 	switch {
