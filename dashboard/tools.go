@@ -40,7 +40,7 @@ func (s *site) tools(ctx context.Context, r *request) (*view, error) {
 	}
 	p := toolsPage{Find: q.Get("find"), All: len(all)}
 	all = slices.DeleteFunc(all, func(t watch.Tool) bool { return !strings.Contains(t.Name, p.Find) })
-	p.Tools = slices.DeleteFunc(slices.Clone(all), func(t watch.Tool) bool { return t.Name <= q.Get("after") })
+	p.Tools = all[1+slices.IndexFunc(all, func(t watch.Tool) bool { return t.Name == q.Get("after") }):]
 	if len(p.Tools) > toolsShown {
 		p.Tools = p.Tools[:toolsShown]
 		p.Next = p.Tools[toolsShown-1].Name

@@ -57,25 +57,31 @@ func Tools(ctx context.Context, db DB) ([]Tool, error) {
 	return all, nil
 }
 
-// tools reads one tool, or all if name is empty.
+// tools reads one tool, or all if name is empty. A condition on a name that is there leads to few rows; one that may be empty would not.
 func tools(ctx context.Context, db DB, name string) ([]Tool, error) {
+	named := func(string) string { return "" }
+	args := []any{mostTools}
+	if name != "" {
+		named = func(column string) string { return " and " + column + " = $2::text" }
+		args = append(args, name)
+	}
 	rows, err := db.Query(ctx, `
 		with served as materialized (
 			select t ->> 'name' as name, array_agg(r.version order by r.recorded_at desc) as versions, sum(w.workers)::int as workers
 			from (select registry_version, count(*) as workers from gem.workers where state = 'alive' group by 1) w
 			join gem.registries r on r.version = w.registry_version, jsonb_array_elements(r.registry -> 'tools') t group by 1
-		), days as materialized (
-			select o.tool_name as name, sum(o.succeeded)::bigint as succeeded, sum(o.failed)::bigint as failed, sum(o.not_configured)::bigint as not_configured,
-				sum(o.hits)::bigint as hits, (array_agg(o) filter (where o.day = (gem.now() at time zone 'UTC')::date))[1] as today
-			from gem.outcomes o where $1::text = '' or o.tool_name = $1::text group by 1
+		), today as materialized (
+			select * from gem.outcomes o where o.day = (select (gem.now() at time zone 'UTC')::date)`+named("o.tool_name")+`
+		), month as materialized (
+			select * from gem.outcome_totals o where true`+named("o.tool_name")+`
 		)
-		select coalesce(t.name, d.name), coalesce(t.entry ->> 'description', ''), t.name is not null, coalesce(t.frontends, false),
+		select coalesce(t.name, m.tool_name), coalesce(t.entry ->> 'description', ''), t.name is not null, coalesce(t.frontends, false),
 			coalesce(t.entry #>> '{idempotency,mode}', ''), coalesce(t.entry #>> '{idempotency,key_field}', ''), s.versions, coalesce(s.workers, 0),
-			coalesce((d.today).succeeded, 0), coalesce((d.today).failed, 0), coalesce((d.today).not_configured, 0), coalesce((d.today).hits, 0),
-			(d.today).p50_ms::float8, (d.today).p95_ms::float8,
-			coalesce(d.succeeded, 0), coalesce(d.failed, 0), coalesce(d.not_configured, 0), coalesce(d.hits, 0)
-		from (select * from gem.tools t where $1::text = '' or t.name = $1::text) t full join days d on d.name = t.name left join served s on s.name = t.name
-		order by t.name is null, 1 limit $2`, name, mostTools)
+			coalesce(d.succeeded, 0), coalesce(d.failed, 0), coalesce(d.not_configured, 0), coalesce(d.hits, 0), d.p50_ms::float8, d.p95_ms::float8,
+			coalesce(m.succeeded, 0), coalesce(m.failed, 0), coalesce(m.not_configured, 0), coalesce(m.hits, 0)
+		from (select * from gem.tools t where true`+named("t.name")+`) t full join month m on m.tool_name = t.name
+		left join today d on d.tool_name = coalesce(t.name, m.tool_name) left join served s on s.name = t.name
+		order by t.name is null, 1 limit $1`, args...)
 	if err != nil {
 		return nil, err
 	}

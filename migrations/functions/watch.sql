@@ -3,6 +3,7 @@
 --   gem.queue            what waits, by tool: how much, and for how long
 --   gem.outcomes         how calls ended, and how long they took, by tool and day
 --   gem.throughput       the same by tool and minute, for the last 72 hours, and how long calls had been due when they were claimed
+--   gem.outcome_totals   how calls ended in the last 31 days, by tool
 --   gem.key_hits         how often a key had succeeded before, by tool and day
 --   gem.recent_failures  the last hundred calls that did not succeed, and why
 --   gem.workers          who is there, alive or not, and what each holds
@@ -169,7 +170,8 @@ $$;
 
 create or replace view gem.queue with (security_barrier) as select * from gem.queue_by_tool() order by ready desc, tool_name;
 
--- The last 31 days; gem.outcome_counts has those before. The durations are those of calls that ran, without hits.
+-- The last 31 days; gem.outcome_counts has those before. The durations are those of calls that ran, without hits. The days are looked up one by one, and
+-- nothing here keeps a condition on day or tool_name from the index: a WITH would, since gem.now() is volatile.
 create or replace view gem.outcomes with (security_barrier) as
 select day, tool_name, sum(calls)::bigint as calls,
   coalesce(sum(calls) filter (where status = 'succeeded'), 0)::bigint as succeeded,
@@ -178,18 +180,21 @@ select day, tool_name, sum(calls)::bigint as calls,
   coalesce(sum(calls) filter (where hit), 0)::bigint as hits,
   gem.bucket_ms(min(bucket) filter (where ran > 0 and upto >= 0.5 * of)) as p50_ms,
   gem.bucket_ms(min(bucket) filter (where ran > 0 and upto >= 0.95 * of)) as p95_ms
-from ( -- nested, so that Postgres leaves out the days, the tools and the sums that nobody asks for
+from (
   select *, sum(ran) over (partition by day, tool_name order by bucket) as upto, sum(ran) over (partition by day, tool_name) as of
   from (
-    select *, case when bucket is not null then calls else 0 end as ran
+    select day, tool_name, status, hit, bucket, calls, case when bucket is not null then calls else 0 end as ran
     from (
-      select c.day, c.tool_name, c.status, c.hit, c.bucket, c.calls::float8 as calls from gem.outcome_counts c
-      where c.day > (select (gem.now() at time zone 'UTC')::date - 31)
+      select c.day, c.tool_name, c.status, c.hit, c.bucket, c.calls::float8 as calls
+      from generate_series(0, 30) ago cross join lateral (
+        select * from gem.outcome_counts c where c.day = ((select gem.now()) at time zone 'UTC')::date - ago) c
       union all
       select r.day, r.tool_name, r.status, r.hit, r.bucket, 1
       from gem.outcomes_of_receipts r
-      where r.id >= (select upto from gem.outcomes_counted) and r.id < (select gem.first_id_at(gem.now() + interval '1 minute'))
-        and r.day > (select (gem.now() at time zone 'UTC')::date - 31)) counts) timed) placed
+      where r.id >= (select upto from gem.outcomes_counted where only_row) and r.id < gem.first_id_at((select gem.now()) + interval '1 minute')
+    ) counts
+  ) timed
+) placed
 group by day, tool_name
 order by day desc, calls desc, tool_name;
 
@@ -200,6 +205,21 @@ select m.minute, m.tool_name, m.succeeded, m.failed, m.not_configured, m.hits,
   gem.part_ms(m.durations, 0.5) as p50_ms, gem.part_ms(m.durations, 0.95) as p95_ms,
   gem.part_ms(m.waits, 0.5) as queue_p50_ms, gem.part_ms(m.waits, 0.95) as queue_p95_ms, m.durations, m.waits
 from gem.outcome_minutes m;
+
+-- The days of gem.outcomes together, by tool. Without durations nothing is sorted.
+create or replace view gem.outcome_totals with (security_barrier) as
+select tool_name, coalesce(sum(calls) filter (where status = 'succeeded'), 0)::bigint as succeeded,
+  coalesce(sum(calls) filter (where status = 'failed'), 0)::bigint as failed,
+  coalesce(sum(calls) filter (where status = 'not_configured'), 0)::bigint as not_configured, coalesce(sum(calls) filter (where hit), 0)::bigint as hits
+from (
+  select c.tool_name, c.status, c.hit, c.calls
+  from generate_series(0, 30) ago cross join lateral (
+    select * from gem.outcome_counts c where c.day = ((select gem.now()) at time zone 'UTC')::date - ago) c
+  union all
+  select r.tool_name, r.status, r.hit, 1 from gem.outcomes_of_receipts r
+  where r.id >= (select upto from gem.outcomes_counted where only_row) and r.id < gem.first_id_at((select gem.now()) + interval '1 minute')
+) counts
+group by tool_name;
 
 create or replace view gem.key_hits with (security_barrier) as
 select day, tool_name, succeeded, hits, round(100.0 * hits / succeeded, 1) as percent from gem.outcomes where hits > 0;
@@ -249,7 +269,7 @@ where not exists (select from gem.outcome_counts)
 group by 1, 2, 3, 4, 5;
 
 select gem.grant_to('gem_worker', 'execute on function gem.count_outcomes(integer)');
-select gem.grant_to('gem_monitor', 'select on gem.queue, gem.outcomes, gem.throughput, gem.key_hits, gem.recent_failures, gem.workers, gem.overdue');
+select gem.grant_to('gem_monitor', 'select on gem.queue, gem.outcomes, gem.outcome_totals, gem.throughput, gem.key_hits, gem.recent_failures, gem.workers, gem.overdue');
 select gem.grant_to('gem_monitor', 'execute on function gem.now(), gem.queue_by_tool(), gem.first_id_at(timestamptz),
   gem.duration_bucket(interval), gem.bucket_ms(integer), gem.part_ms(integer[], float8)');
 revoke all on all functions in schema gem from public;
