@@ -138,10 +138,11 @@ func (p *conversationPage) read(ctx context.Context, db watch.DB, operates bool,
 		if p.Task, err = readTask(ctx, db, p.Call.ID); err != nil {
 			return err
 		}
-		if err = t.fill(ctx, db, 500); err != nil {
+		if err = t.fill(ctx, db, previewed); err != nil {
 			return err
 		}
 	}
+	t.bound()
 	left := textsShown
 	for _, n := range numbers {
 		if one := all[p.Call.ID][n]; one != nil {
@@ -204,7 +205,7 @@ func (t *turn) whole(calls []item, left *int) conversationTurn {
 // fit cuts a text to what a page has room for, but not to nothing.
 func fit(text string, left *int) string {
 	if *left <= 0 {
-		text = cut(100, text)
+		text = cut(40, text)
 	}
 	*left -= len(html.EscapeString(text))
 	return text

@@ -42,7 +42,11 @@ func (s *site) sessions(ctx context.Context, r *request) (*view, error) {
 			return err
 		}
 		p.Models, p.Items = models(p.Turns), weave(p.Calls, all, p.GoesOn)
-		return p.fill(ctx, db, r.operates())
+		if err := p.fill(ctx, db, r.operates()); err != nil {
+			return err
+		}
+		p.bound()
+		return nil
 	})
 	switch {
 	case errors.Is(err, watch.ErrNoPage):

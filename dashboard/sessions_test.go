@@ -84,7 +84,7 @@ func TestALongSessionHasPagesInTheOrderOfItsTree(t *testing.T) {
 	s.execute(t, `insert into core_tool_calls (tool_name, session_id, parent_call_id, run_at) values ('x.late', 's', '0190a000-0000-7000-8000-000000000000', gem.now() + interval '1 hour')`)
 	var all []string
 	next := ""
-	for page := 0; page < 5; page++ {
+	for page := 0; page < 8; page++ {
 		var p struct {
 			Total, Open int
 			Calls       []struct {
@@ -97,7 +97,7 @@ func TestALongSessionHasPagesInTheOrderOfItsTree(t *testing.T) {
 		if err := json.Unmarshal([]byte(body), &p); err != nil {
 			t.Fatal(err, body)
 		}
-		if p.Total != 301 || p.Open != 301 || len(p.Calls) > 100 || (page > 0) != (p.Earlier != "") {
+		if p.Total != 301 || p.Open != 301 || len(p.Calls) > 50 || (page > 0) != (p.Earlier != "") {
 			t.Errorf("page %d: %d calls of %d, %d open", page, len(p.Calls), p.Total, p.Open)
 		}
 		for _, c := range p.Calls {
@@ -112,4 +112,14 @@ func TestALongSessionHasPagesInTheOrderOfItsTree(t *testing.T) {
 	}
 	shows(t, s.operator, "/sessions?id=s&from="+next, 200, []string{"301</strong> calls", "Later calls", "The last calls"}, "Earlier calls")
 	shows(t, s.operator, "/sessions?id=s&from=x", 404, []string{"not there any more"})
+}
+
+func TestASessionOfHostileCallsStaysSmall(t *testing.T) {
+	t.Parallel()
+	s := start(t, llmtest.Options{})
+	s.execute(t, `insert into core_tool_calls (tool_name, session_id, created_by, input, run_at)
+		select repeat('"', 200), 'h', repeat('<', 255), jsonb_build_object('a', repeat('"<', 20000), 'b', $1::text), gem.now() + interval '1 hour' from generate_series(1, 60)`, hostile)
+	s.execute(t, `insert into core_tool_calls (tool_name, session_id, input) select '<script>alert(1)</script>', 'h', jsonb_build_object('b', $1::text) from generate_series(1, 10)`, hostile)
+	shows(t, s.operator, "/sessions?id=h", 200, []string{"<strong>70</strong> calls"})
+	shows(t, s.operator, "/sessions", 200, nil)
 }

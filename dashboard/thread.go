@@ -197,6 +197,37 @@ func weave(calls []watch.SessionCall, all turns, goesOn []string) []item {
 	return items
 }
 
+// bound cuts the texts of a thread to what a page has room for.
+func (t *thread) bound() {
+	left := textsShown / 2
+	for _, i := range t.Items {
+		if p := i.Payload; p != nil {
+			p.Input, p.Result = fit(cut(previewed, p.Input), &left), fit(cut(previewed, p.Result), &left)
+			for n := range p.Verdicts {
+				p.Verdicts[n].Message = fit(cut(previewed, p.Verdicts[n].Message), &left)
+			}
+		}
+		if i.Call != nil {
+			i.Call.Message = fit(cut(previewed, i.Call.Message), &left)
+			continue
+		}
+		if said := i.Turn.Said; said != nil {
+			if left <= 0 {
+				said.Parts = said.Parts[:min(len(said.Parts), 2)]
+			}
+			for n := range said.Parts {
+				said.Parts[n].Text = fit(cut(previewed, said.Parts[n].Text), &left)
+			}
+		}
+		if left <= 0 {
+			i.Turn.NotMade = i.Turn.NotMade[:min(len(i.Turn.NotMade), 2)]
+		}
+		for n := range i.Turn.NotMade {
+			i.Turn.NotMade[n].Message = fit(cut(previewed, i.Turn.NotMade[n].Message), &left)
+		}
+	}
+}
+
 // last is the highest number of some turns.
 func last(of map[int]*turn) (n int) {
 	for k := range of {

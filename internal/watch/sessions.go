@@ -12,12 +12,12 @@ import (
 )
 
 // sessionCalls is how many calls a page of a session has.
-const sessionCalls = 100
+const sessionCalls = 50
 
 // SessionPage is a conversation, or a part of it: its calls in the order in which they were made, children behind their parents.
 type SessionPage struct {
 	ID    string        `json:"id"`
-	Calls []SessionCall `json:"calls"` // at most 100
+	Calls []SessionCall `json:"calls"` // at most 50
 	// Total is how many calls the session has, Open how many of them have not ended, and Failed how many failed. AtLeast says that there may be
 	// more calls, which are neither counted nor shown: of more than 5,000, those among the newest 20,000 of all sessions are.
 	Total   int  `json:"total"`
