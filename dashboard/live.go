@@ -81,9 +81,14 @@ func watched(r *request) (pageKey, error) {
 	query := u.Query()
 	query.Del("done") // what came of a form is shown once
 	u = &url.URL{Path: u.Path, RawPath: u.RawPath, RawQuery: query.Encode()}
-	// These two show the same to everybody.
-	operates := r.operates() && u.Path != "/" && u.Path != "/workers"
-	return pageKey{path: u.RequestURI(), base: r.base, operates: operates}, nil
+	key := pageKey{path: u.RequestURI(), base: r.base, user: User{Operator: r.operates()}}
+	switch {
+	case u.Path == "/", u.Path == "/workers": // show the same to everybody
+		key.user = User{}
+	case strings.HasPrefix(u.Path, "/questions"): // shows what is asked of somebody
+		key.user = r.user
+	}
+	return key, nil
 }
 
 // sse writes events to one browser.

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/gemworker/gem/internal/watch"
 )
@@ -31,6 +32,10 @@ type line struct {
 
 // plotsOf makes plots of what ended by minute: outcomes, durations, waits, and cost where there is any.
 func plotsOf(table string, minutes []watch.Minute) plots {
+	// What ends is counted up to half a minute later: until then a minute looks as if less had ended.
+	for n := len(minutes); n > 0 && time.Since(minutes[n-1].At) < time.Duration(minutes[n-1].Step)*time.Second+30*time.Second; n = len(minutes) {
+		minutes = minutes[:n-1]
+	}
 	p := plots{Table: table, Minutes: minutes, Step: "minute"}
 	if len(minutes) == 0 {
 		return p

@@ -46,10 +46,10 @@ const (
 	costOfPage    = 2
 )
 
-// pageKey is a page as one reading shows it to everybody with the same rights.
+// pageKey is a page as one reading shows it: to everybody with the same rights, but for what is asked of one user.
 type pageKey struct {
 	path, base string
-	operates   bool
+	user       User
 }
 
 // group are the streams of one page.
@@ -271,7 +271,7 @@ func (*rendered) WriteHeader(int)             {}
 func (l *live) page(path string, show func(context.Context, *request) (*view, error)) {
 	l.pages.HandleFunc("GET "+path, func(w http.ResponseWriter, q *http.Request) {
 		p := w.(*rendered)
-		p.r = &request{Request: q, site: l.site, base: p.key.base, user: User{Operator: p.key.operates}}
+		p.r = &request{Request: q, site: l.site, base: p.key.base, user: p.key.user}
 		p.view, p.err = show(q.Context(), p.r)
 	})
 }

@@ -87,6 +87,8 @@
 
   // patch makes the children of an element those of another. Children with the same id or data-key stay what they are, others with the same name in the
   // same place. What scripts added (data-own) is theirs.
+  // A row that is marked, or has the focus, stays where it is until that is over, even if the list has moved on.
+  const mine = (node) => node.nodeType === 1 && ("own" in node.dataset || (node.nodeName === "TR" && (node.contains(document.activeElement) || node.querySelector("input:checked"))));
   const key = (node) => node.nodeType === 1 ? node.id || node.dataset.key || "" : "";
   function patch(old, fresh) {
     const wanted = new Set([...fresh.childNodes].map(key).filter(Boolean));
@@ -96,7 +98,7 @@
     const skip = () => {
       while (at && ((at.nodeType === 1 && "own" in at.dataset) || (key(at) && !wanted.has(key(at))))) {
         const next = at.nextSibling;
-        if (!("own" in at.dataset)) at.remove();
+        if (!mine(at)) at.remove();
         at = next;
       }
     };
@@ -114,7 +116,7 @@
     }
     while (at) {
       const next = at.nextSibling;
-      if (at.nodeType !== 1 || !("own" in at.dataset)) at.remove();
+      if (!mine(at)) at.remove();
       at = next;
     }
   }
