@@ -417,3 +417,26 @@ func traced(t *testing.T, url string, by pgx.QueryTracer) *pgxpool.Pool {
 	t.Cleanup(pool.Close)
 	return pool
 }
+
+// The overview is read once for all, with as many statements for a hundred browsers as for one.
+func TestAHundredBrowsersOfTheOverviewCostAsMuchAsOne(t *testing.T) {
+	t.Parallel()
+	seen := &statements{}
+	s, server := testSite(t, Options{Read: traced(t, testdb.New(t), seen)}, nil)
+	s.live.page("/{$}", s.overview)
+	for range 100 {
+		b := watchPage(t, server, "overview")
+		if _, data := b.next(); !strings.Contains(data, "data-say") {
+			t.Fatal(data)
+		}
+	}
+	readings := func() int64 { return seen.like("gem.queue") }
+	before, first := seen.like(""), readings()
+	waitUntil(t, "the overview is not read again", func() bool { return readings() > first+3 })
+	if each := float64(seen.like("")-before) / float64(readings()-first); each > 9 {
+		t.Errorf("%.1f statements a reading", each)
+	}
+	if n := seen.like("gem.throughput where minute >="); n > 2 {
+		t.Errorf("the minutes of plots were read %d times", n)
+	}
+}

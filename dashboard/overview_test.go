@@ -1,0 +1,95 @@
+package dashboard_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/dashboard"
+	"github.com/gemworker/gem/internal/watch"
+)
+
+// lacks fails the test where a page has one of the texts.
+func lacks(t *testing.T, body string, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if strings.Contains(body, text) {
+			t.Errorf("the page has %q", text)
+		}
+	}
+}
+
+func TestTheOverviewSaysWhatThereIsToDo(t *testing.T) {
+	t.Parallel()
+	server, db := pages(t, dashboard.User{Name: "ada"})
+	_, body := get(t, server, "/")
+	says(t, body, "Nothing needs anybody", "No call is open", "No call failed in the last day", "<title>Overview: nothing to look at")
+	lacks(t, body, "no such")
+
+	made(t, db, client.NewCall{Tool: "mail.send"})
+	made(t, db, client.NewCall{Tool: "mail.send"})
+	_, body = get(t, server, "/")
+	says(t, body, "<strong>No worker is alive</strong>, and 2 calls are ready", "<title>Overview: 1 to look at", "<strong>2</strong> ready", `data-say="2 ready, 0 waiting, 0 running, 1 to look at"`)
+
+	execute(t, db, "select gem.record_registry('1', repeat('a', 64), '"+toolsOfTests+"')")
+	execute(t, db, "select gem.start_worker('w', 500, '', '1', '1 hour')")
+	failed(t, db, client.NewCall{Tool: "mail.send"}, "outcome_unknown", "The worker died.")
+	_, body = get(t, server, "/")
+	says(t, body, "1 call may or may not have taken effect", "<strong>1</strong> worker alive", "2 of 500 slots run", "<code>outcome_unknown</code>", "The worker died.")
+	lacks(t, body, "No worker is alive")
+}
+
+func TestTheOverviewsNumbersAreThoseOfItsJSON(t *testing.T) {
+	t.Parallel()
+	server, db := with(t, dashboard.User{Name: "ada"})
+	failed(t, db, client.NewCall{Tool: "mail.send"}, "execution_error", "Broken.")
+	made(t, db, client.NewCall{Tool: "notes.find"})
+	var o watch.Overview
+	_, body := get(t, server, "/overview.json")
+	if err := json.Unmarshal([]byte(body), &o); err != nil {
+		t.Fatalf("%v: %s", err, body)
+	}
+	if o.Queue.Ready != 1 || o.Workers.Alive != 1 || len(o.Failures) != 1 || o.Failures[0].Code != "execution_error" {
+		t.Errorf("%+v", o)
+	}
+}
+
+// The minute that is not over is not drawn: not all that ended in it is counted.
+func TestPlotsShowWhatEndedByMinute(t *testing.T) {
+	t.Parallel()
+	server, db := with(t, dashboard.User{Name: "ada"})
+	execute(t, db, `insert into gem.outcome_minutes (minute, tool_name, succeeded, failed, not_configured, hits, durations, waits)
+		select date_trunc('minute', gem.now()) - make_interval(mins => n), '', 10 * n, 0, 0, 0, array[0, 0, 5], '{}' from unnest(array[0, 5]) n`)
+	_, body := get(t, server, "/")
+	says(t, body, `data-v="50"`, `<polyline class="good"`, `<figure data-key="calls 1 2 3"`, "uplot.min.", "plot.")
+	_, day := get(t, server, "/?range=day")
+	says(t, day, "Ended, in each 5 minutes", `<strong>Last day</strong>`)
+	_, other := get(t, server, "/workers")
+	lacks(t, other, "uplot")
+}
+
+func TestWorkersAreShownWithWhatTheyHold(t *testing.T) {
+	t.Parallel()
+	server, db := with(t, dashboard.User{Name: "ada"})
+	id := running(t, db, client.NewCall{Tool: "mail.send"})
+	execute(t, db, "select gem.record_registry('2', repeat('b', 64), '"+strings.Replace(toolsOfTests, `"1"`, `"2"`, 1)+"')")
+	execute(t, db, "select gem.start_worker('<b>x', 5, '', '2', '1 hour')")
+	execute(t, db, "select gem.start_worker('gone', 5, '', '2', '1 hour')")
+	execute(t, db, "update core_workers set alive_until = gem.now() - interval '1 minute' where worker_id = 'gone'")
+	_, body := get(t, server, "/workers")
+	says(t, body, "<title>Workers: 2 alive", "run with different registries:</strong> 1, 2", "/calls/"+id, "attempt 1", `<span class="state dead">dead</span>`, `<span class="id"><b>x</span>`, "1 of 500")
+	lacks(t, body, "<b>x", "different rules")
+	_, text := get(t, server, "/workers.json")
+	var all []watch.Worker
+	if err := json.Unmarshal([]byte(text), &all); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(all, func(w watch.Worker) bool { return w.ID == "gone" && w.State == "dead" }) {
+		t.Errorf("%s", text)
+	}
+	server, _ = pages(t, dashboard.User{Name: "ada"})
+	_, body = get(t, server, "/workers")
+	says(t, body, "No worker has been here within the hour")
+}
