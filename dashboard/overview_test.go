@@ -93,3 +93,16 @@ func TestWorkersAreShownWithWhatTheyHold(t *testing.T) {
 	_, body = get(t, server, "/workers")
 	says(t, body, "No worker has been here within the hour")
 }
+
+func TestTheOverviewTellsOfQuestionsAndOfWorkersWithoutRules(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	for _, in := range []string{"30 minutes", "2 hours"} {
+		id := o.value(`insert into core_tool_calls (tool_name, input) values ('wait.answer', '{"text": "When?"}') returning id::text`)
+		o.exec("select gem.claim('w', 50, true)")
+		o.exec("select gem.wait($1, 1, 'w', '[]', 'answer', '{#answer}', 1, jsonb_build_object('#answer', gem.now() + $2::text::interval), null)", id, in)
+	}
+	o.exec("update gem.limits set rules_required = true")
+	says(t, o.page(dashboard.User{Name: "ada"}, "/", 200), "1 question expires within the hour", "2 questions wait for an answer", "1 worker claims nothing", "<strong>2</strong> open questions")
+	says(t, o.page(dashboard.User{Name: "ada"}, "/workers", 200), "It claims nothing: this database requires rules.")
+}

@@ -92,6 +92,10 @@ func needed(n watch.Need, at time.Time) string {
 		return fmt.Sprintf("calls could run for up to %s now, and no worker has taken them: gem workers", ago(n.Since, at))
 	case "outcome_unknown":
 		return fmt.Sprintf("%s ended in the last day without anybody knowing what was done: gem list --code outcome_unknown", calls)
+	case "rules_required":
+		return fmt.Sprintf("workers that claim nothing, since this database requires rules and they run without: %d; set TOOLS_RULES where they run", n.Count)
+	case "expiring":
+		return fmt.Sprintf("questions that expire within the hour: %d, the first in %s: gem questions", n.Count, ago(at, n.Since))
 	case "question":
 		return fmt.Sprintf("%s for somebody's answer, the first for %s: gem questions", does(n.Count, "wait"), ago(n.Since, at))
 	case "code":

@@ -61,10 +61,12 @@ type WorkerCounts struct {
 type Need struct {
 	// Kind is
 	//	no_worker        calls are ready, and no worker is alive
+	//	rules_required   living workers claim nothing, since they run without rules and the database requires them: Count is how many
 	//	overdue          calls run for longer than their tools may; CallID is the first, WorkerID its worker
 	//	dead_holds       workers that died or stopped hold calls, and none is alive to take them; WorkerID is the first
 	//	slow_queue       calls have been ready for more than a minute
 	//	outcome_unknown  calls of the last day ended so: somebody should look whether they took effect; CallID is the last
+	//	expiring         questions whose time is over within the hour; CallID is the first, Since when that is
 	//	question         calls wait for somebody's answer; CallID is the first
 	//	code             calls wait for a program that can go on with them; CallID is the first
 	//	failing          more than a tenth, and at least 10, of a tool's calls of the last hour failed
@@ -141,11 +143,12 @@ func earlier(a, b time.Time) time.Time {
 // readWorkers also finds the calls that wait for someone, and those that nobody ends.
 func (o *Overview) readWorkers(ctx context.Context, db DB) error {
 	w := &o.Workers
-	var overdue, dead, code Need
+	var overdue, dead, code, expiring, ruleless Need
 	var question string
 	err := db.QueryRow(ctx, `
 		with workers as materialized (select * from gem.workers), late as materialized (select * from gem.overdue limit $1::int),
-		asks as materialized (select c.id, c.created_at from gem.calls c where c.status = 'waiting' and c.waits_for = 'answer' limit $1::int),
+		asks as materialized (select c.id, c.created_at, c.wake_at from gem.calls c where c.status = 'waiting' and c.waits_for = 'answer' limit $1::int),
+		soon as materialized (select id, wake_at from asks where wake_at < gem.now() + interval '1 hour'),
 		code as materialized (select c.id, c.updated_at from gem.calls c where c.status = 'waiting' and c.waits_for = 'code' limit $1::int)
 		select (select count(*) from workers where state = 'alive'), (select count(*) from workers where state = 'dead'),
 			(select coalesce(sum(concurrency), 0) from workers where state = 'alive'), (select coalesce(sum(holds), 0)::bigint from workers where state = 'alive'),
@@ -153,13 +156,16 @@ func (o *Overview) readWorkers(ctx context.Context, db DB) error {
 			(select coalesce(sum(holds), 0)::bigint from workers where state <> 'alive'), (select worker_id from workers where state <> 'alive' and holds > 0 order by longest desc limit 1),
 			(select gem.now() - max(longest) from workers where state <> 'alive' and holds > 0),
 			(select count(*) from late), l.call_id::text, l.tool_name, l.worker_id, l.claimed_at,
-			(select count(*) from asks), a.id::text, a.created_at, (select count(*) from code), p.id::text, p.updated_at
+			(select count(*) from asks), a.id::text, a.created_at, (select count(*) from code), p.id::text, p.updated_at,
+			(select count(*) from soon), e.id::text, e.wake_at, (select count(*) from workers where state = 'alive' and claims_nothing)
 		from (select 1) one left join (select * from late order by claimed_at limit 1) l on true
-			left join (select * from asks order by created_at, id limit 1) a on true left join (select * from code order by updated_at, id limit 1) p on true`, MostCounted).
+			left join (select * from asks order by created_at, id limit 1) a on true left join (select * from code order by updated_at, id limit 1) p on true
+			left join (select * from soon order by wake_at, id limit 1) e on true`, MostCounted).
 		Scan(&w.Alive, &w.Dead, &w.Slots, &w.Running, &w.Versions,
 			&dead.Count, (*zeronull.Text)(&dead.WorkerID), (*zeronull.Timestamptz)(&dead.Since),
 			&overdue.Count, (*zeronull.Text)(&overdue.CallID), (*zeronull.Text)(&overdue.Tool), (*zeronull.Text)(&overdue.WorkerID), (*zeronull.Timestamptz)(&overdue.Since),
-			&o.Questions, (*zeronull.Text)(&question), (*zeronull.Timestamptz)(&o.QuestionsSince), &code.Count, (*zeronull.Text)(&code.CallID), (*zeronull.Timestamptz)(&code.Since))
+			&o.Questions, (*zeronull.Text)(&question), (*zeronull.Timestamptz)(&o.QuestionsSince), &code.Count, (*zeronull.Text)(&code.CallID), (*zeronull.Timestamptz)(&code.Since),
+			&expiring.Count, (*zeronull.Text)(&expiring.CallID), (*zeronull.Timestamptz)(&expiring.Since), &ruleless.Count)
 	if err != nil {
 		return err
 	}
@@ -169,11 +175,17 @@ func (o *Overview) readWorkers(ctx context.Context, db DB) error {
 	if w.Alive == 0 && dead.Count > 0 {
 		o.need("dead_holds", dead)
 	}
+	if ruleless.Count > 0 {
+		o.need("rules_required", ruleless)
+	}
 	if overdue.Count > 0 {
 		o.need("overdue", overdue)
 	}
 	if w.Alive > 0 && !o.Queue.OldestReady.IsZero() && o.At.Sub(o.Queue.OldestReady) > time.Minute {
 		o.need("slow_queue", Need{Count: o.Queue.Ready, Since: o.Queue.OldestReady})
+	}
+	if expiring.Count > 0 {
+		o.need("expiring", expiring)
 	}
 	if o.Questions > 0 {
 		o.need("question", Need{Count: o.Questions, CallID: question, Since: o.QuestionsSince})
@@ -236,7 +248,7 @@ func (o *Overview) sortNeeds() {
 }
 
 // urgency is the order of [Overview.Needs].
-var urgency = []string{"no_worker", "overdue", "dead_holds", "slow_queue", "outcome_unknown", "question", "code", "failing", "two_registries"}
+var urgency = []string{"no_worker", "rules_required", "overdue", "dead_holds", "slow_queue", "outcome_unknown", "expiring", "question", "code", "failing", "two_registries"}
 
 // MostCounted bounds [Overview.Questions] and the Count of a [Need]: there may be more.
 const MostCounted = 1000

@@ -23,7 +23,9 @@ type Worker struct {
 	GemVersion      string    `json:"gem_version,omitempty"`
 	RegistryVersion string    `json:"registry_version,omitempty"`
 	RulesVersion    string    `json:"rules_version,omitempty"` // empty: it runs without rules
-	Calls           []Held    `json:"calls,omitempty"`         // those that it holds, the longest first, at most 20
+	// ClaimsNothing says that it runs without rules and the database requires them.
+	ClaimsNothing bool   `json:"claims_nothing,omitempty"`
+	Calls         []Held `json:"calls,omitempty"` // those that it holds, the longest first, at most 20
 }
 
 // Held is a call that a worker runs.
@@ -51,7 +53,7 @@ func Workers(ctx context.Context, db DB) ([]Worker, error) {
 
 func workers(ctx context.Context, db DB) ([]Worker, error) {
 	rows, err := db.Query(ctx, `select w.worker_id, w.state, w.started_at, gem.now() - w.last_heartbeat, w.stopped_at, coalesce(w.concurrency, 0), w.holds,
-			gem.now() - w.longest, w.gem_version, w.registry_version, w.rules_version
+			gem.now() - w.longest, w.gem_version, w.registry_version, w.rules_version, w.claims_nothing
 		from gem.workers w order by w.state <> 'alive', w.holds = 0, w.started_at desc, w.worker_id limit $1`, mostWorkers)
 	if err != nil {
 		return nil, err
@@ -59,7 +61,7 @@ func workers(ctx context.Context, db DB) ([]Worker, error) {
 	ids, places := []string{}, map[string]int{}
 	all, err := pgx.AppendRows([]Worker{}, rows, func(row pgx.CollectableRow) (w Worker, err error) {
 		err = row.Scan(&w.ID, &w.State, (*zeronull.Timestamptz)(&w.StartedAt), (*zeronull.Timestamptz)(&w.HeartbeatAt), (*zeronull.Timestamptz)(&w.StoppedAt), &w.Slots,
-			&w.Holds, (*zeronull.Timestamptz)(&w.Since), (*zeronull.Text)(&w.GemVersion), (*zeronull.Text)(&w.RegistryVersion), (*zeronull.Text)(&w.RulesVersion))
+			&w.Holds, (*zeronull.Timestamptz)(&w.Since), (*zeronull.Text)(&w.GemVersion), (*zeronull.Text)(&w.RegistryVersion), (*zeronull.Text)(&w.RulesVersion), &w.ClaimsNothing)
 		if w.Holds > 0 {
 			ids = append(ids, w.ID)
 		}

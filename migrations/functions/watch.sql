@@ -231,14 +231,15 @@ from (select * from public.core_tool_receipts where status <> 'succeeded' order 
 left join public.core_tool_calls c on c.id = r.call_id
 order by r.created_at desc;
 
--- Dead and stopped workers stay for an hour. A worker that is gone from here and still holds calls will lose them to the
+-- Dead and stopped workers stay for an hour. One without rules claims nothing where they are required. A worker that is gone from here and still holds calls will lose them to the
 -- next heartbeat of another.
 create or replace view gem.workers with (security_barrier) as
 select coalesce(w.worker_id, h.claimed_by) as worker_id,
   case when w.worker_id is null then 'unknown' when w.stopped_at is not null then 'stopped' when w.alive_until > gem.now() then 'alive' else 'dead' end
     as state,
   coalesce(h.calls, 0) as holds, w.concurrency, gem.now() - h.since as longest, gem.now() - w.heartbeat_at as last_heartbeat,
-  w.started_at, w.stopped_at, w.gem_version, w.registry_version, w.rules_version
+  w.started_at, w.stopped_at, w.gem_version, w.registry_version, w.rules_version,
+  w.rules_version is null and w.worker_id is not null and (select l.rules_required from gem.limits l) as claims_nothing
 from public.core_workers w
 full join (select c.claimed_by, count(*) as calls, min(c.claimed_at) as since from public.core_tool_calls c where c.status = 'running' group by 1) h
   on h.claimed_by = w.worker_id
