@@ -16,6 +16,7 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
@@ -211,6 +212,13 @@ func (b *tab) faulty() []string {
 	return slices.Clone(b.faults)
 }
 
+// requested returns the URLs of the requests so far.
+func (b *tab) requested() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.requests)
+}
+
 // unexpected returns the faults so far.
 func (b *tab) unexpected() (all []string) {
 next:
@@ -298,13 +306,41 @@ func (b *tab) leads(what string, action chromedp.Action[chromedp.Void]) {
 // fill writes into a field, in place of what it has.
 func (b *tab) fill(selector, text string) {
 	b.t.Helper()
-	b.do("fill "+selector, chromedp.Clear(chromedp.CSS(selector)), chromedp.SendKeys(chromedp.CSS(selector), text))
+	eval[any](b, fmt.Sprintf("(f => { f.focus(); f.select(); return null })(document.querySelector(%q))", selector))
+	b.types(text)
 }
 
-// press presses keys, such as "/" or kb.Tab.
-func (b *tab) press(keys string) {
+// press presses a key, as a person does: a page may keep what it would do by itself.
+func (b *tab) press(key string) {
 	b.t.Helper()
-	b.do("press "+keys, chromedp.KeyEvent(keys))
+	b.do("press "+key, pressing(key))
+}
+
+// pressing is the action of pressing a key: a letter, or one of package kb.
+func pressing(key string) chromedp.Action[chromedp.Void] {
+	if len(key) > 1 || key[0] < ' ' {
+		return chromedp.KeyEvent(key)
+	}
+	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		down := input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyDown, Key: key, Text: key}
+		up := input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyUp, Key: key}
+		_, err := cdp.Call(ctx, t, input.DispatchKeyEvent, down)
+		if err == nil {
+			_, err = cdp.Call(ctx, t, input.DispatchKeyEvent, up)
+		}
+		return err
+	})
+}
+
+// types writes where the focus is.
+func (b *tab) types(text string) {
+	b.t.Helper()
+	call(b, input.InsertText, input.InsertTextParams{Text: text})
+}
+
+// evaluate is an action that runs a script on the page.
+func evaluate(script string) chromedp.Action[chromedp.Void] {
+	return chromedp.Evaluate[chromedp.Void](script)
 }
 
 // eval runs a script on the page.

@@ -3,6 +3,8 @@ package chromium
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"net/url"
 	"os"
 	"strings"
@@ -98,4 +100,33 @@ func TestWhateverAgentsAndToolsWroteIsText(t *testing.T) {
 		b.visit(p)
 		b.harmless()
 	}
+}
+
+// Scenario 9, sizes and digits.
+func TestLongAndDeepAndPreciseContentsAreShownShort(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	long := s.Insert(of("shop.repeat", `{"text": "a long text", "long": "`+strings.Repeat("long ", 200_000)+`", "n": 12345678901234567890.123}`))
+	deep := s.Insert(of("shop.repeat", `{"text": "`+strings.Repeat("y", 100_000)+`", "deep": `+strings.Repeat("[", 900)+`1`+strings.Repeat("]", 900)+`}`))
+	exact := s.Insert(of("shop.repeat", `{"text": "left \u202e right", "n": 12345678901234567890.123, "fails": true}`))
+	for _, id := range []string{long, deep, exact} {
+		s.Await(id)
+	}
+	origin := s.serve(ada)
+	b := openTab(t, origin)
+	for _, p := range []string{"/calls/" + long, "/calls/" + deep, "/calls/" + exact, "/calls", "/failures", "/sessions/none"} {
+		answer, err := http.Get(origin + p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(answer.Body)
+		_ = answer.Body.Close()
+		if err != nil || len(body) > 200_000 {
+			t.Errorf("%s has %d bytes, %v", p, len(body), err)
+		}
+	}
+	b.visit("/calls/" + exact)
+	b.has("12345678901234567890.123", "left \ufffd right")
+	b.visit("/calls/" + long)
+	b.barrierFree("a long input")
 }

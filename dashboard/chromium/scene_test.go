@@ -19,9 +19,11 @@ import (
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/llm/llmtest"
-	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/worker"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
 )
 
 func TestMain(m *testing.M) {
@@ -37,6 +39,7 @@ type scene struct {
 	t       *testing.T
 	monitor string // the connection of viewers
 	operate string // and of operators
+	mode    pgpool.PoolMode
 }
 
 // newScene starts a worker on a database, unless change takes it away.
@@ -57,7 +60,7 @@ func newScene(t *testing.T, change ...func(*handlertest.Options)) *scene {
 	for _, c := range change {
 		c(&o)
 	}
-	s := &scene{Env: handlertest.Start(t, o), t: t}
+	s := &scene{Env: handlertest.Start(t, o), t: t, mode: pgpool.Direct}
 	s.monitor, s.operate = s.logins()
 	s.exec("insert into gem.roles values ('grace', 'boss'), (session_user, 'boss')")
 	return s
@@ -112,18 +115,30 @@ var (
 	vera  = dashboard.User{Name: "vera"}
 )
 
+// readOnly takes the connection away that acts.
+func readOnly(o *dashboard.Options) { o.Act = nil }
+
 // serve serves the dashboard to one user, and returns its origin. change may alter its options.
 func (s *scene) serve(user dashboard.User, change ...func(*dashboard.Options)) string {
+	s.t.Helper()
+	return serve(s.t, s.handler(user, change...))
+}
+
+// handler is what [scene.serve] serves.
+func (s *scene) handler(user dashboard.User, change ...func(*dashboard.Options)) http.Handler {
 	s.t.Helper()
 	o := dashboard.Options{Read: s.pool(s.monitor), Act: s.pool(s.operate), User: func(*http.Request) (dashboard.User, error) { return user, nil }}
 	for _, c := range change {
 		c(&o)
 	}
+	if o.Log == nil {
+		o.Log = zaptest.NewLogger(s.t, zaptest.Level(zap.WarnLevel))
+	}
 	pages, err := dashboard.New(o)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return serve(s.t, pages)
+	return pages
 }
 
 // serve serves a handler on 127.0.0.1, until the end of the test.
@@ -140,7 +155,16 @@ func serve(t *testing.T, h http.Handler) (origin string) {
 	return server.URL
 }
 
-func (s *scene) pool(url string) *pgxpool.Pool { return testdb.Pool(s.t, url) }
+// pool is a pool as the command has it.
+func (s *scene) pool(url string) *pgxpool.Pool {
+	s.t.Helper()
+	pool, err := pgpool.Open(context.Background(), url, pgpool.Options{MaxConns: 4, Mode: s.mode})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(pool.Close)
+	return pool
+}
 
 // marked is a document in a prompt of extract.run.
 var marked = regexp.MustCompile(`(?s)<<<TEXT ([0-9a-f]{16})>>>\n(.*)\n<<<END`)
@@ -184,6 +208,9 @@ func of(tool, input string) handlertest.Call {
 	return handlertest.Call{Tool: tool, Input: input, CreatedBy: "ada"}
 }
 
+// note is an input of os.create_note.
+const note = `{"domain": "business", "title": "A note", "content": "It is a note."}`
+
 func inSession(c handlertest.Call, session string) handlertest.Call {
 	c.Session = session
 	return c
@@ -201,6 +228,7 @@ func newDay(t *testing.T) *day {
 	t.Helper()
 	d := &day{scene: newScene(t, withoutWorker)}
 	d.Pass(-3 * time.Hour)
+	d.exec("update gem.outcomes_counted set upto = gem.first_id_at(gem.now())")
 	lost := d.StartWorker(func(o *worker.Options) { o.Name = "cellar" })
 	d.unknown = d.Insert(of("shop.charge", `{"order": "slow-7", "cents": 4900}`))
 	d.Until("the call to run", func() bool {
@@ -214,7 +242,7 @@ func newDay(t *testing.T) *day {
 	for i, step := range []time.Duration{20 * time.Minute, 40 * time.Minute, 50 * time.Minute, 30 * time.Minute, 20 * time.Minute} {
 		var ids []string
 		for n := range 4 + 3*i {
-			ids = append(ids, d.Insert(inSession(of("os.create_note", fmt.Sprintf(`{"title": "Tiles, house %d", "content": "Two tiles are broken.", "tags": ["roof"]}`, n)), "s-morning")))
+			ids = append(ids, d.Insert(inSession(of("os.create_note", fmt.Sprintf(`{"domain": "business", "title": "Tiles, house %d", "content": "Two tiles are broken."}`, n)), "s-morning")))
 		}
 		ids = append(ids, d.Insert(of("shop.charge", fmt.Sprintf(`{"order": "declined-%d", "cents": 1900}`, i))), d.Insert(of("shop.charge", `{"order": "B-2", "cents": 1900}`)))
 		for _, id := range ids {
@@ -223,7 +251,7 @@ func newDay(t *testing.T) *day {
 		d.Pass(step)
 	}
 	d.Pass(19 * time.Minute)
-	d.ok = d.Insert(handlertest.Call{Tool: "os.create_note", Input: `{"title": "Tiles", "content": "Two tiles of the roof are broken, and one is loose.", "tags": ["roof", "urgent"]}`, CreatedBy: "ada", Session: "s-agent", Key: "note-1"})
+	d.ok = d.Insert(handlertest.Call{Tool: "os.create_note", Input: `{"domain": "business", "title": "Tiles", "content": "Two tiles of the roof are broken, and one is loose."}`, CreatedBy: "ada", Session: "s-agent", Key: "note-1"})
 	d.Await(d.ok)
 	d.agent = d.Insert(inSession(of("agent.run", `{"task": "Read the notes about tiles, and plan what has to be done.", "tools": ["os.search_notes", "os.create_task", "leads.create"]}`), "s-agent"))
 	d.extraction = d.Insert(inSession(of("extract.run", `{"text": "The roof costs $1200.\n\nThe door costs $300, and the window nowhere less than $450.", "program": {"instructions": "Extract sums of money.", "classes": [{"name": "sum"}]}}`), "s-agent"))
@@ -246,5 +274,6 @@ func newDay(t *testing.T) *day {
 	d.cancelled = d.Insert(handlertest.Call{Tool: "shop.charge", Input: `{"order": "never"}`, RunAt: time.Now().Add(24 * time.Hour), CreatedBy: "ada"})
 	d.exec("select public.cancel_tool_call($1)", d.cancelled)
 	d.Pass(time.Minute)
+	d.exec("select gem.count_outcomes(100000)") // as a worker does each 15 s
 	return d
 }
