@@ -29,18 +29,19 @@ type Options struct {
 	Act *pgxpool.Pool
 	// Prefix is the path below which the pages are, such as /ops; empty means the root.
 	Prefix string
-	// User says who sends a request: [ErrNoUser] where nobody has signed in, any other error for somebody who may not see the pages.
+	// User says who sends a request: [ErrNoUser] where nobody has signed in, any other error for somebody who may not see the pages. The user is told
+	// the text of a [*Refusal], and of no other error.
 	User func(*http.Request) (User, error)
-	// Login serves /login and /logout. Nil means that a request without a user is refused.
-	Login http.Handler
-	// Hosts are the names under which the pages are reached, with a port if there is one. Loopback names need not be named. Empty means any,
-	// for a server that checks the header Host itself.
+	// Login lets people sign in. Nil means that a request without a user is refused.
+	Login Login
+	// Hosts are the names under which the pages are reached, with a port if there is one. Loopback names and
+	// addresses need not be named. Empty means any, for a server that checks the header Host itself.
 	Hosts []string
 	// TrustedProxies are the addresses whose X-Forwarded-Prefix counts.
 	TrustedProxies []netip.Prefix
 	// TraceURL is a link to traces, in which {trace_id} is replaced; empty means none.
 	TraceURL string
-	// Log has faults with the ids that error pages show; nil means none.
+	// Log has a line for each request, and faults with the ids that error pages show; nil means none.
 	Log *zap.Logger
 }
 
@@ -75,16 +76,17 @@ func New(o Options) (http.Handler, error) {
 	}
 	mux := http.NewServeMux()
 	s.route(mux)
-	return s.guarded(http.StripPrefix(o.Prefix, mux)), nil
+	return s.logged(s.guarded(mux)), nil
 }
 
 // site is what all requests share.
 type site struct {
 	Options
 	*looks
-	forms *forms
-	live  *live
-	ended ended
+	forms  *forms
+	live   *live
+	ended  ended
+	health health
 }
 
 // route says which function answers which path. Each page has its file.
@@ -93,8 +95,7 @@ func (s *site) route(mux *http.ServeMux) {
 	mux.HandleFunc("POST /look", s.setLook)
 	mux.HandleFunc("GET /live", s.stream)
 	if s.Login != nil {
-		mux.Handle("/login", s.Login)
-		mux.Handle("/logout", s.Login)
+		s.routeLogin(mux)
 	}
 	s.page(mux, "/{$}", s.overview)
 	s.list(mux, "/questions", s.questions)

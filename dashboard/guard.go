@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 )
@@ -11,10 +12,14 @@ import (
 // policy lets a page load what is in the program, and nothing else.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// guarded refuses requests from other sites and under other names, and sends the headers that keep a page to itself.
+// guarded refuses requests from other sites and under other names, sends the headers that keep a page to itself, and takes the prefix away.
 func (s *site) guarded(next http.Handler) http.Handler {
-	next = http.NewCrossOriginProtection().Handler(next)
+	next = http.NewCrossOriginProtection().Handler(s.below(next))
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if q.URL.Path == s.Prefix+"/healthz" {
+			s.healthz(w, q)
+			return
+		}
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)
 		h.Set("X-Content-Type-Options", "nosniff")
@@ -22,14 +27,33 @@ func (s *site) guarded(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		if !s.isOurs(q.Host) {
-			http.Error(w, "these pages have another name than the header Host says", http.StatusForbidden)
+			http.Error(w, "these pages have another name than the header Host says; GEM_DASHBOARD_URL, or Hosts of dashboard.Options, names it", http.StatusForbidden)
 			return
 		}
 		next.ServeHTTP(w, q)
 	})
 }
 
-// isOurs reports whether the pages are reached under a host's name: a page elsewhere could let its own name point here.
+// below takes the prefix away. It redirects what the mux would, which does not know the prefix: paths with a slash too many, or with dots.
+func (s *site) below(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		rest, found := strings.CutPrefix(q.URL.EscapedPath(), s.Prefix)
+		if !found || rest != "" && rest[0] != '/' {
+			http.NotFound(w, q)
+			return
+		}
+		if clean := path.Clean("/" + rest); clean != rest {
+			if q.URL.RawQuery != "" {
+				clean += "?" + q.URL.RawQuery
+			}
+			http.Redirect(w, q, s.base(q)+clean, http.StatusPermanentRedirect)
+			return
+		}
+		http.StripPrefix(s.Prefix, next).ServeHTTP(w, q)
+	})
+}
+
+// isOurs reports whether the pages are reached under a host's name: a page elsewhere could let its own name point here. An address is no such name.
 func (s *site) isOurs(host string) bool {
 	if len(s.Hosts) == 0 || slices.ContainsFunc(s.Hosts, func(ours string) bool { return strings.EqualFold(ours, host) }) {
 		return true
@@ -38,8 +62,8 @@ func (s *site) isOurs(host string) bool {
 	if err != nil {
 		name = strings.Trim(host, "[]")
 	}
-	addr, err := netip.ParseAddr(name)
-	return strings.EqualFold(name, "localhost") || err == nil && addr.IsLoopback()
+	_, err = netip.ParseAddr(name)
+	return strings.EqualFold(name, "localhost") || err == nil
 }
 
 // base is what every link of an answer begins with: the prefix, or that of a trusted proxy which took it away.

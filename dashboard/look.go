@@ -1,9 +1,6 @@
 package dashboard
 
-import (
-	"net/http"
-	"strings"
-)
+import "net/http"
 
 // look is how a browser shows the pages. A cookie keeps it, so that the server renders it at once.
 type look struct {
@@ -29,9 +26,5 @@ func (s *site) setLook(w http.ResponseWriter, q *http.Request) {
 			http.SetCookie(w, &http.Cookie{Name: "gem_" + name, Value: value, Path: s.base(q) + "/", MaxAge: 365 * 86400, HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: q.TLS != nil})
 		}
 	}
-	back := q.PostFormValue("back")
-	if !strings.HasPrefix(back, "/") || strings.HasPrefix(back, "//") || strings.Contains(back, "\\") {
-		back = "/"
-	}
-	http.Redirect(w, q, s.base(q)+back, http.StatusSeeOther)
+	http.Redirect(w, q, s.base(q)+back(q.PostFormValue("back")), http.StatusSeeOther)
 }

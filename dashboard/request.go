@@ -9,6 +9,7 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap"
 )
 
 // request is a request of a user.
@@ -164,5 +165,15 @@ func (s *site) request(q *http.Request) (*request, error) {
 	r := &request{Request: q, site: s, base: s.base(q), look: readLook(q)}
 	var err error
 	r.user, err = s.User(q)
+	var refused *Refusal
+	switch {
+	case err == nil:
+		noteUser(q.Context(), r.user.Name)
+	case errors.As(err, &refused):
+		err = &pageError{refused.Status, refused.Text}
+	case !errors.Is(err, ErrNoUser):
+		s.Log.Warn("a user is refused", zap.Error(err))
+		err = forbidden("You may not see these pages.")
+	}
 	return r, err
 }

@@ -1,0 +1,99 @@
+package dashboard
+
+import (
+	"errors"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Login lets people sign in at /login, and out at /logout.
+type Login interface {
+	// Password reports whether a password is asked for. Otherwise people come with a link, whose parameter `token` signs them in.
+	Password() bool
+	// SignIn returns the cookie of a new session, to which [Options] User then gives a name. Its error is a [*Refusal] if the token or the form's
+	// field `password` is wrong.
+	SignIn(*http.Request) (*http.Cookie, error)
+	// SignOut ends the session of a request, and returns the cookie that removes its cookie.
+	SignOut(*http.Request) *http.Cookie
+}
+
+// Refusal is an error that the user is told.
+type Refusal struct {
+	Status int
+	Text   string        // a sentence
+	After  time.Duration // when to try again; 0: it is not said
+}
+
+func (e *Refusal) Error() string { return e.Text }
+
+// loginPage is what login.html shows.
+type loginPage struct {
+	Password bool
+	To       string // the page to go to
+	Text     string // why it did not work
+	SignedIn bool
+	Again    string // another site led here, so that the browser kept its cookie back: where the page looks for it again
+}
+
+// routeLogin serves /login and /logout.
+func (s *site) routeLogin(mux *http.ServeMux) {
+	mux.HandleFunc("GET /login", s.login)
+	mux.HandleFunc("POST /login", s.login)
+	mux.HandleFunc("POST /logout", func(w http.ResponseWriter, q *http.Request) {
+		s.setCookie(w, q, s.Login.SignOut(q))
+		http.Redirect(w, q, s.base(q)+"/login", http.StatusSeeOther)
+	})
+}
+
+func (s *site) login(w http.ResponseWriter, q *http.Request) {
+	q.Body = http.MaxBytesReader(w, q.Body, maxForm)
+	r, err := s.request(q)
+	to := back(q.FormValue("to"))
+	proven := q.Method == http.MethodPost || q.URL.Query().Has("token") && q.Method == http.MethodGet
+	switch {
+	case proven:
+		var cookie *http.Cookie
+		if cookie, err = s.Login.SignIn(q); err == nil {
+			s.setCookie(w, q, cookie)
+		}
+	case errors.Is(err, ErrNoUser):
+		p := &loginPage{Password: s.Login.Password(), To: to}
+		if from := q.Header.Get("Sec-Fetch-Site"); from == "cross-site" || from == "same-site" {
+			p.Again = r.base + "/login?to=" + url.QueryEscape(to)
+		}
+		s.render(w, r, &view{Title: "Sign in", Template: "login", Data: p})
+		return
+	}
+	var refused *Refusal
+	switch {
+	case err == nil:
+		http.Redirect(w, q, r.base+to, http.StatusSeeOther)
+	case proven && errors.As(err, &refused):
+		if refused.After > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(refused.After.Seconds()))))
+		}
+		p := &loginPage{Password: s.Login.Password(), To: to, Text: refused.Text, SignedIn: r.user != User{}}
+		s.render(w, r, &view{Title: "Sign in", Template: "login", Data: p, Status: refused.Status})
+	default:
+		s.fail(w, q, r, err)
+	}
+}
+
+// setCookie sends a cookie for these pages, and no others of the host.
+func (s *site) setCookie(w http.ResponseWriter, q *http.Request, c *http.Cookie) {
+	c.Path = s.base(q) + "/"
+	http.SetCookie(w, c)
+}
+
+// back is a path below the base that a form or a link names, to go to; the overview for anything else.
+func back(to string) string {
+	u, err := url.Parse(to) // refuses control characters, which browsers leave out
+	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") || strings.Contains(to, "\\") {
+		return "/"
+	}
+	return to
+}

@@ -1,0 +1,85 @@
+package login
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+)
+
+const (
+	mostTries     = 5 // a minute, of one address
+	triesTime     = time.Minute
+	mostAddresses = 10_000 // with a try within the last minute; further ones wait
+)
+
+// tries counts the wrong passwords of each address.
+type tries struct {
+	now func() time.Time
+
+	mu     sync.Mutex
+	of     map[netip.Prefix]*tried
+	looked time.Time
+}
+
+type tried struct {
+	since time.Time
+	n     int
+}
+
+// begin counts a try, before it is known to be wrong: many at once are as many. It returns how long the address has to wait instead, if it does.
+func (t *tries) begin(from netip.Addr) (wait time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now, key := t.now(), network(from)
+	if t.of == nil {
+		t.of = map[netip.Prefix]*tried{}
+	}
+	one := t.of[key]
+	if one != nil && now.Sub(one.since) >= triesTime {
+		one = nil
+	}
+	if one == nil {
+		if t.forget(now); len(t.of) >= mostAddresses {
+			return triesTime
+		}
+		one = &tried{since: now}
+		t.of[key] = one
+	}
+	if one.n >= mostTries {
+		return triesTime - now.Sub(one.since)
+	}
+	one.n++
+	return 0
+}
+
+// right takes a try back, whose password was right.
+func (t *tries) right(from netip.Addr) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if one := t.of[network(from)]; one != nil && one.n > 0 {
+		one.n--
+	}
+}
+
+// forget makes room, once there is none. It looks through all of them at most once a second.
+func (t *tries) forget(now time.Time) {
+	if len(t.of) < mostAddresses || now.Sub(t.looked) < time.Second {
+		return
+	}
+	t.looked = now
+	for key, one := range t.of {
+		if now.Sub(one.since) >= triesTime {
+			delete(t.of, key)
+		}
+	}
+}
+
+// network is what one person has: an address of IPv4, or the 2⁶⁴ of IPv6.
+func network(a netip.Addr) netip.Prefix {
+	bits := 32
+	if a.Is6() {
+		bits = 64
+	}
+	p, _ := a.Prefix(bits) // zero for no address
+	return p
+}
