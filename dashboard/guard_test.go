@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/dashboard"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 )
@@ -170,8 +171,15 @@ func TestALineForEachRequestHasNoQuery(t *testing.T) {
 
 func TestHealthSaysThatPostgresIsAway(t *testing.T) {
 	t.Parallel()
-	server, db := pages(t, dashboard.User{Name: "ada"})
-	db.Close()
+	server, _ := pages(t, dashboard.User{Name: "ada"}, func(o *dashboard.Options) {
+		away := *o.Read.Config()
+		away.ConnConfig.Port = 1
+		var err error
+		if o.Read, err = pgxpool.NewWithConfig(t.Context(), &away); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(o.Read.Close)
+	})
 	if status, body := get(t, server, "/healthz"); status != 503 || !strings.Contains(body, "Postgres cannot be reached") {
 		t.Errorf("%d %s", status, body)
 	}
