@@ -18,28 +18,29 @@ import (
 )
 
 func demoCommand(p *Program) *cobra.Command {
-	var verbose bool
+	var verbose, stay bool
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show it all in a few seconds: a database, a worker, some calls, their receipts",
 		Long: `
 A private Postgres is started, and removed at the end; where DATABASE_URL is
 set, that database is used instead, and the demo's rows stay in it. The exit
-code is 0 if each call ended as it should, with one receipt.
+code is 0 if each call ended as it should, with one receipt. With --stay the
+database, the worker and a dashboard go on until Ctrl-C.
 
 Nothing is sent anywhere: the tools get no configuration from the environment,
 and the model of the agent is a script on 127.0.0.1.
 A program without the built-in tools shows its own: those that have only the
 permissions read:db and write:db, and whose input is known, since it may be
 empty or its schema has examples, defaults or an enum.`,
-		Example: "  gem demo\n  gem demo --verbose",
+		Example: "  gem demo\n  gem demo --stay                   look at it in a browser",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load()
 			if err != nil {
 				return err
 			}
 			cfg.WorkerID, cfg.WorkerConcurrency, cfg.ShutdownGrace, cfg.LogFormat = "demo", 4, time.Second, "console"
-			d := &demo{out: cmd.OutOrStdout(), progress: cmd.ErrOrStderr(), began: time.Now(), mark: fmt.Sprintf("%08d", rand.IntN(1e8))}
+			d := &demo{out: cmd.OutOrStdout(), progress: cmd.ErrOrStderr(), began: time.Now(), mark: fmt.Sprintf("%08d", rand.IntN(1e8)), stay: stay}
 			d.setup = &setup{program: p, config: cfg, log: zap.NewNop(), isolated: true}
 			if verbose {
 				d.log = cfg.Logger()
@@ -47,6 +48,7 @@ empty or its schema has examples, defaults or an enum.`,
 			return d.run(cmd.Context())
 		},
 	}
+	cmd.Flags().BoolVar(&stay, "stay", false, "go on until Ctrl-C, with a dashboard that shows it all")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "show the worker's log")
 	return cmd
 }
@@ -56,6 +58,8 @@ type demo struct {
 	out, progress io.Writer
 	began         time.Time
 	frontend      *pgxpool.Pool
+	stay          bool      // until Ctrl-C, with a dashboard
+	private       bool      // the database is the demo's own
 	mark          string    // of this demo: no row that is there already has it
 	calls         []*sample // that have ended
 	script        []*sample // what the agent's model calls
@@ -74,6 +78,7 @@ func (d *demo) run(ctx context.Context) error {
 	}
 	d.say("a private Postgres runs; nothing of it stays")
 	usePrivate(d.config, server.URL("postgres"))
+	d.private = true
 	return errors.Join(d.onDatabase(ctx), server.Stop())
 }
 
@@ -121,12 +126,34 @@ func (d *demo) onDatabase(ctx context.Context) (err error) {
 		show = d.ownTools
 	}
 	err = show(working)
+	if err == nil && d.stay {
+		err = d.stayOpen(working)
+	}
 	if err != nil && ctx.Err() == nil && working.Err() != nil {
 		err = context.Cause(working)
 	}
 	stop(nil)
 	running.Wait()
 	return err
+}
+
+// stayOpen serves a dashboard until Ctrl-C, or until the worker ends. Of a database that is not the demo's own it makes no logins.
+func (d *demo) stayOpen(ctx context.Context) error {
+	database := d.config.DatabaseURL.Reveal()
+	serve := func() (*site, func(), error) { return d.serveDashboard(ctx, database, d.out) }
+	if !d.private {
+		serve = func() (*site, func(), error) {
+			return d.serveSite(ctx, siteOptions{readURL: database, actURL: database}, d.out)
+		}
+	}
+	pages, stop, err := serve()
+	if err != nil {
+		return err
+	}
+	defer stop()
+	fmt.Fprintf(d.out, "\nThe dashboard, for one browser, until Ctrl-C:\n  %s\n", pages.link)
+	<-ctx.Done()
+	return nil
 }
 
 // refuseBusy keeps the demo's worker away from the calls of others: it has a registry of its own and no configuration.

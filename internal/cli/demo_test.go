@@ -108,3 +108,17 @@ func TestDemoStopsEverythingOnCtrlC(t *testing.T) {
 		})
 	}
 }
+
+func TestDemoStaysWithADashboard(t *testing.T) {
+	t.Parallel()
+	env, mark := marked()
+	p := startGem(t, env, "demo", "--stay")
+	if status, body := visit(t, newBrowser(t), dashboardLink(t, p)); status != 200 || !strings.Contains(body, "<h1>Overview</h1>") {
+		t.Errorf("%d %s", status, body)
+	}
+	p.signal(t, syscall.SIGINT)
+	if code := p.wait(t); code != 0 {
+		t.Errorf("exit code after Ctrl-C: got %d, want 0", code)
+	}
+	wantNothingLeft(t, mark)
+}

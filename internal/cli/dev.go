@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gemworker/gem/client"
@@ -32,7 +33,8 @@ func devCommand(p *Program) *cobra.Command {
 		Use:   "dev",
 		Short: "Run a private Postgres and a worker until Ctrl-C",
 		Long: `
-It prints the connection string for other terminals and an INSERT to paste. The
+It prints the connection string for other terminals, an INSERT to paste, and the
+link of a dashboard, at port 8470 or the next that is free. The
 worker is set up from the environment, as gem worker is (see gem worker --help);
 only DATABASE_URL is not used. A registry or domains that are read from a file
 are read again when the file changes, also under the same version. tools.sql in
@@ -110,10 +112,15 @@ func (p *Program) dev(ctx context.Context, cfg *config.Config, dir string, out, 
 	if dir != "" {
 		data = "Its data stay in " + dir + "."
 	}
-	door, err := s.makeDoor(ctx, databaseURL)
+	door, err := s.makeLogin(ctx, databaseURL, "mcp", "gem_door")
 	if err != nil {
 		return err
 	}
+	pages, stopPages, err := s.serveDashboard(ctx, databaseURL, out)
+	if err != nil {
+		return err
+	}
+	defer stopPages()
 	sample := bestSample(s.registry)
 	fmt.Fprintf(out, `A private Postgres and a worker run until Ctrl-C. %s
 The tools: registry %s (%s); gem registry list shows them.
@@ -129,9 +136,12 @@ Or:
   %s
 
 An MCP server for agents, which has the rights of a signed-in user:
-  %sDATABASE_URL='%s' gem mcp
+  GEM_DASHBOARD_URL='%s' %sDATABASE_URL='%s' gem mcp
 
-`, data, s.registry.Version, s.from, databaseURL, sample.insert(), sample.command(), s.registryFile(), door)
+The dashboard, for one browser:
+  %s
+
+`, data, s.registry.Version, s.from, databaseURL, sample.insert(), sample.command(), strings.TrimSuffix(pages.url, "/"), s.registryFile(), door, pages.link)
 	go s.watchQuestions(ctx, out)
 	go s.watchToolsFile(ctx, databaseURL, sql)
 	for {
@@ -161,20 +171,53 @@ An MCP server for agents, which has the rights of a signed-in user:
 	}
 }
 
-// makeDoor makes the role of a gem mcp beside the private server, and returns its connection string.
-func (s *setup) makeDoor(ctx context.Context, databaseURL string) (string, error) {
+// makeLogin makes a login of the private server, a member of some roles, and returns its connection string.
+func (s *setup) makeLogin(ctx context.Context, databaseURL, name, roles string) (string, error) {
 	password := rand.Text() // letters and digits
-	_, err := s.pools[0].Exec(ctx, `do $$ begin if to_regrole('mcp') is null then create role mcp login in role gem_door; end if; end $$;
-		alter role mcp password '`+password+`'`)
+	_, err := s.pools[0].Exec(ctx, `do $$ begin if to_regrole('`+name+`') is null then create role `+name+` login; end if; end $$;
+		grant `+roles+` to `+name+`;
+		alter role `+name+` password '`+password+`'`)
 	if err != nil {
-		return "", fmt.Errorf("make the role of gem mcp: %w", err)
+		return "", fmt.Errorf("make the role %s: %w", name, err)
 	}
 	u, err := url.Parse(databaseURL)
 	if err != nil {
 		return "", err
 	}
-	u.User = url.UserPassword("mcp", password)
+	u.User = url.UserPassword(name, password)
 	return u.String(), nil
+}
+
+// operatorLogin is whose dashboard gem dev and gem demo serve.
+const operatorLogin = "operator"
+
+// serveDashboard serves the pages of the private server until stop is called.
+func (s *setup) serveDashboard(ctx context.Context, databaseURL string, out io.Writer) (pages *site, stop func(), err error) {
+	var o siteOptions
+	if o.readURL, err = s.makeLogin(ctx, databaseURL, "monitor", "gem_monitor"); err != nil {
+		return nil, nil, err
+	}
+	if o.actURL, err = s.makeLogin(ctx, databaseURL, operatorLogin, "gem_operator, gem_door"); err != nil {
+		return nil, nil, err
+	}
+	return s.serveSite(ctx, o, out)
+}
+
+// serveSite serves pages with the logins of o until stop is called.
+func (s *setup) serveSite(ctx context.Context, o siteOptions, out io.Writer) (pages *site, stop func(), err error) {
+	o.log, o.out = s.log.WithOptions(zap.IncreaseLevel(zap.WarnLevel)), out
+	if pages, err = openPrivateSite(ctx, o); err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := pages.serve(ctx); err != nil {
+			s.log.Error("the dashboard ended", zap.Error(err))
+		}
+	}()
+	return pages, func() { cancel(); <-ended }, nil
 }
 
 // watchQuestions prints each new question with the command that answers it. Whoever works on the private database has every role that a question
@@ -187,7 +230,7 @@ func (s *setup) watchQuestions(ctx context.Context, out io.Writer) {
 			return
 		case <-time.After(time.Second):
 		}
-		err := store.TakeRoles(ctx, s.pools[0])
+		err := store.TakeRoles(ctx, s.pools[0], operatorLogin)
 		var open []client.Question
 		if err == nil {
 			open, err = client.OpenQuestions(ctx, s.pools[0], mostQuestions)

@@ -43,6 +43,11 @@ func TestDevRunsUntilCtrlC(t *testing.T) {
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "os.search_notes", `{"query": "Roof"}`, "--wait", "--timeout", "1m")
 	got.wantCode(t, 0)
 
+	link, browser := dashboardLink(t, p), newBrowser(t)
+	if status, body := visit(t, browser, link); status != 200 || !strings.Contains(body, "<h1>Overview</h1>") || strings.Contains(body, "Read-only") {
+		t.Errorf("the dashboard: %d %s", status, body)
+	}
+
 	door := regexp.MustCompile(`DATABASE_URL='([^']+)' gem mcp`).FindStringSubmatch(p.stdout.String())
 	if door == nil {
 		t.Fatalf("no line for gem mcp in:\n%s", &p.stdout)

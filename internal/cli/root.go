@@ -43,7 +43,7 @@ commands below try that out, run it, and show what became of a call.`,
 	add("calls", "Make a call, and see what became of it:",
 		callCommand(), listCommand(), againCommand(), cancelCommand(), receiptCommand(), traceCommand(), explainCommand(), replayCommand(p))
 	add("answers", "Answer calls that ask:", questionsCommand(), answerCommand(), approveCommand(), denyCommand(), resumeCommand(), rolesCommand())
-	add("doors", "Let agents in:", mcpCommand(p))
+	add("doors", "Let agents and people in:", mcpCommand(p), dashboardCommand())
 	add("more", "And:", registryCommand(p), typesCommand(p), rulesCommand(p), llmCommand(), hookCommand(p), versionCommand(p))
 	root.SetHelpCommandGroupID("more")
 	root.InitDefaultHelpCmd()

@@ -24,10 +24,11 @@ func RemoveRole(ctx context.Context, db DB, r Role) (bool, error) {
 	return tag.RowsAffected() > 0, err
 }
 
-// TakeRoles gives the session's user each role that an open question names.
-func TakeRoles(ctx context.Context, db DB) error {
-	_, err := db.Exec(ctx, `insert into gem.roles select session_user, substr(word, 6) from public.core_tool_calls c, jsonb_array_elements_text(c.input -> 'by') word
-		where c.waits_for = 'answer' and c.tool_name like 'wait.%' and word like 'role:%' on conflict do nothing`)
+// TakeRoles gives the session's user, and others, each role that an open question names.
+func TakeRoles(ctx context.Context, db DB, others ...string) error {
+	_, err := db.Exec(ctx, `insert into gem.roles select subject, substr(word, 6) from public.core_tool_calls c, jsonb_array_elements_text(c.input -> 'by') word,
+			unnest($1::text[] || session_user::text) subject
+		where c.waits_for = 'answer' and c.tool_name like 'wait.%' and word like 'role:%' on conflict do nothing`, others)
 	return err
 }
 
