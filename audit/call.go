@@ -55,7 +55,7 @@ with this as materialized (
   select c.* from public.core_tool_calls c where c.id in (
     select id from this
     union select parent_call_id from this
-    union select k.id from this join public.core_tool_calls k on k.parent_call_id = this.id and k.parent_step is not null
+    union select k.id from this join public.core_tool_calls k on k.parent_call_id = $1 and k.parent_step is not null
     union select (e.data ->> 'call_id')::uuid from this join public.core_tool_events e on e.call_id = this.id and e.event in ('called', 'returned'))
 ), one_receipt as materialized (
   select r.* from public.core_tool_receipts r where r.id in (

@@ -248,6 +248,9 @@ func TestWhatAnAgentWroteIsTextAndBounded(t *testing.T) {
 	if status, _ := get(t, s.viewer, "/calls/"+long+"/input"); status != http.StatusForbidden {
 		t.Errorf("a viewer got %d", status)
 	}
+	s.sql(t, `set session_replication_role = replica; update core_tool_receipts set effects = jsonb_build_object('db_writes',
+		(select jsonb_agg(jsonb_build_object('table', repeat('"<', 40), 'action', 'insert', 'id', n::text)) from generate_series(1, 300) n)); reset session_replication_role`)
+	reads(t, s.operator, "/calls/"+long, []string{"A hundred of a kind are listed"})
 	for path, want := range map[string]int{"/calls/x": 404, "/calls/" + long + "/events/99": 404, "/calls/" + long + "/events/x": 404, "/calls/" + long + "/events/1": 200, "/calls/" + long + "?events=x": 400, "/calls/" + long + "?events=99999999999": 400} {
 		if status, _ := get(t, s.operator, path); status != want {
 			t.Errorf("%s: got %d, want %d", path, status, want)

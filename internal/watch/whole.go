@@ -134,7 +134,8 @@ const related = `
 		union all
 		(select 'later', -k.seq, k.id from (select k.seq, k.id from gem.calls k where k.parent_call_id = $1 and k.parent_step is null limit 1000) k order by k.seq desc limit 20)
 		union all
-		(select 'replay', row_number() over (order by r.id), r.call_id from this t join gem.receipts r on r.replay_of = t.receipt_id limit 20)
+		select 'replay', 0, r.call_id from this t cross join lateral (
+			select r.call_id from gem.receipts r where r.replay_of = t.receipt_id and r.replay_of is not null limit 20) r -- as its index has it
 		union all
 		select 'repeated', 0, r.call_id from this t join gem.receipts r on r.id = t.replay_of
 		union all
@@ -142,7 +143,7 @@ const related = `
 			and (h.status in ('running', 'queued') or h.status = 'waiting' and h.waits_for <> 'key')
 		where t.status = 'waiting' and t.waits_for = 'key'
 	)
-	select ` + columns + `, kin.rel from kin cross join lateral (select * from gem.calls c where c.id = kin.id offset 0) c order by kin.rel, kin.place`
+	select ` + columns + `, kin.rel from kin cross join lateral (select * from gem.calls c where c.id = kin.id offset 0) c order by kin.rel, kin.place, c.seq`
 
 const payload = `
 	select left(c.input::text, $2), coalesce(octet_length(c.input::text), 0), left(r.result::text, $2), coalesce(octet_length(r.result::text), 0),
