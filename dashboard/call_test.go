@@ -273,6 +273,32 @@ func TestALongJournalIsShownInParts(t *testing.T) {
 	s.Await(id)
 }
 
+func TestWhatBelongsToACallIsShown(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, true)
+	const id, question = "01a20000-0000-7000-8000-000000000001", "01a20000-0000-7000-8000-000000000002"
+	s.sql(t, `insert into core_tool_calls (id, tool_name, input, traceparent) values ('`+id+`', 'shop.pack', '{"text": "a"}', '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01')`)
+	s.sql(t, "select gem.record_registry('x', repeat('0', 64), '{}')")
+	s.sql(t, "select gem.start_worker('a', 9, '', 'x', '1 hour')")
+	s.sql(t, "select gem.claim('a', 1, true)")
+	s.sql(t, `insert into core_tool_progress (call_id, attempt, seq, at, kind, data) select '`+id+`', 1, n, now(), kind, data::jsonb from (values
+		(1, 'status', '{"state": "asking", "arm": "arm_a"}'), (2, 'text', '{"text": "Hel"}'), (3, 'text', '{"text": "lo <b>"}'), (4, 'tool_call', '{"index": 0, "id": "x", "name": "look", "arguments": ""}'),
+		(5, 'tool_call', '{"index": 0, "arguments": "{}"}')) p (n, kind, data)`)
+	s.sql(t, `insert into core_llm_requests (call_id, attempt, n, label, tool_name, route, arm, provider, model, routes_version, status, at, ended_at, reserved, cost, input_tokens, output_tokens, estimated_input, spends)
+		select '`+id+`', 1, n, 'main', 'shop.pack', 'default', 'arm_a', 'p', 'model-<i>', '1', 'done', now(), now(), 9, 250000000, 7, 9, 7, '{}' from generate_series(1, 2) n`)
+	s.sql(t, `set session_replication_role = replica; insert into core_tool_calls (id, tool_name, input, run_at, status, created_at, updated_at, parent_call_id, parent_step, waits_for)
+		values ('`+question+`', 'wait.approval', '{}', now(), 'waiting', now(), now(), '`+id+`', '##digest', 'answer'); reset session_replication_role`)
+	trace := `<a href="https://traces.example/0af7651916cd43dd8448eb211c80319c" rel="noreferrer noopener">`
+	reads(t, s.operator, "/calls/"+id, []string{trace, "Hello &lt;b&gt;", "look{}", "asking arm_a", "2 in all: 14 tokens in, 18 out, $0.5", "model-&lt;i&gt;", "/questions/" + question, "a question of rules"})
+	reads(t, s.viewer, "/calls/"+id, []string{trace, "2 in all: 14 tokens in, 18 out, $0.5"}, "Hello", "model-")
+
+	s.sql(t, `select gem.finish('`+id+`', 1, 'a', 'succeeded', '{"text": "a"}', '{"idempotency": {"mode": "none", "hit": false}, "files_written": ["https://files.example/a", "/etc/x"], "messages_sent":
+		[{"type": "sms", "recipient": "+1555", "message_id": "m"}], "db_reads": [{"table": "shelf", "count": 3}], "rules": {"version": "3", "verdicts": [{"rule": "small", "action": "warn", "message": "It is large."}],
+		"approvals": [{"rule": "big", "id": "`+question+`", "by": "grace", "at": "2026-01-01T00:00:00Z", "digest": "d"}]}}', '7.1')`)
+	reads(t, s.operator, "/calls/"+id, []string{`<a href="https://files.example/a" rel="noreferrer noopener">`, "<li>/etc/x</li>", "&#43;1555", "A warning: It is large.", "<strong>warn</strong> by small: It is large.",
+		"<strong>approved</strong> by grace, whom big asked", "Of the rules 3", "llm-entries"}, "Hello")
+}
+
 func TestARowThatWasAlteredIsCalledOut(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, false)

@@ -10,6 +10,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/gemworker/gem/internal/prose"
 )
 
 // funcs are those of the templates.
@@ -22,7 +24,7 @@ func (s *site) funcs() template.FuncMap {
 			return base + "/static/" + s.hashed[file], nil
 		},
 		"text": text, "json": indented, "span": span, "when": when, "clock": clock, "newForm": newForm, "short": short, "list": func(v ...any) []any { return v },
-		"dict": dict, "segment": url.PathEscape, "usd": usd, "ms": ms, "cut": cut, "size": size,
+		"ruleAsks": ruleAsks, "dict": dict, "segment": url.PathEscape, "usd": usd, "ms": ms, "cut": cut, "size": size,
 	}
 }
 
@@ -167,3 +169,6 @@ func dict(pairs ...any) (map[string]any, error) {
 	}
 	return d, nil
 }
+
+// ruleAsks reports whether a call of this name asks people on behalf of rules.
+func ruleAsks(name string) bool { return prose.AsksPeople([]string{name}) }
