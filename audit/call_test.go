@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/audit"
+	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 )
@@ -44,9 +45,9 @@ func foundOfCall(t *testing.T, tx pgx.Tx, check string, all []audit.Finding) {
 	}
 }
 
-func TestNothingIsFoundAboutTheCallsOfAHealthyDatabase(t *testing.T) {
-	t.Parallel()
-	env := everyKind(t)
+// healthyByThemselves checks that nothing is found about any call.
+func healthyByThemselves(t *testing.T, env *handlertest.Env) {
+	t.Helper()
 	rows, _ := env.DB.Query(t.Context(), "select id::text from core_tool_calls")
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {

@@ -31,6 +31,7 @@ func TestAHealthyDatabaseHasNoFault(t *testing.T) {
 			t.Errorf("%s looked at nothing", c.Check)
 		}
 	}
+	healthyByThemselves(t, env)
 }
 
 // inside lets an audit begin its transaction inside another one, so that it sees what that has not committed.
