@@ -221,7 +221,7 @@ $$;
 create or replace function gem.open_questions() returns table (id uuid, tool text, text text, schema jsonb, by text[], since timestamptz,
   until timestamptz, root uuid, input jsonb)
 language plpgsql stable security definer rows 10 set search_path = pg_catalog, pg_temp
-  set enable_seqscan = off -- what few it gives are found by an index each
+  set enable_seqscan = off set enable_bitmapscan = on -- what few it gives are found by an index each, one of which gives only bitmaps
 as $$
 #variable_conflict use_column
 declare
