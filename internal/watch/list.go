@@ -52,9 +52,11 @@ type list struct {
 	// source is SQL that selects id, at, tie and level of calls in the order of an index, by order, and ends where the limit's number follows. at, tie
 	// and level are the cursor.
 	source, order string
-	conditions    []string // on a row c of gem.calls: the rest
-	whole         bool     // the source has all calls that the filter may want, and they are few
-	atLeast       bool     // for a key: it may not
+	has           string // the columns that the source has beside these
+	// The rest as SQL: conditions on rows l of the source, and on their calls c.
+	onSource, onCalls []string
+	whole             bool // the source has all calls that the filter may want, and they are few
+	atLeast           bool // for a key: it may not
 }
 
 // arg adds an argument of the statement, and returns its place.
@@ -111,7 +113,7 @@ func (l *list) filterRest() {
 	f := l.rest
 	equal := func(column, value string) {
 		if value != "" {
-			l.conditions = append(l.conditions, "c."+column+" = "+l.arg(value)+"::text")
+			l.must("%s."+column+" = "+l.arg(value)+"::text", column)
 		}
 	}
 	equal("tool_name", f.Tool)
@@ -121,23 +123,34 @@ func (l *list) filterRest() {
 	switch f.State {
 	case "":
 	case "open":
-		l.conditions = append(l.conditions, "c.status in ('queued', 'waiting', 'running')")
+		l.must("%s.status in ('queued', 'waiting', 'running')", "status")
 	case "ended":
-		l.conditions = append(l.conditions, "c.status in ('succeeded', 'failed', 'not_configured')")
+		l.must("%s.status in ('succeeded', 'failed', 'not_configured')", "status")
 	case "queued":
-		l.conditions = append(l.conditions, "c.status = 'queued' and c.run_at <= "+l.arg(l.now)+"::timestamptz")
+		l.must("%[1]s.status = 'queued' and %[1]s.run_at <= "+l.arg(l.now)+"::timestamptz", "status", "run_at")
 	case "scheduled":
-		l.conditions = append(l.conditions, "c.status = 'queued' and c.run_at > "+l.arg(l.now)+"::timestamptz")
+		l.must("%[1]s.status = 'queued' and %[1]s.run_at > "+l.arg(l.now)+"::timestamptz", "status", "run_at")
 	default:
 		equal("status", f.State)
 	}
 	if f.Message != "" {
-		l.conditions = append(l.conditions, "c.message like "+l.arg(likeMessage.Replace(f.Message)+"%")+"::text")
+		l.must("%s.message like "+l.arg(likeMessage.Replace(f.Message)+"%")+"::text", "message")
 	}
 	if f.Text != "" {
-		l.conditions = append(l.conditions, "position(lower("+l.arg(f.Text)+`::text) in lower(concat_ws(E'\n', c.tool_name, c.message, c.created_by, c.session_id,
-			c.computed_key, c.idempotency_key))) > 0`)
+		l.must("position(lower("+l.arg(f.Text)+`::text) in lower(concat_ws(E'\n', %[1]s.tool_name, %[1]s.message, %[1]s.created_by, %[1]s.session_id,
+			%[1]s.computed_key, %[1]s.idempotency_key))) > 0`, "tool_name", "message", "created_by", "session_id", "computed_key", "idempotency_key")
 	}
+}
+
+// must adds a condition: on the rows of the source, if these have its columns, and otherwise on their calls, which are looked up for it.
+func (l *list) must(condition string, columns ...string) {
+	for _, c := range columns {
+		if !strings.Contains(l.has, "."+c) {
+			l.onCalls = append(l.onCalls, fmt.Sprintf(condition, "c"))
+			return
+		}
+	}
+	l.onSource = append(l.onSource, fmt.Sprintf(condition, "l"))
 }
 
 // likeMessage makes a pattern of a failure's message, whose values and blanks are not those of the calls.
@@ -151,18 +164,25 @@ func (l *list) newest() error {
 }
 
 func (l *list) ofCaller(caller string) error {
-	return l.byTime("created", "select c.id, c.created_at as at, c.id as tie, 0 as level from gem.calls c where c.created_by = "+l.arg(caller)+"::text",
-		"c.created_at", "c.id")
+	return l.ofCalls("c.created_by = " + l.arg(caller) + "::text")
 }
 
 // these are few calls, which are sorted.
 func (l *list) these(ids []string) error {
-	return l.byTime("created", "select c.id, c.created_at as at, c.id as tie, 0 as level from gem.calls c where c.id = any ("+l.arg(ids)+"::text[]::uuid[])",
-		"c.created_at", "c.id")
+	return l.ofCalls("c.id = any (" + l.arg(ids) + "::text[]::uuid[])")
 }
 
+func (l *list) ofCalls(where string) error {
+	l.has = ", c.tool_name, c.status, c.run_at, c.created_by, c.session_id, c.error_code"
+	return l.byTime("created", "select c.id, c.created_at as at, c.id as tie, 0 as level"+l.has+" from gem.calls c where "+where, "c.created_at", "c.id")
+}
+
+// ofReceipt are the columns that a receipt has of its call.
+const ofReceipt = ", r.tool_name, r.status, r.error_code, r.message"
+
 func (l *list) notSucceeded() error {
-	return l.byTime("ended", "select r.call_id as id, r.created_at as at, r.id as tie, 0 as level from gem.receipts r where r.status <> 'succeeded'",
+	l.has = ofReceipt
+	return l.byTime("ended", "select r.call_id as id, r.created_at as at, r.id as tie, 0 as level"+l.has+" from gem.receipts r where r.status <> 'succeeded'",
 		"r.created_at", "r.id")
 }
 
@@ -193,7 +213,8 @@ func (l *list) ended() error {
 	if !l.filter.To.IsZero() && l.filter.To.Before(to) {
 		to = l.filter.To
 	}
-	l.source = `select r.call_id as id, r.created_at as at, r.id as tie, 0 as level from gem.receipts r
+	l.has = ofReceipt
+	l.source = "select r.call_id as id, r.created_at as at, r.id as tie, 0 as level" + l.has + ` from gem.receipts r
 		where r.id < (select gem.first_id_at(` + l.arg(to) + "::timestamptz))"
 	if l.filter.Before != "" {
 		before, err := l.behind(cursorByTime)
@@ -234,8 +255,9 @@ func (l *list) due(state string) error {
 	if !l.filter.To.IsZero() {
 		inner += " and q.run_at < " + l.arg(l.filter.To) + "::timestamptz"
 	}
-	l.source = `select q.id, q.run_at as at, q.seq as tie, l.level from (select level from gem.levels` + levels + ` order by level desc offset 0) l cross join lateral (
-		select q.id, q.run_at, q.seq from gem.calls q where ` + inner + " order by q.level, q.run_at, q.seq limit " + strconv.Itoa(l.most()) + ") q limit "
+	l.has = ", q.tool_name, q.created_by, q.session_id"
+	l.source = "select q.id, q.run_at as at, q.seq as tie, l.level" + l.has + ` from (select level from gem.levels` + levels + ` order by level desc offset 0) l cross join lateral (
+		select q.id, q.run_at, q.seq` + l.has + ` from gem.calls q where ` + inner + " order by q.level, q.run_at, q.seq limit " + strconv.Itoa(l.most()) + ") q limit "
 	return nil
 }
 
@@ -258,8 +280,11 @@ func (l *list) read(ctx context.Context, db DB, p *Page) error {
 		limit = strconv.Itoa(l.most())
 	}
 	found := "select l.* from (" + l.source + limit + ") l"
-	if len(l.conditions) > 0 {
-		found += " cross join lateral (select from gem.calls c where c.id = l.id and " + strings.Join(l.conditions, " and ") + " offset 0) c"
+	if len(l.onCalls) > 0 {
+		found += " cross join lateral (select from gem.calls c where c.id = l.id and " + strings.Join(l.onCalls, " and ") + " offset 0) c"
+	}
+	if len(l.onSource) > 0 {
+		found += " where " + strings.Join(l.onSource, " and ")
 	}
 	// The page's calls first: what a call shows is looked up for those alone.
 	rows, err := db.Query(ctx, fmt.Sprintf(`select %s, p.at, p.tie::text, p.level::bigint from (%s order by %s limit %d) p
@@ -281,7 +306,7 @@ func (l *list) read(ctx context.Context, db DB, p *Page) error {
 		return err
 	case len(p.Calls) > l.filter.Limit:
 		p.Calls, p.Next = p.Calls[:l.filter.Limit], ends[l.filter.Limit-1]
-	case !l.whole && len(l.conditions) > 0:
+	case !l.whole && len(l.onCalls)+len(l.onSource) > 0:
 		return l.lookFurther(ctx, db, p, sourceArgs)
 	}
 	return nil
