@@ -33,6 +33,7 @@ func (d *day) pages() []pageOf {
 		{"call-again", "/calls/" + d.unknown + "/again"},
 		{"call-cancel", "/calls/" + d.running + "/cancel"},
 		{"conversation", "/calls/" + d.agent + "/conversation"},
+		{"extraction", "/calls/" + d.extraction + "/extraction"},
 		{"failures", "/failures"},
 		{"questions", "/questions"},
 		{"question", "/questions/" + d.question},
