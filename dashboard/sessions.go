@@ -37,11 +37,11 @@ func (s *site) sessions(ctx context.Context, r *request) (*view, error) {
 		if p.SessionPage, err = watch.Session(ctx, db, q.Get("id"), p.From); err != nil || len(p.Calls) == 0 {
 			return err
 		}
-		all, err := readTurns(ctx, db, r.operates(), agentsOf(p.Calls), p.Turns, nil, previewed)
+		all, err := readTurns(ctx, db, r.operates(), agentsOf(p.Above, p.Calls), p.Turns, nil, previewed)
 		if err != nil {
 			return err
 		}
-		p.Models, p.Items = models(p.Turns), weave(p.Calls, all, p.GoesOn)
+		p.Models, p.Items = models(p.Turns), weave(p.Above, p.Calls, all, p.GoesOn)
 		if err := p.fill(ctx, db, r.operates()); err != nil {
 			return err
 		}

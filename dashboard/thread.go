@@ -148,8 +148,9 @@ func models(asked []watch.Turn) (names []string) {
 }
 
 // weave puts the turns of agents among calls, which come in order with children behind their parents. The calls of the agents that go on are continued
-// on the next page, which has their other turns. An agent may stand on an earlier page: then the turn of its first call stands on both.
-func weave(calls []watch.SessionCall, all turns, goesOn []string) []item {
+// on the next page, which has their other turns. above are the calls of earlier pages below which this one begins: of an agent among them, the turn that the
+// page begins in stands on both.
+func weave(above []watch.Call, calls []watch.SessionCall, all turns, goesOn []string) []item {
 	type open struct {
 		id    string
 		depth int // of its calls
@@ -176,13 +177,25 @@ func weave(calls []watch.SessionCall, all turns, goesOn []string) []item {
 			agents = agents[:len(agents)-1]
 		}
 	}
+	for i, a := range above {
+		below := calls[0].ParentStep
+		if i+1 < len(above) {
+			below = above[i+1].ParentStep
+		}
+		if n, m, ok := turnOf(below); ok && m > 0 && all[a.ID] != nil {
+			if i+1 < len(above) {
+				n++
+			}
+			agents = append(agents, open{a.ID, 0, n})
+		}
+	}
 	for i := range calls {
 		c := &calls[i]
 		leave(c.Depth, c.ParentID)
 		if n, m, ok := turnOf(c.ParentStep); ok && m > 0 && all[c.ParentID] != nil {
 			if k := slices.IndexFunc(agents, func(a open) bool { return a.id == c.ParentID }); k >= 0 {
 				upto(&agents[k], n)
-			} else { // its agent is on an earlier page
+			} else { // its agent is of another session
 				a := open{c.ParentID, c.Depth, n}
 				upto(&a, n)
 				agents = append(agents, a)
@@ -237,7 +250,12 @@ func last(of map[int]*turn) (n int) {
 }
 
 // agentsOf names the agents whose turns belong to some calls: those among them, and the parents of the others.
-func agentsOf(calls []watch.SessionCall) (ids []string) {
+func agentsOf(above []watch.Call, calls []watch.SessionCall) (ids []string) {
+	for _, c := range above {
+		if c.Tool == agentRun {
+			ids = append(ids, c.ID)
+		}
+	}
 	for _, c := range calls {
 		id := c.ID
 		if _, m, ok := turnOf(c.ParentStep); ok && m > 0 && c.Tool != agentRun {

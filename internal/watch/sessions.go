@@ -36,7 +36,8 @@ type SessionPage struct {
 	Earlier string `json:"earlier,omitempty"`
 	Later   string `json:"later,omitempty"`
 	End     string `json:"end,omitempty"`
-	// GoesOn are the calls below which the page behind this one begins.
+	// Above are the calls of earlier pages below which this one begins, the outermost first, and GoesOn those below which the next one begins.
+	Above  []Call   `json:"-"`
 	GoesOn []string `json:"-"`
 }
 
@@ -175,14 +176,18 @@ func (p *SessionPage) read(ctx context.Context, db DB, page []*sessionNode) erro
 	if len(page) == 0 {
 		return nil
 	}
-	var ids, asking []string
+	var ids, above, asking []string
+	for c := page[0].above; c != nil; c = c.above {
+		above = append([]string{c.id}, above...)
+	}
+	asking = append(asking, above...)
 	for _, c := range page {
 		ids = append(ids, c.id)
 		if c.parent != "" && !slices.Contains(asking, c.parent) {
 			asking = append(asking, c.parent)
 		}
 	}
-	rows, err := db.Query(ctx, "select "+columns+" from gem.calls c where c.id = any ($1::text[]::uuid[])", ids)
+	rows, err := db.Query(ctx, "select "+columns+" from gem.calls c where c.id = any ($1::text[]::uuid[])", append(slices.Clone(above), ids...))
 	calls, err := collect(rows, err, "read the calls of a session")
 	if err != nil {
 		return err
@@ -190,6 +195,9 @@ func (p *SessionPage) read(ctx context.Context, db DB, page []*sessionNode) erro
 	byID := map[string]Call{}
 	for _, c := range calls {
 		byID[c.ID] = c
+	}
+	for _, id := range above {
+		p.Above = append(p.Above, byID[id])
 	}
 	if p.Turns, err = Turns(ctx, db, append(asking, ids...)); err != nil {
 		return err
