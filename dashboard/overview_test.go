@@ -1,10 +1,15 @@
 package dashboard_test
 
 import (
+	"bufio"
+	"context"
 	"encoding/json"
+	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/dashboard"
@@ -105,4 +110,38 @@ func TestTheOverviewTellsOfQuestionsAndOfWorkersWithoutRules(t *testing.T) {
 	o.exec("update gem.limits set rules_required = true")
 	says(t, o.page(dashboard.User{Name: "ada"}, "/", 200), "1 question expires within the hour", "2 questions wait for an answer", "1 worker claims nothing", "<strong>2</strong> open questions")
 	says(t, o.page(dashboard.User{Name: "ada"}, "/workers", 200), "It claims nothing: this database requires rules.")
+}
+
+// Whatever page says that it changes has its parts, and each of them an element to be put into.
+func TestThePartsOfLivePagesHaveTheirElements(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	question := o.ask("wait.answer", `{"text": "When?", "by": ["role:boss"]}`, byNobody)
+	failed(t, o.owner, client.NewCall{Tool: "shop.refund", SessionID: "s 1"}, "execution_error", "It broke.")
+	o.user = dashboard.User{Name: "bob", Subject: "bob", Operator: true}
+	for _, path := range []string{"/", "/?range=day", "/workers", "/calls?state=failed", "/failures", "/questions", "/questions/" + question, "/calls/" + question} {
+		_, page := get(t, o.server, path)
+		if !strings.Contains(page, "data-watch=") {
+			t.Errorf("%s is not live", path)
+			continue
+		}
+		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+		q, err := http.NewRequestWithContext(ctx, http.MethodGet, o.server.URL+"/live?watch="+url.QueryEscape(path), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := o.server.Client().Do(q)
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		lines := bufio.NewScanner(answer.Body)
+		for lines.Scan() && !strings.HasPrefix(lines.Text(), "data: ") {
+		}
+		id := strings.TrimPrefix(lines.Text(), "data: ")
+		if answer.StatusCode != 200 || id == "" || !strings.Contains(page, `id="`+id+`"`) {
+			t.Errorf("%s: %d, a part %q", path, answer.StatusCode, id)
+		}
+		stop()
+		_ = answer.Body.Close()
+	}
 }
