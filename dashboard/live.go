@@ -48,6 +48,9 @@ func (s *site) stream(w http.ResponseWriter, q *http.Request) {
 	for !out.over {
 		select {
 		case <-q.Context().Done():
+			if !out.begun { // browsers do not come back after an empty answer
+				http.Error(w, "This dashboard is being stopped.", http.StatusServiceUnavailable)
+			}
 			return
 		case <-news:
 			out.tell(s.live.state(g, out.sent))

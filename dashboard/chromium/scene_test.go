@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/dashboard"
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/handlertest"
@@ -27,6 +28,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(playProgram) != "" {
+		gem.Main(gem.Program{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry})
+	}
 	code := 0
 	defer func() { os.Exit(code) }()
 	defer stopBrowser()
