@@ -221,7 +221,7 @@ func TestComposeStartsInOrderAndIsClosed(t *testing.T) {
 	all := services(t)
 	// docker compose up --wait takes a container that has ended for a failure, unless another waited for its end. Migrations
 	// grant rights to the roles that they find.
-	for name, after := range map[string]string{"worker": "migrate", "mcp": "migrate", "migrate": "roles"} {
+	for name, after := range map[string]string{"worker": "migrate", "mcp": "migrate", "dashboard": "migrate", "migrate": "roles"} {
 		if got := all[name].DependsOn[after].Condition; got != "service_completed_successfully" {
 			t.Errorf("%s comes after %s on the condition %q", name, after, got)
 		}
@@ -282,7 +282,7 @@ func TestDockerComposeTakesTheFile(t *testing.T) {
 		}
 	}
 	file := filepath.Join(root, "docker-compose.yml")
-	args := slices.Concat(compose, []string{"--file", file, "--profile", "test", "--profile", "supabase", "--profile", "mcp", "config", "--quiet"})
+	args := slices.Concat(compose, []string{"--file", file, "--profile", "test", "--profile", "supabase", "--profile", "mcp", "--profile", "dashboard", "config", "--quiet"})
 	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {

@@ -52,6 +52,22 @@ func TestTheWorkersOfComposeAreMembersOfGemWorker(t *testing.T) {
 		t.Errorf("a worker may make calls: %s", out)
 	}
 
+	var pages []string
+	for name, value := range services(t)["dashboard"].Environment {
+		switch {
+		case name == "DATABASE_URL" || name == "GEM_DASHBOARD_ACT_URL":
+			pages = append(pages, name+"="+onServer(t, unset(*value), server))
+		case value != nil:
+			pages = append(pages, name+"="+unset(*value))
+		}
+	}
+	if got := strings.Join(services(t)["dashboard"].Command, " "); got != "dashboard --listen 0.0.0.0:8470" {
+		t.Errorf("the service dashboard runs %s", got)
+	}
+	if line := start(t, pages, "serving the dashboard", "dashboard", "--listen", "0.0.0.0:0"); !strings.Contains(line, `"url":"http://127.0.0.1:8470/","read_only":false`) {
+		t.Errorf("the dashboard: %s", line)
+	}
+
 	conn, err := pgx.Connect(t.Context(), server.URL("postgres"))
 	if err != nil {
 		t.Fatal(err)
