@@ -8,10 +8,14 @@ import (
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
+	"os"
+	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gemworker/gem/internal/testdb"
 )
@@ -93,8 +97,24 @@ func newBrowser(t *testing.T) *http.Client {
 func TestADashboardEndsInOrderWhileAStreamIsOpen(t *testing.T) {
 	t.Parallel()
 	database := newDatabase(t)
-	p := startGem(t, []string{"DATABASE_URL=" + database, "GEM_DASHBOARD_ACT_URL=" + database}, "dashboard", "--listen", "127.0.0.1:0", "--prefix", "/gem/")
+	opener := t.TempDir()
+	const script = "#!/bin/sh\n/bin/ls -l \"$1\" > shown.new\n/bin/cat \"$1\" >> shown.new\n/bin/mv shown.new shown\n"
+	if err := os.WriteFile(filepath.Join(opener, "xdg-open"), []byte(script), 0o700); err != nil { //nolint:gosec // it is executed
+		t.Fatal(err)
+	}
+	p := prepare(t, []string{"PATH=" + opener, "TMPDIR=" + opener, "DATABASE_URL=" + database, "GEM_DASHBOARD_ACT_URL=" + database},
+		"dashboard", "--listen", "127.0.0.1:0", "--prefix", "/gem/", "--open")
+	p.start(t)
 	link, browser := dashboardLink(t, p), newBrowser(t)
+	if runtime.GOOS == "linux" {
+		var shown []byte
+		for late := time.Now().Add(patience); len(shown) == 0 && time.Now().Before(late); time.Sleep(5 * time.Millisecond) {
+			shown, _ = os.ReadFile(filepath.Join(p.cmd.Dir, "shown"))
+		}
+		if !strings.HasPrefix(string(shown), "-rw------- ") || !strings.Contains(string(shown), link) {
+			t.Errorf("--open shows %s", shown)
+		}
+	}
 	if status, body := visit(t, browser, link); status != 200 || !strings.Contains(body, "<h1>Overview</h1>") {
 		t.Fatalf("%d %s", status, body)
 	}
@@ -120,6 +140,9 @@ func TestADashboardEndsInOrderWhileAStreamIsOpen(t *testing.T) {
 	p.stop(t)
 	if _, err := bufio.NewReader(stream.Body).ReadString(0); err == nil {
 		t.Error("the stream goes on")
+	}
+	if left, err := filepath.Glob(filepath.Join(opener, "gem-dashboard-*")); err != nil || len(left) > 0 {
+		t.Errorf("files are left: %v, %v", left, err)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/gemworker/gem/internal/store"
+	"github.com/gemworker/gem/internal/testdb"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -110,4 +112,22 @@ func reachableFolder(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+func TestWhoeverUsesAPrivateDatabaseMayAnswerWhateverIsAsked(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	db := testdb.Pool(t, url)
+	startWorker(t, url)
+	askedIn(t, db, "wait.answer", `{"text": "?", "by": ["role:boss", "role:clerk", "owner"]}`)
+	for range 2 {
+		if err := store.TakeRoles(t.Context(), db, operatorLogin); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const roles = "select string_agg(subject || ' ' || role, ', ' order by subject = 'operator', role) from gem.roles"
+	owner := query[string](t, db, "select session_user::text")
+	if got, want := query[string](t, db, roles), owner+" boss, "+owner+" clerk, operator boss, operator clerk"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
 }
