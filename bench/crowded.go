@@ -56,7 +56,7 @@ func fillCrowd(ctx context.Context, db *pgxpool.Pool, c crowd) error {
 			`'answer', '{#answer}', 1, null, 1, 1, null`)},
 		{c.waiting / 8, open(9, `'bench.t' || i % 50`, input, "waiting", "now()", `'key', null, null, null, 1, 0, 'key ' || i / 10`)},
 		{1000, `update core_tool_calls c set parent_call_id = '` + crowdCall + `', parent_step = 'child#' || n
-			from (select id, row_number() over () as n from (select id from core_tool_calls where status = 'queued' limit $1::int) some) child where c.id = child.id`},
+			from (select id, row_number() over () as n from (select id from core_tool_calls where status = 'queued' limit $1::int) few) child where c.id = child.id`},
 		{1, `insert into core_tool_events (call_id, seq, at, event, attempt) select id, 1, created_at, 'queued', 0 from core_tool_calls where status in ('queued', 'waiting') and $1::int = 1`},
 		{1, `update gem.outcomes_counted set upto = gem.first_id_at(now() - interval '32 days') where $1::int = 1`},
 	})
