@@ -22,7 +22,7 @@ func fillCrowd(ctx context.Context, db *pgxpool.Pool, c crowd) error {
 	id := func(at string, kind int) string { // of version 7, in the order of time
 		return fmt.Sprintf("(lpad(to_hex((extract(epoch from %s) * 1000)::bigint), 12, '0') || '700%d8000' || lpad(to_hex(i), 12, '0'))::uuid", at, kind)
 	}
-	const each = `select i, now() - interval '31 days' * (1 - i / $1::float8) as at, 'bench.t' || i % 50 as tool,
+	const each = `select i, current_setting('bench.now')::timestamptz - interval '31 days' * (1 - i / $1::float8) as at, 'bench.t' || i % 50 as tool,
 		case when i % 20 = 3 then 'failed' when i % 500 = 4 then 'not_configured' else 'succeeded' end as status from generate_series(1, $1::int) i`
 	const failure = `jsonb_build_object('error', jsonb_build_object('error_code', (array['execution_error', 'validation_error', 'timeout', 'outcome_unknown'])[1 + i / 20 % 4],
 		'message', 'order ' || i || ' was refused by shelf ' || i / 20 % 10, 'details', '{}'::jsonb))`
@@ -34,6 +34,7 @@ func fillCrowd(ctx context.Context, db *pgxpool.Pool, c crowd) error {
 			id("now() - interval '1 hour'", kind), tool, input, status, runAt, waits)
 	}
 	return fillWith(ctx, db, []fillStatement{
+		{1, `select set_config('bench.now', now()::text, false) where $1::int = 1`}, // one moment for all of them
 		{1, `insert into gem.levels select 0 where $1::int = 1 on conflict do nothing`},
 		{c.ended, `insert into core_tool_calls (id, tool_name, input, status, attempt, claimed_by, claimed_at, run_at, created_at, updated_at, events, created_by, session_id, computed_key, error)
 			select ` + id("at", 1) + `, tool, ` + input + `, status, 1, 'before', at, at, at, at + interval '1 s', 3, 'caller ' || i % 1000, 'session ' || i / 20,
