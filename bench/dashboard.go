@@ -25,8 +25,8 @@ type looking struct {
 }
 
 // pages are what browsers ask for, FAILED stands for a call that failed.
-var pages = []string{"/", "/calls", "/calls?state=failed", "/calls?state=running", "/calls?state=queued", "/calls?state=waiting", "/calls?caller=caller+7", "/calls?session=session+7", "/calls.json",
-	"/calls/FAILED", "/calls/" + crowdCall, "/sessions/session%207", "/failures", "/tools", "/tools/bench.t1", "/workers", "/questions"}
+var pages = []string{"/", "/calls", "/calls?state=failed", "/calls?state=running", "/calls?state=queued", "/calls?state=waiting", "/calls?caller=caller+7", "/calls?session=session+7", "/calls?state=ended", "/calls?state=scheduled", "/calls?key=bench.t1/customer/700", "/calls.json",
+	"/calls/FAILED", "/calls/" + crowdCall, "/sessions?id=session+7", "/sessions", "/failures", "/tools", "/tools/bench.t1", "/workers", "/questions"}
 
 // filteredPages have no index that finds their rows.
 var filteredPages = []string{"/calls?tool=bench.t1", "/calls?tool=bench.nothing", "/calls?code=timeout", "/calls?tool=bench.t3&state=failed"}
