@@ -101,7 +101,7 @@ func (p *plots) draw(title, unit string, columns ...column) {
 				y -= 96 * *v / most
 			}
 			if piece.Len() == 0 { // a single point is seen too
-				fmt.Fprintf(&piece, "%.1f,%.1f ", x-1, y)
+				fmt.Fprintf(&piece, "%.1f,%.1f ", x-3, y)
 			}
 			fmt.Fprintf(&piece, "%.1f,%.1f ", x, y)
 		}

@@ -30,7 +30,8 @@
     const lines = figure.dataset.columns.split(" ").map((c, i) => ({
       label: table.tHead.rows[0].cells[c].textContent,
       stroke: color(colors[i]), width: 2, dash: { bad: [6, 3], warn: [2, 3] }[colors[i]],
-      points: { show: false },
+      // A line needs two points: one that has no neighbours is a dot.
+      points: { show: true, size: 6, fill: color(colors[i]), filter: (u, s) => [...u.data[s].keys()].filter((n) => u.data[s][n] != null && u.data[s][n - 1] == null && u.data[s][n + 1] == null) },
       value: (_, v) => v == null ? "–" : unit(v),
     }));
     const axis = { stroke: color("quiet"), grid: { stroke: color("line"), width: 1 }, ticks: { stroke: color("line"), width: 1 } };
