@@ -138,7 +138,7 @@ func TestThePartsOfLivePagesHaveTheirElements(t *testing.T) {
 		for lines.Scan() && !strings.HasPrefix(lines.Text(), "data: ") {
 		}
 		id := strings.TrimPrefix(lines.Text(), "data: ")
-		if answer.StatusCode != 200 || id == "" || !strings.Contains(page, `id="`+id+`"`) {
+		if answer.StatusCode != http.StatusOK || id == "" || !strings.Contains(page, `id="`+id+`"`) {
 			t.Errorf("%s: %d, a part %q", path, answer.StatusCode, id)
 		}
 		stop()
