@@ -156,7 +156,7 @@ func (s *site) askBulk(ctx context.Context, r *request) (*view, error) {
 	}
 	p := &bulkPage{Back: b.list(), Reason: r.PostForm.Get("reason")}
 	if len(b.Chosen) == 0 && b.Filter.State != "queued" && b.Filter.State != "scheduled" {
-		if now := time.Now().UTC(); b.Filter.To.IsZero() || b.Filter.To.After(now) {
+		if now := time.Now().UTC().Truncate(time.Millisecond); b.Filter.To.IsZero() || b.Filter.To.After(now) {
 			b.Filter.To = now // those that come while one reads this are not meant
 		}
 	}

@@ -25,6 +25,8 @@ type callsPage struct {
 	Tools  []string // offered to be typed
 	Codes  []receipts.Code
 
+	Callers, Sessions, Reasons bool // a call has one: columns without any are left out
+
 	// The queries of links begin with a question mark, if there is anything in them: templates escape one within.
 	Query   string // the filter, without a place in the list
 	Older   string // the next page, or a further look back; empty if there is none
@@ -105,6 +107,11 @@ func (p *callsPage) links() {
 		if !at.IsZero() {
 			p.Typed[name] = at.Format("2006-01-02T15:04:05") // as its field wants it
 		}
+	}
+	for _, c := range p.Calls {
+		p.Callers = p.Callers || c.CreatedBy != ""
+		p.Sessions = p.Sessions || c.SessionID != ""
+		p.Reasons = p.Reasons || c.ErrorCode != "" || c.Message != "" || c.CancelRequested
 	}
 	here := p.Filter
 	here.Before, here.Limit = "", 0
