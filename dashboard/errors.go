@@ -126,7 +126,7 @@ func isAway(err error) bool {
 
 // fail shows an error as a page. A reader who has not signed in is led to the login.
 func (s *site) fail(w http.ResponseWriter, q *http.Request, r *request, err error) {
-	if errors.Is(err, ErrNoUser) && s.Login != nil && (q.Method == http.MethodGet || q.Method == http.MethodHead) && q.Header.Get("HX-Request") == "" {
+	if errors.Is(err, ErrNoUser) && s.Login != nil && (q.Method == http.MethodGet || q.Method == http.MethodHead) {
 		http.Redirect(w, q, s.base(q)+"/login?to="+url.QueryEscape(q.URL.RequestURI()), http.StatusSeeOther)
 		return
 	}

@@ -31,7 +31,6 @@
     }
   }
   document.addEventListener("gem:changed", (e) => ready(e.target));
-  document.addEventListener("htmx:after:swap", () => ready(document));
   ready(document);
 
   // The page that is open.
