@@ -407,3 +407,13 @@ func (b *tab) picture() []byte {
 	}
 	return png
 }
+
+// view is a PNG of what the window shows.
+func (b *tab) view() []byte {
+	b.t.Helper()
+	png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return png
+}

@@ -56,6 +56,7 @@ var looks = []struct {
 
 // Scenario 2.
 func TestEveryPageIsFreeOfBarriersInEveryLook(t *testing.T) {
+	t.Parallel()
 	d := newDay(t)
 	origin := d.serve(grace)
 	if *pictures != "" {
@@ -65,6 +66,7 @@ func TestEveryPageIsFreeOfBarriersInEveryLook(t *testing.T) {
 	}
 	for _, p := range d.pages() {
 		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
 			b := openTab(t, origin)
 			if status := b.visit(p.path); status != 200 {
 				if p.name != "nothing" {
@@ -76,12 +78,20 @@ func TestEveryPageIsFreeOfBarriersInEveryLook(t *testing.T) {
 				b.look(l.scheme, l.width)
 				b.barrierFree(fmt.Sprintf("%s, %d", l.scheme, l.width))
 				if *pictures != "" {
-					name := filepath.Join(*pictures, fmt.Sprintf("%s-%s-%d.png", p.name, l.scheme, l.width))
-					if err := os.WriteFile(name, b.picture(), 0o600); err != nil {
-						t.Fatal(err)
+					if p.name == "overview" && l == looks[0] { // that of the README
+						d.save("dashboard.png", b.view())
 					}
+					d.save(fmt.Sprintf("%s-%s-%d.png", p.name, l.scheme, l.width), b.picture())
 				}
 			}
 		})
+	}
+}
+
+// save writes a picture into the folder of the flag.
+func (d *day) save(name string, png []byte) {
+	d.t.Helper()
+	if err := os.WriteFile(filepath.Join(*pictures, name), png, 0o600); err != nil {
+		d.t.Error(err)
 	}
 }

@@ -3,6 +3,7 @@ package chromium
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"net"
 	"net/http"
@@ -31,6 +32,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(playProgram) != "" {
 		gem.Main(gem.Program{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry})
 	}
+	flag.Parse()
+	_ = flag.Set("test.parallel", "4") // they wait for the browser and for workers more than they compute
 	code := 0
 	defer func() { os.Exit(code) }()
 	defer stopBrowser()
