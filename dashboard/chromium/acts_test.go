@@ -55,7 +55,7 @@ func TestTwoPeopleCancelOneCallAndItEndsOnce(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	running := s.Insert(of("shop.charge", `{"order": "slow-1"}`))
-	s.Until("the call to run", func() bool { return s.status(running) == "running" })
+	s.runs(running)
 	first, second := openTab(t, s.serve(ada)), openTab(t, s.serve(grace))
 	second.expects("status of 409")
 	for _, b := range []*tab{first, second} {
@@ -83,7 +83,7 @@ func TestACallIsDoneAgainOnceAndThePageSaysFirstWhatThatMeans(t *testing.T) {
 	s := newScene(t, withoutWorker)
 	lost := s.StartWorker()
 	unknown := s.Insert(of("shop.charge", `{"order": "slow-2"}`))
-	s.Until("the call to run", func() bool { return s.status(unknown) == "running" })
+	s.runs(unknown)
 	lost.Kill()
 	s.StartWorker()
 	s.Await(unknown)
@@ -122,7 +122,7 @@ func TestACallIsDoneAgainOnceAndThePageSaysFirstWhatThatMeans(t *testing.T) {
 				t.Errorf("%s: the journal names %q", kind, got)
 			}
 			if id == unknown {
-				s.Until("it to run", func() bool { return s.status(again) == "running" })
+				s.runs(again)
 				s.exec("select public.cancel_tool_call($1)", again)
 			}
 			s.Await(again)
@@ -172,7 +172,7 @@ func TestAViewerSeesNoPayloadAndCannotAct(t *testing.T) {
 	running := s.Insert(of("shop.charge", `{"order": "slow-3"}`))
 	s.Await(secret)
 	s.Await(failed)
-	s.Until("a call to run", func() bool { return s.status(running) == "running" })
+	s.runs(running)
 	for name, origin := range map[string]string{"a viewer": s.serve(vera), "without ACT_URL": s.serve(ada, readOnly)} {
 		b := openTab(t, origin)
 		b.expects("status of 403", "status of 404")

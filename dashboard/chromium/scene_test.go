@@ -44,6 +44,7 @@ func TestMain(m *testing.M) {
 type scene struct {
 	*handlertest.Env
 	t       *testing.T
+	shop    Shop
 	monitor string // the connection of viewers
 	operate string // and of operators
 	mode    pgpool.PoolMode
@@ -62,12 +63,13 @@ func newScene(t *testing.T, change ...func(*handlertest.Options)) *scene {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := handlertest.Options{Registry: shopRegistry(), Domains: append(builtin.Domains(), Shop{}), Environment: map[string]string{"LLM_ROUTES": string(routes)},
+	shop := Shop{make(chan string, 10)}
+	o := handlertest.Options{Registry: shopRegistry(), Domains: append(builtin.Domains(), shop), Environment: map[string]string{"LLM_ROUTES": string(routes)},
 		Worker: func(o *worker.Options) { o.Concurrency, o.Rules, o.Version = 8, shopRules(), "v0.1.0" }}
 	for _, c := range change {
 		c(&o)
 	}
-	s := &scene{Env: handlertest.Start(t, o), t: t, mode: pgpool.Direct}
+	s := &scene{Env: handlertest.Start(t, o), t: t, shop: shop, mode: pgpool.Direct}
 	s.monitor, s.operate = s.logins()
 	s.exec("insert into gem.roles values ('grace', 'boss'), (session_user, 'boss')")
 	return s
@@ -215,6 +217,19 @@ func of(tool, input string) handlertest.Call {
 	return handlertest.Call{Tool: tool, Input: input, CreatedBy: "ada"}
 }
 
+// runs waits until the handler of a slow order runs: until then a worker that stops hands the call over as one that has not begun.
+func (s *scene) runs(id string) {
+	s.t.Helper()
+	select {
+	case got := <-s.shop.slow:
+		if got != id {
+			s.t.Fatalf("call %s runs, and not %s", got, id)
+		}
+	case <-time.After(patience):
+		s.t.Fatalf("call %s does not run", id)
+	}
+}
+
 // note is an input of os.create_note.
 const note = `{"domain": "business", "title": "A note", "content": "It is a note."}`
 
@@ -238,9 +253,7 @@ func newDay(t *testing.T) *day {
 	d.exec("update gem.outcomes_counted set upto = gem.first_id_at(gem.now())")
 	lost := d.StartWorker(func(o *worker.Options) { o.Name = "cellar" })
 	d.unknown = d.Insert(of("shop.charge", `{"order": "slow-7", "cents": 4900}`))
-	d.Until("the call to run", func() bool {
-		return d.value("select status from core_tool_calls where id = $1", d.unknown) == "running"
-	})
+	d.runs(d.unknown)
 	lost.Kill()
 	d.StartWorker(func(o *worker.Options) { o.Name = "office" })
 	d.Await(d.unknown)
@@ -274,9 +287,7 @@ func newDay(t *testing.T) *day {
 	d.refund = d.Insert(inSession(of("shop.refund", `{"order": "A-1", "cents": 12000}`), "s-evening"))
 	d.question, d.approval = d.Question(d.fulfil).ID, d.Question(d.refund).ID
 	d.running = d.Insert(of("shop.charge", `{"order": "slow-8"}`))
-	d.Until("a call to run", func() bool {
-		return d.value("select status from core_tool_calls where id = $1", d.running) == "running"
-	})
+	d.runs(d.running)
 	d.scheduled = d.Insert(handlertest.Call{Tool: "shop.charge", Input: `{"order": "tomorrow"}`, RunAt: time.Now().Add(24 * time.Hour), CreatedBy: "ada"})
 	d.cancelled = d.Insert(handlertest.Call{Tool: "shop.charge", Input: `{"order": "never"}`, RunAt: time.Now().Add(24 * time.Hour), CreatedBy: "ada"})
 	d.exec("select public.cancel_tool_call($1)", d.cancelled)

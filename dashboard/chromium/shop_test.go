@@ -13,7 +13,9 @@ import (
 )
 
 // Shop is a domain with tools that end in each way, beside the built-in ones.
-type Shop struct{}
+type Shop struct {
+	slow chan string // gets the id of each call of a slow order once its handler runs
+}
 
 type order struct {
 	Order string `json:"order"`
@@ -25,12 +27,13 @@ type done struct {
 }
 
 // Charge is a tool of the mode none. An order whose name begins with declined fails; one that begins with slow goes on until it is told to end.
-func (Shop) Charge(ctx context.Context, call *handlers.Call, in order) (done, error) {
+func (s Shop) Charge(ctx context.Context, call *handlers.Call, in order) (done, error) {
 	switch {
 	case len(in.Order) >= 8 && in.Order[:8] == "declined":
 		call.Called("payments.example", "POST /charges", 402)
 		return done{}, &handlers.Failure{Code: "card_declined", Message: "The bank declined the card of order " + in.Order + ".", Details: map[string]any{"cents": in.Cents}}
 	case len(in.Order) >= 4 && in.Order[:4] == "slow":
+		s.slow <- call.ID
 		<-ctx.Done()
 		return done{}, ctx.Err()
 	}
