@@ -27,7 +27,7 @@ func TestFilesOfOthersAreThoseOfTheList(t *testing.T) {
 		if len(fields) != 5 {
 			t.Fatalf("%q has %d fields", lines.Text(), len(fields))
 		}
-		body, err := staticFiles.ReadFile("static/" + fields[0])
+		body, err := readStatic(fields[0])
 		if err != nil {
 			t.Fatal(err)
 		}
