@@ -13,7 +13,7 @@ COPY . .
 # For gem version. If they are empty, the version is dev, and the commit is unknown unless the platform tells it.
 ARG VERSION=
 ARG COMMIT=
-RUN CGO_ENABLED=0 go build -trimpath -tags=grpcnotrace -ldflags "-s -w -X github.com/gemworker/gem.version=${VERSION} -X github.com/gemworker/gem.commit=${COMMIT}" -o /gem ./cmd/gem
+RUN CGO_ENABLED=0 go build -trimpath -tags=grpcnotrace -gcflags=google.golang.org/...=-l -ldflags "-s -w -X github.com/gemworker/gem.version=${VERSION} -X github.com/gemworker/gem.commit=${COMMIT}" -o /gem ./cmd/gem
 
 FROM ${RUN_IMAGE}
 COPY --from=build /gem /gem

@@ -39,7 +39,7 @@ check-long: ## runs what CI runs each night: long forms of tests, the race detec
 	bash .ci/long
 
 build: ## the static binary, as the image has it
-	CGO_ENABLED=0 go build -trimpath -tags=grpcnotrace -ldflags "-s -w" -o bin/gem ./cmd/gem
+	CGO_ENABLED=0 go build -trimpath -tags=grpcnotrace -gcflags=google.golang.org/...=-l -ldflags "-s -w" -o bin/gem ./cmd/gem
 
 pin: ## writes the digests of the base images into the Dockerfiles, docker-compose.yml and the workflows
 	go run ./tools/pin

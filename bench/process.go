@@ -22,7 +22,7 @@ func (b *bench) build(ctx context.Context) (program string, err error) {
 		return "", fmt.Errorf("find GEM's source (run the bench in its folder): %w", err)
 	}
 	program = filepath.Join(b.lab.scratch, "gem")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags=grpcnotrace", "-ldflags", "-s -w", "-o", program, "./cmd/gem")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags=grpcnotrace", "-gcflags=google.golang.org/...=-l", "-ldflags", "-s -w", "-o", program, "./cmd/gem")
 	cmd.Dir = strings.TrimSpace(string(root))
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := cmd.CombinedOutput(); err != nil {

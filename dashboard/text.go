@@ -23,7 +23,7 @@ func (s *site) funcs() template.FuncMap {
 			}
 			return base + "/static/" + s.hashed[file], nil
 		},
-		"text": text, "json": indented, "span": span, "when": when, "clock": clock, "newForm": newForm, "short": short, "list": func(v ...any) []any { return v },
+		"text": text, "json": indented, "span": prose.Span, "when": when, "clock": clock, "newForm": newForm, "short": short, "list": func(v ...any) []any { return v },
 		"ruleAsks": ruleAsks, "dict": dict, "segment": url.PathEscape, "usd": usd, "ms": ms, "cut": cut, "size": size,
 	}
 }
@@ -85,31 +85,12 @@ func short(id string) string {
 	return id[len(id)-8:]
 }
 
-// span is a duration as people say it: 12 ms, 1.5 s, 3 min 20 s, 4 h, 2 d.
-func span(d time.Duration) string {
-	switch {
-	case d < 0:
-		return "0 ms"
-	case d < 10*time.Millisecond:
-		return fmt.Sprintf("%.1f ms", float64(d)/1e6)
-	case d < time.Second:
-		return fmt.Sprintf("%d ms", d.Milliseconds())
-	case d < time.Minute:
-		return fmt.Sprintf("%.1f s", d.Seconds())
-	case d < time.Hour:
-		return fmt.Sprintf("%d min %d s", int(d.Minutes()), int(d.Seconds())%60)
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
-	}
-	return fmt.Sprintf("%d d", int(d.Hours())/24)
-}
-
 // ms is a duration in milliseconds, as span says it; nil is empty.
 func ms(d *float64) string {
 	if d == nil {
 		return ""
 	}
-	return span(time.Duration(*d * float64(time.Millisecond)))
+	return prose.Span(prose.Milliseconds(*d))
 }
 
 // usd is an amount in 10⁻⁹ USD, with all its digits.
@@ -144,9 +125,9 @@ func when(t time.Time) template.HTML {
 	}
 	exact := t.UTC().Format("2006-01-02T15:04:05.000Z")
 	ago := time.Since(t)
-	said := span(ago) + " ago"
+	said := prose.Span(ago) + " ago"
 	if ago < 0 {
-		said = "in " + span(-ago)
+		said = "in " + prose.Span(-ago)
 	}
 	return template.HTML(`<time datetime="` + exact + `" title="` + t.UTC().Format("2006-01-02 15:04:05.000 UTC") + `">` + said + `</time>`)
 }
