@@ -222,6 +222,20 @@ func TestAnApprovalShowsItsCallWholeAndIsDecidedWithAReason(t *testing.T) {
 	o.wants(o.page(dora, "/questions/"+id, 200), "Approval: answered", "&#34;approved&#34;: true", "12345678901234567890.10")
 }
 
+// Any login can set request.jwt.claims, and so one of gem_operator, which is no member of gem_door.
+func TestALoginOfOperatorsAnswersAsNobodyElse(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	id := o.approval()
+	for roles, want := range map[string]string{"gem_operator": "as no other subject", "gem_operator, gem_door": ""} {
+		act := login(t, o.owner, o.owner.Config().ConnString(), roles)
+		_, err := act.Exec(t.Context(), "select set_config('request.jwt.claims', '{\"sub\": \"cleo\"}', false); select answer_tool_call('"+id+"', '{\"approved\": true}')")
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v", roles, err)
+		}
+	}
+}
+
 func TestTheSecondWhoDecidesIsToldWhoWasFirst(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)

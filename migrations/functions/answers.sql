@@ -148,6 +148,17 @@ begin
 end
 $$;
 
+-- Refuses a token that a login set itself: it counts for the owner, and for a login that may become a role of frontends, such as one of gem_door. Any
+-- login can set request.jwt.claims, and gem_operator may execute answer_tool_call as itself alone.
+create or replace function gem.check_token() returns void language plpgsql stable as $$
+begin
+  if gem.token_claims() is not null and not pg_has_role(session_user, current_user, 'member')
+    and not exists (select from gem.api_roles() r where pg_has_role(session_user, r::name, 'member')) then
+    raise exception using errcode = 'PT403', message = format('%s may answer as itself, and as no other subject', session_user);
+  end if;
+end
+$$;
+
 -- Puts an answer into the journal of a call that has not ended, before it is waited for or in time, and wakes a call that waited for it. Returns
 -- 'answered', also for the same answer of the same subject, at any time. Any other answer after that is refused. PostgREST answers with the
 -- HTTP status that an error's code names. The second answer for which a handler waits under a name has the name with #2 behind it, and so on.
@@ -165,6 +176,7 @@ declare
   wrong  text;
   cancelled boolean;
 begin
+  perform gem.check_token();
   select c.id, c.tool_name, c.input, c.created_by, gem.asks(c.tool_name) as asks into call
   from public.core_tool_calls c where c.id = call_id;
   if call.id is null or not gem.may_answer(call.id, call.tool_name, call.input, call.created_by) then
