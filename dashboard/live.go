@@ -121,7 +121,9 @@ func (o *sse) write(text string) {
 	o.over = o.over || err != nil
 }
 
-func (o *sse) event(name, text string) { o.write("event: " + name + "\ndata: " + text + "\n\n") }
+func (o *sse) event(name, text string) {
+	o.write("event: " + name + "\ndata: " + strings.NewReplacer("\r", " ", "\n", " ").Replace(text) + "\n\n")
+}
 
 // tell sends what a stream does not have yet.
 func (o *sse) tell(n news) {

@@ -145,3 +145,22 @@ func TestThePartsOfLivePagesHaveTheirElements(t *testing.T) {
 		_ = answer.Body.Close()
 	}
 }
+
+// A carriage return ends a line of an event: one in a tool's name would let an agent send events of its own to all who look.
+func TestATextMakesNoEventOfItsOwn(t *testing.T) {
+	t.Parallel()
+	server, db := with(t, viewer)
+	made(t, db, client.NewCall{Tool: "a\r\rdata: now\rdata: All is well\r\revent: over\rdata: x\r\r"})
+	answer, err := server.Client().Get(server.URL + "/live?watch=overview")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	var sent strings.Builder
+	for lines := bufio.NewScanner(answer.Body); lines.Scan() && !strings.Contains(sent.String(), "All is well"); {
+		sent.WriteString(lines.Text() + "\n")
+	}
+	if text := sent.String(); !strings.Contains(text, "&#13;data: All is well") || strings.Contains(text, "\r") {
+		t.Errorf("%q", text)
+	}
+}
