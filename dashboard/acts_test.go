@@ -353,4 +353,9 @@ func TestAReasonThatIsTooLongIsAskedForAgain(t *testing.T) {
 		t.Errorf("status %d", status)
 	}
 	says(t, body, "The reason has 1001 characters, and may have at most 1000.", strings.Repeat("x", 1001))
+	for _, reason := range []string{"a\x00b", "\xff"} {
+		if status, _, body := send(t, server, path, fill(t, server, path, path, "reason", reason)); status != 400 {
+			t.Errorf("%q: %d %s", reason, status, body)
+		}
+	}
 }

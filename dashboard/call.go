@@ -115,11 +115,11 @@ func (s *site) routeCall(mux *http.ServeMux) {
 		})
 	}
 	s.download(mux, "/calls/{id}/events/{seq}", func(ctx context.Context, r *request) (name string, text []byte, err error) {
-		seq, err := strconv.Atoi(r.PathValue("seq"))
+		seq, err := strconv.ParseInt(r.PathValue("seq"), 10, 32)
 		if err != nil {
 			return "", nil, notFound("A journal's events are numbered 1, 2, 3.")
 		}
-		return s.part(ctx, r, "event", seq)
+		return s.part(ctx, r, "event", int(seq))
 	})
 }
 

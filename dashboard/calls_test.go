@@ -127,7 +127,7 @@ func TestAFilterThatCannotBeReadIsAskedForAgain(t *testing.T) {
 			t.Errorf("%s: %d %s", query, status, body)
 		}
 	}
-	for _, query := range []string{"before=yesterday", "tool=%00", "q=%ff"} {
+	for _, query := range []string{"before=yesterday", "tool=%00", "q=%ff", "before=-999999999999999999.0190a000-0000-7005-8000-000000000000", "state=queued&before=-9.-999999999999999999.1"} {
 		if status, page := get(t, server, "/calls?"+query); status != 400 {
 			t.Errorf("%s: %d %s", query, status, page)
 		}

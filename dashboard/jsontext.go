@@ -16,6 +16,9 @@ type passage struct {
 // deepest is how far values are indented.
 const deepest = 10
 
+// mostPointed is how deep values are marked: a pointer is as long as its value is deep.
+const mostPointed = 100
+
 type jsonLevel struct {
 	array   bool
 	n       int
@@ -43,9 +46,15 @@ func printed(s string, marks map[string]string) []passage {
 		passages = append(passages, passage{Text: out.String()}, passage{Text: text, Says: says, N: marked})
 		out.Reset()
 	}
+	below := func(top *jsonLevel, name string) string {
+		if len(stack) > mostPointed {
+			return "too deep" // which is no pointer
+		}
+		return top.pointer + "/" + name
+	}
 	next := func(top *jsonLevel) {
 		if top.array && len(marks) > 0 {
-			at = top.pointer + "/" + strconv.Itoa(top.n)
+			at = below(top, strconv.Itoa(top.n))
 		}
 	}
 	for i := 0; i < len(s); i++ {
@@ -83,7 +92,7 @@ func printed(s string, marks map[string]string) []passage {
 			if c == '"' && len(stack) > 0 && !stack[len(stack)-1].array && strings.HasPrefix(strings.TrimLeft(s[end:], " \n\t\r"), ":") {
 				out.WriteString(token)
 				if len(marks) > 0 {
-					at = stack[len(stack)-1].pointer + "/" + pointerToken(token)
+					at = below(&stack[len(stack)-1], pointerToken(token))
 				}
 				continue
 			}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/store"
@@ -182,11 +183,12 @@ func (r *request) readQuestion(ctx context.Context) (*questionPage, error) {
 func (p *questionPage) show(ctx context.Context, r *request, input, schema json.RawMessage) error {
 	if p.State.Tool == approvalTool {
 		p.Asked = &approval{}
-		if json.Unmarshal(input, p.Asked) != nil {
+		if json.Unmarshal(input, p.Asked) != nil || utf8.RuneCountInString(p.Asked.Tool) > 200 {
 			*p = questionPage{ID: p.ID, State: p.State, Why: "What it asks for cannot be read: the tool wait.approval is about to refuse it."}
 			return nil //nolint:nilerr // that is said
 		}
 		p.Text, p.Digest = p.Asked.Text, p.Asked.Digest
+		p.Asked.Rules, p.Asked.Before = first(p.Asked.Rules), first(p.Asked.Before)
 		p.Asked.Shown = indented(p.Asked.Input)
 		if p.Asked.Whole = len(p.Asked.Shown) <= mostShown; !p.Asked.Whole {
 			p.Asked.Shown = strings.ToValidUTF8(p.Asked.Shown[:mostShown], "")

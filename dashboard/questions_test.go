@@ -410,6 +410,19 @@ func TestARefusalOfTheDatabaseIsASentenceAndKeepsWhatWasTyped(t *testing.T) {
 	o.wants(o.send(bob, busy, url.Values{"value": {"an answer"}}, 503), "The call is busy", "an answer</textarea>")
 }
 
+// No worker has looked at what was asked yet, so nothing bounds it.
+func TestAQuestionOfAnySizeIsASmallPage(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	many := func(one string) string { return "[" + strings.Repeat(one+",", 10_000) + one + "]" }
+	for _, input := range []string{`{"tool": "shop.refund", "input": {}, "text": "` + strings.Repeat("long ", 50_000) + `", "by": ` + many(`"user:eve"`) + `}`,
+		`{"tool": "shop.refund", "input": {}, "rules": ` + many(`{"name": "a", "message": "b"}`) + `, "by": ["user:eve"]}`, `{"tool": "` + strings.Repeat("x", 100_000) + `", "input": {}}`} {
+		if page := o.page(dora, "/questions/"+o.ask("wait.approval", input, byNobody), 200); len(page) > 50_000 {
+			t.Errorf("%s… takes %d bytes", input[:70], len(page))
+		}
+	}
+}
+
 func TestArgumentsThatAreTooLongForAPageAreAFile(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/url"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/gemworker/gem/client"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -149,6 +151,9 @@ func (s *site) act(mux *http.ServeMux, path string, do func(context.Context, *re
 				err = badRequest("The form cannot be read: %v.", err)
 			}
 		}
+		if err == nil && !isText(q.PostForm) {
+			err = badRequest("The form has characters that are no text, and Postgres could not keep them.")
+		}
 		if err == nil {
 			var to string
 			if to, err = s.forms.once(q.Context(), r, do); err == nil {
@@ -158,6 +163,18 @@ func (s *site) act(mux *http.ServeMux, path string, do func(context.Context, *re
 		}
 		s.fail(w, q, r, err)
 	})
+}
+
+// isText reports whether Postgres can keep the values of a form.
+func isText(form url.Values) bool {
+	for _, values := range form {
+		for _, v := range values {
+			if !utf8.ValidString(v) || strings.ContainsRune(v, 0) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // request finds out who sends a request. It returns one without a user beside an error, to show the error with.

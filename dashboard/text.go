@@ -51,7 +51,7 @@ const mostIndent = 4 << 20
 // indented prints JSON over several lines, where it is not nested too deep. Its numbers keep the digits that they have in the text.
 func indented(raw json.RawMessage) string {
 	var out bytes.Buffer
-	if d := depth(raw); d > 100 && d*len(raw) > mostIndent || json.Indent(&out, raw, "", "  ") != nil {
+	if d := depth(raw); d > 10 && d*len(raw) > mostIndent || json.Indent(&out, raw, "", "  ") != nil {
 		return string(raw)
 	}
 	return out.String()

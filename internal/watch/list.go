@@ -350,10 +350,10 @@ func (l *list) behind(form *regexp.Regexp) ([]string, error) {
 	return parts[1:], nil
 }
 
-// A number has at most 18 digits, so that it is a bigint.
+// A number has at most 18 digits, so that it is a bigint, and a time before 1970 at most 16, so that it is a timestamp.
 var (
-	cursorByTime = regexp.MustCompile(`^(-?\d{1,18})\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$`)
-	cursorByDue  = regexp.MustCompile(`^(-?\d{1,9})\.(-?\d{1,18})\.(\d{1,18})$`)
+	cursorByTime = regexp.MustCompile(`^(\d{1,18}|-\d{1,16})\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$`)
+	cursorByDue  = regexp.MustCompile(`^(-?\d{1,9})\.(\d{1,18}|-\d{1,16})\.(\d{1,18})$`)
 )
 
 // instant is SQL for the time of so many microseconds since 1970.
