@@ -99,10 +99,12 @@ func (d *Door) User(r *http.Request) (dashboard.User, error) {
 	case "header":
 		return d.proxied(r)
 	}
-	if c, err := r.Cookie(d.o.Cookie); err != nil || !d.sessions.has(c.Value) {
-		return dashboard.User{}, dashboard.ErrNoUser
+	for _, c := range r.CookiesNamed(d.o.Cookie) { // another port of the host, or a neighbouring name, may have set one beside ours
+		if d.sessions.has(c.Value) {
+			return dashboard.User{Name: d.o.Name, Operator: true}, nil
+		}
 	}
-	return dashboard.User{Name: d.o.Name, Operator: true}, nil
+	return dashboard.User{}, dashboard.ErrNoUser
 }
 
 // proxied returns the user whom a proxy names.
@@ -165,7 +167,7 @@ func (d *Door) SignIn(r *http.Request) (*http.Cookie, error) {
 
 // SignOut ends the session of a request.
 func (d *Door) SignOut(r *http.Request) *http.Cookie {
-	if c, err := r.Cookie(d.o.Cookie); err == nil {
+	for _, c := range r.CookiesNamed(d.o.Cookie) {
 		d.sessions.end(c.Value)
 	}
 	gone := d.cookie(r, "")

@@ -96,8 +96,10 @@ func TestALinkIsGoodForOneBrowser(t *testing.T) {
 	wants(t, "the link again", status, path, 401, "/login")
 	status, path = ask(t, eve, "GET", server.URL+"/login?token=", "")
 	wants(t, "no token", status, path, 401, "/login")
-	_, path = ask(t, eve, "GET", server.URL+"/login?token="+next+"&to=//evil.example/x", "")
-	wants(t, "the next link", 0, path, 0, "/") // whatever the overview is without its database
+	for _, to := range []string{"//evil.example/x", "/../other", "/calls/%2e%2e/%2E%2E/other", "/\\evil.example", "https://evil.example/"} {
+		_, path = ask(t, browser(t), "GET", server.URL+"/login?token="+next+"&to="+url.QueryEscape(to), "")
+		wants(t, "the next link, to "+to, 0, path, 0, "/") // whatever the overview is without its database
+	}
 	status, path = ask(t, ada, "POST", server.URL+"/logout", "")
 	wants(t, "the end of a session", status, path, 200, "/login")
 	status, path = ask(t, ada, "GET", server.URL+none, "")
@@ -143,6 +145,7 @@ func TestALinkOnAnotherSiteLeadsToThePage(t *testing.T) {
 	}
 	w = httptest.NewRecorder()
 	r.Header.Set("Sec-Fetch-Site", "same-origin")
+	r.AddCookie(&http.Cookie{Name: cookie.Name, Value: "of another port of this host"})
 	r.AddCookie(cookie)
 	h.ServeHTTP(w, r)
 	if to := w.Header().Get("Location"); to != "/questions/1" {
