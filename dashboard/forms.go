@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"net/url"
 	"strings"
 	"sync"
@@ -56,14 +57,7 @@ func (f *forms) once(ctx context.Context, r *request, do func(context.Context, *
 			return "", ctx.Err()
 		}
 	} else {
-		o.to, o.done, o.err = do(ctx, r)
-		o.kept = r.kept
-		if o.err != nil {
-			f.mu.Lock()
-			delete(f.sent, key)
-			f.mu.Unlock()
-		}
-		close(o.over)
+		f.run(key, o, func() { o.to, o.done, o.err = do(ctx, r); o.kept = r.kept })
 	}
 	if o.err != nil || o.done == "" {
 		return o.to, o.err
@@ -73,6 +67,20 @@ func (f *forms) once(ctx context.Context, r *request, do func(context.Context, *
 		sep = "&"
 	}
 	return o.to + sep + "done=" + url.QueryEscape(id), nil
+}
+
+// run runs an act to its end, be it a panic: whoever waits for it goes on.
+func (f *forms) run(key string, o *outcome, act func()) {
+	o.err = errors.New("the act did not come to its end")
+	defer func() {
+		if o.err != nil {
+			f.mu.Lock()
+			delete(f.sent, key)
+			f.mu.Unlock()
+		}
+		close(o.over)
+	}()
+	act()
 }
 
 // forget removes what is old. The caller holds mu.

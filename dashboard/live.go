@@ -17,11 +17,16 @@ var pace = struct{ beat, page, comment time.Duration }{
 	comment: 15 * time.Second,
 }
 
+// streamTime is how long a stream lasts. The next one is a request of its own, which a proxy lets through or not: of one that is open, a proxy that
+// signs people in does not say that they have lost their rights.
+const streamTime = 10 * time.Minute
+
 // slowReader is how long a browser may take for what it is sent.
 const slowReader = 10 * time.Second
 
 // stream answers /live?watch=PAGE with Server-Sent Events: each is a part of the page that changed, the id of its element on the first line, its
-// content behind. Events with a name are `away` and `back`, which tell of the database, and `over`, which says why the stream ends for good.
+// content behind. Events with a name are `away` and `back`, which tell of the database, `renew`, which asks for the next stream, and `over`, which says
+// why the stream ends for good.
 func (s *site) stream(w http.ResponseWriter, q *http.Request) {
 	r, err := s.request(q)
 	if err != nil {
@@ -45,6 +50,8 @@ func (s *site) stream(w http.ResponseWriter, q *http.Request) {
 	out := &sse{w: w, control: http.NewResponseController(w), sent: map[string]int{}}
 	comment := time.NewTicker(pace.comment)
 	defer comment.Stop()
+	renew := time.NewTimer(s.live.time)
+	defer renew.Stop()
 	for !out.over {
 		select {
 		case <-q.Context().Done():
@@ -54,6 +61,9 @@ func (s *site) stream(w http.ResponseWriter, q *http.Request) {
 			return
 		case <-news:
 			out.tell(s.live.state(g, out.sent))
+		case <-renew.C:
+			out.event("renew", "This stream has had its time.")
+			return
 		case <-comment.C:
 			if user, err := s.User(q); err != nil || user != r.user {
 				out.event("over", "You are no longer signed in as before. Load this page again.")

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -291,6 +292,35 @@ func TestAStreamEndsWhenItsUserHasNoRightsAnyMore(t *testing.T) {
 	}
 }
 
+// A proxy that signs people in sees a request when it begins.
+func TestAStreamHasItsTime(t *testing.T) {
+	t.Parallel()
+	p := &shown{watch: "list"}
+	s, server := testSite(t, Options{}, showing{"/page": p.show})
+	s.live.time = 200 * time.Millisecond
+	b := watchPage(t, server, "/page")
+	b.number()
+	if name, _ := b.next(); name != "renew" {
+		t.Errorf("event %q", name)
+	}
+	if name, data := b.next(); name+data != "" {
+		t.Errorf("the stream goes on with %q %q", name, data)
+	}
+}
+
+func TestAnActThatPanicsCanBeSentAgain(t *testing.T) {
+	t.Parallel()
+	f := newForms()
+	r := &request{Request: &http.Request{PostForm: url.Values{"form": {newForm()}}}}
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = f.once(t.Context(), r, func(context.Context, *request) (string, string, error) { panic("a fault") })
+	}()
+	if to, err := f.once(t.Context(), r, func(context.Context, *request) (string, string, error) { return "/there", "", nil }); to != "/there" || err != nil {
+		t.Errorf("%q %v", to, err)
+	}
+}
+
 func TestStreamsEndWithTheContextOfTheServer(t *testing.T) {
 	t.Parallel()
 	p := &shown{watch: "list"}
@@ -326,10 +356,10 @@ func TestAUserHasABoundedNumberOfStreams(t *testing.T) {
 // Of many calls that are watched, one statement finds those that moved, and their pages alone are read.
 func TestTheCallsThatMovedAreFoundInOneStatement(t *testing.T) {
 	t.Parallel()
-	url := testdb.New(t)
-	db := testdb.Pool(t, url)
+	address := testdb.New(t)
+	db := testdb.Pool(t, address)
 	seen := &statements{}
-	read := traced(t, url, seen)
+	read := traced(t, address, seen)
 	counted := map[string]*shown{}
 	var ids []string
 	pages := showing{}

@@ -24,6 +24,7 @@ type live struct {
 	site  *site
 	pages *http.ServeMux // their show functions, called with a *rendered
 	wake  chan struct{}  // somebody watches what was not read yet
+	time  time.Duration  // of a stream
 
 	mu     sync.Mutex
 	groups map[pageKey]*group
@@ -79,7 +80,7 @@ type news struct {
 }
 
 func newLive(s *site) *live {
-	return &live{site: s, pages: http.NewServeMux(), wake: make(chan struct{}, 1), groups: map[pageKey]*group{}, users: map[string]int{}}
+	return &live{site: s, pages: http.NewServeMux(), wake: make(chan struct{}, 1), time: streamTime, groups: map[pageKey]*group{}, users: map[string]int{}}
 }
 
 // join adds a stream of a user to those of a page, and starts to read if it is the first.

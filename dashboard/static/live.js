@@ -25,6 +25,10 @@
     };
     stream.addEventListener("away", () => show(awayText));
     stream.addEventListener("back", () => show(""));
+    stream.addEventListener("renew", () => {
+      close();
+      open();
+    });
     stream.addEventListener("over", (e) => {
       over = true;
       close();
