@@ -134,7 +134,7 @@ func (l *list) filterRest() {
 		equal("status", f.State)
 	}
 	if f.Message != "" {
-		l.must("%s.message like "+l.arg(likeMessage.Replace(f.Message)+"%")+"::text", "message")
+		l.must("ltrim(%s.message, "+l.arg(blanks)+") like "+l.arg(likeMessage.Replace(f.Message)+"%")+"::text", "message")
 	}
 	if f.Text != "" {
 		l.must("position(lower("+l.arg(f.Text)+`::text) in lower(concat_ws(E'\n', %[1]s.tool_name, %[1]s.message, %[1]s.created_by, %[1]s.session_id,
@@ -155,6 +155,9 @@ func (l *list) must(condition string, columns ...string) {
 
 // likeMessage makes a pattern of a failure's message, whose values and blanks are not those of the calls.
 var likeMessage = strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`, "…", "%", " ", "%")
+
+// blanks are those that a failure's message does not begin with.
+const blanks = " \t\n\v\f\r\u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 
 // The sources. Each says in source and order from where on the list goes, and takes the filter's Before.
 
@@ -213,6 +216,10 @@ func (l *list) ended() error {
 	if !l.filter.To.IsZero() && l.filter.To.Before(to) {
 		to = l.filter.To
 	}
+	epoch := time.Unix(0, 0) // no id is of a time before
+	if to.Before(epoch) {
+		to = epoch
+	}
 	l.has = ofReceipt
 	l.source = "select r.call_id as id, r.created_at as at, r.id as tie, 0 as level" + l.has + ` from gem.receipts r
 		where r.id < (select gem.first_id_at(` + l.arg(to) + "::timestamptz))"
@@ -223,7 +230,7 @@ func (l *list) ended() error {
 		}
 		l.source += " and r.id < " + l.arg(before[1]) + "::text::uuid"
 	}
-	if !l.filter.From.IsZero() {
+	if l.filter.From.After(epoch) {
 		l.source += " and r.id >= (select gem.first_id_at(" + l.arg(l.filter.From) + "::timestamptz))"
 	}
 	l.source += " order by r.id desc limit "
@@ -350,10 +357,10 @@ func (l *list) behind(form *regexp.Regexp) ([]string, error) {
 	return parts[1:], nil
 }
 
-// A number has at most 18 digits, so that it is a bigint, and a time before 1970 at most 16, so that it is a timestamp.
+// A number has at most 18 digits, so that it is a bigint, and a time 17, so that Postgres knows it: it is in microseconds.
 var (
-	cursorByTime = regexp.MustCompile(`^(\d{1,18}|-\d{1,16})\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$`)
-	cursorByDue  = regexp.MustCompile(`^(-?\d{1,9})\.(\d{1,18}|-\d{1,16})\.(\d{1,18})$`)
+	cursorByTime = regexp.MustCompile(`^(-?\d{1,17})\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$`)
+	cursorByDue  = regexp.MustCompile(`^(-?\d{1,9})\.(-?\d{1,17})\.(\d{1,18})$`)
 )
 
 // instant is SQL for the time of so many microseconds since 1970.

@@ -2,7 +2,9 @@ package watch_test
 
 import (
 	"context"
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/internal/watch"
@@ -114,6 +116,54 @@ func TestCallsAreListedByTheirStates(t *testing.T) {
 		}
 		if want := " " + c.want; paged != want {
 			t.Errorf("%+v: pages of one are%s", c.filter, paged)
+		}
+	}
+}
+
+func TestAListHasBoundsAndCursorsOfAnyTime(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	execute(t, db, scene)
+	old := time.Date(1960, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, state := range watch.States {
+		all := tools(list(t, db, watch.Filter{State: state}))
+		if got := tools(list(t, db, watch.Filter{State: state, From: old})); got != all {
+			t.Errorf("%s since 1960: got %q, want %q", state, got, all)
+		}
+		if got := tools(list(t, db, watch.Filter{State: state, To: old})); got != "" {
+			t.Errorf("%s before 1960: got %q", state, got)
+		}
+		for _, far := range []string{"-99999999999999999.00000000-0000-0000-0000-000000000000", "99999999999999999.00000000-0000-0000-0000-000000000000",
+			"-999999999999999999.00000000-0000-0000-0000-000000000000", "0.-99999999999999999.1", "0.99999999999999999.1", "0.-999999999999999999.1"} {
+			err := watch.Read(t.Context(), db, func(ctx context.Context, db watch.DB) error {
+				_, err := watch.Calls(ctx, db, watch.Filter{State: state, Before: far})
+				return err
+			})
+			if wrong := (*watch.FilterError)(nil); err != nil && !errors.As(err, &wrong) {
+				t.Errorf("%s before %s: %v", state, far, err)
+			}
+		}
+	}
+}
+
+func TestTheMessageOfAFailureLeadsToItsCalls(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	execute(t, db, `
+		select gem.start_worker('w', 10, 'v', '1', '1 hour');
+		insert into core_tool_calls (tool_name) select 'a.' || n from generate_series(1, 6) n;
+		select gem.finish(c.id, 1, 'w', 'failed', jsonb_build_object('error', jsonb_build_object('error_code', 'execution_error', 'message', m.message)), '{}', '1')
+		from gem.claim('w', 10, true) c join unnest(array['plain', E'\n\t indented 1', U&'\00A0no-break\2003blanks ', '100% of _x\y "q" failed', '"quoted" 5', repeat('long ', 100)])
+			with ordinality m (message, n) on c.tool_name = 'a.' || m.n;`)
+	failures := read(t, db, func(ctx context.Context, db watch.DB) (*watch.Failures, error) {
+		return watch.ReadFailures(ctx, db, time.Time{}, "")
+	})
+	if len(failures.Failures) != 6 {
+		t.Errorf("got %+v", failures.Failures)
+	}
+	for _, f := range failures.Failures {
+		if got := tools(list(t, db, watch.Filter{State: "failed", Tool: f.Tool, Code: f.Code, Message: f.Message})); got != f.Tool {
+			t.Errorf("%q leads to %q, not to the call of %s", f.Message, got, f.Tool)
 		}
 	}
 }
