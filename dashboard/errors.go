@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
 )
@@ -61,7 +62,6 @@ type told struct {
 func (s *site) told(q *http.Request, err error) told {
 	page := refusalOf(err)
 	var none *client.NotFoundError
-	var pg *pgconn.PgError
 	switch {
 	case page != nil:
 		return told{Status: page.status, Text: page.text, Forbidden: page.status == http.StatusForbidden}
@@ -74,9 +74,13 @@ func (s *site) told(q *http.Request, err error) told {
 	}
 	t := told{Status: http.StatusInternalServerError, Text: "Something went wrong on this page.", ID: rand.Text()[:10]}
 	switch {
-	case errors.As(err, &pg) && pg.Code == "57014":
+	case store.HasCode(err, "57014", "55P03"):
 		t.Status, t.Text = http.StatusServiceUnavailable, "The database took longer than this page may wait."
-	case errors.As(err, &pg) && pg.Code == "42501":
+	case store.HasCode(err, "3F000", "42P01", "42703", "42883"):
+		t.Status, t.Text, t.Away = http.StatusServiceUnavailable, "The database lacks GEM's tables, or has those of another version: gem migrate. This page tries again by itself.", true
+	case store.HasCode(err, "25006"):
+		t.Status, t.Text = http.StatusServiceUnavailable, "The database takes no changes now: it is read-only. Nothing was done."
+	case store.HasCode(err, "42501"):
 		t.Status, t.Text, t.Forbidden = http.StatusForbidden, "The database refuses this to the role of the dashboard.", true
 	case isAway(err):
 		t.Status, t.Text, t.Away = http.StatusServiceUnavailable, "The database cannot be reached. This page tries again by itself.", true

@@ -1,0 +1,66 @@
+package dashboard_test
+
+import (
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/gemworker/gem/dashboard"
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+func TestPagesSayThatTheDatabaseIsNotMigrated(t *testing.T) {
+	t.Parallel()
+	empty := testdb.Pool(t, testdb.NewEmpty(t))
+	server, _ := pages(t, dashboard.User{Name: "ada", Operator: true}, func(o *dashboard.Options) { o.Read, o.Act = empty, empty })
+	for _, path := range []string{"/", "/calls", "/calls.json", "/failures", "/sessions", "/tools", "/workers", "/questions", "/calls/00000000-0000-0000-0000-000000000001"} {
+		if status, body := get(t, server, path); status != 503 || !strings.Contains(body, "gem migrate") {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+}
+
+func TestAPageDoesNotWaitLongForALock(t *testing.T) {
+	t.Parallel()
+	server, db := pages(t, dashboard.User{Name: "ada", Operator: true})
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, err := tx.Exec(t.Context(), "lock table core_tool_calls"); err != nil {
+		t.Fatal(err)
+	}
+	if status, body := get(t, server, "/calls"); status != 503 || !strings.Contains(body, "longer than this page may wait") {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+func TestAnActOnADatabaseThatTakesNoChangesSaysSo(t *testing.T) {
+	t.Parallel()
+	server, db := pages(t, dashboard.User{Name: "ada", Operator: true}, func(o *dashboard.Options) {
+		standby := o.Act.Config()
+		standby.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on"
+		var err error
+		if o.Act, err = pgxpool.NewWithConfig(t.Context(), standby); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(o.Act.Close)
+	})
+	var id string
+	if err := db.QueryRow(t.Context(), "insert into core_tool_calls (tool_name) values ('a.tool') returning id::text").Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.PostForm(server.URL+"/calls/"+id+"/cancel", url.Values{"form": {"00000000000000000000000001"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode != 503 || !strings.Contains(string(body), "takes no changes now") {
+		t.Errorf("%d %s %v", answer.StatusCode, body, err)
+	}
+}
