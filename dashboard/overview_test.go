@@ -46,6 +46,27 @@ func TestTheOverviewSaysWhatThereIsToDo(t *testing.T) {
 	lacks(t, body, "No worker is alive")
 }
 
+func TestWhatIsCountedAsUnknownIsNotTakenForATool(t *testing.T) {
+	t.Parallel()
+	server, db := pages(t, dashboard.User{Name: "ada", Operator: true})
+	execute(t, db, "select gem.start_worker('w', 500, '', '1', '1 hour')")
+	execute(t, db, "insert into core_tool_calls (tool_name, created_by) select 'mail.send', 'cancelled' from generate_series(1, 12)")
+	execute(t, db, "select gem.operator_cancel(array(select id from core_tool_calls), 'ada', '')")
+	execute(t, db, `insert into gem.outcome_minutes select date_trunc('minute', gem.now()), n, 0, 12, 0, 0, '{}', '{}' from unnest(array['', '(unknown)']) n
+			on conflict (minute, tool_name) do update set failed = 12`) // as workers count them, some seconds later
+	_, body := get(t, server, "/")
+	says(t, body, "<title>Overview: nothing to look at")
+
+	for range 10 {
+		failed(t, db, client.NewCall{Tool: "mail.sned"}, "unknown_tool", "The registry has no such tool.")
+	}
+	_, body = get(t, server, "/")
+	says(t, body, "<strong>10 calls of the last day named tools that the registry does not have.</strong>", `href="/calls?code=unknown_tool"`)
+	_, body = get(t, server, "/tools/%28unknown%29")
+	says(t, body, "calls that ended before a worker claimed them", `href="/calls?code=unknown_tool"`)
+	lacks(t, body, "calls?tool=", "failures?tool=", "No registry in force has this tool")
+}
+
 func TestTheOverviewsNumbersAreThoseOfItsJSON(t *testing.T) {
 	t.Parallel()
 	server, db := with(t, dashboard.User{Name: "ada"})

@@ -102,6 +102,8 @@ func needed(n watch.Need, at time.Time) string {
 		return fmt.Sprintf("%s for a program that can go on: gem explain %s", does(n.Count, "wait"), n.CallID)
 	case "failing":
 		return fmt.Sprintf("%s of %s failed in the last hour, more than a tenth: gem list --failed --tool %[2]s", calls, name(n.Tool))
+	case "unknown_tools":
+		return fmt.Sprintf("%s of the last day named tools that the registry does not have: gem list --code unknown_tool", calls)
 	case "two_registries":
 		return fmt.Sprintf("the workers run with %d different registries: gem workers", n.Count)
 	}

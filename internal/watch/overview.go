@@ -70,6 +70,7 @@ type Need struct {
 	//	question         calls wait for somebody's answer; CallID is the first
 	//	code             calls wait for a program that can go on with them; CallID is the first
 	//	failing          more than a tenth, and at least 10, of a tool's calls of the last hour failed
+	//	unknown_tools    at least 10 calls of the last day named tools that the worker's registry does not have; CallID is the last
 	//	two_registries   the living workers run with different registries
 	Kind     string    `json:"kind"`
 	Count    int       `json:"count,omitempty"`
@@ -205,7 +206,7 @@ func (o *Overview) readEnded(ctx context.Context, db DB) (err error) {
 		return err
 	}
 	rows, err := db.Query(ctx, `select tool_name, sum(failed), min(minute) filter (where failed > 0) from gem.throughput
-		where minute > $1::timestamptz - interval '1 hour' and tool_name <> ''
+		where minute > $1::timestamptz - interval '1 hour' and tool_name not in ('', '(unknown)') -- which has what was cancelled before it ran, too
 		group by 1 having sum(failed) >= 10 and sum(failed) * 10 > sum(succeeded + failed + not_configured) order by 2 desc limit 5`, o.At)
 	if err != nil {
 		return err
@@ -223,16 +224,19 @@ func (o *Overview) readFailures(ctx context.Context, db DB) error {
 	if err != nil {
 		return err
 	}
-	unknown := Need{}
+	sums := map[string]*Need{string(receipts.OutcomeUnknown): {}, string(receipts.UnknownTool): {}}
 	for _, f := range failures.Failures {
-		if f.Code == string(receipts.OutcomeUnknown) {
-			if unknown.Count += f.Count; unknown.Since.Before(f.Last) {
-				unknown.CallID, unknown.Since = f.CallID, f.Last
+		if sum := sums[f.Code]; sum != nil {
+			if sum.Count += f.Count; sum.Since.Before(f.Last) {
+				sum.CallID, sum.Since = f.CallID, f.Last
 			}
 		}
 	}
-	if unknown.Count > 0 {
-		o.need("outcome_unknown", unknown)
+	if unknown := sums[string(receipts.OutcomeUnknown)]; unknown.Count > 0 {
+		o.need("outcome_unknown", *unknown)
+	}
+	if unknown := sums[string(receipts.UnknownTool)]; unknown.Count >= 10 {
+		o.need("unknown_tools", *unknown)
 	}
 	o.Failures = failures.Failures[:min(len(failures.Failures), 10)]
 	return nil
@@ -248,7 +252,7 @@ func (o *Overview) sortNeeds() {
 }
 
 // urgency is the order of [Overview.Needs].
-var urgency = []string{"no_worker", "rules_required", "overdue", "dead_holds", "slow_queue", "outcome_unknown", "expiring", "question", "code", "failing", "two_registries"}
+var urgency = []string{"no_worker", "rules_required", "overdue", "dead_holds", "slow_queue", "outcome_unknown", "expiring", "question", "code", "failing", "unknown_tools", "two_registries"}
 
 // MostCounted bounds [Overview.Questions] and the Count of a [Need]: there may be more.
 const MostCounted = 1000
