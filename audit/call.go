@@ -50,7 +50,8 @@ func ChecksOfCall() (made []Check) {
 // that its own repeats.
 const aboutCall = `
 with this as materialized (
-  select c.id, c.parent_call_id, c.parent_step from public.core_tool_calls c where c.id = $1 and c.events <= $2
+  select c.id, c.parent_call_id, c.parent_step from public.core_tool_calls c
+  where c.id = $1 and not exists (select from public.core_tool_events e where e.call_id = $1 and e.seq > $2)
 ), one_call as materialized (
   select c.* from public.core_tool_calls c where c.id in (
     select id from this
@@ -106,6 +107,6 @@ var callStatement = func() string {
 	return aboutCall + checks + `
 ) found (name, id, what) where id = $1::text
 union all
-select '', '' from public.core_tool_calls c where c.id = $1 and c.events > $2
+(select '', '' from public.core_tool_events e where e.call_id = $1 and e.seq > $2 limit 1)
 limit 100`
 }()
