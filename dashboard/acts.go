@@ -132,7 +132,7 @@ func (s *site) askAgain(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &view{Title: "Do a call again that " + endedAs(p.Status), Template: "again", Data: &p}, nil
+	return &view{Title: "Do this call again", Template: "again", Data: &p}, nil
 }
 
 // doAgain makes a call again, and leads to the new one.

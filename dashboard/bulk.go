@@ -175,7 +175,10 @@ func (s *site) askBulk(ctx context.Context, r *request) (*view, error) {
 	}
 	p.Hidden = b.values()
 	p.Hidden.Set("most", strconv.Itoa(p.Count))
-	title := map[string]string{"cancel": "Cancel ", "again": "Do again: "}[b.Do] + calls(p.Count)
+	title := "Cancel " + calls(p.Count)
+	if b.Do == "again" {
+		title = "Do " + calls(p.Count) + " again"
+	}
 	return &view{Title: title, Template: "bulk", Data: p}, nil
 }
 

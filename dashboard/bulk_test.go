@@ -66,7 +66,7 @@ func TestAllOfARowOfFailuresAreMadeAgain(t *testing.T) {
 	path, _, _ := strings.Cut(row, `"`)
 	path = "/calls/bulk" + html.UnescapeString(path)
 	_, page = get(t, server, path)
-	says(t, page, "Do again: 3 calls", "3 of <code>mail.send</code> may happen twice.")
+	says(t, page, "Do 3 calls again", "3 of <code>mail.send</code> may happen twice.")
 
 	form := fill(t, server, path, "/calls/bulk", "confirm", "mail", "reason", "typed")
 	status, _, page := send(t, server, "/calls/bulk", form)

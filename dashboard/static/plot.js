@@ -17,6 +17,13 @@
     return data;
   }
 
+  // lone are the places of values without neighbours, which no line shows.
+  const lone = (u, i) => {
+    const v = u.data[i], at = [];
+    v.forEach((y, k) => { if (y != null && v[k - 1] == null && v[k + 1] == null) at.push(k); });
+    return at;
+  };
+
   const units = {
     ms: (v) => v >= 60000 ? +(v / 60000).toFixed(1) + " min" : v >= 1000 ? +(v / 1000).toFixed(1) + " s" : +v.toFixed(1) + " ms",
     usd: (v) => "$" + +(v / 1e9).toPrecision(2),
@@ -30,8 +37,7 @@
     const lines = figure.dataset.columns.split(" ").map((c, i) => ({
       label: table.tHead.rows[0].cells[c].textContent,
       stroke: color(colors[i]), width: 2, dash: { bad: [6, 3], warn: [2, 3] }[colors[i]],
-      // A line needs two points: one that has no neighbours is a dot.
-      points: { show: true, size: 6, fill: color(colors[i]), filter: (u, s) => [...u.data[s].keys()].filter((n) => u.data[s][n] != null && u.data[s][n - 1] == null && u.data[s][n + 1] == null) },
+      points: { show: false, filter: lone, size: 5, fill: color(colors[i]) },
       value: (_, v) => v == null ? "–" : unit(v),
     }));
     const axis = { stroke: color("quiet"), grid: { stroke: color("line"), width: 1 }, ticks: { stroke: color("line"), width: 1 } };
