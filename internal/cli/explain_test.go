@@ -215,7 +215,7 @@ func TestExplain(t *testing.T) {
 			execute(s.T, s.db, `select gem.wait($1, 1, 'w-1', '[{"id": "00000000-0000-7000-8000-000000000001", "name": "a", "tool": "leads.update", "input": {}}]',
 				'call', '{a}', 1, '{"a": 3600000}', null)`, id)
 			return id
-		}, []string{"waits, in no process, for calls that it made; open are leads.update 00000000-0000-7000-8000-000000000001 (queued).", "If they take too long, it is woken at", "in 59 min"}, ""},
+		}, []string{"waits, in no process, for calls that it made. Not ended: leads.update 00000000-0000-7000-8000-000000000001 (queued).", "If they take too long, it is woken at", "in 59 min"}, ""},
 		"waiting while its handler sleeps": {func(s scene) string {
 			s.worker("w-1", 4)
 			id := s.insert()

@@ -74,10 +74,10 @@ func explainParked(e *client.Explanation) string {
 	}
 	said := "Its handler waits, in no process, for calls that it made"
 	if len(open) > 0 {
-		said += "; open are " + strings.Join(open, ", ")
+		said += ". Not ended: " + strings.Join(open, ", ")
 	}
 	if i := slices.IndexFunc(e.Children, func(c client.Call) bool { return IsQuestion(c.Tool) }); i >= 0 {
-		said += ". What is asked, and who may answer: gem explain " + e.Children[i].ID
+		said += ". The question: gem explain " + e.Children[i].ID
 	}
 	if at != "" {
 		at = strings.Replace(at, "It goes on at", "If they take too long, it is woken at", 1)
