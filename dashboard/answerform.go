@@ -187,7 +187,10 @@ func (f field) value() (value json.RawMessage, wrong string) {
 		}
 		return json.RawMessage(typed), ""
 	}
-	if f.Typed == "" && !f.Required {
+	switch {
+	case f.Typed == "" && f.Required: // gem answer can give an empty text; here it is a slip of the finger, and an answer cannot be taken back
+		return nil, label + " is needed."
+	case f.Typed == "":
 		return nil, ""
 	}
 	var out bytes.Buffer

@@ -66,7 +66,7 @@ func (s *site) told(q *http.Request, err error) told {
 	case page != nil:
 		return told{Status: page.status, Text: page.text, Forbidden: page.status == http.StatusForbidden}
 	case errors.Is(err, ErrNoUser):
-		return told{Status: http.StatusUnauthorized, Text: "Nobody has signed in."}
+		return told{Status: http.StatusUnauthorized, Text: "You are not signed in, or the proxy in front of these pages does not say who you are."}
 	case errors.As(err, &none):
 		return told{Status: http.StatusNotFound, Text: "There is no such call. It may have been pruned."}
 	case errors.Is(err, context.Canceled) && q.Context().Err() != nil:

@@ -320,7 +320,7 @@ func TestAnAnswerIsAFormOfItsSchema(t *testing.T) {
 		says   string
 	}{
 		"a text":                {`null`, url.Values{"value": {"a\r\nb </textarea><script>"}}, `"a\nb </textarea><script>"`, "Your answer was taken."},
-		"an empty text":         {`{"type": "string"}`, url.Values{"value": {""}}, `""`, ""},
+		"an empty text":         {`{"type": "string"}`, url.Values{"value": {""}}, "", "Answer is needed."},
 		"too long a text":       {`{"type": "string", "maxLength": 19}`, url.Values{"value": {text}}, "", "has 20 characters, and must have 0 to 19"},
 		"a number as it is":     {`{"type": "number"}`, url.Values{"value": {" 12345678901234567890.10 "}}, `12345678901234567890.10`, ""},
 		"no number":             {`{"type": "number"}`, url.Values{"value": {"12,5"}}, "", "must be a number, such as 12 or 0.5"},

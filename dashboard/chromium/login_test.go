@@ -82,7 +82,7 @@ func TestTheLoginPagesAreFreeOfBarriers(t *testing.T) {
 	}
 	b.fill("[name=password]", "wrong")
 	b.follow("button.main")
-	b.has("This is not the password.")
+	b.has("The password is wrong.")
 	b.fill("[name=password]", "correct horse")
 	b.follow("button.main")
 	if at := b.where(); at != "/calls" {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/store"
+	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 )
@@ -135,7 +136,10 @@ func againMeans(m *client.AgainMeans) string {
 	case m.Holder != "":
 		return fmt.Sprintf("%s. Call %s holds its key: the new one waits for that, and repeats its result if it succeeds.", ended, m.Holder)
 	}
-	return ended + ". The new call will run."
+	if m.ErrorCode == string(receipts.ValidationError) {
+		return ended + ". The new call has the same input, and fails again unless the tool's entry in the registry has changed."
+	}
+	return ended + ". The new call will run, if the rules let it."
 }
 
 // readLine reads a line, without the space around it. It stops when ctx ends.

@@ -33,8 +33,8 @@ func TestAgainMakesANewCallOnceItWasConfirmed(t *testing.T) {
 		{risky + " --confirm leads.create", "", exitDone, "may happen twice"},
 		{safe, "", exitUsage, "To do it without being asked: --yes"},
 		{safe, "n\n", exitUsage, "Make it again? [y/N]"},
-		{safe, "y", exitDone, "It ended as failed (cancelled). The new call will run."},
-		{safe + " --yes", "", exitDone, "The new call will run."},
+		{safe, "y", exitDone, "It ended as failed (cancelled). The new call will run, if the rules let it."},
+		{safe + " --yes", "", exitDone, "The new call will run, if the rules let it."},
 		{"0b8f6e1c-3a52-4c1e-9f63-2d7a1b9c4e55", "", exitUsage, "there is no call"},
 		{safe + " --timeout 1s", "", exitUsage, "--watch"},
 	} {

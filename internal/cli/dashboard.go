@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gemworker/gem/dashboard"
@@ -42,8 +43,8 @@ func dashboardCommand() *cobra.Command {
 		Long: `
 It serves pages at an address of this machine, and prints a link that signs one
 browser in. Viewers see what runs, waits and failed; operators see inputs and
-results too, cancel calls and do them again. Postgres holds these rights:
-DATABASE_URL should be the login of a member of gem_monitor, and
+results too, answer questions, cancel calls and make them again. Postgres holds
+these rights: DATABASE_URL should be the login of a member of gem_monitor, and
 GEM_DASHBOARD_ACT_URL that of a member of gem_operator and gem_door. Other
 addresses than a loopback one need --auth: see docs/dashboard.md, which has all
 variables, GEM_DASHBOARD_… and those of the proxies too. SIGTERM ends it in
@@ -70,6 +71,9 @@ order within 2 s. Needs DATABASE_URL; Postgres may be away.`,
 		}
 		l, err := (&net.ListenConfig{}).Listen(cmd.Context(), "tcp", c.Listen)
 		if err != nil {
+			if errors.Is(err, syscall.EADDRINUSE) {
+				return fmt.Errorf("%s is in use by another program, perhaps gem dev: choose another address with --listen", c.Listen)
+			}
 			return fmt.Errorf("--listen: %w", err)
 		}
 		site, err := openSite(cmd.Context(), &c, l, siteOptions{readURL: base.DatabaseURL.Reveal(), actURL: actURL, log: log, out: cmd.OutOrStdout()})
@@ -78,6 +82,9 @@ order within 2 s. Needs DATABASE_URL; Postgres may be away.`,
 			return err
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "The dashboard:\n  %s\n", site.link)
+		if actURL == "" && !c.ReadOnly {
+			fmt.Fprintln(cmd.OutOrStdout(), "It is read-only: GEM_DASHBOARD_ACT_URL, the connection of operators, is not set.")
+		}
 		if opened {
 			defer site.open(cmd.Context())()
 		}

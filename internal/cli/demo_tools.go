@@ -90,12 +90,15 @@ func (d *demo) builtInTools(ctx context.Context) error {
 	if len(wrong) > 0 {
 		return fmt.Errorf("not everything is as promised:\n%w", errors.Join(wrong...))
 	}
+	look := "  gem demo --stay           the same, and a dashboard to look at it in a browser\n"
+	if d.stay {
+		look = ""
+	}
 	_, err := fmt.Fprint(d.out, `
 Each call has one receipt. The second leads.create has the phone of the first: it repeated its receipt, and there is one lead.
 
 Try next:
-  gem demo --stay           the same, and a dashboard to look at it in a browser
-  gem dev                   a private Postgres and a worker that stay until Ctrl-C
+`+look+`  gem dev                   a private Postgres and a worker that stay until Ctrl-C
   gem registry list         the tools
   gem --help                all commands
 `)

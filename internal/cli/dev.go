@@ -34,12 +34,12 @@ func devCommand(p *Program) *cobra.Command {
 		Short: "Run a private Postgres and a worker until Ctrl-C",
 		Long: `
 It prints the connection string for other terminals, an INSERT to paste, and the
-link of a dashboard, at port 8470 or the next that is free. The
-worker is set up from the environment, as gem worker is (see gem worker --help);
-only DATABASE_URL is not used. A registry or domains that are read from a file
-are read again when the file changes, also under the same version. tools.sql in
-the working directory is run in the database at the start and when it changes:
-it may hold tools that are SQL functions, and their tables. A call that asks
+link of a dashboard, at port 8470 or the next that is free. The worker is set up
+from the environment, as gem worker is (see gem worker --help); only
+DATABASE_URL is not used. A registry or domains that are read from a file are
+read again when the file changes, also under the same version. tools.sql in the
+working directory is run in the database at the start and when it changes: it
+may hold tools that are SQL functions, and their tables. A call that asks
 something is printed with the command that answers it. At the end everything is
 stopped, and the data are gone unless --keep or --dir says otherwise.`,
 		Example: "  gem dev\n  gem dev --keep                    go on with the same data next time",

@@ -125,7 +125,7 @@ func remark(c *watch.Call) string {
 // listed says what is behind the list.
 func listed(p *watch.Page) (said string) {
 	if len(p.Calls) == 0 && !p.AtLeast {
-		said = "No call fits."
+		said = "No call matches."
 	}
 	switch {
 	case p.Next != "":

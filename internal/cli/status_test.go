@@ -83,7 +83,7 @@ func TestListShowsTheCallsThatAreAskedFor(t *testing.T) {
 	}
 	none := gemWith(t, env, "list", "--session", "none")
 	none.wantCode(t, exitDone)
-	wants(t, none.stderr, "No call fits.")
+	wants(t, none.stderr, "No call matches.")
 
 	for _, c := range []struct{ want, flags string }{
 		{`--state: "asleep" is none of queued, scheduled,`, "--state asleep"},

@@ -22,7 +22,7 @@ type Dashboard struct {
 	TrustedProxies []string        `envconfig:"GEM_DASHBOARD_TRUSTED_PROXIES" may:"a list of addresses and networks such as 127.0.0.1,10.0.0.0/8" desc:"the addresses of proxies, whose headers are believed: those above, and X-Forwarded-Prefix, -For and -Proto"`
 	Roles          string          `envconfig:"GEM_DASHBOARD_ROLES" may:"roles with members such as operator=ada,@ops" desc:"with header: who is an operator, and who a viewer, such as operator=ada,@ops viewer=*; by default all are viewers"`
 	ActURL         handlers.Secret `envconfig:"GEM_DASHBOARD_ACT_URL" may:"a connection string such as postgres://user:password@host:5432/database, with special characters of the password as %XX" desc:"the connection of a member of gem_operator, for operators; without it the dashboard only reads, and shows no inputs and results"`
-	ReadOnly       bool            `envconfig:"GEM_DASHBOARD_READ_ONLY" default:"false" may:"true or false" desc:"do as if GEM_DASHBOARD_ACT_URL were not set"`
+	ReadOnly       bool            `envconfig:"GEM_DASHBOARD_READ_ONLY" default:"false" may:"true or false" desc:"serve as if GEM_DASHBOARD_ACT_URL were not set"`
 	TraceURL       string          `envconfig:"GEM_DASHBOARD_TRACE_URL" may:"a URL with {trace_id} in it" desc:"a link to your tracing, such as https://traces.example.com/{trace_id}"`
 }
 

@@ -159,7 +159,7 @@ func (d *Door) SignIn(r *http.Request) (*http.Cookie, error) {
 		return nil, r.Context().Err()
 	}
 	if !isPassword(r.PostFormValue("password"), d.o.PasswordHash) {
-		return nil, &dashboard.Refusal{Status: http.StatusUnauthorized, Text: "This is not the password."}
+		return nil, &dashboard.Refusal{Status: http.StatusUnauthorized, Text: "The password is wrong."}
 	}
 	d.tries.right(from)
 	return d.cookie(r, d.sessions.open()), nil
