@@ -219,14 +219,14 @@ func pagesOfMany(ctx context.Context, b *bench, c contestant) (figures []figure,
 func (d *desk) watched(ctx context.Context, size looking) (figures []figure, err error) {
 	watching, leave := context.WithCancel(ctx)
 	defer leave()
-	failed := make(chan error, size.streams)
+	ended := make(chan error, size.streams)
 	for i := range size.streams {
 		watch := []string{"overview", "calls:state=failed", "call:" + crowdCall, "call:" + d.failed}[i%4]
 		q, err := http.NewRequestWithContext(watching, http.MethodGet, d.url+"/live?watch="+url.QueryEscape(watch), nil)
 		if err != nil {
 			return nil, err
 		}
-		answer, err := d.client.Do(q)
+		answer, err := d.client.Do(q) //nolint:bodyclose // the goroutine below closes it
 		if err != nil {
 			return nil, err
 		}
@@ -234,9 +234,8 @@ func (d *desk) watched(ctx context.Context, size looking) (figures []figure, err
 			return nil, errors.Join(fmt.Errorf("/live?watch=%s: %s", watch, answer.Status), answer.Body.Close())
 		}
 		go func() {
-			defer answer.Body.Close()
 			_, err := io.Copy(io.Discard, answer.Body)
-			failed <- err
+			ended <- errors.Join(err, answer.Body.Close())
 		}()
 	}
 	if err := sleepUntil(ctx, time.Now().Add(3*time.Second)); err != nil {
@@ -252,7 +251,9 @@ func (d *desk) watched(ctx context.Context, size looking) (figures []figure, err
 	}
 	leave()
 	for range size.streams {
-		<-failed
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			return nil, fmt.Errorf("a stream ended by itself: %w", err)
+		}
 	}
 	if err := sleepUntil(ctx, time.Now().Add(5*time.Second)); err != nil {
 		return nil, err

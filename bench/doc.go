@@ -42,6 +42,9 @@
 //	throughput-awaited     as throughput, of gem with a listener that is told of each end beside gem without
 //	cpu-awaited, cpu-postgres-awaited, cpu-worker-awaited
 //	                       CPU time of a call in the runs of throughput-awaited
+//	throughput-watched     as throughput, of gem while somebody has the overview of its dashboard open beside gem alone
+//	cpu-watched, cpu-postgres-watched, cpu-worker-watched
+//	                       CPU time of a call in the runs of throughput-watched, with what the dashboard costs
 //	latency-1, -10, -100   ms from just before a client sends an insert to the commit of its receipt, at so many inserts a
 //	                       second, by a schedule that waits for nothing. 10 slots, 10 connections, with the row. The commit
 //	                       is when Postgres says it was: its last flush to the disk is in nobody's figure.
@@ -105,6 +108,14 @@
 //	mcp-idle-…             of 100 servers over stdio that have made a call each: connections of each at once and 50 s later, those that
 //	                       listen, and MB that each has resident, and has for itself
 //	mcp-start              ms from before the exec of gem mcp over stdio to its first answer
+//	dashboard-page         ms for a page of gem dashboard, of 19 kinds in turn, one at a time, as an operator: with 5,000,000 calls that ended
+//	                       within 31 days, and 1,000,000 each that are queued, scheduled and waiting; -p99 is over all of them
+//	dashboard-filtered     ms for a list of calls by a tool or an error code, which no index finds
+//	dashboard-page-size    kB of the overview, compressed, without the files that browsers keep
+//	dashboard-scans        sequential scans of calls, receipts, journals and requests to models meanwhile
+//	dashboard-live-…       with 100 browsers on four pages: transactions a second, CPU in percent of a core, resident MB
+//	dashboard-left-reads   transactions a second once they have left; the bench's own are not counted
+//	dashboard-start        ms from before the exec of gem dashboard until its link was followed to the overview
 //
 // The process measures are of the program itself, built from this tree. CPU and memory are read from /proc. Where there is
 // none, the bench says that they are not measured, and leaves them out. The server counts what a session does some seconds late: with -quick, which does not wait for

@@ -108,6 +108,8 @@ var experiments = []experiment{
 		[]string{"throughput-rules", "cpu-rules", "cpu-postgres-rules", "cpu-worker-rules"}, gem, gemRule, gemLimit, gemOneLimit),
 	throughputOf("-awaited", throughputRun{withRow: true, conns: 20, slots: 100},
 		[]string{"throughput-awaited", "cpu-awaited", "cpu-postgres-awaited", "cpu-worker-awaited"}, gem, gemAwaited),
+	throughputOf("-watched", throughputRun{withRow: true, conns: 20, slots: 100},
+		[]string{"throughput-watched", "cpu-watched", "cpu-postgres-watched", "cpu-worker-watched"}, gem, gemWatched),
 	latencyOf(false, []pace{{"latency-1", 1}, {"latency-10", 10}, {"latency-100", 100}}, gem, riverReceipt, riverAsIs),
 	latencyOf(true, []pace{{"latency-10-poll", 10}}, gem, riverReceipt),
 	claimOf("claim-1m", func(s sizes) filling { return filling{queued: s.queued} }, gem, riverReceipt),
@@ -257,7 +259,7 @@ func measureNames() (names []string) {
 }
 
 // contestantNames are all contestants, in the order of the table.
-var contestantNames = []string{gem.Name(), gemRule.Name(), gemLimit.Name(), gemOneLimit.Name(), gemAwaited.Name(), gemSQL.Name(), riverReceipt.Name(), riverAsIs.Name(), bareFloor.Name()}
+var contestantNames = []string{gem.Name(), gemRule.Name(), gemLimit.Name(), gemOneLimit.Name(), gemAwaited.Name(), gemWatched.Name(), gemSQL.Name(), riverReceipt.Name(), riverAsIs.Name(), bareFloor.Name()}
 
 func (e experiment) gives(wanted map[string]bool) bool {
 	return slices.ContainsFunc(e.measures, func(m string) bool { return wanted[m] })

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"sync"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/dashboard"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/wait"
@@ -38,6 +41,7 @@ type gemWorker struct {
 	differs string // what its name says of how it differs; empty if it does not
 	rules   string // as JSON
 	awaited bool   // somebody waits for each call, and hears of its end
+	watched bool   // somebody has the overview of the dashboard open
 }
 
 func (g gemWorker) Name() string { return strings.TrimSuffix("gem-"+g.differs, "-") }
@@ -57,7 +61,10 @@ func (gemWorker) Migrate(ctx context.Context, db *pgxpool.Pool) error {
 	return migrations.Up(ctx, db.Config().ConnString(), migrations.Sources(builtin.Domains()...)...)
 }
 
-var gemAwaited = gemWorker{differs: "awaited", awaited: true}
+var (
+	gemAwaited = gemWorker{differs: "awaited", awaited: true}
+	gemWatched = gemWorker{differs: "watched", watched: true}
+)
 
 func (g gemWorker) Backlog(ctx context.Context, db *pgxpool.Pool, n int, withRow bool) error {
 	if g.awaited {
@@ -180,6 +187,13 @@ func (g gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
 	if g.awaited { // a wait is what makes it listen
 		ended.Go(func() { _ = waiter.Ended(working, "00000000-0000-7000-8000-000000000000") })
 	}
+	if g.watched {
+		if err := watchOverview(working, &ended, control); err != nil {
+			cancel()
+			ended.Wait()
+			return nil, err
+		}
+	}
 	return func() {
 		cancel()
 		ended.Wait()
@@ -187,6 +201,29 @@ func (g gemWorker) Start(ctx context.Context, w work) (stop func(), err error) {
 		calls.Close()
 		control.Close()
 	}, nil
+}
+
+// watchOverview serves the dashboard in this process and has its overview open until ctx ends.
+func watchOverview(ctx context.Context, until *sync.WaitGroup, db *pgxpool.Pool) error {
+	pages, err := dashboard.New(dashboard.Options{Read: db, User: func(*http.Request) (dashboard.User, error) { return dashboard.User{Name: "bench"}, nil }})
+	if err != nil {
+		return err
+	}
+	server := httptest.NewServer(pages)
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/live?watch=overview", nil)
+	if err == nil {
+		var answer *http.Response
+		if answer, err = server.Client().Do(q); err == nil && answer.StatusCode == http.StatusOK {
+			until.Go(func() {
+				_, _ = io.Copy(io.Discard, answer.Body) // until ctx ends
+				_ = answer.Body.Close()
+				server.Close()
+			})
+			return nil
+		}
+	}
+	server.Close()
+	return fmt.Errorf("watch the overview: %w", err)
 }
 
 // gemSQL is the floor with GEM's two statements in place of its own: the cost of the SQL without that of the worker.
