@@ -92,7 +92,13 @@ func watched(r *request) (pageKey, error) {
 		return pageKey{}, errors.New("watch must be the path of a page, or overview, workers, calls:FILTER or call:ID")
 	}
 	query := u.Query()
-	query.Del("done") // what came of a form is shown once
+	query.Del("done")                          // what came of a form is shown once
+	if u.Path == "/" || u.Path == "/workers" { // pages that are always read have no names but these
+		span := query.Get("range")
+		if query = (url.Values{}); u.Path == "/" && span == "day" {
+			query.Set("range", span)
+		}
+	}
 	u = &url.URL{Path: u.Path, RawPath: u.RawPath, RawQuery: query.Encode()}
 	key := pageKey{path: u.RequestURI(), base: r.base, user: User{Operator: r.operates()}}
 	switch {

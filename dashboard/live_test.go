@@ -16,6 +16,7 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/internal/watch"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
@@ -339,6 +340,28 @@ func TestStreamsEndWithTheContextOfTheServer(t *testing.T) {
 		}
 	}
 	waitUntil(t, "streams are left", s.live.isIdle)
+}
+
+// The overview and the workers are read however many watch: no other page may pass for them, nor a slow one for a new one.
+func TestWhatIsAlwaysReadIsFewPages(t *testing.T) {
+	t.Parallel()
+	s, _ := testSite(t, Options{}, nil)
+	pages := map[pageKey]bool{}
+	for _, page := range []string{"overview", "/", "/?a=1", "/?range=day&a=2", "/?range=day", "/?range=year", "workers", "/workers?a=1"} {
+		q := httptest.NewRequest(http.MethodGet, "/live?watch="+url.QueryEscape(page), nil)
+		key, err := watched(&request{Request: q, site: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages[key] = true
+	}
+	if len(pages) != 3 {
+		t.Errorf("%v", pages)
+	}
+	g := &group{}
+	if s.live.failed(t.Context(), g, watch.ErrTooSlow); g.watch == "" || !g.due.After(time.Now()) {
+		t.Errorf("a slow page: %+v", g)
+	}
 }
 
 func TestAUserHasABoundedNumberOfStreams(t *testing.T) {

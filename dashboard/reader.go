@@ -395,7 +395,7 @@ func (l *live) failed(ctx context.Context, g *group, err error) bool {
 		return true
 	case errors.Is(err, watch.ErrTooSlow):
 		if g != nil {
-			g.due = time.Now().Add(5 * pace.page)
+			g.due, g.watch = time.Now().Add(5*pace.page), cmp.Or(g.watch, "list") // it is not new any more, and read as far as the allowance goes
 		}
 	case g == nil:
 		l.site.Log.Error("the calls that are watched cannot be read", zap.Error(err))
