@@ -85,7 +85,7 @@ func (s *site) told(q *http.Request, err error) told {
 	case isAway(err):
 		t.Status, t.Text, t.Away = http.StatusServiceUnavailable, "The database cannot be reached. This page tries again by itself.", true
 	}
-	s.Log.Error("a page failed", zap.String("id", t.ID), zap.String("path", q.URL.Path), zap.Error(err))
+	s.Log.Error("a page failed", zap.String("id", t.ID), zap.String("path", cut(300, q.URL.Path)), zap.Error(err))
 	return t
 }
 

@@ -26,7 +26,7 @@ func (s *site) logged(next http.Handler) http.Handler {
 		user := new(string)
 		answer := &statusWriter{ResponseWriter: w}
 		defer func() {
-			line.Write(zap.String("method", q.Method), zap.String("path", path), zap.Int("status", max(answer.status, http.StatusOK)),
+			line.Write(zap.String("method", q.Method), zap.String("path", cut(300, path)), zap.Int("status", max(answer.status, http.StatusOK)),
 				zap.Int64("ms", time.Since(began).Milliseconds()), zap.String("user", *user))
 		}()
 		next.ServeHTTP(answer, q.WithContext(context.WithValue(q.Context(), userKey{}, user)))

@@ -40,6 +40,7 @@ type Options struct {
 var (
 	errNotProxy = &dashboard.Refusal{Status: http.StatusForbidden, Text: "This dashboard is reached through its proxy only."}
 	errNoRole   = &dashboard.Refusal{Status: http.StatusForbidden, Text: "You may not look at this dashboard: GEM_DASHBOARD_ROLES names neither you nor one of your groups."}
+	errGroups   = fmt.Errorf("%w: the proxy sent more than one header of groups", dashboard.ErrNoUser)
 	errNoName   = fmt.Errorf("%w: the proxy sent no name, more than one, or one that is not printable", dashboard.ErrNoUser)
 )
 
@@ -118,7 +119,10 @@ func (d *Door) proxied(r *http.Request) (dashboard.User, error) {
 	}
 	var groups []string
 	if d.o.GroupsHeader != "" {
-		for g := range strings.SplitSeq(strings.Join(r.Header.Values(d.o.GroupsHeader), ","), ",") {
+		if len(r.Header.Values(d.o.GroupsHeader)) > 1 {
+			return dashboard.User{}, errGroups
+		}
+		for g := range strings.SplitSeq(r.Header.Get(d.o.GroupsHeader), ",") {
 			groups = append(groups, strings.TrimSpace(g))
 		}
 	}

@@ -262,13 +262,16 @@ func TestAProxyNamesTheUser(t *testing.T) {
 		{"10.1.2.3:4", "", "ops", 401, false},
 		{"10.1.2.3:4", "ada\u202e", "", 401, false},
 		{"10.1.2.3:4", "ada|eve", "ops", 401, false},
+		{"10.1.2.3:4", "carl", "ops|staff", 401, false}, // the first may be of whom the proxy serves
 	} {
 		r := httptest.NewRequest(http.MethodGet, none, nil)
 		r.RemoteAddr = c.peer
 		for name := range strings.SplitSeq(c.user, "|") {
 			r.Header.Add("X-User", name)
 		}
-		r.Header.Set("X-Groups", c.groups)
+		for groups := range strings.SplitSeq(c.groups, "|") {
+			r.Header.Add("X-Groups", groups)
+		}
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		u, _ := d.User(r)
