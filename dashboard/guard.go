@@ -26,12 +26,27 @@ func (s *site) guarded(next http.Handler) http.Handler {
 		h.Set("Referrer-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		if !s.isOurs(q.Host) {
 			http.Error(w, "these pages have another name than the header Host says; GEM_DASHBOARD_URL, or Hosts of dashboard.Options, names it", http.StatusForbidden)
 			return
 		}
+		if isPartOfOther(q) {
+			http.Error(w, "a page of another site asks for this, and may only link to it", http.StatusForbidden)
+			return
+		}
 		next.ServeHTTP(w, q)
 	})
+}
+
+// isPartOfOther reports whether a page of another site wants something for itself, such as a stream. It could not read it, and it could keep the pages
+// busy, or take the time. What it navigates to, by a link or in a frame, is a page of its own.
+func isPartOfOther(q *http.Request) bool {
+	if from := q.Header.Get("Sec-Fetch-Site"); from != "cross-site" && from != "same-site" {
+		return false
+	}
+	mode := q.Header.Get("Sec-Fetch-Mode")
+	return mode != "" && mode != "navigate"
 }
 
 // below takes the prefix away. It redirects what the mux would, which does not know the prefix: paths with a slash too many, or with dots.

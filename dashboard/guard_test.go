@@ -56,6 +56,10 @@ func TestRequestsOfOtherSitesAndUnderOtherNamesAreRefused(t *testing.T) {
 		{"POST", "/look", []string{"Sec-Fetch-Site", "cross-site"}, 403},
 		{"POST", "/look", []string{"Origin", "https://evil.example"}, 403},
 		{"POST", "/look", nil, 303},
+		{"GET", "/live?watch=overview", []string{"User", "ada", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "cors"}, 403}, // a stream of another site's
+		{"GET", "/nothing", []string{"User", "ada", "Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "no-cors"}, 403},
+		{"GET", "/nothing", []string{"User", "ada", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"}, 404},
+		{"GET", "/nothing", []string{"User", "ada", "Sec-Fetch-Site", "same-origin", "Sec-Fetch-Mode", "cors"}, 404},
 		{"GET", "/nothing", nil, 401},
 		{"GET", "/nothing", []string{"User", "eve"}, 403},
 		{"GET", "/nothing", []string{"User", "ada"}, 404},
