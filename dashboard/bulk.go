@@ -396,7 +396,7 @@ func (d *bulkDone) sentence() string {
 func (s *site) bulkDone(_ context.Context, r *request) (*view, error) {
 	d, ok := s.forms.kept(r).(*bulkDone)
 	if !ok {
-		return nil, notFound("What came of a form is kept for ten minutes. The journals of its calls have it for good.")
+		return nil, notFound("The outcome of a form is kept for ten minutes. The journals of its calls have it for good.")
 	}
 	return &view{Title: d.sentence(), Template: "bulkdone", Data: d}, nil
 }

@@ -163,7 +163,7 @@ func TestADurableCallShowsItsStepsChildrenAndQuestions(t *testing.T) {
 	s.Answer(question.ID, "blue")
 	s.Await(id)
 	page := reads(t, s.operator, "/calls/"+id, []string{"<title>shop.order succeeded", "It succeeded", "later blue", "attempt 1 on", "/again", sound, "<dd>7.1</dd>", "data-watch=\"call:" + id})
-	_, rest, _ := strings.Cut(page, "Calls that its handler made")
+	_, rest, _ := strings.Cut(page, "Calls made for it")
 	_, pack, _ := strings.Cut(rest, "/calls/")
 	pack = pack[:36]
 	reads(t, s.operator, "/calls/"+pack, []string{"pause before the next attempt", "a transient error, so again in", "the shelf is empty", "attempt 2 on", "Above it:",

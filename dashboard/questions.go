@@ -184,7 +184,7 @@ func (p *questionPage) show(ctx context.Context, r *request, input, schema json.
 	if p.State.Tool == approvalTool {
 		p.Asked = &approval{}
 		if json.Unmarshal(input, p.Asked) != nil || utf8.RuneCountInString(p.Asked.Tool) > 200 {
-			*p = questionPage{ID: p.ID, State: p.State, Why: "What it asks for cannot be read: the tool wait.approval is about to refuse it."}
+			*p = questionPage{ID: p.ID, State: p.State, Why: "The call that it asks about cannot be read: the tool wait.approval is about to refuse it."}
 			return nil //nolint:nilerr // that is said
 		}
 		p.Text, p.Digest = p.Asked.Text, p.Asked.Digest
@@ -274,7 +274,11 @@ func (p *questionPage) whyNot(r *request) string {
 	if q.Others {
 		said += ", and not from whoever asked for the call or had it made again"
 	}
-	return said + ". You are " + text(p.You) + rolesInWords(p.Roles) + "."
+	said += ". You are " + text(p.You) + rolesInWords(p.Roles) + "."
+	if slices.ContainsFunc(q.By, func(who string) bool { return strings.HasPrefix(who, "role:") }) {
+		said += " The owner of the database gives roles: gem roles add SUBJECT ROLE."
+	}
+	return said
 }
 
 func rolesInWords(roles []string) string {

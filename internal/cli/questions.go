@@ -242,7 +242,7 @@ func asksNothing(ctx context.Context, db *pgxpool.Pool, c *client.Call) error {
 		open = append(open, fmt.Sprintf("It waits for an answer under a name: add --name '%s'", printable(name)))
 	}
 	if len(open) == 0 {
-		open = append(open, "What you may answer: gem questions")
+		open = append(open, "The questions for you: gem questions")
 	}
 	return fmt.Errorf("call %s, of %s, is no question. %s", c.ID, cut(printable(c.Tool), 200), strings.Join(open, "\n"))
 }
