@@ -134,7 +134,7 @@ func numberIn(data string) int {
 
 func waitUntil(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for until := time.Now().Add(10 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
+	for until := time.Now().Add(time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(until) {
 			t.Fatal(what)
 		}
