@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/llm"
 	"github.com/gemworker/gem/internal/llm/llmtest"
@@ -122,4 +123,12 @@ func TestASessionOfHostileCallsStaysSmall(t *testing.T) {
 	s.execute(t, `insert into core_tool_calls (tool_name, session_id, input) select '<script>alert(1)</script>', 'h', jsonb_build_object('b', $1::text) from generate_series(1, 10)`, hostile)
 	shows(t, s.operator, "/sessions?id=h", 200, []string{"<strong>70</strong> calls"})
 	shows(t, s.operator, "/sessions", 200, nil)
+}
+
+// The title of a live page is set from an attribute, and turns no text around either.
+func TestASessionsNameIsTextInTheTitleToo(t *testing.T) {
+	t.Parallel()
+	server, db := with(t, viewer)
+	made(t, db, client.NewCall{Tool: "mail.send", SessionID: "a\u202eb"})
+	shows(t, server, "/sessions?id=a%E2%80%AEb", 200, []string{`data-title="Session a` + "\ufffd" + `b: goes on"`})
 }
