@@ -68,7 +68,7 @@ type Explanation struct {
 	// KeyHolder is the call that has the key for which a waiting call waits. It is nil if there is none any more: a worker
 	// then takes the call within seconds.
 	KeyHolder *Call
-	// Children are the open calls of its handler, if the call waits for such: the first few.
+	// Children are the open calls of its handler, if the call waits for such: the first, up to [MaxChildren].
 	Children []Call
 	// Misfit says why no program could go on with a call that waits for code: what does not fit under which name of its journal, which is empty
 	// where the tool or its handler is missing.
@@ -93,6 +93,9 @@ type Explanation struct {
 
 // MaxAhead bounds [Explanation.Ahead].
 const MaxAhead = 1000
+
+// MaxChildren bounds [Explanation.Children]: there may be more.
+const MaxChildren = 10
 
 // Explain finds out what a call waits for, or how it ended.
 func Explain(ctx context.Context, db DB, id string) (*Explanation, error) {
@@ -159,7 +162,7 @@ func (e *Explanation) waiting(ctx context.Context, db DB) (err error) {
 		}
 		e.WaitsFor = ForCalls
 		rows, err := db.Query(ctx, `select id::text, tool_name, status from public.core_tool_calls
-			where parent_call_id = $1 and parent_step is not null and status in ('queued', 'running', 'waiting') order by id limit 10`, e.Call.ID)
+			where parent_call_id = $1 and parent_step is not null and status in ('queued', 'running', 'waiting') order by id limit $2`, e.Call.ID, MaxChildren)
 		if err != nil {
 			return err
 		}

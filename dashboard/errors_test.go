@@ -60,7 +60,7 @@ func TestAnActOnADatabaseThatTakesNoChangesSaysSo(t *testing.T) {
 	}
 	defer answer.Body.Close()
 	body, err := io.ReadAll(answer.Body)
-	if err != nil || answer.StatusCode != 503 || !strings.Contains(string(body), "takes no changes now") {
+	if err != nil || answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "takes no changes now") {
 		t.Errorf("%d %s %v", answer.StatusCode, body, err)
 	}
 }

@@ -73,6 +73,9 @@ func explainParked(e *client.Explanation) string {
 		open = append(open, fmt.Sprintf("%s %s (%s)", Cut(child.Tool, 200), child.ID, child.Status))
 	}
 	said := "Its handler waits, in no process, for calls that it made"
+	if len(open) == client.MaxChildren {
+		open = append(open, "and maybe others")
+	}
 	if len(open) > 0 {
 		said += ". Not ended: " + strings.Join(open, ", ")
 	}
