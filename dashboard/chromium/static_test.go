@@ -2,6 +2,8 @@ package chromium
 
 import (
 	"bytes"
+	"compress/gzip"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,6 +27,15 @@ func TestTheFilesOfOthersAreThoseOfTheirPackages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if strings.HasSuffix(words[0], ".gz") {
+			unpacked, err := gzip.NewReader(bytes.NewReader(ours))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ours, err = io.ReadAll(unpacked); err != nil {
+				t.Fatal(err)
+			}
+		}
 		name, version, _ := strings.Cut(words[1], "@")
 		theirs, err := os.ReadFile(filepath.Join("node_modules", name, filepath.FromSlash(words[2])))
 		if err != nil {
@@ -39,7 +50,7 @@ func TestTheFilesOfOthersAreThoseOfTheirPackages(t *testing.T) {
 		}
 		compared++
 	}
-	if compared < 3 {
+	if compared < 2 {
 		t.Errorf("%d files were compared", compared)
 	}
 }
