@@ -303,7 +303,7 @@ func TestARowThatWasAlteredIsCalledOut(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, false)
 	r := s.Run(handlertest.Call{Tool: "shop.pack", Input: `{"text": "a"}`})
-	reads(t, s.operator, "/calls/"+r.CallID, []string{sound, "Replaying a call", "there is one copy alone"})
+	reads(t, s.operator, "/calls/"+r.CallID, []string{sound, "Replaying a call", "the result are kept once"})
 	s.sql(t, fmt.Sprintf("begin; set local session_replication_role = replica; update core_tool_calls set events = events + 10000 where id = '%s'; commit", r.CallID))
 	reads(t, s.operator, "/calls/"+r.CallID, []string{"journal-gaps", "the call counts 10003"}, sound, "too long to be checked")
 	s.sql(t, fmt.Sprintf("begin; set local session_replication_role = replica; update core_tool_calls set events = events - 10000 where id = '%s'; commit", r.CallID))
