@@ -22,7 +22,8 @@ import (
 
 // Options are those of [New]. Read and User are required.
 type Options struct {
-	// Read is the connection of viewers, whose login is a member of gem_monitor and of nothing else.
+	// Read is the connection of viewers, whose login is a member of gem_monitor and of nothing else. Behind a pooler in transaction mode a pool
+	// keeps no prepared statements: its DefaultQueryExecMode is pgx.QueryExecModeCacheDescribe.
 	Read *pgxpool.Pool
 	// Act is the connection of operators, whose login is a member of gem_operator, and of gem_door, so that people answer questions as
 	// themselves. Without it everybody is a viewer.
