@@ -20,8 +20,10 @@ type looking struct {
 	crowd   crowd
 	rounds  int // over all pages
 	streams int // that browsers hold open
-	held    time.Duration
-	starts  int
+	// settling is how long streams have been open, or closed, before their cost is measured.
+	settling time.Duration
+	held     time.Duration
+	starts   int
 }
 
 // pages are what browsers ask for, FAILED stands for a call that failed.
@@ -238,7 +240,7 @@ func (d *desk) watched(ctx context.Context, size looking) (figures []figure, err
 			ended <- errors.Join(err, answer.Body.Close())
 		}()
 	}
-	if err := sleepUntil(ctx, time.Now().Add(3*time.Second)); err != nil {
+	if err := sleepUntil(ctx, time.Now().Add(size.settling)); err != nil {
 		return nil, err
 	}
 	statements, cpu, err := d.during(ctx, size.held)
@@ -255,7 +257,7 @@ func (d *desk) watched(ctx context.Context, size looking) (figures []figure, err
 			return nil, fmt.Errorf("a stream ended by itself: %w", err)
 		}
 	}
-	if err := sleepUntil(ctx, time.Now().Add(5*time.Second)); err != nil {
+	if err := sleepUntil(ctx, time.Now().Add(size.settling)); err != nil {
 		return nil, err
 	}
 	later, _, err := d.during(ctx, size.held)

@@ -63,7 +63,7 @@ var fullSizes = sizes{
 	chatting:   chatting{chats: 3000, streams: 1000, stalled: 150, beside: 20 * time.Second, cancels: 20},
 	extracting: extracting{shards: 489, delay: time.Second / 2},
 	serving:    serving{paced: 20 * time.Second, clients: 64, calls: 12_800, waits: 1000, held: 20 * time.Second, idle: 100, idleTime: 50 * time.Second, starts: 20},
-	looking:    looking{crowd: crowd{ended: 5_000_000, queued: 1_000_000, later: 1_000_000, waiting: 1_000_000}, rounds: 30, streams: 100, held: 20 * time.Second, starts: 10},
+	looking:    looking{crowd: crowd{ended: 5_000_000, queued: 1_000_000, later: 1_000_000, waiting: 1_000_000}, rounds: 30, streams: 100, settling: 5 * time.Second, held: 20 * time.Second, starts: 10},
 }
 
 var quickSizes = sizes{
@@ -77,7 +77,7 @@ var quickSizes = sizes{
 	chatting:   chatting{chats: 100, streams: 50, stalled: 20, beside: time.Second, cancels: 1},
 	extracting: extracting{shards: 40, delay: time.Second / 2},
 	serving:    serving{paced: time.Second, clients: 8, calls: 160, waits: 50, held: 3 * time.Second, idle: 3, starts: 2},
-	looking:    looking{crowd: crowd{ended: 20_000, queued: 5_000, later: 5_000, waiting: 5_000}, rounds: 2, streams: 20, held: 2 * time.Second, starts: 1},
+	looking:    looking{crowd: crowd{ended: 20_000, queued: 5_000, later: 5_000, waiting: 5_000}, rounds: 1, streams: 20, settling: time.Second, held: time.Second, starts: 1},
 }
 
 var (
