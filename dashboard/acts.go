@@ -25,13 +25,15 @@ func (r *request) operator() (client.Operator, error) {
 	return client.Operator{By: cmp.Or(r.user.Subject, r.user.Name), Reason: r.PostForm.Get("reason")}, nil
 }
 
-// callID is the id of the call that the path names.
-func (r *request) callID() (string, error) {
-	id := r.PathValue("id")
-	if !isID(id) {
-		return "", notFound("A call's id is a UUID, and this is none.")
+// act is the operator, and the id of the call that the path names.
+func (r *request) act() (who client.Operator, id string, err error) {
+	if who, err = r.operator(); err != nil {
+		return who, "", err
 	}
-	return strings.ToLower(id), nil
+	if id = r.PathValue("id"); !watch.IsID(id) {
+		return who, "", notFound("A call's id is a UUID, and this is none.")
+	}
+	return who, strings.ToLower(id), nil
 }
 
 // idOf is the id of the call that a form makes out of another one: the same however often the form is sent, and to whichever process.
@@ -52,10 +54,7 @@ type ending struct {
 
 // askCancel says what it means to end a call.
 func (s *site) askCancel(ctx context.Context, r *request) (*view, error) {
-	if _, err := r.operator(); err != nil {
-		return nil, err
-	}
-	id, err := r.callID()
+	_, id, err := r.act()
 	if err != nil {
 		return nil, err
 	}
@@ -72,11 +71,7 @@ func (s *site) askCancel(ctx context.Context, r *request) (*view, error) {
 
 // cancel ends a call, or asks its worker to.
 func (s *site) cancel(ctx context.Context, r *request) (to, done string, err error) {
-	who, err := r.operator()
-	if err != nil {
-		return "", "", err
-	}
-	id, err := r.callID()
+	who, id, err := r.act()
 	if err != nil {
 		return "", "", err
 	}
@@ -117,10 +112,7 @@ type repetition struct {
 
 // askAgain says what it would mean to make a call again.
 func (s *site) askAgain(ctx context.Context, r *request) (*view, error) {
-	if _, err := r.operator(); err != nil {
-		return nil, err
-	}
-	id, err := r.callID()
+	_, id, err := r.act()
 	if err != nil {
 		return nil, err
 	}
@@ -137,11 +129,7 @@ func (s *site) askAgain(ctx context.Context, r *request) (*view, error) {
 
 // doAgain makes a call again, and leads to the new one.
 func (s *site) doAgain(ctx context.Context, r *request) (to, done string, err error) {
-	who, err := r.operator()
-	if err != nil {
-		return "", "", err
-	}
-	id, err := r.callID()
+	who, id, err := r.act()
 	if err != nil {
 		return "", "", err
 	}

@@ -39,7 +39,7 @@ func parseBulk(v url.Values) (b bulk, err error) {
 		return b, badRequest("do may be cancel or again.")
 	}
 	for _, text := range v["id"] {
-		if !isID(text) {
+		if !watch.IsID(text) {
 			return b, badRequest("A call's id is a UUID, and %q is none.", cut(60, text))
 		}
 		b.Chosen = append(b.Chosen, strings.ToLower(text))

@@ -15,8 +15,6 @@ import (
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/handlers/wait"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // Shop is the domain of these tests: a durable tool with steps, children and a question, and plain tools.
@@ -83,7 +81,7 @@ func openShop(t *testing.T, noWorker bool) *shop {
 	t.Helper()
 	s := &shop{Env: handlertest.Start(t, handlertest.Options{Registry: shopRegistry(t), Domains: []any{Shop{}}, NoWorker: noWorker})}
 	for _, operates := range []bool{true, false} {
-		h, err := dashboard.New(dashboard.Options{Read: withRole(t, s.URL, "gem_monitor"), Act: withRole(t, s.URL, "gem_operator"), TraceURL: "https://traces.example/{trace_id}",
+		h, err := dashboard.New(dashboard.Options{Read: as(t, s.URL, "gem_monitor"), Act: as(t, s.URL, "gem_operator"), TraceURL: "https://traces.example/{trace_id}",
 			User: func(*http.Request) (dashboard.User, error) {
 				return dashboard.User{Name: "ada", Operator: operates}, nil
 			}})
@@ -99,24 +97,6 @@ func openShop(t *testing.T, noWorker bool) *shop {
 		}
 	}
 	return s
-}
-
-// withRole is a pool whose sessions have the rights of a role.
-func withRole(t *testing.T, url, role string) *pgxpool.Pool {
-	t.Helper()
-	c, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.MaxConns = 2
-	c.ConnConfig.RuntimeParams["role"] = role
-	c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
-	pool, err := pgxpool.NewWithConfig(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return pool
 }
 
 // reads fetches a page and checks what it has and lacks.

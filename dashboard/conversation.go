@@ -48,7 +48,7 @@ type wantedCall struct {
 // conversation shows a call of agent.run turn by turn. Its /conversation.json has no payloads.
 func (s *site) conversation(ctx context.Context, r *request) (*view, error) {
 	id := r.PathValue("id")
-	if !isID(id) {
+	if !watch.IsID(id) {
 		return nil, notFound("There is no such call.")
 	}
 	p := conversationPage{First: 1}

@@ -123,7 +123,7 @@ func (q quote) MatchWords() string {
 // extraction shows a call of extract.run: the document with the quotes marked in it.
 func (s *site) extraction(ctx context.Context, r *request) (*view, error) {
 	id := r.PathValue("id")
-	if !isID(id) {
+	if !watch.IsID(id) {
 		return nil, notFound("There is no such call.")
 	}
 	p := &extractionPage{}

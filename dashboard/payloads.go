@@ -185,7 +185,7 @@ func readResult(ctx context.Context, db watch.DB, id string) (raw json.RawMessag
 // readDocument reads the text that a call of extract.run was about: of its input, or the document of an id. It is empty if it is not there any more.
 // The tables of documents are those of the domain extract, which not every program has.
 func readDocument(ctx context.Context, db watch.DB, callID, documentID string) (text string, err error) {
-	if !isID(documentID) {
+	if !watch.IsID(documentID) {
 		err = db.QueryRow(ctx, "select coalesce(c.input ->> 'text', '') from public.core_tool_calls c where c.id = $1", callID).Scan(&text)
 	} else {
 		var there bool

@@ -133,7 +133,7 @@ func (p *questionPage) state() string {
 
 func (r *request) readQuestion(ctx context.Context) (*questionPage, error) {
 	p := &questionPage{ID: strings.ToLower(r.PathValue("id"))}
-	if !isID(p.ID) {
+	if !watch.IsID(p.ID) {
 		return nil, notFound("There is no such question.")
 	}
 	var input, schema json.RawMessage

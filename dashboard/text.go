@@ -11,6 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/gemworker/gem/internal/llm"
 	"github.com/gemworker/gem/internal/prose"
 )
 
@@ -94,10 +95,7 @@ func ms(d *float64) string {
 }
 
 // usd is an amount in 10⁻⁹ USD, with all its digits.
-func usd(amount int64) string {
-	digits := strings.TrimRight(fmt.Sprintf("%d.%09d", amount/1e9, amount%1e9), "0")
-	return "$" + strings.TrimSuffix(digits, ".")
-}
+func usd(amount int64) string { return "$" + llm.Money(amount).String() }
 
 // size is a number of bytes as people say it.
 func size(n int) string {

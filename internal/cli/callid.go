@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strings"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/watch"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 )
@@ -36,10 +36,8 @@ func aboutCall(cmd *cobra.Command, do func(ctx context.Context, db *pgxpool.Pool
 	return cmd
 }
 
-var uuidForm = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
-
 func callID(arg string) (string, error) {
-	if !uuidForm.MatchString(arg) {
+	if !watch.IsID(arg) {
 		return "", usage("%q is not a call id: that is a uuid such as %s, which `gem call` prints and core_tool_calls.id holds",
 			arg, exampleID)
 	}

@@ -21,12 +21,15 @@ type Found struct {
 
 var uuidForm = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 
+// IsID reports whether a text has the form of a call's id. Postgres refuses any other.
+func IsID(text string) bool { return uuidForm.MatchString(text) }
+
 // Find finds what a text names: a call's id, a receipt's id, a session, a computed key, a tool or a caller.
 func Find(ctx context.Context, db DB, text string) (found Found, err error) {
 	if text = strings.TrimSpace(text); text == "" || len(text) > 2000 || !valid(text) {
 		return found, nil
 	}
-	if uuidForm.MatchString(text) {
+	if IsID(text) {
 		err = db.QueryRow(ctx, `select (select c.id::text from gem.calls c where c.id = $1::text::uuid),
 			(select r.call_id::text from gem.receipts r where r.id = $1::text::uuid)`, text).
 			Scan((*zeronull.Text)(&found.CallID), (*zeronull.Text)(&found.ReceiptID))
