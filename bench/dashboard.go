@@ -166,7 +166,7 @@ func (d *desk) transactions(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// pagesOfMany measures each page in turn over a crowded database, and what it costs that browsers look on.
+// pagesOfMany measures each page in turn over a crowded database, and the cost of browsers that look on.
 func pagesOfMany(ctx context.Context, b *bench, c contestant) (figures []figure, err error) {
 	size := b.sizes.looking
 	err = b.withDesk(ctx, c, size.crowd, func(d *desk) error {

@@ -27,7 +27,7 @@ type Act struct {
 	Reason string `json:"reason"` // as given; empty for none
 }
 
-// What [OperatorCancel] answers beside what [Cancel] does.
+// The outcomes of [OperatorCancel] beside those of [Cancel].
 const (
 	// CancelBusy means that another transaction had the call locked: try again.
 	CancelBusy Cancellation = "busy"

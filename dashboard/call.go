@@ -96,7 +96,7 @@ type link struct{ Text, URL string }
 
 type endpoint struct {
 	handlers.ExternalCall
-	URL string // empty for what is no https URL
+	URL string // empty unless it is an https URL
 }
 
 type progressLine struct{ Kind, Text string }

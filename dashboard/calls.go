@@ -130,7 +130,7 @@ func (p *callsPage) links() {
 		return asQuery(v)
 	}
 	if p.Query == "" {
-		return // everything is no choice
+		return // nothing was chosen
 	}
 	switch p.Filter.State {
 	case "queued", "scheduled", "waiting", "running", "open":

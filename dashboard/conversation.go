@@ -11,7 +11,7 @@ import (
 
 const (
 	turnsShown = 10
-	// What a page shows of one text, in characters, and of all texts together, in bytes of HTML.
+	// A page shows so much of one text, in characters, and of all texts together, in bytes of HTML.
 	textShown  = 4000
 	textsShown = 80 << 10
 	mostWanted = 32 // calls that an agent makes in a turn

@@ -2,7 +2,7 @@ package dashboard
 
 import "time"
 
-// What is done while somebody watches is done more often, so that tests need not wait.
+// Watched pages are read more often, so that tests need not wait.
 func init() {
 	pace.beat, pace.page, pace.comment = 20*time.Millisecond, 40*time.Millisecond, 100*time.Millisecond
 }

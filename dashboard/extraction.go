@@ -15,7 +15,7 @@ import (
 // extractRun is the tool whose results quote a document.
 const extractRun = "extract.run"
 
-// What a page shows.
+// The bounds of a page.
 const (
 	quotesShown = 50
 	shardsShown = 100

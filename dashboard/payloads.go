@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
-// What calls were given, and what came of them, is read here from the tables: only operators may, so internal/watch knows nothing of it.
+// Inputs and results are read here, from the tables: only operators may, so internal/watch knows nothing of them.
 
 // payload is a call's input and its receipt's result, each cut.
 type payload struct {

@@ -32,7 +32,7 @@ type line struct {
 
 // plotsOf makes plots of what ended by minute: outcomes, durations, waits, and cost where there is any.
 func plotsOf(table string, minutes []watch.Minute) plots {
-	// What ends is counted up to half a minute later: until then a minute looks as if less had ended.
+	// Calls are counted up to half a minute after their end: until then a minute looks as if less had ended.
 	for n := len(minutes); n > 0 && time.Since(minutes[n-1].At) < time.Duration(minutes[n-1].Step)*time.Second+30*time.Second; n = len(minutes) {
 		minutes = minutes[:n-1]
 	}

@@ -24,7 +24,7 @@ type sessionPage struct {
 	From  string // the call with which this page begins; empty: the first page
 }
 
-// What a page shows of each input, result and answer, in characters.
+// A page shows so many characters of each input, result and answer.
 const previewed = 200
 
 func (s *site) sessions(ctx context.Context, r *request) (*view, error) {

@@ -444,7 +444,7 @@ func TestATokenInTheSessionDoesNotChangeWhatAnOperatorDoes(t *testing.T) {
 	if got := valueOf(t, owner, "select created_by || ' ' || signed_in from core_tool_calls where id = '"+made+"'"); got != "bob false" {
 		t.Errorf("the call is %s", got)
 	}
-	// What a user names on its own call is no forged journal.
+	// A call that a user makes names no operator.
 	insert(t, operator, `begin; set local role gem_frontend; set local request.jwt.claims = '{"role": "gem_frontend", "sub": "eve"}';
 		insert into core_tool_calls (tool_name) values ('notes.find'); commit`)
 	if got := valueOf(t, owner, "select count(*) from core_tool_events e join core_tool_calls c on c.id = e.call_id where created_by = 'eve' and data ? 'by'"); got != "0" {

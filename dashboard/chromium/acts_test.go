@@ -100,7 +100,7 @@ func TestACallIsDoneAgainOnceAndThePageSaysFirstWhatThatMeans(t *testing.T) {
 		b := openTab(t, origin, set...)
 		b.expects("status of 4")
 
-		// What may happen twice wants the name of its tool.
+		// The name of the tool is wanted where something may happen twice.
 		for _, id := range []string{declined, unknown} {
 			b.visit("/calls/" + id)
 			b.follow(`main a[href$="/again"]`)
@@ -128,7 +128,7 @@ func TestACallIsDoneAgainOnceAndThePageSaysFirstWhatThatMeans(t *testing.T) {
 			s.Await(again)
 		}
 
-		// What has succeeded since is a hit.
+		// A key that has succeeded since is a hit.
 		b.visit("/calls/" + late + "/again")
 		b.says("succeeded since")
 		b.follow("main form button.main")

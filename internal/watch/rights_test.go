@@ -66,7 +66,7 @@ var filters = map[string]watch.Filter{
 	"of an hour": {From: time.Now().Add(-time.Hour), To: time.Now().Add(time.Hour)},
 }
 
-// What a handler, an agent or a user sent is in none of it: what each of these has in its place is a secret.
+// Nothing that a handler, an agent or a user sent is in it: in its place each of these has a secret.
 const secrets = `
 	update core_tool_calls set input = '{"secret": "in the input"}' where status = 'queued';
 	insert into core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
