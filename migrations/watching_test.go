@@ -124,6 +124,23 @@ func TestMinutesAreTheSameHoweverTheyAreCounted(t *testing.T) {
 	}
 }
 
+func TestHitsThatAreCountedAloneAddNoDurations(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	insert(t, db, "update gem.outcomes_counted set upto = gem.first_id_at(now() - interval '2 hours')")
+	insert(t, db, ended("a.b", 10)+"; "+ownClock) // six minutes lie between two of them; the first and the sixth are hits
+	for number(t, db, "select gem.count_outcomes(1)") > 0 {
+	}
+	for what, want := range map[string]float64{
+		"select count(*) from gem.throughput where hits = 1 and durations = '{}' and p50_ms is null":              4, // of the tool and of all
+		"select count(*) from gem.throughput where hits = 0 and array_length(durations, 1) = 2 and p50_ms = 0.11": 14,
+	} {
+		if got := number(t, db, what); got != want {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+}
+
 func TestMinutesSayHowLongCallsHadBeenDue(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))

@@ -37,12 +37,13 @@ create or replace function gem.part_ms(p_counts integer[], p_part float8) return
   where n > 0 and upto >= p_part * of
 $$;
 
--- Such a list of some buckets and how many measures each has; of one that comes twice, their sum. Bucket 99, four days, is the last.
+-- Such a list of some buckets and how many measures each has; of one that comes twice, their sum. Bucket 99, four days, is
+-- the last. It is empty if there are none.
 create or replace function gem.list_counts(p_buckets smallint[], p_counts bigint[]) returns integer[]
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select coalesce(array_agg(n order by place), '{}') from (
     select place, coalesce(sum(n), 0)::integer as n
-    from generate_series(0, (select least(max(b), 99) from unnest(p_buckets) b)) place
+    from generate_series(0, (select max(least(b, 99)) from unnest(p_buckets) b where b is not null)) place
     left join unnest(p_buckets, p_counts) u (bucket, n) on least(bucket, 99) = place
     group by place) list
 $$;
