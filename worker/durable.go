@@ -82,7 +82,7 @@ func (s *steps) start(claimed context.Context) context.Context {
 	s.ctx, s.cancel = context.WithCancelCause(s.life)
 	s.open, s.close = context.WithCancel(context.Background())
 	s.timer = time.AfterFunc(s.tool.Timeout, func() { s.end(context.DeadlineExceeded) })
-	s.limits = append(s.limits, time.AfterFunc(s.tool.Deadline-s.Age, func() { s.end(errDeadline) }))
+	s.endIn(s.tool.Deadline-s.Age, errDeadline)
 	context.AfterFunc(claimed, func() {
 		if errors.Is(context.Cause(claimed), errCancelled) {
 			s.cleanUp()
@@ -101,8 +101,17 @@ func (s *steps) cleanUp() {
 	defer s.mu.Unlock()
 	if !s.cleaning && !s.stopped {
 		s.cleaning = true
-		s.limits = append(s.limits, time.AfterFunc(cleanUpTime-s.CancelledFor, func() { s.end(errCancelled) }))
+		s.endIn(cleanUpTime-s.CancelledFor, errCancelled)
 	}
+}
+
+// endIn ends what the handler does after some time: before it begins to, if none is left.
+func (s *steps) endIn(left time.Duration, cause error) {
+	if left <= 0 {
+		s.end(cause)
+		return
+	}
+	s.limits = append(s.limits, time.AfterFunc(left, func() { s.end(cause) }))
 }
 
 // uncancelled returns a context that ends with another, but not since someone asked for the end of the call.

@@ -93,6 +93,9 @@ func (s *steps) Wait(ctx context.Context, need int, of []handlers.Await) error {
 	case verdict == store.WaitParked:
 		s.leave(&end{how: waiting})
 	case verdict == store.WaitCancelled:
+		if wait.CleanUp { // the time for it is over, whatever the handler makes of the error
+			s.end(errCancelled)
+		}
 		return errCancelled
 	}
 	if err := s.readWhatCame(); err != nil {
