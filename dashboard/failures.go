@@ -73,7 +73,7 @@ func (s *site) failures(ctx context.Context, r *request) (*view, error) {
 	}
 	links := 0
 	for _, f := range p.Failures.Failures {
-		v := calling(f, p.From)
+		v := f.Filter(p.From).Values()
 		row := failureRow{Failure: f, List: "/calls" + asQuery(v)}
 		v.Set("do", "again")
 		v.Set("all", "yes")
@@ -89,13 +89,4 @@ func (s *site) failures(ctx context.Context, r *request) (*view, error) {
 		title = "Failures of " + said
 	}
 	return &view{Title: title, Template: "failures", Data: p, JSON: p.Failures, Watch: "list"}, nil
-}
-
-// calling is the filter for the calls that failed for one reason.
-func calling(f watch.Failure, from time.Time) url.Values {
-	v := watch.Filter{State: "failed", Tool: f.Tool, Code: f.Code, Message: f.Message, From: from.Truncate(time.Second)}
-	if f.Code == "not_configured" {
-		v.State, v.Code = f.Code, ""
-	}
-	return v.Values()
 }

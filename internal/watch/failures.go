@@ -3,7 +3,6 @@ package watch
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,9 +16,10 @@ import (
 
 // Failure sums up calls of a tool that did not succeed for the same reason.
 type Failure struct {
-	Tool string `json:"tool"`
-	Code string `json:"code"` // not_configured for such
-	// Message is the message with … in place of its numbers, ids and quoted texts, at most 200 characters.
+	Tool   string `json:"tool"`
+	Status string `json:"status"` // failed or not_configured
+	Code   string `json:"code"`   // not_configured for such
+	// Message is the message with … in place of its numbers, ids and quoted texts, at most 200 characters. It is empty for messages that say nothing.
 	Message string    `json:"message"`
 	Count   int       `json:"count"`
 	First   time.Time `json:"first"`
@@ -36,6 +36,15 @@ type Failures struct {
 	// AtLeast says that calls before From, which were asked for too, were not looked at.
 	AtLeast bool      `json:"at_least,omitempty"`
 	From    time.Time `json:"from"`
+}
+
+// Filter wants the calls that f sums up, of those that ended from a time on.
+func (f Failure) Filter(from time.Time) Filter {
+	filter := Filter{State: f.Status, Tool: f.Tool, Message: cmp.Or(f.Message, NoMessage), From: from}
+	if f.Status == "failed" {
+		filter.Code = f.Code
+	}
+	return filter
 }
 
 const mostFailures = 5000
@@ -60,19 +69,19 @@ func readFailures(ctx context.Context, db DB, from time.Time, tool string, most 
 		looked = stretch
 	}
 	all := &Failures{Failures: []Failure{}, From: from}
-	rows, err := db.Query(ctx, `select r.tool_name, coalesce(r.error_code, r.status), coalesce(left(r.message, 300), ''), r.created_at, r.call_id::text
+	rows, err := db.Query(ctx, `select r.tool_name, r.status, coalesce(r.error_code, r.status), `+ofMessage("r.message")+`, r.created_at, r.call_id::text
 		from (select * from gem.receipts r where r.status <> 'succeeded' and r.created_at >= $1 order by r.created_at desc limit $3::int) r
 		where $2::text = '' or r.tool_name = $2::text
 		order by r.created_at desc limit $4::int`, from, tool, looked, most)
 	if err != nil {
 		return nil, err
 	}
-	type reason struct{ tool, code, message string }
+	type reason struct{ tool, status, code, message string }
 	places := map[reason]int{}
 	var f Failure
-	_, err = pgx.ForEachRow(rows, []any{&f.Tool, &f.Code, &f.Example, &f.Last, &f.CallID}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&f.Tool, &f.Status, &f.Code, &f.Example, &f.Last, &f.CallID}, func() error {
 		f.Message = withoutValues(f.Example)
-		why := reason{f.Tool, f.Code, f.Message}
+		why := reason{f.Tool, f.Status, f.Code, f.Message}
 		place, known := places[why]
 		if !known {
 			place = len(all.Failures)
@@ -91,18 +100,22 @@ func readFailures(ctx context.Context, db DB, from time.Time, tool string, most 
 	if all.Looked == most {
 		looked = most
 	}
-	var oldest time.Time
-	err = db.QueryRow(ctx, `select r.created_at from gem.receipts r where r.status <> 'succeeded' and r.created_at >= $1
-		order by r.created_at desc limit 1 offset $2::int`, from, looked).Scan(&oldest)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows): // that was all
-	case err != nil:
+	rows, err = db.Query(ctx, `select r.created_at from gem.receipts r where r.status <> 'succeeded' and r.created_at >= $1
+		order by r.created_at desc limit 2 offset $2::int`, from, looked-1)
+	if err != nil {
 		return nil, err
-	default:
-		all.AtLeast, all.From = true, oldest
 	}
-	return all, nil
+	ends, err := pgx.CollectRows(rows, pgx.RowTo[time.Time]) // the last that was looked at, and the one before
+	if err == nil && len(ends) == 2 {
+		if all.AtLeast, all.From = true, ends[0]; all.Looked == most {
+			all.From = f.Last
+		}
+	}
+	return all, err
 }
+
+// ofMessage is SQL for the part of a message by which failures are told apart.
+func ofMessage(message string) string { return "coalesce(left(" + message + ", 300), '')" }
 
 // withoutValues writes … in place of what differs between messages of one kind: quoted texts, and words with a digit.
 func withoutValues(message string) string {

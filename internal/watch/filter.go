@@ -23,7 +23,8 @@ type Filter struct {
 	Code string
 	// Text is a part of the tool's name, the error's message, the caller, the session or the key, in upper or lower case; empty means any.
 	Text string
-	// Message is that of a [Failure], in which … and blanks stand for anything, and behind which anything may follow; empty means any.
+	// Message is that of a [Failure]: the calls did not succeed, and their messages are this one without their values. [NoMessage] wants messages that
+	// say nothing; empty means any.
 	Message string
 	// From and To bound the time by which the list is ordered, see [Page]: From on, before To. Zero means no bound.
 	From, To time.Time
@@ -41,6 +42,9 @@ var States = []string{"queued", "scheduled", "waiting", "running", "succeeded", 
 type FilterError struct{ Name, Message string }
 
 func (e *FilterError) Error() string { return e.Name + ": " + e.Message }
+
+// NoMessage is the [Filter.Message] of failures whose messages say nothing.
+const NoMessage = " "
 
 const mostCalls = 500 // of a page
 

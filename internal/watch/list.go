@@ -134,7 +134,8 @@ func (l *list) filterRest() {
 		equal("status", f.State)
 	}
 	if f.Message != "" {
-		l.must("ltrim(%s.message, "+l.arg(blanks)+") like "+l.arg(likeMessage.Replace(f.Message)+"%")+"::text", "message")
+		l.must("%s.status in ('failed', 'not_configured')", "status")
+		l.must("ltrim(coalesce(%s.message, ''), "+l.arg(blanks)+") like "+l.arg(likeMessage.Replace(f.Message)+"%")+"::text", "message")
 	}
 	if f.Text != "" {
 		l.must("position(lower("+l.arg(f.Text)+`::text) in lower(concat_ws(E'\n', %[1]s.tool_name, %[1]s.message, %[1]s.created_by, %[1]s.session_id,
@@ -151,6 +152,31 @@ func (l *list) must(condition string, columns ...string) {
 		}
 	}
 	l.onSource = append(l.onSource, fmt.Sprintf(condition, "l"))
+}
+
+// ofFailure returns the first calls whose messages are the filter's without their values, enough for a page. Postgres leaves out most of the others
+// before: what likeMessage does not let through cannot be among them.
+func (l *list) ofFailure(ctx context.Context, db DB) (ids []string, err error) {
+	message, calls := "l.message", ""
+	if !strings.Contains(l.has, message[1:]) {
+		message, calls = "c.message", " cross join lateral (select c.message from gem.calls c where c.id = l.id offset 0) c"
+	}
+	rows, err := db.Query(ctx, "select l.id::text, "+ofMessage(message)+" from ("+l.found()+") l"+calls+" order by "+l.order, l.args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for len(ids) <= l.filter.Limit && rows.Next() {
+		var id, said string
+		if err := rows.Scan(&id, &said); err != nil {
+			return nil, err
+		}
+		if withoutValues(said) == strings.TrimSpace(l.filter.Message) {
+			ids = append(ids, id)
+		}
+	}
+	rows.Close()
+	return ids, rows.Err()
 }
 
 // likeMessage makes a pattern of a failure's message, whose values and blanks are not those of the calls.
@@ -282,20 +308,16 @@ func (l *list) read(ctx context.Context, db DB, p *Page) error {
 	p.By = l.by
 	sourceArgs := len(l.args)
 	l.filterRest()
-	limit := "all"
-	if !l.whole {
-		limit = strconv.Itoa(l.most())
-	}
-	found := "select l.* from (" + l.source + limit + ") l"
-	if len(l.onCalls) > 0 {
-		found += " cross join lateral (select from gem.calls c where c.id = l.id and " + strings.Join(l.onCalls, " and ") + " offset 0) c"
-	}
-	if len(l.onSource) > 0 {
-		found += " where " + strings.Join(l.onSource, " and ")
+	if l.filter.Message != "" {
+		ids, err := l.ofFailure(ctx, db)
+		if err != nil {
+			return err
+		}
+		l.onSource = append(l.onSource, "l.id = any ("+l.arg(ids)+"::text[]::uuid[])")
 	}
 	// The page's calls first: what a call shows is looked up for those alone.
 	rows, err := db.Query(ctx, fmt.Sprintf(`select %s, p.at, p.tie::text, p.level::bigint from (%s order by %s limit %d) p
-		cross join lateral (select * from gem.calls c where c.id = p.id offset 0) c order by p.%s`, columns, found, l.order, l.filter.Limit+1,
+		cross join lateral (select * from gem.calls c where c.id = p.id offset 0) c order by p.%s`, columns, l.found(), l.order, l.filter.Limit+1,
 		strings.ReplaceAll(l.order, ", ", ", p.")), l.args...)
 	if err != nil {
 		return err
@@ -317,6 +339,22 @@ func (l *list) read(ctx context.Context, db DB, p *Page) error {
 		return l.lookFurther(ctx, db, p, sourceArgs)
 	}
 	return nil
+}
+
+// found is SQL for the calls of the source that meet the conditions.
+func (l *list) found() string {
+	limit := "all"
+	if !l.whole {
+		limit = strconv.Itoa(l.most())
+	}
+	found := "select l.* from (" + l.source + limit + ") l"
+	if len(l.onCalls) > 0 {
+		found += " cross join lateral (select from gem.calls c where c.id = l.id and " + strings.Join(l.onCalls, " and ") + " offset 0) c"
+	}
+	if len(l.onSource) > 0 {
+		found += " where " + strings.Join(l.onSource, " and ")
+	}
+	return found
 }
 
 // lookFurther says where the calls end that were looked at, if there are more.

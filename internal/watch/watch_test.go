@@ -3,6 +3,7 @@ package watch_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,7 +91,8 @@ func TestCallsAreListedByTheirStates(t *testing.T) {
 		{watch.Filter{Session: "s", State: "ended"}, "a.two a.one", "created"},
 		{watch.Filter{Key: `a.one:k="1"`}, "a.one", "created"},
 		{watch.Filter{Key: "mine"}, "a.one", "created"},
-		{watch.Filter{Message: "it …"}, "a.two", "created"},
+		{watch.Filter{Message: "it broke"}, "a.two", "created"},
+		{watch.Filter{Message: "it …"}, "", "created"},
 		{watch.Filter{Message: "it _roke"}, "", "created"},
 		{watch.Filter{State: "not_configured", Message: "no key"}, "a.three", "ended"},
 		{watch.Filter{Text: "BROKE"}, "a.two", "created"},
@@ -146,24 +148,74 @@ func TestAListHasBoundsAndCursorsOfAnyTime(t *testing.T) {
 	}
 }
 
+// failing has calls a.t1, a.t2 ... that failed with messages, in their order.
+func failing(t *testing.T, db *pgxpool.Pool, messages ...string) {
+	t.Helper()
+	execute(t, db, "select gem.start_worker('w', 10, 'v', '1', '1 hour')")
+	for i, message := range messages {
+		_, err := db.Exec(t.Context(), "insert into core_tool_calls (tool_name) values ('a.t' || $1::int)", i+1)
+		if err == nil {
+			_, err = db.Exec(t.Context(), `select gem.finish(c.id, 1, 'w', 'failed',
+				jsonb_build_object('error', jsonb_build_object('error_code', 'execution_error', 'message', $1::text)), '{}', '1') from gem.claim('w', 10, true) c`, message)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func failures(t *testing.T, db *pgxpool.Pool) []watch.Failure {
+	t.Helper()
+	return read(t, db, func(ctx context.Context, db watch.DB) (*watch.Failures, error) {
+		return watch.ReadFailures(ctx, db, time.Time{}, "")
+	}).Failures
+}
+
 func TestTheMessageOfAFailureLeadsToItsCalls(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	execute(t, db, `
-		select gem.start_worker('w', 10, 'v', '1', '1 hour');
-		insert into core_tool_calls (tool_name) select 'a.' || n from generate_series(1, 6) n;
-		select gem.finish(c.id, 1, 'w', 'failed', jsonb_build_object('error', jsonb_build_object('error_code', 'execution_error', 'message', m.message)), '{}', '1')
-		from gem.claim('w', 10, true) c join unnest(array['plain', E'\n\t indented 1', U&'\00A0no-break\2003blanks ', '100% of _x\y "q" failed', '"quoted" 5', repeat('long ', 100)])
-			with ordinality m (message, n) on c.tool_name = 'a.' || m.n;`)
-	failures := read(t, db, func(ctx context.Context, db watch.DB) (*watch.Failures, error) {
-		return watch.ReadFailures(ctx, db, time.Time{}, "")
-	})
-	if len(failures.Failures) != 6 {
-		t.Errorf("got %+v", failures.Failures)
+	failing(t, db, "plain", "\n\t indented 1", "\u00a0no-break\u2003blanks ", `100% of _x\y "q" failed`, `"quoted" 5`, strings.Repeat("long ", 100), "", " ")
+	all := failures(t, db)
+	if len(all) != 8 {
+		t.Errorf("got %+v", all)
 	}
-	for _, f := range failures.Failures {
-		if got := tools(list(t, db, watch.Filter{State: "failed", Tool: f.Tool, Code: f.Code, Message: f.Message})); got != f.Tool {
+	for _, f := range all {
+		filter := f.Filter(time.Time{})
+		if got := tools(list(t, db, filter)); got != f.Tool {
 			t.Errorf("%q leads to %q, not to the call of %s", f.Message, got, f.Tool)
 		}
+		filter.State, filter.Code = "", "" // calls instead of receipts are walked
+		if got := tools(list(t, db, filter)); got != f.Tool {
+			t.Errorf("%q in any state leads to %q, not to the call of %s", f.Message, got, f.Tool)
+		}
+	}
+}
+
+func TestTheLinkOfAFailureMeansItsGroupAndNoMore(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	long := strings.Repeat("the same words ", 14) // longer than a group shows
+	failing(t, db, "no mailbox 1", "no mailbox 2", "no mailbox 3 at all", "no mailbox at all", `no mailbox "of 5" at all`, "order 1 of order 2", "order 1", "", "no", long+"1", long+"2")
+	execute(t, db, "set session_replication_role = replica; update core_tool_calls set tool_name = 'a.t'; update core_tool_receipts set tool_name = 'a.t'; set session_replication_role = origin")
+	all, sum := failures(t, db), 0
+	for _, f := range all {
+		sum += f.Count
+		filter := f.Filter(time.Time{})
+		p := list(t, db, filter)
+		if len(p.Calls) != f.Count {
+			t.Errorf("%q counts %d calls and leads to %d", f.Message, f.Count, len(p.Calls))
+		}
+		filter.Limit = 1
+		pages := 1
+		for p := list(t, db, filter); p.Next != ""; p = list(t, db, filter) {
+			filter.Before = p.Next
+			pages++
+		}
+		if pages != f.Count {
+			t.Errorf("%q counts %d calls and has %d pages of one", f.Message, f.Count, pages)
+		}
+	}
+	if len(all) != 8 || sum != 11 {
+		t.Errorf("%d calls in %+v", sum, all)
 	}
 }
