@@ -64,14 +64,14 @@ var Checks = []Check{
 	{Name: "journal-replay", counts: "calls", file: "journal.sql",
 		Proves: "Replaying a call's journal gives its row."},
 	{Name: "journal-receipt", counts: "finished calls", file: "journal.sql",
-		Proves: "The last event of a finished call names its receipt and was written at the same moment."},
+		Proves: "The last event of a finished call names its receipt and was written at the same moment, and the receipt's duration is from the last claim to that."},
 	{Name: "journal-orphan", counts: "events", file: "journal.sql",
 		Proves: "Every event is of a call that exists."},
 
 	{Name: "step-once", counts: "events", file: "steps.sql",
 		Proves: "Each step of a call has ended at most once."},
 	{Name: "step-effects", counts: "receipts", file: "steps.sql",
-		Proves: "What the steps of a call did is on its receipt."},
+		Proves: "What the steps of a call did is on its receipt, as often as they did it, and the receipt counts the steps that the journal has."},
 
 	{Name: "child-called", counts: "children", file: "children.sql",
 		Proves: "Its parent's journal names each call of a handler once, and names no other."},

@@ -72,7 +72,7 @@ func told(event, name, data string) []string {
 func endLater(by string) []string {
 	const five = "(select parent_call_id from core_tool_calls where parent_step = 'five')"
 	return []string{"set local session_replication_role = replica",
-		"update core_tool_receipts set created_at = created_at + interval '" + by + "' where call_id = " + five,
+		"update core_tool_receipts set created_at = created_at + interval '" + by + "', duration = duration + interval '" + by + "' where call_id = " + five,
 		"update core_tool_events set at = at + interval '" + by + "' where event = 'succeeded' and call_id = " + five}
 }
 
@@ -192,6 +192,12 @@ var breaks = []struct {
 		[]string{"update core_tool_receipts set effects = effects - 'messages_sent' where call_id in (select id from core_tool_calls where steps > 0)"}},
 	{"step-effects", "a receipt without the effect of a step before a wait", `a step that was not kept wrote {"type": "sms"}`,
 		[]string{"update core_tool_receipts set effects = effects - 'messages_sent' where call_id in (select parent_call_id from core_tool_calls where parent_step = 'eight')"}},
+	{"step-effects", "a receipt with one of two that steps did", `steps wrote {"type": "sms"} 2 times, and its receipt has it 1 times`,
+		[]string{`update core_tool_events set data = data || '{"effects": {"messages_sent": [{"type": "sms"}, {"type": "sms"}]}}' where event = 'step' and data ->> 'name' = 'sent'
+			and call_id in (select call_id from core_tool_receipts)`,
+			`update core_tool_receipts set effects = effects || '{"messages_sent": [{"type": "sms", "recipient": "x"}]}' where call_id in (select call_id from core_tool_events where data ->> 'name' = 'sent')`}},
+	{"step-effects", "a receipt that counts other steps", "its receipt counts 3 steps, and its journal has 2",
+		[]string{`update core_tool_receipts set effects = effects || '{"durable": {"steps": 3, "calls": 0}}' where call_id in (select call_id from core_tool_events where data ->> 'name' = 'once')`}},
 
 	{"journal-order", "another worker called a child", "is called, and no such attempt ran", []string{"update core_tool_events set worker_id = 'b' where event = 'called' and data ->> 'name' = 'eight'"}},
 	{"journal-order", "a child returned to another attempt", "is returned, and no such attempt ran",
@@ -205,6 +211,13 @@ var breaks = []struct {
 	{"journal-order", "a time came to a call that waits for a key", "is timed_out, and no such attempt ran",
 		add("timed_out", "'{}'", "waits_for = 'key'")},
 	{"journal-holder", "nobody's time came", "is timed_out of attempt ", []string{"update core_tool_events set worker_id = null where event = 'timed_out' and data -> 'names' ? 'four'"}},
+	{"journal-replay", "when it was made", "created_at is ", []string{"update core_tool_calls set created_at = created_at + interval '1 second' where tool_name = 'no.such_tool'"}},
+	{"journal-replay", "its level", "level is 7, and no level of the priority 0", []string{"update core_tool_calls set level = 7 where tool_name = 'no.such_tool'"}},
+	{"journal-replay", "nobody crowds", "level is -503, and no level of the priority -3",
+		[]string{"insert into gem.levels values (-503)", "update core_tool_calls set level = -503 where priority = -3", "update core_tool_calls set level = priority - 500 where created_by is not null and priority <= 0"}},
+	{"journal-receipt", "another duration", "the duration of the call's receipt is 01:00:00, and ", []string{"update core_tool_receipts set duration = '1 hour' where tool_name = 'no.such_tool'"}},
+	{"journal-receipt", "a duration of what nobody ran", "the duration of the call's receipt is 00:00:01, and null by the journal",
+		[]string{"update core_tool_receipts set duration = '1 second' where duration is null"}},
 	{"journal-replay", "that it waits for a key", "waits_for is null, and key by the journal", []string{"update core_tool_calls set waits_for = null where waits_for = 'key'"}},
 	{"journal-replay", "that it waits for no key", "waits_for is key, and call, answer or time by the journal", []string{"update core_tool_calls set waits_for = 'key' where waits_for = 'time'"}},
 	{"journal-replay", "that it waits", "waits_for is null, and call, answer or time by the journal", []string{"update core_tool_calls set waits_for = null where waits_for = 'time'"}},

@@ -95,6 +95,8 @@ with event as (
     max(case when data ? 'for' then 'call, answer or time' when data ? 'code' then 'code' else 'key' end) filter (where last and event = 'waiting') as waits_for,
     max(data ->> 'key') filter (where last and event = 'waiting') as key,
     (max((data -> 'for')::text) filter (where last and event = 'waiting'))::jsonb as waits,
+    min(at) filter (where event = 'queued') as created_at,
+    bool_or(event = 'woken') as woken,
     max(data ->> 'receipt_id') filter (where last) as receipt,
     max(at) filter (where last) as ended_at,
     bool_or(event = 'imported') as imported
@@ -149,7 +151,7 @@ with event as (
   where a.state is null and p.call_id is null
   group by a.call_id
 ), replayed as (
-  select c.id as call, w.*, c.events as counted, s.cancels, n.first as of_none, r.id as receipt_id, r.created_at as receipt_at,
+  select c.id as call, w.*, c.events as counted, s.cancels, n.first as of_none, r.id as receipt_id, r.created_at as receipt_at, r.duration, t.ran,
     case
       when c.id is null then 'journal-orphan'
       when (w.lowest = 1 and w.highest = w.events and w.events = c.events) is not true then 'journal-gaps'
@@ -177,6 +179,13 @@ with event as (
         then format('run_at is %s, and %s by the journal', c.run_at, coalesce(s.run_at, w.run_at, 'null')) end,
       case when c.priority is distinct from w.priority::integer
         then format('priority is %s, and %s by the journal', c.priority, coalesce(w.priority, 'null')) end,
+      -- Insert writes both at the same moment. When an imported call was made is not in the journal.
+      case when c.created_at is distinct from w.created_at and not w.imported
+        then format('created_at is %s, and %s by the journal', c.created_at, w.created_at) end,
+      -- A caller that crowds has a lower level, also one that came to crowd while the call waited: see gem.level_of and gem.wake.
+      case when (c.level = c.priority or c.created_by is not null and c.priority > -500 and c.level = greatest(least(c.priority, 0) - 500, -1000)
+          or w.woken and c.level = -500) is not true
+        then format('level is %s, and no level of the priority %s', c.level, c.priority) end,
       case when c.cancel_requested_at is distinct from coalesce(s.cancelled_at, w.ended_unrun_at)
         then format('cancel_requested_at is %s, and %s by the journal', coalesce(c.cancel_requested_at::text, 'null'),
           coalesce(s.cancelled_at, w.ended_unrun_at)::text) end,
@@ -192,15 +201,17 @@ with event as (
       case when case when w.waits is null then c.need is null else c.need between 1 and greatest(a.to_come, 1) end is not true
         then format('need is %s, and %s by the journal', coalesce(c.need::text, 'null'), coalesce('at most ' || a.to_come, 'null')) end
     ) as differences,
-    -- The last event of a call that GEM ended names its receipt, and was written in the same moment.
+    -- The last event of a call that GEM ended names its receipt, and was written in the same moment. The duration is from the last claim to that.
     r.id is not null and w.state in ('succeeded', 'failed', 'not_configured') and not (w.imported and w.events = 1)
-      and (r.id::text = w.receipt and r.created_at = w.ended_at) is not true as misnamed
+      and (r.id::text = w.receipt and r.created_at = w.ended_at) is not true as misnamed,
+    r.id is not null and w.state in ('succeeded', 'failed', 'not_configured') and not w.imported and r.duration is distinct from t.ran as mistimed
   from public.core_tool_calls c
   full join walked w on w.call_id = c.id
   left join seldom s on s.call_id = w.call_id
   left join of_none n on n.call_id = w.call_id
   left join awaited a on a.call_id = w.call_id
   left join (select * from public.core_tool_receipts offset 0) r on r.call_id = w.call_id -- see receipts.sql
+  cross join lateral (select case when w.claimed_at is not null then greatest(w.ended_at - w.claimed_at, '0') end as ran) t
 )
 select distinct name, coalesce(call, call_id)::text as id,
   case name
@@ -212,13 +223,14 @@ select distinct name, coalesce(call, call_id)::text as id,
       format('%s events are cancel_requested', cancels))
     when 'journal-holder' then substr(stranger, 11)
     when 'journal-replay' then differences
-    else format('the last event names the receipt %s of %s, and the call''s is %s of %s',
+    when 'journal-receipt' then case when misnamed then format('the last event names the receipt %s of %s, and the call''s is %s of %s',
       coalesce(receipt, 'null'), ended_at, receipt_id, receipt_at)
+      else format('the duration of the call''s receipt is %s, and %s by the journal', coalesce(duration::text, 'null'), coalesce(ran::text, 'null')) end
   end as what
 from replayed, unnest(case when broken is not null then array[broken] else array[
   case when differences <> '' then 'journal-replay' end,
   -- Of two receipts one cannot be named: that is receipt-second.
-  case when misnamed and call not in (select call_id from public.core_tool_receipts group by call_id having count(*) > 1)
+  case when (misnamed or mistimed) and call not in (select call_id from public.core_tool_receipts group by call_id having count(*) > 1)
     then 'journal-receipt' end
 ] end) as name
-where (broken is not null or differences <> '' or misnamed) and name is not null
+where (broken is not null or differences <> '' or misnamed or mistimed) and name is not null

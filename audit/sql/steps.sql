@@ -1,4 +1,4 @@
--- The steps of durable calls: each name ends once, and what a step did is on the receipt.
+-- The steps of durable calls: each name ends once, and what a step did is on the receipt, as often as steps did it.
 select 'step-once' as name, call_id::text as id, format('its step %s ended %s times, in the events %s', data ->> 'name', count(*),
   string_agg(seq::text, ', ' order by seq)) as what
 from public.core_tool_events
@@ -14,3 +14,31 @@ join public.core_tool_events e on e.call_id = r.call_id and e.event in ('step', 
 cross join jsonb_each(e.data -> 'effects') k
 cross join jsonb_array_elements(k.value) one
 where r.replay_of is null and (r.effects -> k.key @> jsonb_build_array(one.value)) is not true
+
+union all
+
+-- A request to a model is told of by each attempt that waited for it, and is on the receipt once.
+select 'step-effects', w.call_id::text, format('steps wrote %s %s times, and its receipt has it %s times', w.value, w.times, r.times)
+from (
+  select e.call_id, k.key, one.value, count(*) as times
+  from public.core_tool_events e
+  cross join jsonb_each(e.data -> 'effects') k
+  cross join jsonb_array_elements(k.value) one
+  where e.event in ('step', 'retried', 'released', 'waiting') and not one.value ? 'llm'
+  group by 1, 2, 3 having count(*) > 1
+) w
+cross join lateral (
+  select count(*) filter (where one.value @> w.value) as times
+  from public.core_tool_receipts r, jsonb_array_elements(case when jsonb_typeof(r.effects -> w.key) = 'array' then r.effects -> w.key end) one
+  where r.call_id = w.call_id and r.replay_of is null) r
+where r.times between 1 and w.times - 1
+
+union all
+
+select 'step-effects', r.call_id::text, format('its receipt counts %s steps, and its journal has %s', r.effects #>> '{durable,steps}', coalesce(s.ended, 0))
+from public.core_tool_receipts r
+left join (
+  select call_id, count(distinct data ->> 'name') as ended from public.core_tool_events
+  where event = 'step' and coalesce(data ->> 'kind', '') not in ('version', 'call') group by call_id -- a call is one that could not be made
+) s on s.call_id = r.call_id
+where r.effects #>> '{durable,steps}' <> coalesce(s.ended, 0)::text
