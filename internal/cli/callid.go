@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/internal/watch"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -78,9 +79,10 @@ done until then; a call that succeeds before its worker notices has succeeded. A
 call whose handler has made steps or calls runs once more, so that the handler
 can clean up, for an hour at most; cancelled again while no worker runs it, it
 ends at once. A call that had ended stays as it is. The exit code is 0 in all
-cases.`,
+these cases. A role that is a member of gem_operator ends calls of others too,
+and the journal names it.`,
 	}, func(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error {
-		answer, err := client.Cancel(ctx, db, id)
+		answer, err := cancelCall(ctx, db, id)
 		if err != nil {
 			return err
 		}
@@ -94,4 +96,30 @@ cases.`,
 		_, err = fmt.Fprintf(out, "%s: gem receipt %s\n", said, id)
 		return err
 	})
+}
+
+// cancelCall ends a call as a frontend or the owner of the tables does, or, where the role may not, as an operator.
+func cancelCall(ctx context.Context, db *pgxpool.Pool, id string) (client.Cancellation, error) {
+	answer, err := client.Cancel(ctx, db, id)
+	if !store.HasCode(err, "42501") {
+		return answer, err
+	}
+	c, err := client.Get(ctx, db, id)
+	var outcomes []client.CancelOutcome
+	if err == nil {
+		outcomes, err = client.OperatorCancel(ctx, db, []string{id}, client.Operator{}, c.CancelRequested)
+	}
+	switch {
+	case store.HasCode(err, "42501"):
+		return "", fmt.Errorf("%w\nThe role of DATABASE_URL may not end calls: members of gem_operator may, and the owner of the tables", refusal(err))
+	case err != nil:
+		return "", err
+	}
+	switch answer = outcomes[0].Outcome; answer {
+	case client.CancelUnknown:
+		return "", &client.NotFoundError{ID: id}
+	case client.CancelBusy:
+		return "", errors.New("something else changes the call at this moment, and nothing was done: try again")
+	}
+	return answer, nil
 }

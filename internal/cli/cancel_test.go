@@ -41,6 +41,41 @@ func TestCancelSaysWhatItCameTo(t *testing.T) {
 	wants(t, wrong.stderr, `"42" is not a call id`)
 }
 
+func TestAnOperatorCancels(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	s := scene{t, testdb.Pool(t, url)}
+	operator, monitor := loginOf(t, s.db, url, "gem_operator"), loginOf(t, s.db, url, "gem_monitor")
+	ended := s.ended("succeeded", "{}")
+	running := s.insert()
+	s.claim("w-1")
+	execute(t, s.db, "update core_tool_calls set steps = 1, events = events + 1 where id = $1", running)
+	queued := s.insert()
+	env := []string{"DATABASE_URL=" + operator}
+	for _, c := range []struct{ id, want string }{
+		{queued, "cancelled: the call has ended"},
+		{queued, "not cancelled: the call had already ended as failed"},
+		{running, "requested: "},
+		{running, "requested: "},
+		{ended, "not cancelled: the call had already ended as succeeded"},
+	} {
+		got := gemWith(t, env, "cancel", c.id)
+		got.wantCode(t, exitDone)
+		wants(t, got.stdout, c.want)
+	}
+	execute(t, s.db, "select gem.release(id, attempt, claimed_by) from core_tool_calls where id = $1", running)
+	wants(t, gemWith(t, env, "cancel", running).stdout, "cancelled: the call has ended") // nobody runs it, and its end was asked for before
+	if n := query[int](t, s.db, "select count(*)::int from core_tool_events where data ->> 'by' like 'gem_test_%'"); n != 3 {
+		t.Errorf("%d events name the operator", n)
+	}
+	none := gemWith(t, env, "cancel", exampleID)
+	none.wantCode(t, exitFailed)
+	wants(t, none.stderr, "there is no call "+exampleID)
+	refused := gemWith(t, []string{"DATABASE_URL=" + monitor}, "cancel", ended)
+	refused.wantCode(t, exitFailed)
+	wants(t, refused.stderr, "members of gem_operator may, and the owner of the tables")
+}
+
 func TestCancelEndsARunningCall(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/internal/testdb"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 func TestADashboardIsRefusedWhereAnybodyCouldComeIn(t *testing.T) {
@@ -160,23 +161,26 @@ func TestADashboardWaitsForItsDatabase(t *testing.T) {
 	p.stop(t)
 }
 
+// loginOf returns the URL of a database for a login in roles.
+func loginOf(t *testing.T, db *pgxpool.Pool, database, roles string) string {
+	t.Helper()
+	role := "gem_test_" + strings.ToLower(rand.Text())
+	execute(t, db, "create role "+role+" login password 'secret' in role "+roles)
+	t.Cleanup(func() { _, _ = db.Exec(context.Background(), "drop role "+role) })
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(role, "secret")
+	return u.String()
+}
+
 // The logins of gem dev and compose have the rights that the pages need, and no others.
 func TestADashboardSaysNothingOfConnectionsThatHaveTheRightsTheyNeed(t *testing.T) {
 	t.Parallel()
 	database := newDatabase(t)
 	db := testdb.Pool(t, database)
-	logins := map[string]string{}
-	for name, roles := range map[string]string{"monitor": "gem_monitor", "operator": "gem_operator, gem_door"} {
-		role := "gem_test_" + strings.ToLower(rand.Text())
-		execute(t, db, "create role "+role+" login password 'secret' in role "+roles)
-		t.Cleanup(func() { _, _ = db.Exec(context.Background(), "drop role "+role) })
-		u, err := url.Parse(database)
-		if err != nil {
-			t.Fatal(err)
-		}
-		u.User = url.UserPassword(role, "secret")
-		logins[name] = u.String()
-	}
+	logins := map[string]string{"monitor": loginOf(t, db, database, "gem_monitor"), "operator": loginOf(t, db, database, "gem_operator, gem_door")}
 	check := func(read, act, want string) {
 		t.Helper()
 		p := startGem(t, []string{"DATABASE_URL=" + read, "GEM_DASHBOARD_ACT_URL=" + act}, "dashboard", "--listen", "127.0.0.1:0")
