@@ -111,6 +111,21 @@ func TestWorkersShowWhatTheyRun(t *testing.T) {
 	wants(t, gemWith(t, env, "workers", "--json").stdout, `"id": "w-1"`, `"slots": 5`, `"holds": 1`)
 }
 
+func TestWorkersAreTimedByPostgressClock(t *testing.T) {
+	t.Parallel()
+	s, env := watcher(t)
+	execute(t, s.db, "create or replace function gem.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp() - interval ''3 days'' '")
+	s.worker("w-1", 5)
+	s.insert()
+	s.claim("w-1")
+	got := gemWith(t, env, "workers")
+	got.wantCode(t, exitDone)
+	wants(t, got.stdout, "w-1", "alive", "LONGEST", "ATTEMPT")
+	if strings.Contains(got.stdout, " d ") || strings.Contains(got.stdout, "3 d") {
+		t.Errorf("this machine's clock is days ahead of Postgres's:\n%s", got.stdout)
+	}
+}
+
 func TestWatchGoesOnUntilCtrlC(t *testing.T) {
 	t.Parallel()
 	s, env := watcher(t)

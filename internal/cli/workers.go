@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"time"
@@ -10,9 +12,9 @@ import (
 )
 
 func workersCommand() *cobra.Command {
-	v := view[[]watch.Worker]{read: watch.Workers, text: printWorkers}
-	v.hint = func(all []watch.Worker) string {
-		if len(all) == 0 {
+	v := view[fleet]{read: readFleet, text: printWorkers}
+	v.hint = func(f fleet) string {
+		if len(f.Workers) == 0 {
 			return "No worker lives, or lived within the hour. Start one: gem worker"
 		}
 		return ""
@@ -31,15 +33,29 @@ DATABASE_URL, whose role is the owner of the tables or a member of gem_monitor.`
 	return cmd
 }
 
-func printWorkers(w io.Writer, all []watch.Worker) error {
-	if len(all) == 0 {
+// fleet is all workers, and when they were read, by Postgres's clock. Its JSON is that of the workers.
+type fleet struct {
+	Workers []watch.Worker
+	At      time.Time
+}
+
+func (f fleet) MarshalJSON() ([]byte, error) { return json.Marshal(f.Workers) }
+
+func readFleet(ctx context.Context, db watch.DB) (f fleet, err error) {
+	if f.Workers, err = watch.Workers(ctx, db); err == nil {
+		f.At, err = watch.Now(ctx, db)
+	}
+	return f, err
+}
+
+func printWorkers(w io.Writer, f fleet) error {
+	if len(f.Workers) == 0 {
 		return nil
 	}
-	now := time.Now()
 	rows := [][]string{{"WORKER", "STATE", "RUNS", "SLOTS", "LONGEST", "HEARTBEAT", "STARTED", "GEM", "REGISTRY", "RULES"}}
 	held := [][]string{{"CALL", "TOOL", "WORKER", "ATTEMPT", "FOR", ""}}
-	for _, worker := range all {
-		heartbeat := ago(worker.HeartbeatAt, now)
+	for _, worker := range f.Workers {
+		heartbeat := ago(worker.HeartbeatAt, f.At)
 		if heartbeat != "" {
 			heartbeat += " ago"
 		}
@@ -47,14 +63,14 @@ func printWorkers(w io.Writer, all []watch.Worker) error {
 		if !worker.StartedAt.IsZero() {
 			started = moment(worker.StartedAt)
 		}
-		rows = append(rows, []string{worker.ID, worker.State, fmt.Sprint(worker.Holds), fmt.Sprint(worker.Slots), ago(worker.Since, now), heartbeat, started,
+		rows = append(rows, []string{worker.ID, worker.State, fmt.Sprint(worker.Holds), fmt.Sprint(worker.Slots), ago(worker.Since, f.At), heartbeat, started,
 			worker.GemVersion, worker.RegistryVersion, worker.RulesVersion})
 		for _, c := range worker.Calls {
 			late := ""
 			if c.Overdue {
 				late = "longer than its tool may"
 			}
-			held = append(held, []string{c.ID, name(c.Tool), worker.ID, fmt.Sprint(c.Attempt), ago(c.ClaimedAt, now), late})
+			held = append(held, []string{c.ID, name(c.Tool), worker.ID, fmt.Sprint(c.Attempt), ago(c.ClaimedAt, f.At), late})
 		}
 	}
 	if err := table(w, rows); err != nil || len(held) == 1 {

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/store"
@@ -28,6 +29,14 @@ var ErrTooSlow = errors.New("Postgres is too busy to answer in time; try again")
 // statistics of another hour must not make Postgres read a table whole.
 const begin = `begin read only; set local statement_timeout = '2s'; set local lock_timeout = '200ms'; set local jit = off; set local work_mem = '16MB';
 	set local enable_seqscan = off; set local enable_bitmapscan = off; set local enable_hashjoin = off; set local enable_mergejoin = off`
+
+// Now is Postgres's clock, by which all times are that this package returns.
+func Now(ctx context.Context, db DB) (now time.Time, err error) {
+	if err = db.QueryRow(ctx, "select gem.now()").Scan(&now); err != nil {
+		return now, fmt.Errorf("read the time: %w", err)
+	}
+	return now, nil
+}
 
 // Read runs do in a transaction that is read only and in which no statement takes longer than 2 s. It is begun in one round trip.
 func Read(ctx context.Context, pool *pgxpool.Pool, do func(ctx context.Context, db DB) error) error {
