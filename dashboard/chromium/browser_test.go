@@ -392,10 +392,10 @@ func (b *tab) until(what, script string) {
 	}
 }
 
-// says waits until the page says something.
+// says waits until the page says something, on however many lines.
 func (b *tab) says(text string) {
 	b.t.Helper()
-	b.until(fmt.Sprintf("%q", text), fmt.Sprintf("document.body && document.body.innerText.includes(%q)", text))
+	b.until(fmt.Sprintf("%q", text), fmt.Sprintf(`document.body && document.body.innerText.replace(/\s+/g, " ").includes(%q)`, text))
 }
 
 // picture is a PNG of the whole page.

@@ -2,8 +2,6 @@ package chromium
 
 import (
 	"encoding/json"
-	"io"
-	"net/http"
 	"slices"
 	"strconv"
 	"testing"
@@ -60,16 +58,9 @@ func TestTheAddressOfAListIsAllOfItsState(t *testing.T) {
 	}
 
 	// Scripts read the same.
-	answer, err := http.Get(b.origin + "/calls.json?tool=shop.charge")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
+	_, text := fetch(t, b.origin+"/calls.json?tool=shop.charge")
 	var page struct{ Calls []struct{ ID string } }
-	if err == nil {
-		err = json.Unmarshal(text, &page)
-	}
+	err := json.Unmarshal([]byte(text), &page)
 	var ids []string
 	for _, c := range page.Calls {
 		ids = append(ids, c.ID)

@@ -3,8 +3,6 @@ package chromium
 import (
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"net/url"
 	"os"
 	"strings"
@@ -120,14 +118,8 @@ func TestLongAndDeepAndPreciseContentsAreShownShort(t *testing.T) {
 	origin := s.serve(ada)
 	b := openTab(t, origin)
 	for _, p := range []string{"/calls/" + long, "/calls/" + deep, "/calls/" + exact, "/calls", "/failures", "/sessions/none"} {
-		answer, err := http.Get(origin + p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, err := io.ReadAll(answer.Body)
-		_ = answer.Body.Close()
-		if err != nil || len(body) > 200_000 {
-			t.Errorf("%s has %d bytes, %v", p, len(body), err)
+		if _, body := fetch(t, origin+p); len(body) > 200_000 {
+			t.Errorf("%s has %d bytes", p, len(body))
 		}
 	}
 	b.visit("/calls/" + exact)

@@ -6,8 +6,6 @@ import (
 	"net/url"
 	"sync"
 	"testing"
-
-	"github.com/gemworker/gem/worker"
 )
 
 // stays marks a page, and returns a check that it was not loaded again.
@@ -43,25 +41,6 @@ func TestCallsAppearAndEndWhileSomebodyLooks(t *testing.T) {
 	watching.until("its end", `document.querySelector("main .state.succeeded")`)
 	b.until("three ends", `document.querySelectorAll("main tr[data-key] .state.succeeded").length === 3`)
 	loaded()
-	stays()
-}
-
-// Scenario 4.
-func TestAWorkerThatDiesIsSaidToBeDead(t *testing.T) {
-	t.Parallel()
-	s := newScene(t, withoutWorker)
-	w := s.StartWorker(func(o *worker.Options) { o.Name = "cellar" })
-	s.Until("the worker to be there", func() bool { return s.value("select count(*) from core_workers") == "1" })
-	b := openTab(t, s.serve(ada))
-	b.visit("/workers")
-	b.says("cellar")
-	stays := b.stays()
-	if n := b.count("main .state.alive"); n != 1 {
-		t.Errorf("%d workers are alive:\n%s", n, b.text("main"))
-	}
-	w.Kill()
-	s.exec("update core_workers set stopped_at = null") // which a worker that dies does not write
-	b.until("a dead worker", `document.querySelector("main .state.dead")`)
 	stays()
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -30,7 +31,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(playProgram) != "" {
-		gem.Main(gem.Program{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry})
+		gem.Main(gem.Program{Domains: append(builtin.Domains(), newShop()), Registry: shopRegistry()})
 	}
 	flag.Parse()
 	_ = flag.Set("test.parallel", "4") // they wait for the browser and for workers more than they compute
@@ -63,7 +64,7 @@ func newScene(t *testing.T, change ...func(*handlertest.Options)) *scene {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shop := Shop{make(chan string, 10)}
+	shop := newShop()
 	o := handlertest.Options{Registry: shopRegistry(), Domains: append(builtin.Domains(), shop), Environment: map[string]string{"LLM_ROUTES": string(routes)},
 		Worker: func(o *worker.Options) { o.Concurrency, o.Rules, o.Version = 8, shopRules(), "v0.1.0" }}
 	for _, c := range change {
@@ -78,21 +79,22 @@ func newScene(t *testing.T, change ...func(*handlertest.Options)) *scene {
 // withoutWorker lets a test start its workers itself.
 func withoutWorker(o *handlertest.Options) { o.NoWorker = true }
 
-// made says that the server of the tests has the logins.
-var made sync.Once
+// made has a [sync.Once] for each server, by its address: it makes the logins there.
+var made sync.Map
 
 // logins returns the connections of gem dashboard, whose roles are those that deploy/roles.sql makes.
 func (s *scene) logins() (monitor, operate string) {
-	made.Do(func() {
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	once, _ := made.LoadOrStore(u.Host, new(sync.Once))
+	once.(*sync.Once).Do(func() {
 		s.exec(`do $$ begin
 			if to_regrole('dashboard_monitor') is null then create role dashboard_monitor login password 'secret' in role gem_monitor; end if;
 			if to_regrole('dashboard_operator') is null then create role dashboard_operator login password 'secret' in role gem_operator, gem_door; end if;
 		end $$`)
 	})
-	u, err := url.Parse(s.URL)
-	if err != nil {
-		s.t.Fatal(err)
-	}
 	as := func(login string) string {
 		other := *u
 		other.User = url.UserPassword(login, "secret")
@@ -162,6 +164,21 @@ func serve(t *testing.T, h http.Handler) (origin string) {
 		server.Close()
 	})
 	return server.URL
+}
+
+// fetch gets a URL without a browser.
+func fetch(t *testing.T, url string) (status int, text string) {
+	t.Helper()
+	answer, err := http.Get(url) //nolint:noctx // of this test's own server
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(body)
 }
 
 // pool is a pool as the command has it.

@@ -17,6 +17,8 @@ type Shop struct {
 	slow chan string // gets the id of each call of a slow order once its handler runs
 }
 
+func newShop() Shop { return Shop{make(chan string, 100)} }
+
 type order struct {
 	Order string `json:"order"`
 	Cents int    `json:"cents"`
