@@ -253,6 +253,12 @@ func (p *questionPage) readAnswer(ctx context.Context, db watch.DB) error {
 	return err
 }
 
+// waitsForOthers reports whether an answer of somebody else would be taken now, and none of the user.
+func (p *questionPage) waitsForOthers() bool {
+	q := p.State
+	return !p.Open && q.Status == "waiting" && q.AnsweredBy == "" && q.Cancelled.IsZero() && (q.Until.IsZero() || q.Until.After(time.Now()))
+}
+
 // whyNot says why the user may not answer an open question, and who may.
 func (p *questionPage) whyNot(r *request) string {
 	q := p.State
@@ -363,7 +369,11 @@ func (s *site) answer(ctx context.Context, r *request) (to, done string, err err
 		return "", "", forbidden("This dashboard takes no answers from you.")
 	case !p.Open:
 		p.Typed = typed(r.PostForm)
-		return again(http.StatusConflict, "Your answer was not taken: this question does not take one from you now.")
+		status := http.StatusConflict
+		if p.waitsForOthers() {
+			status = http.StatusForbidden
+		}
+		return again(status, "Your answer was not taken: this question does not take one from you now.")
 	case r.PostForm.Get("digest") != p.Digest:
 		return again(http.StatusConflict, "Your answer was not taken, since it was given to something else than what is asked now. Look at it again, and answer once more.")
 	}

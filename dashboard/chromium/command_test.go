@@ -47,6 +47,14 @@ func (w *watched) String() string {
 // startGem starts a command with these variables and no others of GEM.
 func startGem(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
+	p := newProcess(t, env, args...)
+	p.start()
+	return p
+}
+
+// newProcess is startGem without the start.
+func newProcess(t *testing.T, env []string, args ...string) *process {
+	t.Helper()
 	theBrowser(t)
 	self, err := os.Executable()
 	if err != nil {
@@ -62,19 +70,23 @@ func startGem(t *testing.T, env []string, args ...string) *process {
 	p.cmd.Env = append(append(p.cmd.Env, playProgram+"=yes"), env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
 	p.cmd.WaitDelay = patience
+	return p
+}
+
+func (p *process) start() {
+	p.t.Helper()
 	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	p.t.Cleanup(func() {
 		if p.cmd.ProcessState == nil {
 			_ = p.cmd.Process.Kill()
 			_ = p.cmd.Wait()
 		}
-		if t.Failed() {
-			t.Logf("gem %s wrote:\n%s", strings.Join(args, " "), &p.out)
+		if p.t.Failed() {
+			p.t.Logf("gem %s wrote:\n%s", strings.Join(p.cmd.Args[1:], " "), &p.out)
 		}
 	})
-	return p
 }
 
 // writes waits until the process has written something, and returns it.

@@ -169,7 +169,7 @@ func serve(t *testing.T, h http.Handler) (origin string) {
 // fetch gets a URL without a browser.
 func fetch(t *testing.T, url string) (status int, text string) {
 	t.Helper()
-	answer, err := http.Get(url) //nolint:noctx // of this test's own server
+	answer, err := http.Get(url)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -110,7 +110,10 @@ func (Shop) Repeat(_ context.Context, call *handlers.Call, in Anything) (json.Ra
 }
 
 // shopRegistry is the built-in registry with the tools of the shop.
-func shopRegistry() []byte {
+func shopRegistry() []byte { return shopRegistryOf("shop-1", "Pays money back.") }
+
+// shopRegistryOf is that of a version that describes shop.refund so.
+func shopRegistryOf(version, refund string) []byte {
 	type object = map[string]any
 	text, whole := object{"type": "string", "minLength": 1}, object{"type": "integer"}
 	input := object{"type": "object", "required": []string{"order"}, "properties": object{"order": text, "cents": whole}}
@@ -128,13 +131,14 @@ func shopRegistry() []byte {
 	if err := json.Unmarshal(gem.BuiltInRegistry, &r); err != nil {
 		panic(err)
 	}
-	r["version"] = "shop-1"
+	r["version"] = version
 	r["tools"] = append(r["tools"].([]any),
 		tool("shop.charge", "Charges a card.", nil),
 		tool("shop.ship", "Gives a parcel to the carrier, once for each order.", object{"idempotency": object{"mode": "keyed", "key_field": "order"}}),
 		tool("shop.pack", "Packs an item.", nil),
 		tool("shop.fulfil", "Packs an order, asks where it goes, and brings it there.", object{"calls": []string{"shop.pack"}, "deadline_ms": 86_400_000}),
-		tool("shop.refund", "Pays money back.", nil),
+		tool("shop.refund", refund, nil),
+		tool("shop.settle", "Pays money back once somebody has looked at the complaint.", object{"calls": []string{"shop.refund"}, "deadline_ms": 86_400_000, "frontends": true}),
 		tool("shop.repeat", "Returns what it is given.", object{"input_schema": anything, "output_schema": anything, "receipt_fields": []string{"result"}}))
 	encoded, err := json.Marshal(r)
 	if err != nil {
@@ -149,6 +153,15 @@ func shopRegistry() []byte {
 // Refund pays money back, which a rule lets somebody approve.
 func (Shop) Refund(_ context.Context, _ *handlers.Call, in order) (done, error) {
 	return done{"refunded " + in.Order}, nil
+}
+
+// Settle is a durable handler that asks for an approval itself, and then makes the call, of which a rule may ask too.
+func (Shop) Settle(ctx context.Context, d *handlers.Durable, in order) (done, error) {
+	approval := handlers.Approve(d, "approve", handlers.Approval{Tool: "shop.refund", Input: in, Text: "Is the complaint about " + in.Order + " justified?", By: []string{"role:boss"}})
+	if _, err := approval.Wait(ctx); err != nil {
+		return done{}, err
+	}
+	return handlers.StartApproved[done](d, "refund", approval).Wait(ctx)
 }
 
 // shopRules ask for approval of large refunds, and warn of charges.
