@@ -433,8 +433,9 @@ var breaks = []struct {
 	{"registry-recorded", "it is not", "receipts are of the registry x", []string{"delete from core_registry_versions where version = 'x'"}},
 }
 
-// archived checks that an archive of the calls that have ended shows the same fault, if it has the call.
-func archived(t *testing.T, tx pgx.Tx, check string, findings []audit.Finding) {
+// archived checks that an archive of the calls that have ended shows the same fault, if it has the call. earlier holds the reports
+// of archives by their lines: most breaks change no call that has ended.
+func archived(t *testing.T, tx pgx.Tx, earlier map[string]*audit.Report, check string, findings []audit.Finding) {
 	t.Helper()
 	rows, err := tx.Query(t.Context(), `
 		select c.id::text, jsonb_build_object('gem_archive', 1, 'call', to_jsonb(c),
@@ -443,7 +444,7 @@ func archived(t *testing.T, tx pgx.Tx, check string, findings []audit.Finding) {
 			p.id is not null
 		from core_tool_calls c
 		left join core_tool_calls p on p.id = c.parent_call_id and p.status not in ('succeeded', 'failed', 'not_configured')
-		where c.status in ('succeeded', 'failed', 'not_configured')`)
+		where c.status in ('succeeded', 'failed', 'not_configured') order by c.id`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -459,7 +460,12 @@ func archived(t *testing.T, tx pgx.Tx, check string, findings []audit.Finding) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	report := auditLines(t, inside{tx}, lines...)
+	text := strings.Join(lines, "")
+	report := earlier[text]
+	if report == nil {
+		report = auditLines(t, inside{tx}, lines...)
+		earlier[text] = report
+	}
 	var want []string
 	if slices.ContainsFunc(report.Checks, func(r audit.Result) bool { return r.Check == check }) &&
 		slices.ContainsFunc(findings, func(f audit.Finding) bool { return slices.Contains(ids, f.ID) }) &&
@@ -477,6 +483,17 @@ func archived(t *testing.T, tx pgx.Tx, check string, findings []audit.Finding) {
 func TestEachCheckReportsWhatBreaksIt(t *testing.T) {
 	t.Parallel()
 	env := everyKind(t)
+	// One session, in which no trigger fires and whose temporary schema is there: Postgres then keeps the plans of the audit's long statements
+	// from break to break.
+	conn, err := env.DB.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if _, err := conn.Exec(t.Context(), "set session_replication_role = replica; create temp table kept ()"); err != nil {
+		t.Fatal(err)
+	}
+	archives := map[string]*audit.Report{}
 	untested := map[string]bool{}
 	for _, c := range audit.Checks {
 		untested[c.Name] = !strings.HasPrefix(c.Name, "archive-")
@@ -484,13 +501,13 @@ func TestEachCheckReportsWhatBreaksIt(t *testing.T) {
 	for _, b := range breaks {
 		delete(untested, b.check)
 		t.Run(b.check+": "+b.what, func(t *testing.T) {
-			tx, err := env.DB.Begin(t.Context())
+			tx, err := conn.Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer func() { _ = tx.Rollback(context.Background()) }()
 			changed := int64(0)
-			for _, sql := range append([]string{"set local session_replication_role = replica"}, b.by...) {
+			for _, sql := range b.by {
 				tag, err := tx.Exec(t.Context(), sql)
 				if err != nil {
 					t.Fatalf("%s: %v", sql, err)
@@ -514,7 +531,7 @@ func TestEachCheckReportsWhatBreaksIt(t *testing.T) {
 			if !slices.ContainsFunc(found[b.check], func(f audit.Finding) bool { return strings.Contains(f.ID+": "+f.What, b.says) }) {
 				t.Errorf("got %q, want %q", found[b.check], b.says)
 			}
-			archived(t, tx, b.check, found[b.check])
+			archived(t, tx, archives, b.check, found[b.check])
 			foundOfCall(t, tx, b.check, found[b.check])
 			remark := slices.Contains([]string{"recovery-due", "waiting-due", "wake-due", "wait-stuck", "cancel-due", "overdue", "registry-recorded", "llm-due"}, b.check)
 			if (report.Faults == 0) != remark || (report.Remarks > 0) != remark {
@@ -606,5 +623,5 @@ func TestADatabaseOfTheEarlierGEMHasNoFault(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	archived(t, tx, "", nil)
+	archived(t, tx, map[string]*audit.Report{}, "", nil)
 }
