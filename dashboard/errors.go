@@ -76,7 +76,7 @@ func (s *site) told(q *http.Request, err error) told {
 	switch {
 	case store.HasCode(err, "57014", "55P03"):
 		t.Status, t.Text = http.StatusServiceUnavailable, "The database took longer than this page may wait."
-	case store.HasCode(err, "3F000", "42P01", "42703", "42883"):
+	case lacksSchema(err):
 		t.Status, t.Text, t.Away = http.StatusServiceUnavailable, "The database lacks GEM's tables, or has those of another version: gem migrate. This page tries again by itself.", true
 	case store.HasCode(err, "25006"):
 		t.Status, t.Text = http.StatusServiceUnavailable, "The database takes no changes now: it is read-only. Nothing was done."
@@ -126,6 +126,11 @@ func isAway(err error) bool {
 	}
 	var connect *pgconn.ConnectError
 	return errors.As(err, &connect) || pgconn.Timeout(err) || pgconn.SafeToRetry(err) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// lacksSchema reports whether a table, column, function or schema is missing, or another than it was when a connection prepared its statement.
+func lacksSchema(err error) bool {
+	return store.HasCode(err, "3F000", "42P01", "42703", "42883") || store.HasCode(err, "0A000") && strings.Contains(err.Error(), "cached plan")
 }
 
 // fail shows an error as a page. A reader who has not signed in is led to the login.

@@ -23,6 +23,33 @@ func TestPagesSayThatTheDatabaseIsNotMigrated(t *testing.T) {
 	}
 }
 
+func TestHealthIsThatOfTheDatabaseTheServerNeeds(t *testing.T) {
+	t.Parallel()
+	empty := testdb.Pool(t, testdb.NewEmpty(t))
+	server, _ := pages(t, dashboard.User{Name: "ada"}, func(o *dashboard.Options) { o.Read = empty })
+	if status, body := get(t, server, "/healthz"); status != 503 || body != "The database lacks GEM's tables, or has those of another version: gem migrate.\n" {
+		t.Errorf("not migrated: %d %s", status, body)
+	}
+	url := testdb.New(t)
+	owner := testdb.Pool(t, url)
+	server, _ = pages(t, dashboard.User{Name: "ada"}, func(o *dashboard.Options) { o.Read = as(t, url, "pg_monitor") })
+	if status, body := get(t, server, "/healthz"); status != 503 || !strings.Contains(body, "refuses what the pages show") {
+		t.Errorf("without rights: %d %s", status, body)
+	}
+	tx, err := owner.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, err := tx.Exec(t.Context(), "lock table core_tool_calls"); err != nil {
+		t.Fatal(err)
+	}
+	server, _ = pages(t, dashboard.User{Name: "ada"}, func(o *dashboard.Options) { o.Read = as(t, url, "gem_monitor") })
+	if status, body := get(t, server, "/healthz"); status != 200 || body != "ok\n" {
+		t.Errorf("busy: %d %s", status, body)
+	}
+}
+
 func TestAPageDoesNotWaitLongForALock(t *testing.T) {
 	t.Parallel()
 	server, db := pages(t, dashboard.User{Name: "ada", Operator: true})

@@ -2,10 +2,14 @@ package dashboard
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/gemworker/gem/internal/store"
+	"github.com/gemworker/gem/internal/watch"
 )
 
 const (
@@ -13,33 +17,53 @@ const (
 	healthKept = time.Second     // anybody may ask, and Postgres is asked no more often
 )
 
-// health knows whether Postgres could be reached a moment ago.
+// health knows why the pages could not be shown a moment ago; empty if they could.
 type health struct {
-	mu sync.Mutex
-	at time.Time
-	ok bool
+	mu    sync.Mutex
+	at    time.Time
+	fault string
 }
 
-// healthz answers 200, or 503 while Postgres cannot be reached. It needs no user, and any name of the host will do.
+// healthz answers 200, or 503 and why the pages cannot be shown. It needs no user, and any name of the host will do.
 func (s *site) healthz(w http.ResponseWriter, q *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
-	if !s.health.reaches(q.Context(), s.Read.Ping) {
+	if fault := s.health.ask(q.Context(), s.check); fault != "" {
 		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = io.WriteString(w, "Postgres cannot be reached\n")
+		_, _ = io.WriteString(w, fault+"\n")
 		return
 	}
 	_, _ = io.WriteString(w, "ok\n")
 }
 
-func (h *health) reaches(ctx context.Context, ping func(context.Context) error) bool {
+func (h *health) ask(ctx context.Context, check func(context.Context) error) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if time.Since(h.at) > healthKept {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), healthTime) // others wait for the same answer
 		defer cancel()
-		h.ok = ping(ctx) == nil
+		h.fault = faultOf(check(ctx))
 		h.at = time.Now()
 	}
-	return h.ok
+	return h.fault
+}
+
+// check looks whether the pages find what they read.
+func (s *site) check(ctx context.Context) error {
+	return watch.Read(ctx, s.Read, watch.Check)
+}
+
+// faultOf says why the pages cannot be shown, to anybody: so in none of Postgres's words. A busy Postgres is no fault.
+func faultOf(err error) string {
+	switch {
+	case err == nil || errors.Is(err, watch.ErrTooSlow):
+		return ""
+	case lacksSchema(err):
+		return "The database lacks GEM's tables, or has those of another version: gem migrate."
+	case store.HasCode(err, "42501"):
+		return "The database refuses what the pages show to the role of the dashboard."
+	case isAway(err):
+		return "Postgres cannot be reached."
+	}
+	return "Postgres answers with an error, which the log of the dashboard has for each page."
 }

@@ -38,6 +38,13 @@ func Now(ctx context.Context, db DB) (now time.Time, err error) {
 	return now, nil
 }
 
+// Check returns the error of Postgres where the views are missing, or those of another version, or are not for this role to read. It reads no row.
+func Check(ctx context.Context, db DB) error {
+	_, err := db.Exec(ctx, "select "+columns+` from gem.calls c, gem.receipts, gem.journal, gem.model_requests, gem.registries, gem.tools, gem.queue, gem.outcomes,
+		gem.throughput, gem.workers, gem.overdue, gem.questions where false`)
+	return err
+}
+
 // Read runs do in a transaction that is read only and in which no statement takes longer than 2 s. It is begun in one round trip.
 func Read(ctx context.Context, pool *pgxpool.Pool, do func(ctx context.Context, db DB) error) error {
 	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{BeginQuery: begin}, func(tx pgx.Tx) error { return do(ctx, tx) })
