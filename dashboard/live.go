@@ -116,7 +116,7 @@ type sse struct {
 	control *http.ResponseController
 	sent    map[string]int // the version of each part that was sent
 	begun   bool
-	away    bool
+	away    string
 	over    bool // the stream has ended, or its browser has gone or is too slow
 }
 
@@ -150,9 +150,9 @@ func (o *sse) tell(n news) {
 	case n.over != nil:
 		o.event("over", n.over.text)
 		o.over = true
-	case n.away && !o.away:
-		o.event("away", "The database cannot be reached.")
-	case o.away && !n.away:
+	case n.away != "" && n.away != o.away:
+		o.event("away", n.away)
+	case n.away == "" && o.away != "":
 		o.event("back", "The database answers again.")
 	}
 	o.away = n.away

@@ -241,6 +241,56 @@ func TestTheDatabaseIsAwayAndComesBack(t *testing.T) {
 	}
 }
 
+func TestASchemaThatIsMigratedAwayComesBack(t *testing.T) {
+	t.Parallel()
+	url := testdb.New(t)
+	db := testdb.Pool(t, url)
+	var id string
+	if err := db.QueryRow(t.Context(), "insert into core_tool_calls (tool_name) values ('a.tool') returning id::text").Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	other := &shown{watch: "list"}
+	s, server := testSite(t, Options{Read: db}, showing{"/page": other.show})
+	s.live.page("/{$}", s.overview)
+	s.live.page("/calls/{id}", s.call)
+	all := []*browser{watchPage(t, server, "overview"), watchPage(t, server, "call:"+id), watchPage(t, server, "/page")}
+	for _, b := range all {
+		if name, data := b.next(); name != "" || data == "" {
+			t.Fatalf("event %q %q", name, data)
+		}
+	}
+	rename := func(from, to string) {
+		t.Helper()
+		if _, err := db.Exec(t.Context(), "alter schema "+from+" rename to "+to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	said := func(b *browser, event, part string) {
+		t.Helper()
+		for { // a page has several parts, and its last ones may still come
+			if name, data := b.next(); name == event && strings.Contains(data, part) {
+				return
+			} else if name != "" || data == "" {
+				t.Fatalf("event %q %q", name, data)
+			}
+		}
+	}
+	rename("gem", "gone")
+	said(all[0], "away", "gem migrate")
+	said(all[1], "away", "gem migrate")
+	other.number.Store(5)
+	if n := all[2].number(); n != 5 {
+		t.Errorf("a page that needs nothing of it is at %d", n)
+	}
+	rename("gone", "gem")
+	said(all[0], "back", "")
+	said(all[1], "back", "")
+	if _, err := db.Exec(t.Context(), "select public.cancel_tool_call($1)", id); err != nil {
+		t.Fatal(err)
+	}
+	said(all[1], "", "cancelled")
+}
+
 func TestAPageThatBreaksEndsItsOwnStreamsAlone(t *testing.T) {
 	t.Parallel()
 	p, gone := &shown{watch: "list"}, &shown{watch: "list"}

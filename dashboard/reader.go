@@ -61,6 +61,7 @@ type group struct {
 	watch   string                 // of the page's view; empty before it was read
 	parts   []*part
 	over    *pageError // the page is gone
+	unready bool       // the database lacks what the page reads
 	due     time.Time  // when it is read again
 	mark    watch.Mark // of the call whose page it is
 }
@@ -74,7 +75,7 @@ type part struct {
 
 // news is what a stream does not have yet.
 type news struct {
-	away   bool
+	away   string // why the page cannot be read now; empty if it can
 	over   *pageError
 	frames []string
 }
@@ -99,7 +100,7 @@ func (l *live) join(key pageKey, user string) (*group, chan struct{}, error) {
 	}
 	news := make(chan struct{}, 1)
 	g.streams[news] = true
-	if g.watch != "" || g.over != nil || l.away {
+	if g.watch != "" || g.over != nil || g.unready || l.away {
 		news <- struct{}{}
 	}
 	if l.stop == nil {
@@ -134,9 +135,14 @@ func (l *live) leave(g *group, news chan struct{}, user string) {
 func (l *live) state(g *group, sent map[string]int) news {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := news{away: l.away, over: g.over}
+	n := news{over: g.over}
+	if l.away {
+		n.away = "The database cannot be reached. The page goes on by itself."
+	} else if g.unready {
+		n.away = "The database lacks GEM's tables, or has those of another version: gem migrate. The page goes on by itself."
+	}
 	for _, p := range g.parts {
-		if !l.away && sent[p.id] != p.version {
+		if n.away == "" && sent[p.id] != p.version {
 			sent[p.id] = p.version
 			n.frames = append(n.frames, p.frame)
 		}
@@ -324,6 +330,10 @@ func (l *live) render(ctx context.Context, g *group) (watch string, pieces []pie
 func (l *live) done(g *group, name string, pieces []piece, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if g.unready {
+		g.unready = false
+		g.shout()
+	}
 	if l.away {
 		l.away = false
 		for _, other := range l.groups {
@@ -393,6 +403,19 @@ func (l *live) failed(ctx context.Context, g *group, err error) bool {
 			other.shout()
 		}
 		return true
+	case lacksSchema(err):
+		for _, other := range l.groups {
+			if g == nil && strings.HasPrefix(other.watch, "call:") {
+				other.due = time.Time{} // each is read, and says so itself
+			}
+		}
+		if g == nil {
+			return false
+		}
+		if !g.unready {
+			l.site.Log.Warn("the database lacks what a page that is watched reads; it is tried again", zap.String("page", cut(300, g.path)), zap.Error(err))
+		}
+		g.unready, g.due = true, time.Now().Add(pace.page)
 	case errors.Is(err, watch.ErrTooSlow):
 		if g != nil {
 			g.due, g.watch = time.Now().Add(5*pace.page), cmp.Or(g.watch, "list") // it is not new any more, and read as far as the allowance goes

@@ -23,7 +23,7 @@
       const cut = e.data.indexOf("\n"), part = document.getElementById(e.data.slice(0, cut));
       if (part) change(part, e.data.slice(cut + 1));
     };
-    stream.addEventListener("away", () => show(awayText));
+    stream.addEventListener("away", (e) => show(e.data));
     stream.addEventListener("back", () => show(""));
     stream.addEventListener("renew", () => {
       close();
