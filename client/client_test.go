@@ -169,6 +169,35 @@ func enqueue(t *testing.T, db *pgxpool.Pool, c client.NewCall) string {
 	return id
 }
 
+func TestAskedForAreTheQuestionsOfACallAndOfWhatItMade(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	flow := enqueue(t, db, client.NewCall{Tool: "a.flow"})
+	asked := func() []client.Asked {
+		t.Helper()
+		all, err := client.AskedFor(t.Context(), db, flow, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	if all := asked(); len(all) != 0 {
+		t.Errorf("a queued call: %+v", all)
+	}
+	exec(t, db, `set session_replication_role = replica;
+		update core_tool_calls set status = 'waiting', waits_for = 'call';
+		insert into core_tool_calls (id, tool_name, input, parent_call_id, parent_step, status, waits_for, waits, run_at, created_at, updated_at)
+		select gen_random_uuid(), k.tool, k.input::jsonb, f.id, k.step, k.status, 'answer', '{#answer}', now(), now(), now() from core_tool_calls f, (values
+			('wait.approval', '{"tool": "a.pay", "text": "May it?", "by": ["role:boss"]}', '##1', 'waiting'), ('wait.answer', '{}', 'of a frontend', 'waiting'),
+			('wait.answer', '{}', 'ended', 'succeeded')) k (tool, input, step, status);
+		update core_tool_calls set status = 'waiting', parent_step = null where parent_step = 'of a frontend';
+		reset session_replication_role`)
+	all := asked()
+	if len(all) != 1 || all[0].Tool != "wait.approval" || all[0].About != "a.pay" || all[0].Text != "May it?" || all[0].By[0] != "role:boss" || all[0].Names[0] != "answer" {
+		t.Errorf("got %+v", all)
+	}
+}
+
 func exec(t *testing.T, db *pgxpool.Pool, sql string, args ...any) {
 	t.Helper()
 	if _, err := db.Exec(t.Context(), sql, args...); err != nil {

@@ -56,6 +56,41 @@ func readQuestions(ctx context.Context, db DB, which string, arg any) ([]Questio
 	return nil, fmt.Errorf("read the open questions: %w", err)
 }
 
+// Asked is a call that waits for somebody's answer.
+type Asked struct {
+	ID, Tool string
+	Text     string   // of wait.answer and wait.approval: what is asked; empty for none
+	By       []string // who may answer, where the input says so: owner, user:SUBJECT, role:ROLE, service
+	About    string   // of wait.approval: the tool of the call that is to be approved
+	// Names are those under which an answer is wanted: see [Answer]. A call of wait.* has the one that is meant if none is given.
+	Names []string
+}
+
+// AskedFor returns the calls that wait for somebody's answer among a call and those that handlers and rules made on its behalf, whoever may answer
+// them: the first, up to a limit.
+func AskedFor(ctx context.Context, db DB, id string, limit int) ([]Asked, error) {
+	rows, err := db.Query(ctx, `
+		with recursive below (id, waits_for, depth) as (
+			select c.id, c.waits_for, 0 from public.core_tool_calls c where c.id = $1 and c.status = 'waiting' and c.waits_for in ('call', 'answer')
+			union all
+			select c.id, c.waits_for, b.depth + 1 from below b join public.core_tool_calls c on c.parent_call_id = b.id
+			where c.parent_step is not null and c.status = 'waiting' and c.waits_for in ('call', 'answer') and b.waits_for = 'call' and b.depth < 20)
+		select q.id::text, q.tool_name, coalesce(q.input ->> 'text', ''),
+			array(select jsonb_array_elements_text(case when jsonb_typeof(q.input -> 'by') = 'array' then q.input -> 'by' else '[]' end)),
+			coalesce(q.input ->> 'tool', ''), array(select ltrim(n, '#') from unnest(q.waits) n where n like '#%')
+		from below b join public.core_tool_calls q on q.id = b.id where b.waits_for = 'answer' order by q.id limit $2`, id, limit)
+	if err == nil {
+		var all []Asked
+		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Asked, err error) {
+			return a, row.Scan(&a.ID, &a.Tool, &a.Text, &a.By, &a.About, &a.Names)
+		})
+		if err == nil {
+			return all, nil
+		}
+	}
+	return nil, fmt.Errorf("read the questions of call %s: %w", id, err)
+}
+
 // ErrMayNotAnswer says that there is such a call, and that the caller may not answer it.
 var ErrMayNotAnswer = errors.New("you may not answer this call")
 

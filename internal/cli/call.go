@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/prose"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
@@ -36,7 +38,9 @@ func callCommand() *cobra.Command {
 The input is a JSON object: {} if it is left out, read from stdin for "-". Only
 the call's id is printed. Needs DATABASE_URL.
 
-With --wait the receipt is printed instead, as JSON.
+With --wait the receipt is printed instead, as JSON. While an answer or an
+approval is waited for, the standard error says so, and how it is given: by a
+command, and with GEM_DASHBOARD_URL by a link.
 
 The exit codes:
   0  the call was made; with --wait: it succeeded
@@ -138,7 +142,7 @@ func waitFor(ctx context.Context, out, progress io.Writer, db *pgxpool.Pool, id 
 	alone := noWorker(ctx, db, progress)
 	waiting, cancel := context.WithTimeout(ctx, cmp.Or(timeout, math.MaxInt64))
 	defer cancel()
-	r, err := await(waiting, db, id, !alone, progress)
+	r, err := await(waiting, db, id, alone, progress)
 	switch {
 	case err != nil && ctx.Err() == nil && waiting.Err() != nil:
 		fmt.Fprintf(progress, "The call has not ended within %s. It goes on; its receipt later: gem receipt %s\n", timeout, id)
@@ -169,28 +173,58 @@ func noWorker(ctx context.Context, db *pgxpool.Pool, progress io.Writer) bool {
 	return true
 }
 
-// await returns the receipt of a call as soon as there is one. With watch it says once on progress when no worker is alive any more.
-func await(ctx context.Context, db *pgxpool.Pool, id string, watch bool, progress io.Writer) (*receipts.Receipt, error) {
-	if !watch {
-		return client.Await(ctx, db, id)
-	}
+// await returns the receipt of a call as soon as there is one. Meanwhile it says on progress, once, when no worker is alive any more, unless that was
+// said, and of each answer that is waited for how it is given.
+func await(ctx context.Context, db *pgxpool.Pool, id string, alone bool, progress io.Writer) (*receipts.Receipt, error) {
 	ctx, stop := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() {
+		told := map[string]bool{}
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-time.After(time.Second):
 			}
-			if noWorker(ctx, db, progress) {
-				return
+			alone = alone || noWorker(ctx, db, progress)
+			all, _ := client.AskedFor(ctx, db, id, mostAsked) // a role may not see them
+			for _, q := range all {
+				if !told[q.ID] {
+					told[q.ID] = true
+					fmt.Fprintln(progress, asksFor(q, os.Getenv("GEM_DASHBOARD_URL")))
+				}
 			}
 		}
 	})
 	defer watching.Wait()
 	defer stop()
 	return client.Await(ctx, db, id)
+}
+
+const mostAsked = 10 // questions of a call that are told of
+
+// asksFor says in a line what a call waits for, and where or how it is given.
+func asksFor(q client.Asked, dashboard string) string {
+	by := ""
+	if len(q.By) > 0 {
+		by = " by " + cut(printable(strings.Join(q.By, ", ")), 200)
+	}
+	said, how := "It waits for an answer"+by, "gem answer "+q.ID+" VALUE"
+	switch {
+	case q.Tool == "wait.approval":
+		said, how = fmt.Sprintf("It waits for an approval of %s%s", cut(printable(q.About), 200), by), "gem approve "+q.ID+", or gem deny"
+	case !prose.IsQuestion(q.Tool):
+		if len(q.Names) > 0 && q.Names[0] != "answer" {
+			how += " --name '" + printable(q.Names[0]) + "'"
+		}
+		return said + ": " + how
+	case q.Text != "":
+		said += fmt.Sprintf(" to %q", cut(printable(q.Text), 300))
+	}
+	if strings.HasPrefix(dashboard, "http") {
+		return said + ", at " + strings.TrimRight(dashboard, "/") + "/questions/" + q.ID
+	}
+	return said + ": " + how
 }
 
 // readInput returns the input of a call: the argument, {} without one, or all of stdin. It must be JSON; the

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -70,6 +71,37 @@ func TestQuestionsAreAnsweredOnTheCommandLine(t *testing.T) {
 	gemWith(t, env, "answer", id, "1").wantCode(t, exitDone)
 	wants(t, gemWith(t, env, "answer", id, "2").stderr, "call "+id+" already has another answer, by ")
 	wants(t, gemWith(t, env, "answer", exampleID, "2").stderr, "there is no call "+exampleID)
+}
+
+func TestWhoWaitsForACallIsToldWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	db := testdb.Pool(t, url)
+	startWorker(t, url)
+	p := startGem(t, []string{"DATABASE_URL=" + url}, "call", "wait.answer", `{"text": "Which color?\u001b[2J"}`, "--wait")
+	p.stderr.waitFor(t, `It waits for an answer to "Which color?`)
+	id := query[string](t, db, "select id::text from core_tool_calls")
+	gemWith(t, []string{"DATABASE_URL=" + url}, "answer", id, "blue").wantCode(t, exitDone)
+	if code := p.wait(t); code != exitDone {
+		t.Errorf("exit code %d", code)
+	}
+	if said := p.stderr.String(); strings.Count(said, "It waits for") != 1 || !strings.Contains(said, "gem answer "+id+" VALUE\n") || strings.Contains(said, "\x1b") {
+		t.Errorf("said: %s", said)
+	}
+	approval := client.Asked{ID: "7", Tool: "wait.approval", Text: "Tell them?", By: []string{"role:boss", "user:ada"}, About: "comms.send_sms"}
+	for _, c := range []struct {
+		asked           client.Asked
+		dashboard, want string
+	}{
+		{approval, "", "It waits for an approval of comms.send_sms by role:boss, user:ada: gem approve 7, or gem deny"},
+		{approval, "https://ops.example.com/gem/", "It waits for an approval of comms.send_sms by role:boss, user:ada, at https://ops.example.com/gem/questions/7"},
+		{client.Asked{ID: "7", Tool: "wait.event", Names: []string{"answer"}}, "", "It waits for an answer: gem answer 7 VALUE"},
+		{client.Asked{ID: "7", Tool: "a.flow", Names: []string{"paid"}}, "https://ops.example.com", "It waits for an answer: gem answer 7 VALUE --name 'paid'"},
+	} {
+		if got := asksFor(c.asked, c.dashboard); got != c.want {
+			t.Errorf("got  %s\nwant %s", got, c.want)
+		}
+	}
 }
 
 func TestApprovalsTakeARole(t *testing.T) {
