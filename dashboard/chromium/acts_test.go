@@ -1,9 +1,12 @@
 package chromium
 
 import (
+	"context"
 	"strings"
 	"testing"
 
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
 	"github.com/gemworker/gem/handlers/handlertest"
 )
 
@@ -56,21 +59,37 @@ func TestTwoPeopleCancelOneCallAndItEndsOnce(t *testing.T) {
 	s := newScene(t)
 	running := s.Insert(of("shop.charge", `{"order": "slow-1"}`))
 	s.runs(running)
-	first, second := openTab(t, s.serve(ada)), openTab(t, s.serve(grace))
-	second.expects("status of 409")
-	for _, b := range []*tab{first, second} {
+	first, second, late := openTab(t, s.serve(ada)), openTab(t, s.serve(grace)), openTab(t, s.serve(grace))
+	for _, b := range []*tab{first, second, late} {
+		b.expects("status of 409")
 		b.visit("/calls/" + running + "/cancel")
 		b.fill("[name=reason]", "we both press")
 	}
-	first.follow("main form button.danger")
+	pressed := make(chan error, 2)
+	for _, b := range []*tab{first, second} {
+		go func() {
+			ctx, cancel := context.WithTimeout(b.ctx, patience)
+			defer cancel()
+			_, err := chromedp.Run(ctx, chromedp.WaitEvent(page.LoadEventFired, nil, chromedp.Click(chromedp.CSS("main form button.danger"))))
+			pressed <- err
+		}()
+	}
+	for range 2 {
+		if err := <-pressed; err != nil {
+			t.Fatal(err)
+		}
+	}
 	s.Await(running)
-	second.follow("main form button.danger")
-	second.says("ended")
+	late.follow("main form button.danger")
+	late.says("ended")
 	if got := s.status(running); got != "failed cancelled" {
 		t.Errorf("the call is %s", got)
 	}
-	if got := s.by(running, "cancel_requested"); got != "ada: we both press" {
+	if got := s.by(running, "cancel_requested"); got != "ada: we both press" && got != "grace: we both press" {
 		t.Errorf("the journal names %q", got)
+	}
+	if n := s.value("select count(*) from core_tool_events where call_id = $1 and event = 'cancel_requested'", running); n != "1" {
+		t.Errorf("%s events ask for the end", n)
 	}
 	if n := s.value("select count(*) from core_tool_receipts where call_id = $1", running); n != "1" {
 		t.Errorf("%s receipts", n)
@@ -142,6 +161,9 @@ func TestACallIsDoneAgainOnceAndThePageSaysFirstWhatThatMeans(t *testing.T) {
 	if before != after {
 		t.Error("a receipt was changed")
 	}
+	if code := startGem(t, []string{"DATABASE_URL=" + s.URL}, "audit").ends(); code != 0 {
+		t.Errorf("gem audit ends with %d", code)
+	}
 }
 
 // A double click is one click.
@@ -173,6 +195,7 @@ func TestAViewerSeesNoPayloadAndCannotAct(t *testing.T) {
 	s.Await(secret)
 	s.Await(failed)
 	s.runs(running)
+	approval := s.Question(s.Insert(of("shop.refund", `{"order": "A-1", "cents": 12000}`))).ID
 	for name, origin := range map[string]string{"a viewer": s.serve(vera), "without ACT_URL": s.serve(ada, readOnly)} {
 		b := openTab(t, origin)
 		b.expects("status of 403", "status of 404")
@@ -180,7 +203,7 @@ func TestAViewerSeesNoPayloadAndCannotAct(t *testing.T) {
 		if name == "without ACT_URL" {
 			b.has("Read-only")
 		}
-		for _, p := range []string{"/", "/calls", "/calls/" + secret, "/calls/" + failed, "/calls/" + running, "/failures", "/questions", "/workers", "/tools/os.create_note"} {
+		for _, p := range []string{"/", "/calls", "/calls/" + secret, "/calls/" + failed, "/calls/" + running, "/failures", "/questions", "/questions/" + approval, "/workers", "/tools/os.create_note"} {
 			b.visit(p)
 			if text := eval[string](b, "document.documentElement.outerHTML"); strings.Contains(text, "hush-title") || strings.Contains(text, "hush-content") || strings.Contains(text, `"cents"`) {
 				t.Errorf("%s: %s shows a payload", name, p)
@@ -189,14 +212,14 @@ func TestAViewerSeesNoPayloadAndCannotAct(t *testing.T) {
 				t.Errorf("%s: %s has %d forms that act", name, p, n)
 			}
 		}
-		for _, act := range []string{"/calls/" + running + "/cancel", "/calls/" + failed + "/again", "/calls/bulk"} {
-			status := eval[int](b, `fetch("`+act+`", {method: "POST", body: new URLSearchParams({form: "a".repeat(26), confirm: "shop.charge", id: "`+running+`", do: "cancel"})}).then(r => r.status)`)
+		for _, act := range []string{"/calls/" + running + "/cancel", "/calls/" + failed + "/again", "/calls/bulk", "/questions/" + approval} {
+			status := eval[int](b, `fetch("`+act+`", {method: "POST", body: new URLSearchParams({form: "a".repeat(26), confirm: "shop.charge", id: "`+running+`", do: "cancel", decision: "approve"})}).then(r => r.status)`)
 			if status != 403 {
 				t.Errorf("%s: POST %s is answered with %d", name, act, status)
 			}
 		}
 	}
-	if got := s.status(running); got != "running" {
-		t.Errorf("the call is %s", got)
+	if got := s.status(running) + ", " + s.status(approval); got != "running, waiting" {
+		t.Errorf("the call and the approval are %s", got)
 	}
 }

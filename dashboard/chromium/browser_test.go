@@ -129,12 +129,14 @@ const (
 type tab struct {
 	t      *testing.T
 	ctx    context.Context
+	leave  func() // closes it, which the end of the test does too
 	origin string
 
 	mu       sync.Mutex
 	faults   []string
 	expected []string
 	requests []string // the URLs, in order
+	bytes    float64  // that came, with their headers, of what has ended
 }
 
 // scriptless is a tab with JavaScript off.
@@ -146,13 +148,12 @@ func scriptless(b *tab) {
 func openTab(t *testing.T, origin string, set ...func(*tab)) *tab {
 	t.Helper()
 	b := &tab{t: t, origin: strings.TrimRight(origin, "/")}
-	var leave context.CancelFunc
-	b.ctx, leave = chromedp.NewContext(theBrowser(t), chromedp.WithNewBrowserContext(), chromedp.WithListener(b.listen))
+	b.ctx, b.leave = chromedp.NewContext(theBrowser(t), chromedp.WithNewBrowserContext(), chromedp.WithListener(b.listen))
 	if err := chromedp.Do(b.ctx); err != nil {
 		t.Fatal("open a tab:", err)
 	}
 	t.Cleanup(func() {
-		leave()
+		b.leave()
 		for _, fault := range b.unexpected() {
 			t.Error(fault)
 		}
@@ -194,6 +195,8 @@ func (b *tab) listen(event any) {
 		if !own && (err != nil || u.Scheme != "data" && u.Scheme != "about") {
 			b.faults = append(b.faults, "a request left the origin: "+e.Request.URL)
 		}
+	case *network.EventLoadingFinished:
+		b.bytes += e.EncodedDataLength
 	case *page.EventJavascriptDialogOpening:
 		b.faults = append(b.faults, "a dialog opened: "+e.Message)
 		go func() { // while it is open, nothing goes on

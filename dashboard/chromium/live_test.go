@@ -42,6 +42,13 @@ func TestCallsAppearAndEndWhileSomebodyLooks(t *testing.T) {
 	b.until("three ends", `document.querySelectorAll("main tr[data-key] .state.succeeded").length === 3`)
 	loaded()
 	stays()
+
+	// A page that comes back goes on, whether the browser kept it or loads it again.
+	b.visit("/workers")
+	eval[any](b, "history.back(), null")
+	b.until("the list", `location.pathname === "/calls" && document.querySelectorAll("main tr[data-key]").length === 3`)
+	s.Insert(of("os.create_note", note))
+	b.until("four rows", `document.querySelectorAll("main tr[data-key]").length === 4`)
 }
 
 // Scenario 4: without the database, the page says so and comes back by itself.

@@ -199,9 +199,9 @@ func TestPagesOutliveARestartOfPostgresAndTheNextVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer answer.Body.Close()
 	read := make(chan error, 1)
 	go func() {
+		defer answer.Body.Close()
 		_, err := io.Copy(io.Discard, answer.Body)
 		read <- err
 	}()
