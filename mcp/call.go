@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/handlers/value"
 	"github.com/google/uuid"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -57,10 +58,7 @@ type request struct {
 	key  string // under which it can be asked again; empty for none
 }
 
-var (
-	traceparent = regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
-	uuidForm    = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
-)
+var traceparent = regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
 // read makes a request of a tools/call. What others put into _meta is left out where it cannot be used; what is ours must be right.
 func (d *Door) read(c caller, t *tool, req *sdk.CallToolRequest) (r request, err error) {
@@ -98,7 +96,7 @@ func (d *Door) read(c caller, t *tool, req *sdk.CallToolRequest) (r request, err
 	}
 	if err := ours(m, "parentCallId", "the id of a call", func(v any) (ok bool) {
 		r.ParentCallID, ok = v.(string)
-		return ok && uuidForm.MatchString(r.ParentCallID)
+		return ok && value.IsUUID(r.ParentCallID)
 	}); err != nil {
 		return r, err
 	}

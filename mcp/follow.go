@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/handlers/value"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -83,7 +84,7 @@ func (d *Door) resumed(ctx context.Context, c caller, r request, req *sdk.CallTo
 		return "", nil
 	}
 	wrong := invalid("requestState is of no such call: make the request again as it was, with the requestState of its last answer")
-	if !uuidForm.MatchString(id) || r.key != "" && r.ID != id {
+	if !value.IsUUID(id) || r.key != "" && r.ID != id {
 		return "", wrong
 	}
 	var same bool

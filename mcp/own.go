@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/handlers/value"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -51,7 +52,7 @@ func readOwn(req *sdk.CallToolRequest) (in ownInput, err error) {
 	if err := json.Unmarshal(req.Params.Arguments, &in); err != nil || in.WaitSeconds < 0 || in.WaitSeconds > 45 {
 		return in, invalid("%s takes call_id, a string, and wait_seconds, a number from 0 to 45", req.Params.Name)
 	}
-	if !uuidForm.MatchString(in.CallID) {
+	if !value.IsUUID(in.CallID) {
 		return in, noCall(cut(in.CallID, 100))
 	}
 	in.CallID = strings.ToLower(in.CallID)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/handlers/value"
 	"github.com/gemworker/gem/receipts"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -33,7 +34,7 @@ func (d *Door) addResources() {
 					return nil, err
 				}
 				id := strings.ToLower(strings.TrimPrefix(req.Params.URI, r.uri))
-				if !uuidForm.MatchString(id) {
+				if !value.IsUUID(id) {
 					return nil, sdk.ResourceNotFoundError(req.Params.URI)
 				}
 				var found any

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gemworker/gem/handlers/value"
 	"github.com/gemworker/gem/registry"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -110,7 +111,7 @@ func callIn(req sdk.Request) string {
 			id = p.TaskID
 		}
 	}
-	if !uuidForm.MatchString(id) {
+	if !value.IsUUID(id) {
 		return ""
 	}
 	return strings.ToLower(id)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gemworker/gem/handlers/value"
 	"github.com/gemworker/gem/receipts"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -138,7 +139,7 @@ func taskCaller(ctx context.Context, session *sdk.ServerSession, p *taskParams) 
 	if p == nil {
 		p = &taskParams{}
 	}
-	if !uuidForm.MatchString(p.TaskID) {
+	if !value.IsUUID(p.TaskID) {
 		return c, can, noCall(cut(p.TaskID, 100))
 	}
 	p.TaskID = strings.ToLower(p.TaskID)

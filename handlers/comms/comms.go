@@ -117,7 +117,7 @@ type LoggedCall struct {
 // writes it. A call that happened is logged, whomever it was with.
 func (*Comms) LogCallOutcome(ctx context.Context, tx handlers.Tx, call *handlers.Call, in LogCallOutcome) (out LoggedCall, err error) {
 	var id *string
-	if table.IsID(in.EntityID) {
+	if value.IsUUID(in.EntityID) {
 		id = &in.EntityID
 	}
 	err = tx.QueryRow(ctx, "select id::text, linked_to from gem_entity.log_call($1, $2, $3, $4)",

@@ -46,7 +46,7 @@ func (*OS) AuditLogSearch(ctx context.Context, tx handlers.Tx, call *handlers.Ca
 	args := []any{value.Words(in.Query), call.CreatedBy, in.EventType, in.Limit.Or(50, 100), in.Since, call.SignedIn}
 	switch {
 	case in.CallID != "":
-		if !table.IsID(in.CallID) {
+		if !value.IsUUID(in.CallID) {
 			return AuditLog{}, handlers.NotFound("core_tool_calls", value.Shorten(in.CallID, 100))
 		}
 		calls, args = `select $7::uuid as call_id`, append(args, in.CallID)

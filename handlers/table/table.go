@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/value"
@@ -24,15 +23,10 @@ func Insert(ctx context.Context, tx handlers.DB, call *handlers.Call, table, sql
 	return id, nil
 }
 
-// IsID reports whether id is a uuid. Postgres would refuse another text, and end the transaction.
-func IsID(id string) bool { return uuid.MatchString(id) }
-
-var uuid = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
-
 // Row runs a statement about the row id, which is its $1; args are the others. It scans the one row that the statement
 // returns into dest. If there is none, or id is not a uuid, the error is [handlers.NotFound]. The caller records the effects.
 func Row(ctx context.Context, tx handlers.DB, table, id, sql string, args []any, dest ...any) error {
-	if !IsID(id) {
+	if !value.IsUUID(id) {
 		return handlers.NotFound(table, value.Shorten(id, 100))
 	}
 	err := tx.QueryRow(ctx, sql, append([]any{id}, args...)...).Scan(dest...)

@@ -1,6 +1,7 @@
 package value
 
 import (
+	"regexp"
 	"strings"
 	"unicode/utf8"
 )
@@ -25,6 +26,11 @@ func Shorten(s string, n int) string {
 	}
 	return s
 }
+
+// IsUUID reports whether a text is a UUID as ids of calls and rows are written. Postgres would refuse another one, and end the transaction.
+func IsUUID(s string) bool { return uuidForm.MatchString(s) }
+
+var uuidForm = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 
 // Storable makes s a text that Postgres can hold: invalid UTF-8 and NUL become U+FFFD.
 func Storable(s string) string {

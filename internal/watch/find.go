@@ -3,9 +3,9 @@ package watch
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"strings"
 
+	"github.com/gemworker/gem/handlers/value"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
@@ -19,10 +19,8 @@ type Found struct {
 	Caller    string `json:"caller,omitempty"`
 }
 
-var uuidForm = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
-
 // IsID reports whether a text has the form of a call's id. Postgres refuses any other.
-func IsID(text string) bool { return uuidForm.MatchString(text) }
+func IsID(text string) bool { return value.IsUUID(text) }
 
 // Find finds what a text names: a call's id, a receipt's id, a session, a computed key, a tool or a caller.
 func Find(ctx context.Context, db DB, text string) (found Found, err error) {
