@@ -59,7 +59,7 @@ begin
 end
 $$;
 
--- What an answer must fit, as JSON Schema; null: anything.
+-- The schema that an answer must fit, as JSON Schema; null: anything.
 create or replace function gem.answer_schema(p_tool text, p_input jsonb) returns jsonb language sql immutable as $$
   select case p_tool
     when 'wait.approval' then '{"type": "object", "required": ["approved"],

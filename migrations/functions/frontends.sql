@@ -1,4 +1,4 @@
--- What frontends may do: the roles of gem.api_roles(), as far as they are there.
+-- The rights of frontends: the roles of gem.api_roles(), as far as they are there.
 --
 --   authenticated, gem_frontend
 --                  lists the tools that it may call. It inserts calls, of which it chooses what a frontend chooses; created_by comes from its token. It reads its
@@ -98,7 +98,7 @@ language sql stable as $$
   select e.* from public.core_tool_events e where e.call_id = call.id order by e.seq
 $$;
 
--- What rules warned of when the call ran, as a list of texts: select=status,result,warnings. For service_role too; a signed-in user
+-- The warnings of rules when the call ran, as a list of texts: select=status,result,warnings. For service_role too; a signed-in user
 -- reads select=status,result,rules:effects->rules, which has the warnings among the verdicts.
 create or replace function public.warnings(receipt public.core_tool_receipts) returns jsonb language sql stable as $$
   select coalesce(jsonb_path_query_array(receipt.effects, '$.rules.verdicts[*] ? (@.action == "warn").message'), '[]')

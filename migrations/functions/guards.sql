@@ -1,4 +1,4 @@
--- What a row must look like, whoever writes it: triggers on calls, receipts and journal. They ask what a check constraint
+-- The form of rows, whoever writes them: triggers on calls, receipts and journal. They ask what a check constraint
 -- would, and cost less: Postgres reads the text of a constraint, and of a trigger's WHEN, anew in each statement.
 
 ------------------------------------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ end
 $$;
 
 ------------------------------------------------------------------------------------------------------------------------
--- What must hold of a row
+-- The rules of each row
 ------------------------------------------------------------------------------------------------------------------------
 
 -- A call that has ended stays as it is, and one in another state has what that state needs.
@@ -320,7 +320,7 @@ begin
 end
 $$;
 
--- What is written stays, for the owner too, since most installs let the worker connect as the owner. A deletion is let
+-- Rows that are written stay, for the owner too, since most installs let the worker connect as the owner. A deletion is let
 -- through that gem.prune makes, and no other: the setting is on while that function runs, and its owner is the current user
 -- only inside it, or where the owner set everything up to get around this, who could as well drop the trigger.
 create or replace function gem.refuse_change() returns trigger language plpgsql set search_path = pg_catalog, pg_temp as $$

@@ -29,7 +29,7 @@ $$;
 --
 -- p_arms is a list of {arm, provider, model, max_concurrent, reserve, priced, estimated_input, budgets: [{name, subject, period, limit}]}.
 -- p_max_cost bounds what all requests of the call cost together. The attempt proves that it holds the call by its number: each claim has
--- another one. What earlier attempts of the call left open is lost.
+-- another one. Requests that earlier attempts of the call left open are lost.
 create or replace function gem.llm_begin(p_call uuid, p_attempt integer, p_label text, p_route text, p_version text, p_max_cost bigint,
   p_arms jsonb, out id bigint, out n integer, out arm text, out skipped jsonb, out exceeded jsonb, out wait_ms bigint)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -173,7 +173,7 @@ $$;
 --
 -- p_rest_ms is how long the arm is to rest at least; a rest that ends later stays. p_failure: the provider failed, which counts. Three failures
 -- within a minute make the arm rest for 30 s, and then a request probes it: if that fails too, the rest is doubled, up to 5 min. A success
--- clears all this, but not one that began before the arm rested. What is seen of an arm that is well is a sample: where another request has its
+-- clears all this, but not one that began before the arm rested. An arm that is well is seen by a sample: where another request has its
 -- row, there is none.
 create or replace function gem.llm_end(p_id bigint, p_status text, p_kind text, p_http integer, p_request_id text, p_answered text,
   p_input bigint, p_output bigint, p_cache_read bigint, p_cache_write bigint, p_reasoning bigint, p_source text, p_cost bigint,
@@ -281,7 +281,7 @@ create or replace function gem.llm_backoff(p_rests integer) returns interval lan
   select least(interval '30 seconds' * power(2, p_rests - 1), interval '5 minutes')
 $$;
 
--- What is known of arms, in the order of p_arms. rests_until is null where the arm does not rest.
+-- The state of arms as far as it is known, in the order of p_arms. rests_until is null where the arm does not rest.
 create or replace function gem.llm_arm_states(p_arms text[])
 returns table (arm text, rests_until timestamptz, why text, samples bigint, first_content_ms double precision, tokens_per_s double precision,
   output_tokens double precision, input_ratio double precision)

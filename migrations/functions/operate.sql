@@ -1,4 +1,4 @@
--- What people do to the calls of others: they end them, and have them made again. The role gem_operator acts by the functions here and nothing
+-- People act on the calls of others: they end them, and have them made again. The role gem_operator acts by the functions here and nothing
 -- else; the journal names the person:
 --
 --   cancel_requested, failed   {by, reason, login}             of a call whose end an operator asked for

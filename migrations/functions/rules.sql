@@ -133,7 +133,7 @@ begin
 end
 $$;
 
--- What one check of a call sees: met, or not, and `seen` if it is. Of a counter: place, the number of the row that the call would get; moment,
+-- One check of a call: met, or not, and `seen` if it is. Of a counter: place, the number of the row that the call would get; moment,
 -- its time; total, its total; has: the call has a row there; turn: when a call that is to wait runs. p_again: the call may have a row.
 create or replace function gem.look(p_check jsonb, p_call uuid, p_session text, p_created_by text, p_created_at timestamptz, p_at timestamptz,
   p_again boolean, out met boolean, out seen jsonb, out has boolean, out place bigint, out moment timestamptz, out total numeric,

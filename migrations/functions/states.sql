@@ -133,10 +133,10 @@ $$;
 -- (p_suspect), so that what died beside it twice does not die beside it a third time.
 --
 -- While Postgres's clock has gone back and not caught up, a call is also due that was to run when it was inserted, or when it came back by the
--- clock of before, and one whose pause after a retry is over by that clock. What a frontend asked for at a later time waits for that.
+-- clock of before, and one whose pause after a retry is over by that clock. A call that a frontend wants at a later time waits for that.
 --
 -- Calls at a level of -500 or less are background: they come after all others, and p_background says how many of them
--- the claim may take (null: any), so that a worker keeps slots for the others. What a caller asks for while it crowds is
+-- the claim may take (null: any), so that a worker keeps slots for the others. Calls that a caller makes while it crowds are
 -- background, too (see gem.before_insert_call).
 create or replace function gem.claim(p_worker text, p_limit integer, p_suspect boolean, p_cursors jsonb default '{}',
   p_background integer default null)

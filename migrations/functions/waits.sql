@@ -1,5 +1,5 @@
--- What durable handlers wait for: the ends of calls that they made, their children; answers; and times. A call that waits is in no
--- process, and no claim reads its row. What comes is written into its journal, whether it waits by then or not:
+-- Durable handlers wait for the ends of calls that they made, their children; for answers; and for times. A call that waits is in no
+-- process, and no claim reads its row. All that comes is written into its journal, whether it waits by then or not:
 --
 --   called     {name, call_id, tool}                  the handler made a call
 --   waiting    {for: [name], until: {name: time}}     it waits for some of these names: need says for how many

@@ -121,7 +121,7 @@ begin
 end
 $$;
 
--- What waits, or runs, by tool. Of each state it counts 5,000 calls at a level, and 10,000 in all, in the order in which
+-- The open calls by tool: those that wait, and those that run. Of each state it counts 5,000 calls at a level, and 10,000 in all, in the order in which
 -- they are to run; of those that wait, 5,000 for each thing that waits_for names. at_least says that there may be more, of whatever tool. The
 -- settings keep Postgres from reading the whole table for that.
 create or replace function gem.queue_by_tool() returns table (tool_name text, ready bigint, scheduled bigint, waiting bigint, running bigint,
@@ -199,7 +199,7 @@ from (
 group by day, tool_name
 order by day desc, calls desc, tool_name;
 
--- What workers counted: some seconds late. tool_name is empty for all tools together. The durations are those of calls that ran, without hits; the
+-- The counts of workers: some seconds late. tool_name is empty for all tools together. The durations are those of calls that ran, without hits; the
 -- queue is how long calls had been due when they were claimed: of a sample of those that ended in their first attempt.
 create or replace view gem.throughput as
 select m.minute, m.tool_name, m.succeeded, m.failed, m.not_configured, m.hits,

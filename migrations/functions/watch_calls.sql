@@ -8,7 +8,7 @@
 --   gem.registries      each registry that a worker ran with, and how many living workers run with it
 --
 -- They hide columns and no rows, so they are no security barriers, and the indexes of the tables serve them: internal/watch reads them by these.
--- What a view leaves out is named nowhere in it: a column that a table gets later is not shown before somebody adds it here.
+-- No view names a column that it leaves out: a column that a table gets later is not shown before somebody adds it here.
 
 create or replace view gem.receipts as
 select r.id, r.call_id, r.tool_name, r.status, r.created_at, r.attempt, r.worker_id, r.registry_version, r.idempotency_key, r.replay_of, r.duration,
@@ -16,7 +16,7 @@ select r.id, r.call_id, r.tool_name, r.status, r.created_at, r.attempt, r.worker
   case when r.status <> 'succeeded' then left(coalesce(r.result -> 'error' ->> 'message', r.result ->> 'reason'), 1000) end as message
 from public.core_tool_receipts r;
 
--- What a receipt has is null until the call has ended. Postgres asks for no receipt where none of it is read.
+-- The columns of the receipt are null until the call has ended. Postgres asks for no receipt where none of it is read.
 create or replace view gem.calls as
 select c.id, c.tool_name, c.status, c.waits_for, c.error ->> 'error_code' as error_code, c.created_by, c.signed_in, c.session_id, c.parent_call_id,
   c.parent_step, c.claimed_by, c.computed_key, c.idempotency_key, c.needs, c.traceparent, c.priority, c.level, c.attempt, c.retries, c.losses, c.kills,

@@ -142,7 +142,7 @@ begin
 end
 $$;
 
--- Postgres's clock shows a time that it had shown before: somebody set it. What the rows say of the workers is moved to the new
+-- Postgres's clock shows a time that it had shown before: somebody set it. The times in the rows of the workers are moved to the new
 -- time, and each worker is told how far it is off, so that its claims see which calls are due (see gem.claim).
 create or replace function gem.clock_went_back(p_back interval, p_at timestamptz, p_dead_after interval) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
