@@ -25,7 +25,7 @@ import (
 )
 
 // patience bounds every wait of the tests. Nothing takes that long unless it is broken.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // browser is one process for all tests. Each tab has cookies of its own.
 var browser struct {
@@ -158,6 +158,7 @@ func openTab(t *testing.T, origin string, set ...func(*tab)) *tab {
 			t.Error(fault)
 		}
 	})
+	call(b, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true}) // other windows of the browser do not take it away
 	b.look("light", wide)
 	for _, s := range set {
 		s(b)

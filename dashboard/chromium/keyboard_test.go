@@ -12,9 +12,8 @@ import (
 func TestTheKeyboardAloneFindsAFailedCallAndDoesItAgain(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	for range 3 {
-		s.Await(s.Insert(of("os.create_note", note)))
-	}
+	s.Await(s.Insert(of("os.create_note", note)))
+	s.Await(s.Insert(of("shop.ship", `{"order": "late-8"}`)))
 	failed := s.Insert(of("shop.ship", `{"order": "late-9"}`))
 	s.Await(failed)
 	b := openTab(t, s.serve(ada))
@@ -28,6 +27,15 @@ func TestTheKeyboardAloneFindsAFailedCallAndDoesItAgain(t *testing.T) {
 	}
 	b.tabTo("the list of calls", `a.pathname.endsWith("/calls") && a.closest("nav")`)
 	b.leads("Enter", pressing(kb.Enter))
+
+	// The filter finds those that failed.
+	b.tabTo("the states", `a.name === "state"`)
+	b.press("f")
+	b.tabTo("Filter", `a.textContent === "Filter"`)
+	b.leads("Enter", pressing(kb.Enter))
+	if got := b.where(); got != "/calls?state=failed" {
+		t.Errorf("the filter leads to %s", got)
+	}
 
 	// j and k move over the rows, Enter opens one.
 	b.press("j")
@@ -78,14 +86,43 @@ func (b *tab) tabTo(what, is string) {
 // focused fails the test unless the element that has the focus shows it, and is where it can be seen.
 func (b *tab) focused(what string) {
 	b.t.Helper()
-	if fault := eval[string](b, `(() => {
-		const a = document.activeElement, s = getComputedStyle(a), r = a.getBoundingClientRect();
-		const name = a.tagName + " " + a.textContent.trim().slice(0, 40);
-		if (a === document.body) return "";
-		if ((s.outlineStyle === "none" || parseFloat(s.outlineWidth) < 1) && s.boxShadow === "none") return name + " has the focus and does not show it";
-		if (r.bottom < 0 || r.top > innerHeight || r.right < 0 || r.left > innerWidth || r.width < 2) return name + " has the focus and is not in sight";
-		return "";
-	})()`); fault != "" {
+	if fault := eval[string](b, "("+unseen+")(document.activeElement)"); fault != "" {
 		b.t.Errorf("%s, on the way to %s: %s", b.where(), what, fault)
+	}
+}
+
+// unseen is a function in JavaScript that says why one does not see that an element has the focus; empty if one does.
+const unseen = `a => {
+	if (a === document.body) return "";
+	const s = getComputedStyle(a), name = a.tagName + " " + (a.name || a.textContent).trim().slice(0, 40);
+	if (s.outlineStyle === "none" || parseFloat(s.outlineWidth) < 2 || /, 0\)$|transparent/.test(s.outlineColor)) return name + " has the focus and does not show it";
+	const r = [...a.getClientRects()].find(r => r.width > 1 && r.height > 1 && r.bottom > 0 && r.top < innerHeight && r.right > 0 && r.left < innerWidth);
+	if (!r) return name + " has the focus and is not in sight";
+	const over = document.elementFromPoint((Math.max(r.left, 0) + Math.min(r.right, innerWidth)) / 2, (Math.max(r.top, 0) + Math.min(r.bottom, innerHeight)) / 2);
+	if (over && !a.contains(over) && !over.contains(a)) return name + " has the focus and is below " + over.tagName + " " + over.className;
+	return "";
+}`
+
+// showsFocus gives the focus to each element of the page that takes it, one after the other, and fails the test where one does not see that.
+func (b *tab) showsFocus(look string) {
+	b.t.Helper()
+	b.press(kb.Tab) // whoever uses a mouse is not shown the focus
+	faults := eval[[]string](b, `(unseen => {
+		const faults = [];
+		let seen = 0;
+		for (const e of document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex]:not([tabindex='-1'])")) {
+			if (!e.checkVisibility({ visibilityProperty: true })) continue;
+			e.focus();
+			if (document.activeElement !== e) continue;
+			seen++;
+			const fault = unseen(e);
+			if (fault) faults.push(fault);
+		}
+		document.activeElement.blur();
+		scrollTo(0, 0);
+		return seen ? faults : ["nothing takes the focus"];
+	})(`+unseen+`)`)
+	if len(faults) > 0 {
+		b.t.Errorf("%s, %s: %s", b.where(), look, strings.Join(faults, "\n"))
 	}
 }

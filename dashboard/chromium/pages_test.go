@@ -54,7 +54,7 @@ var looks = []struct {
 	width  int64
 }{{"light", wide}, {"light", narrow}, {"dark", wide}, {"dark", narrow}}
 
-// Scenario 2.
+// Scenarios 2 and 18.
 func TestEveryPageIsFreeOfBarriersInEveryLook(t *testing.T) {
 	t.Parallel()
 	d := newDay(t)
@@ -76,7 +76,9 @@ func TestEveryPageIsFreeOfBarriersInEveryLook(t *testing.T) {
 			}
 			for _, l := range looks {
 				b.look(l.scheme, l.width)
-				b.barrierFree(fmt.Sprintf("%s, %d", l.scheme, l.width))
+				look := fmt.Sprintf("%s, %d", l.scheme, l.width)
+				b.barrierFree(look)
+				b.showsFocus(look)
 				if *pictures != "" {
 					if p.name == "overview" && l == looks[0] { // that of the README
 						d.save("dashboard.png", b.view())

@@ -31,7 +31,6 @@ func proxyTo(t *testing.T, origin string, change func(*httputil.ProxyRequest)) h
 func TestThePagesWorkBelowAPrefix(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, withoutWorker)
-	queued := s.Insert(of("shop.charge", `{"order": "A-1"}`))
 	prefixed := func(o *dashboard.Options) { o.Prefix = "/gem" }
 	trusting := func(o *dashboard.Options) { o.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")} }
 	for name, site := range map[string]struct {
@@ -47,6 +46,7 @@ func TestThePagesWorkBelowAPrefix(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			queued := s.Insert(of("shop.charge", `{"order": "A-1"}`))
 			mux := http.NewServeMux() // whatever leaves the prefix is not found
 			mux.Handle(site.prefix+"/", site.handler)
 			b := openTab(t, serve(t, mux))
@@ -67,6 +67,8 @@ func TestThePagesWorkBelowAPrefix(t *testing.T) {
 			s.Until("a live stream", func() bool {
 				return slices.ContainsFunc(b.requested(), func(r string) bool { return strings.HasPrefix(r, b.origin+site.prefix+"/live?") })
 			})
+			s.exec("select public.cancel_tool_call($1)", queued)
+			b.until("the end of the call", `document.querySelector("main .state.failed")`)
 			b.follow("footer button[value=dark]")
 			if got := b.where(); got != site.prefix+"/calls/"+queued {
 				t.Errorf("the form of the look leads to %s", got)
