@@ -52,6 +52,11 @@ func TestOutcomesAreTheSameHoweverFarTheyAreCounted(t *testing.T) {
 		if now := seen(); now != before {
 			t.Fatalf("after step %d: %s\nbefore: %s", step, now, before)
 		}
+		if differ := number(t, db, `select count(*) from (
+				select tool_name, sum(succeeded), sum(failed), sum(not_configured), sum(hits) from gem.outcomes group by 1) days
+			full join gem.outcome_totals t on row(days.*) = row(t.*) where days is null or t is null`); differ != 0 {
+			t.Fatalf("after step %d the totals of %v tools are not the sums of their days", step, differ)
+		}
 	}
 	if got := number(t, db, "select sum(calls) from gem.outcome_counts"); got != counted {
 		t.Errorf("%v are counted", got)
@@ -191,6 +196,9 @@ func TestReceiptsThatAreOlderThanTheViewsAreCounted(t *testing.T) {
 		insert(t, db, printed(t))
 		if total, shown := number(t, db, "select sum(calls) from gem.outcome_counts"), number(t, db, "select sum(calls) from gem.outcomes"); total != 10 || shown != 4 {
 			t.Errorf("%v were counted, and %v are of the last 31 days", total, shown)
+		}
+		if total, shown := number(t, db, "select sum(succeeded) from gem.outcome_days"), number(t, db, "select sum(succeeded) from gem.outcome_totals"); total != 10 || shown != 4 {
+			t.Errorf("by day %v were counted, and %v are of the last 31 days", total, shown)
 		}
 	}
 }

@@ -10,7 +10,7 @@
 --   gem.overdue          calls that run for longer than their tools may: something keeps a worker from ending them
 --
 -- Each answers in milliseconds whatever the tables hold. Depths are counted up to a bound. The outcomes of a day are counted
--- once, into gem.outcome_counts, some seconds after each call has ended, and stay there when calls are pruned; those of a minute into
+-- once, into gem.outcome_counts and gem.outcome_days, some seconds after each call has ended, and stay there when calls are pruned; those of a minute into
 -- gem.outcome_minutes. Views of single calls are in watch_calls.sql.
 --
 -- The role gem_monitor may read them and nothing else; security_barrier keeps a condition of its own from seeing more.
@@ -92,6 +92,12 @@ begin
     insert into gem.outcome_counts as c (day, tool_name, status, hit, bucket, calls)
     select day, tool_name, status, hit, bucket, sum(calls) from counts group by 1, 2, 3, 4, 5
     on conflict (day, tool_name, status, hit, bucket) do update set calls = c.calls + excluded.calls
+  ), totals as (
+    insert into gem.outcome_days as d (day, tool_name, succeeded, failed, not_configured, hits)
+    select day, tool_name, coalesce(sum(calls) filter (where status = 'succeeded'), 0), coalesce(sum(calls) filter (where status = 'failed'), 0),
+      coalesce(sum(calls) filter (where status = 'not_configured'), 0), coalesce(sum(calls) filter (where hit), 0) from counts group by 1, 2
+    on conflict (day, tool_name) do update set succeeded = d.succeeded + excluded.succeeded, failed = d.failed + excluded.failed,
+      not_configured = d.not_configured + excluded.not_configured, hits = d.hits + excluded.hits
   ), sample as (
     select s.minute, s.tool_name, gem.duration_bucket(c.claimed_at - greatest(c.created_at, c.run_at)) as bucket
     from slice s join public.core_tool_calls c on c.id = s.call_id
@@ -207,17 +213,16 @@ select m.minute, m.tool_name, m.succeeded, m.failed, m.not_configured, m.hits,
   gem.part_ms(m.waits, 0.5) as queue_p50_ms, gem.part_ms(m.waits, 0.95) as queue_p95_ms, m.durations, m.waits
 from gem.outcome_minutes m;
 
--- The days of gem.outcomes together, by tool. Without durations nothing is sorted.
+-- The days of gem.outcomes together, by tool.
 create or replace view gem.outcome_totals with (security_barrier) as
-select tool_name, coalesce(sum(calls) filter (where status = 'succeeded'), 0)::bigint as succeeded,
-  coalesce(sum(calls) filter (where status = 'failed'), 0)::bigint as failed,
-  coalesce(sum(calls) filter (where status = 'not_configured'), 0)::bigint as not_configured, coalesce(sum(calls) filter (where hit), 0)::bigint as hits
+select tool_name, sum(succeeded)::bigint as succeeded, sum(failed)::bigint as failed, sum(not_configured)::bigint as not_configured, sum(hits)::bigint as hits
 from (
-  select c.tool_name, c.status, c.hit, c.calls
+  select d.tool_name, d.succeeded, d.failed, d.not_configured, d.hits
   from generate_series(0, 30) ago cross join lateral (
-    select * from gem.outcome_counts c where c.day = ((select gem.now()) at time zone 'UTC')::date - ago) c
+    select * from gem.outcome_days d where d.day = ((select gem.now()) at time zone 'UTC')::date - ago) d
   union all
-  select r.tool_name, r.status, r.hit, 1 from gem.outcomes_of_receipts r
+  select r.tool_name, (r.status = 'succeeded')::integer, (r.status = 'failed')::integer, (r.status = 'not_configured')::integer, r.hit::integer
+  from gem.outcomes_of_receipts r
   where r.id >= (select upto from gem.outcomes_counted where only_row) and r.id < gem.first_id_at((select gem.now()) + interval '1 minute')
 ) counts
 group by tool_name;
@@ -269,6 +274,12 @@ from gem.outcomes_of_receipts r
 where not exists (select from gem.outcome_counts)
   and r.id in (select o.id from public.core_tool_receipts o where o.created_at < (select at - interval '15 seconds' from gem.outcomes_counted))
 group by 1, 2, 3, 4, 5;
+insert into gem.outcome_days (day, tool_name, succeeded, failed, not_configured, hits)
+select c.day, c.tool_name, coalesce(sum(c.calls) filter (where c.status = 'succeeded'), 0), coalesce(sum(c.calls) filter (where c.status = 'failed'), 0),
+  coalesce(sum(c.calls) filter (where c.status = 'not_configured'), 0), coalesce(sum(c.calls) filter (where c.hit), 0)
+from gem.outcome_counts c
+where not exists (select from gem.outcome_days)
+group by 1, 2;
 
 select gem.grant_to('gem_worker', 'execute on function gem.count_outcomes(integer)');
 select gem.grant_to('gem_monitor', 'select on gem.queue, gem.outcomes, gem.outcome_totals, gem.throughput, gem.key_hits, gem.recent_failures, gem.workers, gem.overdue');

@@ -16,12 +16,14 @@ select r.id, r.call_id, r.tool_name, r.status, r.created_at, r.attempt, r.worker
   case when r.status <> 'succeeded' then left(coalesce(r.result -> 'error' ->> 'message', r.result ->> 'reason'), 1000) end as message
 from public.core_tool_receipts r;
 
--- The columns of the receipt are null until the call has ended. Postgres asks for no receipt where none of it is read.
+-- The columns of the receipt are null until the call has ended. progress is how many rows of it there are, and null once they have left. Postgres asks
+-- for neither where none of it is read.
 create or replace view gem.calls as
 select c.id, c.tool_name, c.status, c.waits_for, c.error ->> 'error_code' as error_code, c.created_by, c.signed_in, c.session_id, c.parent_call_id,
   c.parent_step, c.claimed_by, c.computed_key, c.idempotency_key, c.needs, c.traceparent, c.priority, c.level, c.attempt, c.retries, c.losses, c.kills,
   c.steps, c.events, c.seq, c.cancel_requested_at, c.created_at, c.updated_at, c.run_at, c.claimed_at, c.wake_at,
-  r.id as receipt_id, r.status as outcome, r.created_at as ended_at, r.duration, r.replay_of, r.registry_version, r.message
+  r.id as receipt_id, r.status as outcome, r.created_at as ended_at, r.duration, r.replay_of, r.registry_version, r.message,
+  (select max(p.seq) from public.core_tool_progress p where p.call_id = c.id) as progress
 from public.core_tool_calls c
 left join gem.receipts r on r.call_id = c.id;
 

@@ -185,6 +185,17 @@ create table if not exists gem.outcome_counts (
   unique nulls not distinct (day, tool_name, status, hit, bucket)
 );
 
+-- The same without how long they took, for sums over many days. Rows stay when calls are pruned.
+create table if not exists gem.outcome_days (
+  day            date   not null,
+  tool_name      text   not null,
+  succeeded      bigint not null,
+  failed         bigint not null,
+  not_configured bigint not null,
+  hits           bigint not null,  -- of those that succeeded
+  primary key (day, tool_name)
+);
+
 -- How calls ended and how long they took, by minute: what gem.throughput shows. Rows leave after 72 hours, when workers count.
 create table if not exists gem.outcome_minutes (
   minute         timestamptz not null,
