@@ -22,17 +22,18 @@ func (s *site) overview(ctx context.Context, r *request) (*view, error) {
 		data.Range = "day"
 	}
 	err := watch.Read(ctx, s.Read, func(ctx context.Context, db watch.DB) (err error) {
-		data.Overview, err = watch.ReadOverview(ctx, db)
+		data.Overview, err = watch.ReadOpen(ctx, db)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	minutes, err := s.ended.read(ctx, s, data.Range)
+	ended, err := s.ended.read(ctx, s, data.Range)
 	if err != nil {
 		return nil, err
 	}
-	data.Plots = plotsOf("minutes", minutes)
+	data.Add(ended.Ended)
+	data.Plots = plotsOf("minutes", ended.minutes)
 	return &view{Title: data.Title(), Template: "overview", Data: data, Watch: "overview", Live: []string{"now", "overtime"}, JSON: data.Overview}, nil
 }
 
@@ -49,49 +50,44 @@ func (d overviewData) Say() string {
 	return fmt.Sprintf("%d ready, %d waiting, %d running, %d to look at", d.Queue.Ready, d.Queue.Waiting, d.Queue.Running, len(d.Needs))
 }
 
-// endedKept is how long the minutes of plots are shown before they are read again: a minute has ended before it is counted.
+// endedKept is how long the sums and plots of what ended are shown before they are read again: workers count them each 15 s.
 const endedKept = 20 * time.Second
 
-// ended keeps the minutes of the overview's plots, which are the same for all.
+// ended keeps what ended, which is the same for all.
 type ended struct {
-	mu     sync.Mutex
-	ranges map[string]*endedIn
+	mu   sync.Mutex
+	kept map[string]endedIn // by the range of the plots
 }
 
 type endedIn struct {
-	mu      sync.Mutex
-	at      time.Time
+	at time.Time
+	*watch.Ended
 	minutes []watch.Minute
 }
 
-func (e *ended) read(ctx context.Context, s *site, span string) ([]watch.Minute, error) {
+func (e *ended) read(ctx context.Context, s *site, span string) (in endedIn, err error) {
 	e.mu.Lock()
-	if e.ranges == nil {
-		e.ranges = map[string]*endedIn{}
-	}
-	in := e.ranges[span]
-	if in == nil {
-		in = &endedIn{}
-		e.ranges[span] = in
-	}
-	e.mu.Unlock()
-
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if time.Since(in.at) < endedKept {
-		return in.minutes, nil
+	defer e.mu.Unlock() // others wait for the same
+	if in = e.kept[span]; time.Since(in.at) < endedKept {
+		return in, nil
 	}
 	var from time.Time
 	if span == "day" {
 		from = time.Now().Add(-24 * time.Hour)
 	}
-	err := watch.Read(ctx, s.Read, func(ctx context.Context, db watch.DB) (err error) {
-		in.minutes, err = watch.Minutes(ctx, db, from, time.Time{}, "")
+	err = watch.Read(ctx, s.Read, func(ctx context.Context, db watch.DB) (err error) {
+		if in.Ended, err = watch.ReadEnded(ctx, db); err == nil {
+			in.minutes, err = watch.Minutes(ctx, db, from, time.Time{}, "")
+		}
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return in, err
+	}
+	if e.kept == nil {
+		e.kept = map[string]endedIn{}
 	}
 	in.at = time.Now()
-	return in.minutes, nil
+	e.kept[span] = in
+	return in, nil
 }

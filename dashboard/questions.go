@@ -332,6 +332,7 @@ func (r *request) asks(ctx context.Context, do func(client.DB) error) error {
 		if _, err := db.Exec(ctx, "set local statement_timeout = '2s'; set local jit = off"); err != nil {
 			return err
 		}
+		watch.Count(ctx)
 		return do(db)
 	})
 }

@@ -52,66 +52,92 @@ const mostFailures = 5000
 // ReadFailures sums up the last calls that did not succeed since a time: 5,000 at most, or those of one tool among 20,000. The zero time means the
 // last day.
 func ReadFailures(ctx context.Context, db DB, from time.Time, tool string) (*Failures, error) {
-	err := db.QueryRow(ctx, "select coalesce($1::timestamptz, gem.now() - interval '1 day')", zeronull.Timestamptz(from)).Scan(&from)
-	var all *Failures
-	if err == nil {
-		all, err = readFailures(ctx, db, from, tool, mostFailures)
-	}
+	all, err := readFailures(ctx, db, from, tool)
 	if err != nil {
 		return nil, fmt.Errorf("read what failed: %w", err)
 	}
 	return all, nil
 }
 
-func readFailures(ctx context.Context, db DB, from time.Time, tool string, most int) (*Failures, error) {
-	looked := most
+// failure is a call that did not succeed.
+type failure struct {
+	Tool    string    `json:"tool"`
+	Status  string    `json:"status"`
+	Code    string    `json:"code"`
+	Message string    `json:"message"` // as ofMessage has it
+	At      time.Time `json:"at"`
+	CallID  string    `json:"call_id"`
+}
+
+// failuresSince selects the last such calls since a time of SQL, with their place in that order, and when the one before ended.
+func failuresSince(since, most string) string {
+	return "select r.tool_name as tool, r.status, coalesce(r.error_code, r.status) as code, " + ofMessage("r.message") + ` as message, r.created_at as at, r.call_id,
+			row_number() over (order by r.created_at desc) as place, lag(r.created_at) over (order by r.created_at desc) as before
+		from gem.receipts r where r.status <> 'succeeded' and r.created_at >= ` + since + " order by r.created_at desc limit " + most
+}
+
+// The one behind the last that is looked at comes too, whatever its tool.
+var theFailures = `select n.since, f.tool, f.status, f.code, f.message, f.at, f.call_id::text, f.place, f.before
+	from (select coalesce($1::timestamptz, gem.now() - interval '1 day') as since) n
+	left join lateral (select * from (` + failuresSince("n.since", "$3::int + 1") + `) f where $2::text = '' or f.tool = $2::text or f.place > $3::int) f on true
+	order by f.place`
+
+func readFailures(ctx context.Context, db DB, from time.Time, tool string) (*Failures, error) {
+	looked := mostFailures
 	if tool != "" {
 		looked = stretch
 	}
-	all := &Failures{Failures: []Failure{}, From: from}
-	rows, err := db.Query(ctx, `select r.tool_name, r.status, coalesce(r.error_code, r.status), `+ofMessage("r.message")+`, r.created_at, r.call_id::text
-		from (select * from gem.receipts r where r.status <> 'succeeded' and r.created_at >= $1 order by r.created_at desc limit $3::int) r
-		where $2::text = '' or r.tool_name = $2::text
-		order by r.created_at desc limit $4::int`, from, tool, looked, most)
+	rows, err := db.Query(ctx, theFailures, zeronull.Timestamptz(from), tool, looked)
 	if err != nil {
 		return nil, err
 	}
-	type reason struct{ tool, status, code, message string }
-	places := map[reason]int{}
-	var f Failure
-	_, err = pgx.ForEachRow(rows, []any{&f.Tool, &f.Status, &f.Code, &f.Example, &f.Last, &f.CallID}, func() error {
-		f.Message = withoutValues(f.Example)
-		why := reason{f.Tool, f.Status, f.Code, f.Message}
-		place, known := places[why]
-		if !known {
-			place = len(all.Failures)
-			places[why] = place
-			all.Failures = append(all.Failures, f)
+	all := &Failures{}
+	var failed []failure
+	var f failure
+	var place zeronull.Int8
+	var before zeronull.Timestamptz
+	var end time.Time // of the last that is looked at, if there are more
+	_, err = pgx.ForEachRow(rows, []any{&all.From, (*zeronull.Text)(&f.Tool), (*zeronull.Text)(&f.Status), (*zeronull.Text)(&f.Code), (*zeronull.Text)(&f.Message),
+		(*zeronull.Timestamptz)(&f.At), (*zeronull.Text)(&f.CallID), &place, &before}, func() error {
+		switch {
+		case place == 0 || !end.IsZero(): // there is none, or no more are looked at
+		case int(place) > looked:
+			end = time.Time(before)
+		case len(failed) == mostFailures:
+			end = failed[len(failed)-1].At
+		default:
+			failed = append(failed, f)
 		}
-		all.Failures[place].Count++
-		all.Failures[place].First = f.Last
-		all.Looked++
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	slices.SortStableFunc(all.Failures, func(a, b Failure) int { return cmp.Compare(b.Count, a.Count) })
-	if all.Looked == most {
-		looked = most
+	if !end.IsZero() {
+		all.AtLeast, all.From = true, end
 	}
-	rows, err = db.Query(ctx, `select r.created_at from gem.receipts r where r.status <> 'succeeded' and r.created_at >= $1
-		order by r.created_at desc limit 2 offset $2::int`, from, looked-1)
-	if err != nil {
-		return nil, err
-	}
-	ends, err := pgx.CollectRows(rows, pgx.RowTo[time.Time]) // the last that was looked at, and the one before
-	if err == nil && len(ends) == 2 {
-		if all.AtLeast, all.From = true, ends[0]; all.Looked == most {
-			all.From = f.Last
+	all.Failures, all.Looked = sumUp(failed), len(failed)
+	return all, nil
+}
+
+// sumUp sums up failures, the last first, by tool, code and message.
+func sumUp(failed []failure) []Failure {
+	type reason struct{ tool, status, code, message string }
+	places := map[reason]int{}
+	all := []Failure{}
+	for _, f := range failed {
+		why := reason{f.Tool, f.Status, f.Code, withoutValues(f.Message)}
+		place, known := places[why]
+		if !known {
+			place = len(all)
+			places[why] = place
+			all = append(all, Failure{Tool: f.Tool, Status: f.Status, Code: f.Code, Message: why.message, Last: f.At, CallID: f.CallID, Example: f.Message})
 		}
+		all[place].Count++
+		all[place].First = f.At
 	}
-	return all, err
+	slices.SortStableFunc(all, func(a, b Failure) int { return cmp.Compare(b.Count, a.Count) })
+	return all
 }
 
 // ofMessage is SQL for the part of a message by which failures are told apart.

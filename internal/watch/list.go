@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
 const (
@@ -17,6 +18,9 @@ const (
 	stretch      = 20000 // how many calls a list looks at, at most, where no index has those that it wants
 	few          = 5000  // up to so many calls of a session or a state are read whole, and sorted
 )
+
+// now is SQL for the time, read once a statement.
+const now = "(select gem.now())"
 
 // Calls lists the calls that a filter wants. Its error is a [*FilterError] if no list could have such.
 func Calls(ctx context.Context, db DB, f Filter) (*Page, error) {
@@ -27,13 +31,13 @@ func Calls(ctx context.Context, db DB, f Filter) (*Page, error) {
 		f.Limit = defaultCalls
 	}
 	p := &Page{Calls: []Call{}}
-	if err := db.QueryRow(ctx, "select gem.now()").Scan(&p.At); err != nil {
-		return nil, fmt.Errorf("read the time: %w", err)
-	}
-	l := &list{filter: f, now: p.At}
+	l := &list{filter: f}
 	err := l.choose(ctx, db)
 	if err == nil {
 		err = l.read(ctx, db, p)
+	}
+	if err == nil && p.At.IsZero() { // no row has brought it
+		err = db.QueryRow(ctx, "select gem.now()").Scan(&p.At)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list calls: %w", err)
@@ -44,7 +48,6 @@ func Calls(ctx context.Context, db DB, f Filter) (*Page, error) {
 // list is a list in the making: where its calls come from, in which order, and which conditions are left.
 type list struct {
 	filter Filter
-	now    time.Time
 	args   []any
 
 	by   string
@@ -127,9 +130,9 @@ func (l *list) filterRest() {
 	case "ended":
 		l.must("%s.status in ('succeeded', 'failed', 'not_configured')", "status")
 	case "queued":
-		l.must("%[1]s.status = 'queued' and %[1]s.run_at <= "+l.arg(l.now)+"::timestamptz", "status", "run_at")
+		l.must("%[1]s.status = 'queued' and %[1]s.run_at <= "+now, "status", "run_at")
 	case "scheduled":
-		l.must("%[1]s.status = 'queued' and %[1]s.run_at > "+l.arg(l.now)+"::timestamptz", "status", "run_at")
+		l.must("%[1]s.status = 'queued' and %[1]s.run_at > "+now, "status", "run_at")
 	default:
 		equal("status", f.State)
 	}
@@ -238,17 +241,10 @@ func (l *list) byTime(by, source, at, tie string) error {
 // ended walks all receipts by their ids, which begin with the time. One that an earlier GEM wrote, whose id is random, comes anywhere or not at all.
 func (l *list) ended() error {
 	l.by, l.order = "ended", "tie desc"
-	to := l.now.Add(time.Minute)
-	if !l.filter.To.IsZero() && l.filter.To.Before(to) {
-		to = l.filter.To
-	}
 	epoch := time.Unix(0, 0) // no id is of a time before
-	if to.Before(epoch) {
-		to = epoch
-	}
 	l.has = ofReceipt
 	l.source = "select r.call_id as id, r.created_at as at, r.id as tie, 0 as level" + l.has + ` from gem.receipts r
-		where r.id < (select gem.first_id_at(` + l.arg(to) + "::timestamptz))"
+		where r.id < (select gem.first_id_at(greatest(least(gem.now() + interval '1 minute', ` + l.arg(zeronull.Timestamptz(l.filter.To)) + "::timestamptz), 'epoch')))"
 	if l.filter.Before != "" {
 		before, err := l.behind(cursorByTime)
 		if err != nil {
@@ -270,7 +266,7 @@ func (l *list) due(state string) error {
 	if state == "scheduled" {
 		than = ">"
 	}
-	inner := "q.status = 'queued' and q.level = l.level and q.run_at " + than + " " + l.arg(l.now) + "::timestamptz"
+	inner := "q.status = 'queued' and q.level = l.level and q.run_at " + than + " " + now
 	levels := ""
 	if l.filter.Before != "" {
 		before, err := l.behind(cursorByDue)
@@ -316,7 +312,7 @@ func (l *list) read(ctx context.Context, db DB, p *Page) error {
 		l.onSource = append(l.onSource, "l.id = any ("+l.arg(ids)+"::text[]::uuid[])")
 	}
 	// The page's calls first: what a call shows is looked up for those alone.
-	rows, err := db.Query(ctx, fmt.Sprintf(`select %s, p.at, p.tie::text, p.level::bigint from (%s order by %s limit %d) p
+	rows, err := db.Query(ctx, fmt.Sprintf(`select %s, `+now+`, p.at, p.tie::text, p.level::bigint from (%s order by %s limit %d) p
 		cross join lateral (select * from gem.calls c where c.id = p.id offset 0) c order by p.%s`, columns, l.found(), l.order, l.filter.Limit+1,
 		strings.ReplaceAll(l.order, ", ", ", p.")), l.args...)
 	if err != nil {
@@ -325,7 +321,7 @@ func (l *list) read(ctx context.Context, db DB, p *Page) error {
 	var ends []string // the cursor of each
 	p.Calls, err = pgx.AppendRows(p.Calls, rows, func(row pgx.CollectableRow) (Call, error) {
 		var place place
-		c, err := scanCall(row, &place.at, &place.tie, &place.level)
+		c, err := scanCall(row, &p.At, &place.at, &place.tie, &place.level)
 		ends = append(ends, l.cursor(place))
 		return c, err
 	})
@@ -437,24 +433,20 @@ func upToFew(ctx context.Context, db DB, sql string, args ...any) (ids []string,
 // callsOfKey returns the calls that have a key: by indexes the first success, those that repeat it, the one that holds the key and those that wait
 // for it; and of the newest calls those that failed with it, or whose client chose it. more says that there may be others.
 func callsOfKey(ctx context.Context, db DB, key string) (ids []string, more bool, err error) {
-	rows, err := db.Query(ctx, `
+	err = db.QueryRow(ctx, `
 		with success as materialized (
 			select r.id, r.call_id from gem.receipts r where r.idempotency_key = $1::text and r.status = 'succeeded' and r.replay_of is null
 		), newest as materialized (
-			select j.call_id from gem.journal j where j.seq = 1 order by j.at desc, j.call_id desc limit $3::int
+			select j.call_id from gem.journal j where j.seq = 1 order by j.at desc, j.call_id desc limit $3::int + 1
 		)
-		select s.call_id::text from success s
-		union (select r.call_id::text from success s cross join lateral (select * from gem.receipts r where r.replay_of = s.id limit $2::int) r)
-		union (select c.id::text from gem.calls c
-			where c.computed_key = $1::text and (c.status in ('running', 'queued') or c.status = 'waiting' and c.waits_for <> 'key'))
-		union (select c.id::text from gem.calls c where c.status = 'waiting' and c.waits_for = 'key' and c.computed_key = $1::text limit $2::int)
-		union (select n.call_id::text from newest n cross join lateral (
-			select from gem.calls c where c.id = n.call_id and (c.computed_key = $1::text or c.idempotency_key = $1::text) offset 0) c)`, key, few, stretch)
-	if err != nil {
-		return nil, false, err
-	}
-	if ids, err = pgx.CollectRows(rows, pgx.RowTo[string]); err == nil {
-		err = db.QueryRow(ctx, "select exists (select from gem.journal j where j.seq = 1 order by j.at desc, j.call_id desc limit 1 offset $1::int)", stretch).Scan(&more)
-	}
+		select array(
+			select s.call_id::text from success s
+			union (select r.call_id::text from success s cross join lateral (select * from gem.receipts r where r.replay_of = s.id limit $2::int) r)
+			union (select c.id::text from gem.calls c
+				where c.computed_key = $1::text and (c.status in ('running', 'queued') or c.status = 'waiting' and c.waits_for <> 'key'))
+			union (select c.id::text from gem.calls c where c.status = 'waiting' and c.waits_for = 'key' and c.computed_key = $1::text limit $2::int)
+			union (select c.id::text from gem.calls c
+				where c.id = any (array(select n.call_id from newest n)) and (c.computed_key = $1::text or c.idempotency_key = $1::text))
+		), (select count(*) from newest) > $3::int`, key, few, stretch).Scan(&ids, &more)
 	return ids, more || len(ids) > few, err
 }

@@ -69,7 +69,7 @@ func Minutes(ctx context.Context, db DB, from, to time.Time, tool string) ([]Min
 	if err == nil {
 		var one counts
 		var minute time.Time
-		_, err = pgx.ForEachRow(rows, []any{&minute, &one.succeeded, &one.failed, &one.notConfigured, &one.hits, &one.durations, &one.waits}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&minute, &one.Succeeded, &one.Failed, &one.NotConfigured, &one.Hits, &one.Durations, &one.Waits}, func() error {
 			ended[at(minute)].add(one)
 			return nil
 		})
@@ -116,17 +116,21 @@ func stepOf(span time.Duration) time.Duration {
 
 // counts are rows of gem.throughput, added up.
 type counts struct {
-	succeeded, failed, notConfigured, hits int64
-	durations, waits                       []int64 // how many calls took so long, by bucket
+	Succeeded     int64   `json:"succeeded"`
+	Failed        int64   `json:"failed"`
+	NotConfigured int64   `json:"not_configured"`
+	Hits          int64   `json:"hits"`
+	Durations     []int64 `json:"durations"` // how many calls took so long, by bucket
+	Waits         []int64 `json:"waits"`
 }
 
 func (c *counts) add(o counts) {
-	c.succeeded += o.succeeded
-	c.failed += o.failed
-	c.notConfigured += o.notConfigured
-	c.hits += o.hits
-	c.durations = sum(c.durations, o.durations)
-	c.waits = sum(c.waits, o.waits)
+	c.Succeeded += o.Succeeded
+	c.Failed += o.Failed
+	c.NotConfigured += o.NotConfigured
+	c.Hits += o.Hits
+	c.Durations = sum(c.Durations, o.Durations)
+	c.Waits = sum(c.Waits, o.Waits)
 }
 
 func sum(a, b []int64) []int64 {
@@ -140,8 +144,8 @@ func sum(a, b []int64) []int64 {
 }
 
 func (c counts) totals() Totals {
-	return Totals{Succeeded: c.succeeded, Failed: c.failed, NotConfigured: c.notConfigured, Hits: c.hits,
-		P50MS: part(c.durations, 0.5), P95MS: part(c.durations, 0.95), QueueP50MS: part(c.waits, 0.5), QueueP95MS: part(c.waits, 0.95)}
+	return Totals{Succeeded: c.Succeeded, Failed: c.Failed, NotConfigured: c.NotConfigured, Hits: c.Hits,
+		P50MS: part(c.Durations, 0.5), P95MS: part(c.Durations, 0.95), QueueP50MS: part(c.Waits, 0.5), QueueP95MS: part(c.Waits, 0.95)}
 }
 
 // part is gem.part_ms: the middle of the bucket up to which there are so many of all; nil if there are none.
@@ -164,22 +168,4 @@ func part(counts []int64, of float64) *float64 {
 		}
 	}
 	return nil
-}
-
-// lastTotals sums up what ended within the last hour, and within the last day, of all tools.
-func lastTotals(ctx context.Context, db DB, now time.Time) (hour, day Totals, err error) {
-	rows, err := db.Query(ctx, `select minute > $1::timestamptz - interval '1 hour', succeeded, failed, not_configured, hits, durations, waits from gem.throughput
-		where minute > $1::timestamptz - interval '1 day' and tool_name = ''`, now)
-	if err != nil {
-		return hour, day, err
-	}
-	var last, all, one counts
-	var late bool
-	_, err = pgx.ForEachRow(rows, []any{&late, &one.succeeded, &one.failed, &one.notConfigured, &one.hits, &one.durations, &one.waits}, func() error {
-		if all.add(one); late {
-			last.add(one)
-		}
-		return nil
-	})
-	return last.totals(), all.totals(), err
 }

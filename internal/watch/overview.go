@@ -5,10 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/gemworker/gem/receipts"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
 // Overview says how things stand.
@@ -80,43 +76,129 @@ type Need struct {
 	Since    time.Time `json:"since,omitzero"`
 }
 
-// ReadOverview reads how things stand.
+// How things stand is read in one statement. Its columns are JSON, in which each value has the name that it has in [Overview].
+var howThingsStand = `
+	with now as materialized (select gem.now() as at),
+	queue as materialized (
+		select q.tool_name as tool, q.ready, q.scheduled, q.waiting, q.running, now.at - q.oldest_ready as oldest_ready, now.at + q.next_scheduled as next_scheduled,
+			coalesce(q.at_least, false) as at_least, q.waiting_for
+		from now, gem.queue q),
+	workers as materialized (select * from gem.workers),
+	alive as materialized (select * from workers where state = 'alive'),
+	held as materialized (select * from workers where state <> 'alive' and holds > 0),
+	late as materialized (select * from gem.overdue limit $1::int),
+	asks as materialized (select c.id, c.created_at, c.wake_at from gem.calls c where c.status = 'waiting' and c.waits_for = 'answer' limit $1::int),
+	code as materialized (select c.id, c.updated_at from gem.calls c where c.status = 'waiting' and c.waits_for = 'code' limit $1::int),
+	failed as materialized (` + failuresSince("(select at - interval '1 day' from now)", "$2::int") + `),
+	needs (kind, count, tool, call_id, worker_id, since) as (
+		select 'no_worker', sum(ready), null, null::uuid, null, min(oldest_ready) from queue where not exists (select from alive) having sum(ready) > 0
+		union all
+		select 'rules_required', count(*), null, null, null, null from alive where claims_nothing having count(*) > 0
+		union all
+		select 'overdue', count(*), (array_agg(tool_name order by claimed_at))[1], (array_agg(call_id order by claimed_at))[1], (array_agg(worker_id order by claimed_at))[1],
+			min(claimed_at) from late having count(*) > 0
+		union all
+		select 'dead_holds', sum(holds), null, null, (array_agg(worker_id order by longest desc))[1], (select at from now) - max(longest) from held
+			where not exists (select from alive) having count(*) > 0
+		union all
+		select 'slow_queue', sum(ready), null, null, null, min(oldest_ready) from queue where exists (select from alive)
+			having min(oldest_ready) < (select at from now) - interval '1 minute'
+		union all
+		select 'outcome_unknown', count(*), null, (array_agg(call_id order by at desc))[1], null, max(at) from failed where code = 'outcome_unknown' having count(*) > 0
+		union all
+		select 'expiring', count(*), null, (array_agg(id order by wake_at, id))[1], null, min(wake_at) from asks
+			where wake_at < (select at from now) + interval '1 hour' having count(*) > 0
+		union all
+		select 'question', count(*), null, (array_agg(id order by created_at, id))[1], null, min(created_at) from asks having count(*) > 0
+		union all
+		select 'code', count(*), null, (array_agg(id order by updated_at, id))[1], null, min(updated_at) from code having count(*) > 0
+		union all
+		select 'unknown_tools', count(*), null, (array_agg(call_id order by at desc))[1], null, max(at) from failed where code = 'unknown_tool' having count(*) >= 10
+		union all
+		select 'two_registries', count(distinct registry_version), null, null, null, null from alive having count(distinct registry_version) > 1
+	)
+	select at, coalesce((select json_agg(q order by q.ready desc, q.running desc, q.waiting desc, q.tool) from queue q), '[]'),
+		(select json_build_object('alive', count(*), 'slots', coalesce(sum(concurrency), 0), 'running', coalesce(sum(holds), 0),
+			'registry_versions', count(distinct registry_version), 'dead', (select count(*) from workers where state = 'dead')) from alive),
+		coalesce((select json_agg(n) from needs n), '[]'),
+		(select json_agg(f order by f.at desc) from failed f)
+	from now`
+
+// ReadOverview reads how things stand, and what ended.
 func ReadOverview(ctx context.Context, db DB) (*Overview, error) {
-	o := &Overview{Tools: []Depth{}, Needs: []Need{}}
-	for _, read := range []func(context.Context, DB) error{o.readQueue, o.readWorkers, o.readEnded, o.readFailures} {
-		if err := read(ctx, db); err != nil {
-			return nil, fmt.Errorf("read how things stand: %w", err)
-		}
+	o, err := ReadOpen(ctx, db)
+	if err != nil {
+		return nil, err
 	}
-	o.sortNeeds()
+	ended, err := ReadEnded(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	o.Add(ended)
 	return o, nil
 }
 
-func (o *Overview) readQueue(ctx context.Context, db DB) error {
-	rows, err := db.Query(ctx, `select gem.now(), q.tool_name, q.ready, q.scheduled, q.waiting, q.running, n.at - q.oldest_ready, n.at + q.next_scheduled, coalesce(q.at_least, false),
-			q.waiting_for
-		from (select gem.now() as at) n left join gem.queue q on true order by q.ready desc, q.running desc, q.waiting desc, q.tool_name`)
-	if err != nil {
-		return err
+// ReadOpen reads how things stand, without what [Ended] has, in one statement.
+func ReadOpen(ctx context.Context, db DB) (*Overview, error) {
+	o := &Overview{}
+	var failed []failure
+	if err := db.QueryRow(ctx, howThingsStand, MostCounted, mostRecent).Scan(&o.At, &o.Tools, &o.Workers, &o.Needs, &failed); err != nil {
+		return nil, fmt.Errorf("read how things stand: %w", err)
 	}
-	var name *string
-	var ready, scheduled, waiting, running *int
-	var oldest, next zeronull.Timestamptz
-	var d Depth
-	_, err = pgx.ForEachRow(rows, []any{&o.At, &name, &ready, &scheduled, &waiting, &running, &oldest, &next, &d.AtLeast, &d.WaitingFor}, func() error {
-		if name == nil {
-			return nil // the queue is empty
-		}
-		d.Tool, d.Ready, d.Scheduled, d.Waiting, d.Running = *name, *ready, *scheduled, *waiting, *running
-		d.OldestReady, d.NextScheduled = time.Time(oldest), time.Time(next)
+	for _, d := range o.Tools {
 		o.Queue.add(d.Queue)
-		if len(o.Tools) < mostDepths {
-			o.Tools = append(o.Tools, d)
+	}
+	o.Tools = o.Tools[:min(len(o.Tools), mostDepths)]
+	for _, n := range o.Needs {
+		if n.Kind == "question" {
+			o.Questions, o.QuestionsSince = n.Count, n.Since
 		}
-		d.WaitingFor = nil
-		return nil
-	})
-	return err
+	}
+	o.Failures = sumUp(failed)
+	o.Failures = o.Failures[:min(len(o.Failures), 10)]
+	return o, nil
+}
+
+// Ended is what workers have counted of the calls that ended. They count each 15 s: who reads it more often reads the same.
+type Ended struct {
+	Hour, Day Totals
+	Failing   []Need // as in [Overview.Needs]
+}
+
+// ReadEnded reads what ended, in one statement.
+func ReadEnded(ctx context.Context, db DB) (*Ended, error) {
+	var minutes []struct {
+		counts
+		Late bool `json:"late"` // of the last hour
+	}
+	e := &Ended{}
+	err := db.QueryRow(ctx, `
+		with now as materialized (select gem.now() as at), minutes as materialized (
+			select m.succeeded, m.failed, m.not_configured, m.hits, m.durations, m.waits, m.minute > now.at - interval '1 hour' as late
+			from now, gem.throughput m where m.minute > now.at - interval '1 day' and m.tool_name = ''
+		), failing as materialized (
+			select 'failing' as kind, sum(m.failed) as count, m.tool_name as tool, min(m.minute) filter (where m.failed > 0) as since from now, gem.throughput m
+			where m.minute > now.at - interval '1 hour' and m.tool_name not in ('', '(unknown)') -- which has what was cancelled before it ran, too
+			group by m.tool_name having sum(m.failed) >= 10 and sum(m.failed) * 10 > sum(m.succeeded + m.failed + m.not_configured) order by 2 desc limit 5
+		)
+		select (select json_agg(m) from minutes m), (select json_agg(f order by f.count desc) from failing f)`).Scan(&minutes, &e.Failing)
+	if err != nil {
+		return nil, fmt.Errorf("read what ended: %w", err)
+	}
+	var hour, day counts
+	for _, m := range minutes {
+		if day.add(m.counts); m.Late {
+			hour.add(m.counts)
+		}
+	}
+	e.Hour, e.Day = hour.totals(), day.totals()
+	return e, nil
+}
+
+// Add adds what ended.
+func (o *Overview) Add(e *Ended) {
+	o.Hour, o.Day, o.Needs = e.Hour, e.Day, append(o.Needs, e.Failing...)
+	slices.SortStableFunc(o.Needs, func(a, b Need) int { return slices.Index(urgency, a.Kind) - slices.Index(urgency, b.Kind) })
 }
 
 func (q *Queue) add(o Queue) {
@@ -139,116 +221,6 @@ func earlier(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// readWorkers also finds the calls that wait for someone, and those that nobody ends.
-func (o *Overview) readWorkers(ctx context.Context, db DB) error {
-	w := &o.Workers
-	var overdue, dead, code, expiring, ruleless Need
-	var question string
-	err := db.QueryRow(ctx, `
-		with workers as materialized (select * from gem.workers), late as materialized (select * from gem.overdue limit $1::int),
-		asks as materialized (select c.id, c.created_at, c.wake_at from gem.calls c where c.status = 'waiting' and c.waits_for = 'answer' limit $1::int),
-		soon as materialized (select id, wake_at from asks where wake_at < gem.now() + interval '1 hour'),
-		code as materialized (select c.id, c.updated_at from gem.calls c where c.status = 'waiting' and c.waits_for = 'code' limit $1::int)
-		select (select count(*) from workers where state = 'alive'), (select count(*) from workers where state = 'dead'),
-			(select coalesce(sum(concurrency), 0) from workers where state = 'alive'), (select coalesce(sum(holds), 0)::bigint from workers where state = 'alive'),
-			(select count(distinct registry_version) from workers where state = 'alive'),
-			(select coalesce(sum(holds), 0)::bigint from workers where state <> 'alive'), (select worker_id from workers where state <> 'alive' and holds > 0 order by longest desc limit 1),
-			(select gem.now() - max(longest) from workers where state <> 'alive' and holds > 0),
-			(select count(*) from late), l.call_id::text, l.tool_name, l.worker_id, l.claimed_at,
-			(select count(*) from asks), a.id::text, a.created_at, (select count(*) from code), p.id::text, p.updated_at,
-			(select count(*) from soon), e.id::text, e.wake_at, (select count(*) from workers where state = 'alive' and claims_nothing)
-		from (select 1) one left join (select * from late order by claimed_at limit 1) l on true
-			left join (select * from asks order by created_at, id limit 1) a on true left join (select * from code order by updated_at, id limit 1) p on true
-			left join (select * from soon order by wake_at, id limit 1) e on true`, MostCounted).
-		Scan(&w.Alive, &w.Dead, &w.Slots, &w.Running, &w.Versions,
-			&dead.Count, (*zeronull.Text)(&dead.WorkerID), (*zeronull.Timestamptz)(&dead.Since),
-			&overdue.Count, (*zeronull.Text)(&overdue.CallID), (*zeronull.Text)(&overdue.Tool), (*zeronull.Text)(&overdue.WorkerID), (*zeronull.Timestamptz)(&overdue.Since),
-			&o.Questions, (*zeronull.Text)(&question), (*zeronull.Timestamptz)(&o.QuestionsSince), &code.Count, (*zeronull.Text)(&code.CallID), (*zeronull.Timestamptz)(&code.Since),
-			&expiring.Count, (*zeronull.Text)(&expiring.CallID), (*zeronull.Timestamptz)(&expiring.Since), &ruleless.Count)
-	if err != nil {
-		return err
-	}
-	if w.Alive == 0 && o.Queue.Ready > 0 {
-		o.need("no_worker", Need{Count: o.Queue.Ready, Since: o.Queue.OldestReady})
-	}
-	if w.Alive == 0 && dead.Count > 0 {
-		o.need("dead_holds", dead)
-	}
-	if ruleless.Count > 0 {
-		o.need("rules_required", ruleless)
-	}
-	if overdue.Count > 0 {
-		o.need("overdue", overdue)
-	}
-	if w.Alive > 0 && !o.Queue.OldestReady.IsZero() && o.At.Sub(o.Queue.OldestReady) > time.Minute {
-		o.need("slow_queue", Need{Count: o.Queue.Ready, Since: o.Queue.OldestReady})
-	}
-	if expiring.Count > 0 {
-		o.need("expiring", expiring)
-	}
-	if o.Questions > 0 {
-		o.need("question", Need{Count: o.Questions, CallID: question, Since: o.QuestionsSince})
-	}
-	if code.Count > 0 {
-		o.need("code", code)
-	}
-	if w.Versions > 1 {
-		o.need("two_registries", Need{Count: w.Versions})
-	}
-	return nil
-}
-
-// readEnded also finds the tools of which many calls fail.
-func (o *Overview) readEnded(ctx context.Context, db DB) (err error) {
-	if o.Hour, o.Day, err = lastTotals(ctx, db, o.At); err != nil {
-		return err
-	}
-	rows, err := db.Query(ctx, `select tool_name, sum(failed), min(minute) filter (where failed > 0) from gem.throughput
-		where minute > $1::timestamptz - interval '1 hour' and tool_name not in ('', '(unknown)') -- which has what was cancelled before it ran, too
-		group by 1 having sum(failed) >= 10 and sum(failed) * 10 > sum(succeeded + failed + not_configured) order by 2 desc limit 5`, o.At)
-	if err != nil {
-		return err
-	}
-	var n Need
-	_, err = pgx.ForEachRow(rows, []any{&n.Tool, &n.Count, &n.Since}, func() error {
-		o.need("failing", n)
-		return nil
-	})
-	return err
-}
-
-func (o *Overview) readFailures(ctx context.Context, db DB) error {
-	failures, err := readFailures(ctx, db, o.At.Add(-24*time.Hour), "", mostRecent)
-	if err != nil {
-		return err
-	}
-	sums := map[string]*Need{string(receipts.OutcomeUnknown): {}, string(receipts.UnknownTool): {}}
-	for _, f := range failures.Failures {
-		if sum := sums[f.Code]; sum != nil {
-			if sum.Count += f.Count; sum.Since.Before(f.Last) {
-				sum.CallID, sum.Since = f.CallID, f.Last
-			}
-		}
-	}
-	if unknown := sums[string(receipts.OutcomeUnknown)]; unknown.Count > 0 {
-		o.need("outcome_unknown", *unknown)
-	}
-	if unknown := sums[string(receipts.UnknownTool)]; unknown.Count >= 10 {
-		o.need("unknown_tools", *unknown)
-	}
-	o.Failures = failures.Failures[:min(len(failures.Failures), 10)]
-	return nil
-}
-
-func (o *Overview) need(kind string, n Need) {
-	n.Kind = kind
-	o.Needs = append(o.Needs, n)
-}
-
-func (o *Overview) sortNeeds() {
-	slices.SortStableFunc(o.Needs, func(a, b Need) int { return slices.Index(urgency, a.Kind) - slices.Index(urgency, b.Kind) })
 }
 
 // urgency is the order of [Overview.Needs].

@@ -47,7 +47,7 @@ func Check(ctx context.Context, db DB) error {
 
 // Read runs do in a transaction that is read only and in which no statement takes longer than 2 s. It is begun in one round trip.
 func Read(ctx context.Context, pool *pgxpool.Pool, do func(ctx context.Context, db DB) error) error {
-	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{BeginQuery: begin}, func(tx pgx.Tx) error { return do(ctx, tx) })
+	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{BeginQuery: begin}, func(tx pgx.Tx) error { return do(ctx, counting{tx}) })
 	if store.HasCode(err, "57014", "55P03") && ctx.Err() == nil {
 		return fmt.Errorf("%w (%w)", ErrTooSlow, err)
 	}

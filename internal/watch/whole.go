@@ -90,17 +90,7 @@ const (
 	ValueShown    = 64 << 10 // characters of a value
 )
 
-const itself = "select " + columns + `, gem.now(), u.requests, u.input, u.output, u.cost
-	from gem.calls c cross join lateral (
-		select count(*) as requests, coalesce(sum(q.input_tokens), 0)::bigint as input, coalesce(sum(q.output_tokens), 0)::bigint as output,
-			coalesce(sum(coalesce(q.cost, q.reserved)), 0)::bigint as cost
-		from gem.model_requests q where q.call_id = c.id) u
-	where c.id = $1`
-
-const acts = `
-	select j.event, coalesce(j.data ->> 'again_of', ''), j.data ->> 'by', coalesce(j.data ->> 'login', ''), coalesce(j.data ->> 'reason', '')
-	from gem.journal j where j.call_id = $1 and j.event in ('queued', 'cancel_requested', 'failed') and j.data ? 'by' order by j.seq`
-
+// The window, and whoever the journal names as having asked for the call, again, or for its end.
 const journalWindow = `
 	with picked as (
 		(select j.* from gem.journal j where j.call_id = $1 and j.seq >= $2 order by j.seq limit $3)
@@ -108,7 +98,11 @@ const journalWindow = `
 		(select j.* from gem.journal j where j.call_id = $1 and $4 > 0
 			and j.seq > greatest((select c.events from gem.calls c where c.id = $1) - $4::integer, $3::integer))
 	)
-	select p.seq, p.at, p.event, p.attempt, p.worker_id, p.data::text, PAYLOAD from picked p OF order by p.seq`
+	select false as act, p.seq, p.at, p.event, p.attempt, p.worker_id, p.data::text, PAYLOAD from picked p OF
+	union all
+	select true, j.seq, j.at, j.event, j.attempt, j.worker_id, j.data::text, null, 0
+	from gem.journal j where j.call_id = $1 and j.event in ('queued', 'cancel_requested', 'failed') and j.data ? 'by'
+	order by act, seq`
 
 // Only what is stored in few bytes is turned into text: the results of a hundred steps may be large.
 var (
@@ -117,6 +111,7 @@ var (
 		"OF", "join public.core_tool_events e on e.call_id = $1 and e.seq = p.seq").Replace(journalWindow)
 )
 
+// The call itself, with its requests to models, and those that it has to do with.
 const related = `
 	with recursive this as materialized (
 		select c.id, c.parent_call_id, c.computed_key, c.status, c.waits_for, c.receipt_id, c.replay_of from gem.calls c where c.id = $1
@@ -125,6 +120,8 @@ const related = `
 		union all
 		select p.parent_call_id, l.place + 1 from line l join gem.calls p on p.id = l.id where l.place < 20 and p.parent_call_id is not null
 	), kin (rel, place, id) as (
+		select 'itself', 0::bigint, t.id from this t
+		union all
 		select 'ancestor', l.place::bigint, l.id from line l
 		union all
 		(select 'child', k.seq, k.id from gem.calls k where k.parent_call_id = $1 and k.parent_step is not null and k.seq > $2 order by k.seq limit $3)
@@ -143,17 +140,20 @@ const related = `
 			and (h.status in ('running', 'queued') or h.status = 'waiting' and h.waits_for <> 'key')
 		where t.status = 'waiting' and t.waits_for = 'key'
 	)
-	select ` + columns + `, kin.rel from kin cross join lateral (select * from gem.calls c where c.id = kin.id offset 0) c order by kin.rel, kin.place, c.seq`
+	select ` + columns + `, kin.rel, gem.now(), u.requests, u.input, u.output, u.cost from kin cross join lateral (select * from gem.calls c where c.id = kin.id offset 0) c
+	cross join lateral (
+		select count(*) as requests, coalesce(sum(q.input_tokens), 0)::bigint as input, coalesce(sum(q.output_tokens), 0)::bigint as output,
+			coalesce(sum(coalesce(q.cost, q.reserved)), 0)::bigint as cost
+		from gem.model_requests q where q.call_id = kin.id and kin.rel = 'itself') u
+	order by kin.rel, kin.place, c.seq`
 
 const payload = `
 	select left(c.input::text, $2), coalesce(octet_length(c.input::text), 0), left(r.result::text, $2), coalesce(octet_length(r.result::text), 0),
-		left(r.effects::text, $2), coalesce(octet_length(r.effects::text), 0)
+		left(r.effects::text, $2), coalesce(octet_length(r.effects::text), 0), (
+			select json_agg(json_build_object('at', p.at, 'kind', p.kind, 'data', p.data) order by p.seq)
+			from (select p.seq, p.at, p.kind, p.data, p.attempt from public.core_tool_progress p where p.call_id = $1 order by p.seq desc limit 300) p
+			where c.status = 'running' and p.attempt = c.attempt)
 	from public.core_tool_calls c left join public.core_tool_receipts r on r.call_id = c.id where c.id = $1`
-
-const progress = `
-	select at, kind, data::text from (
-		select p.seq, p.at, p.kind, p.data, p.attempt from public.core_tool_progress p where p.call_id = $1 order by p.seq desc limit 300) last
-	where attempt = (select c.attempt from public.core_tool_calls c where c.id = $1 and c.status = 'running') order by seq`
 
 // ReadWhole reads a call with what belongs to it, in one round trip, or returns a [*client.NotFoundError]. db is a pool, a connection or a
 // transaction of pgx itself.
@@ -168,17 +168,11 @@ func ReadWhole(ctx context.Context, db DB, id string, o WholeOptions) (*Whole, e
 	}
 	var w Whole
 	var batch pgx.Batch
-	batch.Queue(itself, id).QueryRow(func(row pgx.Row) (err error) {
-		w.Call, err = scanCall(row, &w.At, &w.Usage.Requests, &w.Usage.InputTokens, &w.Usage.OutputTokens, &w.Usage.Cost)
-		return err
-	})
-	batch.Queue(acts, id).Query(w.readActs)
-	batch.Queue(journal, id, from, first, last).Query(w.readJournal)
 	batch.Queue(related, id, o.AfterChild, childrenShown+1, registry.Asking).Query(w.readRelated)
+	batch.Queue(journal, id, from, first, last).Query(w.readJournal)
 	if o.Payload {
 		w.Payload = &Payload{}
 		batch.Queue(payload, id, ValueShown).QueryRow(w.Payload.read)
-		batch.Queue(progress, id).Query(w.Payload.readProgress)
 	}
 	sender, ok := db.(interface {
 		SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
@@ -188,7 +182,7 @@ func ReadWhole(ctx context.Context, db DB, id string, o WholeOptions) (*Whole, e
 	}
 	err := sender.SendBatch(ctx, &batch).Close()
 	switch {
-	case errors.Is(err, pgx.ErrNoRows):
+	case err == nil && w.Call.ID == "", errors.Is(err, pgx.ErrNoRows):
 		return nil, missing(ctx, db, id)
 	case err != nil:
 		return nil, fmt.Errorf("read call %s: %w", id, err)
@@ -204,44 +198,53 @@ func (w *Whole) GapAfter(i int) int {
 	return 0
 }
 
-func (w *Whole) readJournal(rows pgx.Rows) (err error) {
-	w.Journal, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e Entry, err error) {
-		var data *string
-		err = row.Scan(&e.Seq, &e.At, &e.Event.Event, &e.Attempt, (*zeronull.Text)(&e.WorkerID), &data, (*zeronull.Text)(&e.Whole), &e.Bytes)
+func (w *Whole) readJournal(rows pgx.Rows) error {
+	var act bool
+	var e Entry
+	var data *string
+	_, err := pgx.ForEachRow(rows, []any{&act, &e.Seq, &e.At, &e.Event.Event, &e.Attempt, (*zeronull.Text)(&e.WorkerID), &data, (*zeronull.Text)(&e.Whole), &e.Bytes}, func() error {
+		e.Data = nil
 		if data != nil {
 			e.Data = json.RawMessage(*data)
+		}
+		if act {
+			w.readAct(e)
+			return nil
 		}
 		if len([]rune(e.Whole)) > 2000 {
 			e.Whole = ""
 		}
-		return e, err
+		w.Journal = append(w.Journal, e)
+		return nil
 	})
 	return err
 }
 
-func (w *Whole) readActs(rows pgx.Rows) error {
-	var event, of string
-	var act client.Act
-	_, err := pgx.ForEachRow(rows, []any{&event, &of, &act.By, &act.Login, &act.Reason}, func() error {
-		if event == "queued" {
-			w.AgainOf, w.Again = of, act
-		} else {
-			w.Cancel = act
-		}
-		return nil
-	})
-	return err
+func (w *Whole) readAct(e Entry) {
+	var data struct {
+		client.Act
+		AgainOf string `json:"again_of"`
+	}
+	_ = json.Unmarshal(e.Data, &data) // of an imported journal it may be anything
+	if e.Event.Event == "queued" {
+		w.AgainOf, w.Again = data.AgainOf, data.Act
+	} else {
+		w.Cancel = data.Act
+	}
 }
 
 func (w *Whole) readRelated(rows pgx.Rows) error {
 	defer rows.Close()
 	for rows.Next() {
 		var rel string
-		c, err := scanCall(rows, &rel)
+		var usage Usage
+		c, err := scanCall(rows, &rel, &w.At, &usage.Requests, &usage.InputTokens, &usage.OutputTokens, &usage.Cost)
 		if err != nil {
 			return err
 		}
 		switch rel {
+		case "itself":
+			w.Call, w.Usage = c, usage
 		case "ancestor":
 			w.Ancestors = append(w.Ancestors, c)
 		case "child":
@@ -266,17 +269,11 @@ func (w *Whole) readRelated(rows pgx.Rows) error {
 }
 
 func (p *Payload) read(row pgx.Row) error {
-	err := row.Scan((*zeronull.Text)(&p.Input.Text), &p.Input.Bytes, (*zeronull.Text)(&p.Result.Text), &p.Result.Bytes, (*zeronull.Text)(&p.Effects.Text), &p.Effects.Bytes)
+	err := row.Scan((*zeronull.Text)(&p.Input.Text), &p.Input.Bytes, (*zeronull.Text)(&p.Result.Text), &p.Result.Bytes, (*zeronull.Text)(&p.Effects.Text), &p.Effects.Bytes,
+		&p.Progress)
 	for _, v := range []*Value{&p.Input, &p.Result, &p.Effects} {
 		v.Cut = len(v.Text) < v.Bytes
 	}
-	return err
-}
-
-func (p *Payload) readProgress(rows pgx.Rows) (err error) {
-	p.Progress, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (q Progress, err error) {
-		return q, row.Scan(&q.At, &q.Kind, (*[]byte)(&q.Data))
-	})
 	return err
 }
 
