@@ -65,7 +65,7 @@ func (s *site) calls(ctx context.Context, r *request) (*view, error) {
 		return &view{Title: "Calls: a filter cannot be read", Template: "calls", Data: p, Status: http.StatusBadRequest}, nil
 	}
 	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
-		if p.Page, err = watch.Calls(ctx, db, p.Filter); err == nil && !asJSON {
+		if p.Page, err = watch.Calls(ctx, db, p.Filter); err == nil && !asJSON && !r.live {
 			p.Tools, err = toolNames(ctx, db)
 		}
 		return err

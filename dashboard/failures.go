@@ -63,7 +63,7 @@ func (s *site) failures(ctx context.Context, r *request) (*view, error) {
 		return nil, badRequest("There is no span of time named %q: within is 1h, 24h, 7d or 31d.", cut(40, p.Within))
 	}
 	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
-		if p.Failures, err = watch.ReadFailures(ctx, db, from, p.Tool); err == nil && !strings.HasSuffix(r.URL.Path, ".json") {
+		if p.Failures, err = watch.ReadFailures(ctx, db, from, p.Tool); err == nil && !r.live && !strings.HasSuffix(r.URL.Path, ".json") {
 			p.Tools, err = toolNames(ctx, db)
 		}
 		return err

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -495,6 +496,26 @@ func (s *statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.
 }
 func (s *statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
+func (s *statements) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return ctx
+}
+func (s *statements) TraceBatchQuery(ctx context.Context, c *pgx.Conn, data pgx.TraceBatchQueryData) {
+	s.TraceQueryStart(ctx, c, pgx.TraceQueryStartData{SQL: data.SQL})
+}
+func (s *statements) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
+// reading counts those that read: the others begin or end a transaction, or are settings of it.
+func (s *statements) reading() (n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sql := range s.all {
+		if word, _, _ := strings.Cut(strings.ToLower(strings.TrimSpace(sql)), " "); word != "begin" && word != "commit" && word != "rollback" && word != "set" {
+			n++
+		}
+	}
+	return n
+}
+
 func (s *statements) like(part string) (n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -521,6 +542,56 @@ func traced(t *testing.T, url string, by pgx.QueryTracer) *pgxpool.Pool {
 	return pool
 }
 
+// What a reading of a watched page costs, and that the reader knows it.
+func TestAReadingTakesFewStatements(t *testing.T) {
+	t.Parallel()
+	address := testdb.New(t)
+	db := testdb.Pool(t, address)
+	open, err := client.Enqueue(t.Context(), db, client.NewCall{Tool: "shop.order"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, err := client.Enqueue(t.Context(), db, client.NewCall{Tool: "shop.order"})
+	if err == nil {
+		_, err = client.Cancel(t.Context(), db, ended)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := &statements{}
+	pool := traced(t, address, seen)
+	s, _ := testSite(t, Options{Read: pool, Act: pool}, nil)
+	for path, show := range (showing{"/{$}": s.overview, "/calls": s.calls, "/calls/{id}": s.call, "/failures": s.failures, "/questions": s.questions, "/workers": s.workers}) {
+		s.live.page(path, show)
+	}
+	for _, one := range []struct {
+		path             string
+		viewer, operator int64
+	}{
+		{"/", 5, 1}, // the first of 20 s reads what ended too
+		{"/calls", 1, 1},
+		{"/calls?state=failed", 2, 2}, // fewer than a page: are there more behind those that were looked at?
+		{"/calls?state=ended", 1, 1},
+		{"/calls?state=queued", 1, 1},
+		{"/calls?state=open", 2, 2},
+		{"/calls?caller=nobody", 2, 2}, // no row brings the time
+		{"/calls/" + ended, 2, 4},
+		{"/calls/" + open, 2, 9},
+		{"/failures", 1, 1},
+		{"/questions", 1, 3},
+		{"/workers", 2, 2},
+	} {
+		for i, want := range []int64{one.viewer, one.operator} {
+			var counted atomic.Int64
+			before := seen.reading()
+			_, _, err := s.live.render(watch.Counted(t.Context(), &counted), &group{pageKey: pageKey{path: one.path, user: User{Name: "ada", Operator: i == 1}}})
+			if n := seen.reading() - before; err != nil || n != want || counted.Load() != n {
+				t.Errorf("%s takes %d statements, %d by the reader's count, not %d: %v", one.path, n, counted.Load(), want, err)
+			}
+		}
+	}
+}
+
 // The overview is read once for all, with as many statements for a hundred browsers as for one.
 func TestAHundredBrowsersOfTheOverviewCostAsMuchAsOne(t *testing.T) {
 	t.Parallel()
@@ -534,12 +605,34 @@ func TestAHundredBrowsersOfTheOverviewCostAsMuchAsOne(t *testing.T) {
 		}
 	}
 	readings := func() int64 { return seen.like("gem.queue") }
-	before, first := seen.like(""), readings()
-	waitUntil(t, "the overview is not read again", func() bool { return readings() > first+3 })
-	if each := float64(seen.like("")-before) / float64(readings()-first); each > 9 {
+	before, first := seen.reading(), readings()
+	waitUntil(t, "the overview is not read again", func() bool { return readings() > first+10 })
+	if each := float64(seen.reading()-before) / float64(readings()-first); each > 1.5 {
 		t.Errorf("%.1f statements a reading", each)
 	}
 	if n := seen.like("gem.throughput where minute >="); n > 2 {
 		t.Errorf("the minutes of plots were read %d times", n)
+	}
+}
+
+// Who waits for a call is told when it moves; the page of one that does not is read less and less often.
+func TestThePageOfARunningCallIsReadLessOftenUntilItMoves(t *testing.T) {
+	t.Parallel()
+	l := newLive(&site{})
+	g := &group{pageKey: pageKey{path: "/calls/1"}, mark: watch.Mark{Status: "running"}}
+	var waits []time.Duration
+	for range 6 {
+		l.done(g, "call:1", nil, 0)
+		waits = append(waits, (g.due.Sub(g.read)+pace.beat/2)/pace.page)
+	}
+	if want := []time.Duration{1, 2, 4, 8, 8, 8}; !slices.Equal(waits, want) {
+		t.Errorf("it is read again after %v pages' time", waits)
+	}
+	g.patient = 0 // as when it has moved
+	if l.done(g, "call:1", nil, 0); g.patient != 1 {
+		t.Errorf("then after %d", g.patient)
+	}
+	if l.done(g, "list", nil, 0); g.due.Sub(g.read) > pace.page {
+		t.Error("a list waits")
 	}
 }

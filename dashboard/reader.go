@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gemworker/gem/client"
@@ -39,13 +40,14 @@ const (
 	mostStreamsOfUser = 200
 )
 
-// The statements a second that reading again may cost, how many may be saved up, and about how many it takes.
+// The statements a second that all pages together may cost, and how many may be saved up.
 const (
-	allowance     = 4
+	allowance     = 6
 	mostAllowance = 30
-	costOfMoved   = 1
-	costOfPage    = 2
 )
+
+// mostPatience is how many times pace.page passes, at most, until the page of a running call is read again whose mark did not change.
+const mostPatience = 8
 
 // pageKey is a page as one reading shows it: to everybody with the same rights, but for what is asked of one user.
 type pageKey struct {
@@ -64,6 +66,8 @@ type group struct {
 	unready bool       // the database lacks what the page reads
 	due     time.Time  // when it is read again
 	mark    watch.Mark // of the call whose page it is
+	read    time.Time  // when it was read last
+	patient int        // how many times pace.page passes until the page of a running call is read again
 }
 
 // part is a piece of a page, as an event.
@@ -163,21 +167,22 @@ func (g *group) shout() {
 func (l *live) run(ctx context.Context) {
 	beat := time.NewTicker(pace.beat)
 	defer beat.Stop()
-	may := float64(mostAllowance)
-	for ctx.Err() == nil {
-		may = l.read(ctx, may)
+	var spent atomic.Int64
+	ctx = watch.Counted(ctx, &spent)
+	for may := mostAllowance; ctx.Err() == nil; may = max(may-int(spent.Swap(0)), -mostAllowance) {
+		l.read(ctx, func() bool { return int(spent.Load()) < may })
 		select {
 		case <-ctx.Done():
 		case <-l.wake:
 		case <-beat.C:
 			may = min(may+allowance, mostAllowance)
-			may -= l.lookWhatMoved(ctx)
+			l.lookWhatMoved(ctx)
 		}
 	}
 }
 
-// lookWhatMoved asks in one statement which of the watched calls moved, and makes their pages due. It returns what that cost.
-func (l *live) lookWhatMoved(ctx context.Context) float64 {
+// lookWhatMoved asks in one statement which of the watched calls moved, and makes their pages due.
+func (l *live) lookWhatMoved(ctx context.Context) {
 	of := map[string][]*group{}
 	l.mu.Lock()
 	away := l.away
@@ -188,7 +193,7 @@ func (l *live) lookWhatMoved(ctx context.Context) float64 {
 	}
 	l.mu.Unlock()
 	if len(of) == 0 || away {
-		return 0
+		return
 	}
 	ids := make([]string, 0, len(of))
 	for id := range of {
@@ -201,36 +206,32 @@ func (l *live) lookWhatMoved(ctx context.Context) float64 {
 	})
 	if err != nil {
 		l.failed(ctx, nil, err)
-		return costOfMoved
+		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for id, groups := range of {
 		for _, g := range groups {
-			if g.mark != marks[id] {
-				g.mark, g.due = marks[id], time.Now()
+			if m := marks[id]; g.mark != m {
+				g.due, g.patient = time.Now(), 0
+				if g.mark.Status == m.Status { // progress and steps may come all the time
+					g.due = g.read.Add(pace.page - pace.beat/2)
+				}
+				g.mark = m
 			}
 		}
 	}
-	return costOfMoved
 }
 
-// read reads the pages that are due as far as the allowance goes, those that have been due for longest first, and returns what is left of it. New ones,
-// the overview and the workers are always read: they are one page each, or a browser has just opened one.
-func (l *live) read(ctx context.Context, may float64) float64 {
+// read reads the pages that are due while the allowance lasts, those that have been due for longest first. New ones, the overview and the workers are
+// always read: they are one page each, or a browser has just opened one.
+func (l *live) read(ctx context.Context, may func() bool) {
 	for _, g := range l.due(ctx) {
 		if ctx.Err() != nil {
 			break
 		}
-		switch g.watch {
-		case "":
-		case "overview", "workers":
-			may -= costOfPage
-		default:
-			if may <= 0 {
-				continue
-			}
-			may -= costOfPage
+		if g.watch != "" && g.watch != "overview" && g.watch != "workers" && !may() {
+			continue
 		}
 		began := time.Now()
 		name, html, err := l.render(ctx, g)
@@ -242,7 +243,6 @@ func (l *live) read(ctx context.Context, may float64) float64 {
 		}
 		l.done(g, name, html, time.Since(began))
 	}
-	return max(may, -mostAllowance)
 }
 
 func (l *live) due(ctx context.Context) (due []*group) {
@@ -278,7 +278,7 @@ func (*rendered) WriteHeader(int)             {}
 func (l *live) page(path string, show func(context.Context, *request) (*view, error)) {
 	l.pages.HandleFunc("GET "+path, func(w http.ResponseWriter, q *http.Request) {
 		p := w.(*rendered)
-		p.r = &request{Request: q, site: l.site, base: p.key.base, user: p.key.user}
+		p.r = &request{Request: q, site: l.site, base: p.key.base, user: p.key.user, live: true}
 		p.view, p.err = show(q.Context(), p.r)
 	})
 }
@@ -326,7 +326,8 @@ func (l *live) render(ctx context.Context, g *group) (watch string, pieces []pie
 	return p.view.Watch, pieces, nil
 }
 
-// done keeps what was read, and tells the streams if it is new. What takes long is read less often: for a twentieth of the time at most.
+// done keeps what was read, and tells the streams if it is new. What takes long is read less often: for a twentieth of the time at most. So is the page
+// of a running call, until the call moves.
 func (l *live) done(g *group, name string, pieces []piece, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -342,10 +343,15 @@ func (l *live) done(g *group, name string, pieces []piece, took time.Duration) {
 		}
 	}
 	first := g.watch == ""
-	g.watch, g.due = name, time.Now().Add(max(pace.page-pace.beat/2, 20*took)) // at the beat that is next to it
-	if strings.HasPrefix(name, "call:") && !g.mark.Runs() {
-		g.due = time.Now().Add(24 * time.Hour) // until it moves
+	g.watch, g.read = name, time.Now()
+	wait := pace.page
+	if strings.HasPrefix(name, "call:") {
+		g.patient = min(max(2*g.patient, 1), mostPatience)
+		if wait *= time.Duration(g.patient); !g.mark.Runs() {
+			wait = 24 * time.Hour // until it moves
+		}
 	}
+	g.due = g.read.Add(max(wait-pace.beat/2, 20*took)) // at the beat that is next to it
 	for len(g.parts) < len(pieces) {
 		g.parts = append(g.parts, &part{})
 	}

@@ -21,7 +21,8 @@ type request struct {
 	user User
 	base string // what every link begins with
 	look look
-	kept any // what an act leaves for the page that follows: see [forms.kept]
+	live bool // a page is read again for those who watch it: its forms are not shown
+	kept any  // what an act leaves for the page that follows: see [forms.kept]
 }
 
 // db is the connection that has the user's rights.
