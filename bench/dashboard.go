@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -41,10 +43,12 @@ const (
 // desk is a crowded database with a worker, and a gem dashboard over it.
 type desk struct {
 	*stage
-	pid    int
-	url    string
-	client *http.Client // signed in
-	failed string       // a call
+	pid      int
+	url      string
+	client   *http.Client  // signed in
+	failed   string        // a call
+	through  string        // the address of Postgres that gem dashboard is given
+	executed *atomic.Int64 // statements that it has executed
 }
 
 // withDesk fills a database and starts a worker without work, and gem dashboard.
@@ -66,6 +70,12 @@ func (b *bench) withDesk(ctx context.Context, c contestant, of crowd, run func(*
 		return err
 	}
 	d := &desk{stage: s}
+	through, executed, stopCounting, err := counted(ctx, s.url)
+	if err != nil {
+		return err
+	}
+	defer stopCounting()
+	d.through, d.executed = through, executed
 	if err := s.db.QueryRow(ctx, "select call_id::text from core_tool_receipts where status = 'failed' order by created_at desc limit 1").Scan(&d.failed); err != nil {
 		return err
 	}
@@ -89,7 +99,7 @@ func (d *desk) serve(ctx context.Context, b *bench) (stop func(), err error) {
 		if err != nil {
 			return nil, err
 		}
-		u, err := url.Parse(d.stage.url)
+		u, err := url.Parse(cmp.Or(d.through, d.stage.url))
 		if err != nil {
 			return nil, err
 		}
@@ -243,7 +253,9 @@ func (d *desk) watched(ctx context.Context, size looking) (figures []figure, err
 	if err := sleepUntil(ctx, time.Now().Add(size.settling)); err != nil {
 		return nil, err
 	}
-	statements, cpu, err := d.during(ctx, size.held)
+	before := d.executed.Load()
+	reads, cpu, err := d.during(ctx, size.held)
+	statements := float64(d.executed.Load()-before) / size.held.Seconds()
 	if err != nil {
 		return nil, err
 	}
@@ -262,7 +274,8 @@ func (d *desk) watched(ctx context.Context, size looking) (figures []figure, err
 	}
 	later, _, err := d.during(ctx, size.held)
 	return []figure{
-		{measure: "dashboard-live-reads", unit: "/s", value: statements},
+		{measure: "dashboard-live-reads", unit: "/s", value: reads},
+		{measure: "dashboard-live-statements", unit: "/s", value: statements},
 		{measure: "dashboard-live-cpu", unit: "%", value: cpu},
 		{measure: "dashboard-live-memory", unit: "MB", value: float64(memory) / 1e6},
 		{measure: "dashboard-left-reads", unit: "/s", value: later},

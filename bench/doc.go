@@ -113,7 +113,8 @@
 //	dashboard-filtered     ms for a list of calls by a tool or an error code, which no index finds
 //	dashboard-page-size    kB of the overview, compressed, without the files that browsers keep
 //	dashboard-scans        sequential scans of calls, receipts, journals and requests to models meanwhile
-//	dashboard-live-…       with 100 browsers on four pages: transactions a second, CPU in percent of a core, resident MB
+//	dashboard-live-…       with 100 browsers on four pages: transactions a second, the statements that read within them (the messages Execute of
+//	                       its connections), CPU in percent of a core, resident MB
 //	dashboard-left-reads   transactions a second once they have left; the bench's own are not counted
 //	dashboard-start        ms from before the exec of gem dashboard until its link was followed to the overview
 //

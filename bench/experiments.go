@@ -213,7 +213,7 @@ var experiments = []experiment{
 	},
 	{
 		measures: []string{"dashboard-page", "dashboard-page-p99", "dashboard-filtered", "dashboard-filtered-p99", "dashboard-page-size", "dashboard-scans",
-			"dashboard-live-reads", "dashboard-live-cpu", "dashboard-live-memory", "dashboard-left-reads"},
+			"dashboard-live-reads", "dashboard-live-statements", "dashboard-live-cpu", "dashboard-live-memory", "dashboard-left-reads"},
 		contestants: []contestant{gem},
 		once:        true,
 		run:         pagesOfMany,

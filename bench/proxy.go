@@ -3,15 +3,18 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"net"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// proxy delays what passes through it: half of the round-trip time each way, without holding back what comes after.
+// proxy delays what passes through it, half of the round-trip time each way, without holding back what comes after; or it counts what clients ask for.
 type proxy struct {
 	listener net.Listener
+	executed *atomic.Int64 // nil: nothing is counted
 	done     sync.WaitGroup
 	mu       sync.Mutex
 	open     map[net.Conn]struct{}
@@ -19,6 +22,18 @@ type proxy struct {
 
 // delayed returns url with a proxy in front of its server.
 func delayed(ctx context.Context, to string, roundTrip time.Duration) (through string, stop func(), err error) {
+	return (&proxy{}).start(ctx, to, roundTrip)
+}
+
+// counted returns url with a proxy in front of its server, and how many statements were executed through it. The begin, the settings and the end of a
+// transaction are not counted: pgx sends them as messages Query.
+func counted(ctx context.Context, to string) (through string, executed *atomic.Int64, stop func(), err error) {
+	executed = &atomic.Int64{}
+	through, stop, err = (&proxy{executed: executed}).start(ctx, to, 0)
+	return through, executed, stop, err
+}
+
+func (p *proxy) start(ctx context.Context, to string, roundTrip time.Duration) (through string, stop func(), err error) {
 	parsed, err := url.Parse(to)
 	if err != nil {
 		return "", nil, err
@@ -27,7 +42,7 @@ func delayed(ctx context.Context, to string, roundTrip time.Duration) (through s
 	if err != nil {
 		return "", nil, err
 	}
-	p := &proxy{listener: l, open: map[net.Conn]struct{}{}}
+	p.listener, p.open = l, map[net.Conn]struct{}{}
 	server := parsed.Host
 	p.done.Go(func() {
 		for {
@@ -62,13 +77,54 @@ func (p *proxy) serve(ctx context.Context, client net.Conn, to string, delay tim
 	p.open[client], p.open[server] = struct{}{}, struct{}{}
 	p.mu.Unlock()
 	var both sync.WaitGroup
-	both.Go(func() { carry(server, client, delay) })
+	both.Go(func() { carry(server, p.heard(client), delay) })
 	both.Go(func() { carry(client, server, delay) })
 	both.Wait()
 	p.mu.Lock()
 	delete(p.open, client)
 	delete(p.open, server)
 	p.mu.Unlock()
+}
+
+// heard is a client, whose messages are counted where they are to be.
+func (p *proxy) heard(client net.Conn) net.Conn {
+	if p.executed == nil {
+		return client
+	}
+	return &heard{Conn: client, executed: p.executed}
+}
+
+// heard counts the messages Execute of a client of Postgres that does not encrypt them.
+type heard struct {
+	net.Conn
+	executed *atomic.Int64
+	begun    bool   // the messages that begin a connection have no type
+	rest     []byte // of a message
+}
+
+func (h *heard) Read(p []byte) (int, error) {
+	n, err := h.Conn.Read(p)
+	h.rest = append(h.rest, p[:n]...)
+	for {
+		head := 4
+		if h.begun {
+			head = 5
+		}
+		if len(h.rest) < head {
+			return n, err
+		}
+		size := head - 4 + int(binary.BigEndian.Uint32(h.rest[head-4:]))
+		if len(h.rest) < size {
+			return n, err
+		}
+		switch {
+		case h.begun && h.rest[0] == 'E':
+			h.executed.Add(1)
+		case !h.begun && size > 8: // a shorter one asks whether the server encrypts
+			h.begun = true
+		}
+		h.rest = h.rest[size:]
+	}
 }
 
 type packet struct {

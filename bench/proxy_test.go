@@ -1,8 +1,10 @@
 package main
 
 import (
+	"encoding/binary"
 	"io"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -46,4 +48,26 @@ func TestTheProxyAddsItsRoundTrip(t *testing.T) {
 	}
 	conn.Close()
 	stop() // returns when nothing is open any more
+}
+
+func TestTheProxyCountsStatements(t *testing.T) {
+	t.Parallel()
+	server, client := net.Pipe()
+	defer client.Close()
+	h := &heard{Conn: server, executed: &atomic.Int64{}}
+	message := func(kind string, body string) string {
+		return kind + string(binary.BigEndian.AppendUint32(nil, uint32(4+len(body)))) + body
+	}
+	sent := message("", "\x04\xd2\x16\x2f") + message("", "\x00\x03\x00\x00user\x00E\x00\x00") + message("Q", "begin; E\x00") + message("P", "EEEE") +
+		message("B", "E") + message("E", "\x00\x00\x00\x00\x00") + message("E", "\x00\x00\x00\x00\x00") + message("S", "") + message("Q", "commit\x00")
+	go func() {
+		for i := range len(sent) { // however it is cut
+			_, _ = client.Write([]byte{sent[i]})
+		}
+		client.Close()
+	}()
+	passed, err := io.ReadAll(h)
+	if err != nil || string(passed) != sent || h.executed.Load() != 2 {
+		t.Errorf("%d of 2 were counted, %d of %d bytes passed, %v", h.executed.Load(), len(passed), len(sent), err)
+	}
 }
