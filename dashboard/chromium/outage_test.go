@@ -195,16 +195,17 @@ func TestPagesOutliveARestartOfPostgresAndTheNextVersion(t *testing.T) {
 	}
 
 	// A stream that is cut has no end of its own: these end in order, before the process does.
-	answer, err := http.Get(origin + "/live?watch=overview")
-	if err != nil {
-		t.Fatal(err)
-	}
-	read := make(chan error, 1)
+	began, read := make(chan struct{}), make(chan error, 1)
 	go func() {
-		defer answer.Body.Close()
-		_, err := io.Copy(io.Discard, answer.Body)
+		answer, err := http.Get(origin + "/live?watch=overview")
+		close(began)
+		if err == nil {
+			_, err = io.Copy(io.Discard, answer.Body)
+			_ = answer.Body.Close()
+		}
 		read <- err
 	}()
+	<-began
 	if code := p.stop(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
