@@ -42,7 +42,7 @@ func printStatus(w io.Writer, o *watch.Overview) error {
 		fmt.Fprintln(w, "! "+least+needed(n, o.At))
 	}
 	fmt.Fprintf(w, "\nQueue    %s\nWorkers  %s\n\n", queued(o.Queue, o.At), working(o.Workers))
-	ended := [][]string{{"ENDED", "SUCCEEDED", "REPEATED", "FAILED", "NOT CONFIGURED", "P50", "P95", "QUEUE P50", "QUEUE P95"}}
+	ended := [][]string{{"ENDED", "SUCCEEDED", "HITS", "FAILED", "NOT CONFIGURED", "P50", "P95", "QUEUE P50", "QUEUE P95"}}
 	for _, t := range []struct {
 		name string
 		watch.Totals
