@@ -2,25 +2,35 @@ package migrations_test
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"testing"
 
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/jackc/pgx/v5"
 )
 
-// What moves a call reads a handful of rows and index entries, with 20,000 calls in the table and whatever Postgres
+// many is how many rows lie beside those that a statement is to read: n in the long form, and otherwise a fifth, which is still far more than it may read.
+func many(n int) int {
+	if os.Getenv("GEM_TEST_LONG") != "" {
+		return n
+	}
+	return n / 5
+}
+
+// What moves a call reads a handful of rows and index entries, with thousands of calls in the table and whatever Postgres
 // believes of them: a plan that walks the table, or the index over running calls, is made with the statistics of another
 // hour, kept as long as its connection, and noticed when it is night.
 func TestWhatMovesACallReadsAFewRowsWhateverTheStatistics(t *testing.T) {
 	t.Parallel()
-	const (
-		queued = `insert into core_tool_calls (tool_name, run_at) select 'a.b', now() from generate_series(1, 10000);
-			insert into core_tool_calls (tool_name, run_at) select 'a.b', now() + interval '1 day' from generate_series(1, 5000)`
+	var (
+		queued = fmt.Sprintf(`insert into core_tool_calls (tool_name, run_at) select 'a.b', now() from generate_series(1, %d);
+			insert into core_tool_calls (tool_name, run_at) select 'a.b', now() + interval '1 day' from generate_series(1, %d)`, many(10_000), many(5_000))
 		// Not claimed: the index entries of calls that were queued before would have to be read once, and so would be counted.
-		running = `set session_replication_role = replica;
+		running = fmt.Sprintf(`set session_replication_role = replica;
 			insert into core_tool_calls (id, tool_name, status, attempt, claimed_by, claimed_at, events, run_at, created_at, updated_at)
-				select gen_random_uuid(), 'a.b', 'running', 1, 'w', now(), 1, now(), now(), now() from generate_series(1, 5000);
-			set session_replication_role = origin`
+				select gen_random_uuid(), 'a.b', 'running', 1, 'w', now(), 1, now(), now(), now() from generate_series(1, %d);
+			set session_replication_role = origin`, many(5_000))
 	)
 	for name, statistics := range map[string][]string{
 		"never taken":                        {queued, running},

@@ -18,16 +18,16 @@ const askOnce = `gem.llm_end((gem.llm_begin($1::text::uuid, 1, 'main', 'default'
 	{"arm": "y", "provider": "p", "model": "m", "reserve": 1, "priced": true, "estimated_input": 9, "budgets": []}]')).id,
 	'done', null, 200, 'req', 'm', 1, 1, 0, 0, 0, 'provider', 1, null, 1, 2, 0, null, false)`
 
-// A request reads what it needs, with 100,000 others in the ledger, 20,000 budgets, and whatever Postgres believes of them.
+// A request reads what it needs, with many others in the ledger, many budgets, and whatever Postgres believes of them.
 func TestARequestToAModelReadsAFewRowsWhateverTheStatistics(t *testing.T) {
 	t.Parallel()
-	const old = `
+	old := fmt.Sprintf(`
 		insert into core_llm_requests (call_id, attempt, n, label, tool_name, route, arm, provider, model, routes_version, created_by, status, at, ended_at,
 			reserved, cost, estimated_input, spends)
 		select gen_random_uuid(), 1, 1, 'main', 'llm.chat', 'default', 'x', 'p', 'm', '1', 'u7', 'done', now() - i * interval '1 s', now(), 1, 1, 1, '{1}'
-		from generate_series(1, 100000) i;
-		insert into gem.llm_spend (budget, subject, period, starts) select 'user', 'u' || i, 'hour', gem.llm_starts('hour', now()) from generate_series(1, 20000) i;
-		insert into gem.llm_arms (arm) select 'a' || i from generate_series(1, 1000) i`
+		from generate_series(1, %d) i;
+		insert into gem.llm_spend (budget, subject, period, starts) select 'user', 'u' || i, 'hour', gem.llm_starts('hour', now()) from generate_series(1, %d) i;
+		insert into gem.llm_arms (arm) select 'a' || i from generate_series(1, 1000) i`, many(100_000), many(20_000))
 	for name, statistics := range map[string][]string{"never taken": {old}, "taken when the tables were empty": {"analyze", old}, "taken when all was there": {old, "analyze"}} {
 		t.Run(name, func(t *testing.T) {
 			db := testdb.Pool(t, testdb.New(t))

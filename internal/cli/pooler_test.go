@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -114,6 +115,10 @@ func TestMigrateThroughATransactionPooler(t *testing.T) {
 func TestTroubleWithAPoolerLosesNothing(t *testing.T) {
 	t.Parallel()
 	both := []pgbouncer.Mode{pgbouncer.Session, pgbouncer.Transaction}
+	calls := 120
+	if os.Getenv("GEM_TEST_LONG") != "" {
+		calls = 400
+	}
 	for _, c := range []struct {
 		name     string
 		modes    []pgbouncer.Mode
@@ -126,7 +131,7 @@ func TestTroubleWithAPoolerLosesNothing(t *testing.T) {
 		{name: "more workers than server connections", modes: both[1:], pool: 2, workers: 3},
 		{name: "the pooler is restarted", modes: both, pool: 20, workers: 2, trouble: func(t *testing.T, b *behind) {
 			for n := range 3 {
-				b.until(t, 60+100*n)
+				b.until(t, calls/8+calls/4*n)
 				b.pooler.Stop()
 				time.Sleep(300 * time.Millisecond) // away for a while
 				if err := b.pooler.Start(t.Context()); err != nil {
@@ -137,16 +142,16 @@ func TestTroubleWithAPoolerLosesNothing(t *testing.T) {
 		// By default PgBouncer lets statements wait for 15 s after a login failed, which is longer than the tools may take.
 		{name: "the server is restarted", modes: both, pool: 20, workers: 2, settings: map[string]string{"server_login_retry": "1"}, trouble: func(t *testing.T, b *behind) {
 			for n := range 2 {
-				b.until(t, 60+100*n)
+				b.until(t, calls/8+calls/4*n)
 				b.crash(t)
 			}
 		}},
 		{name: "idle clients are thrown out", modes: both, pool: 20, workers: 2, settings: map[string]string{"client_idle_timeout": "1"},
 			trouble: func(t *testing.T, b *behind) {
 				for n := range 3 {
-					b.until(t, 400+100*n)
+					b.until(t, calls+calls/4*n)
 					time.Sleep(1500 * time.Millisecond) // so that some are
-					b.insert(t, 100)
+					b.insert(t, calls/4)
 				}
 			}},
 	} {
@@ -154,7 +159,7 @@ func TestTroubleWithAPoolerLosesNothing(t *testing.T) {
 			t.Run(c.name+", "+string(mode), func(t *testing.T) {
 				t.Parallel()
 				b := startBehind(t, pgbouncer.Options{Mode: mode, PoolSize: c.pool, Settings: c.settings})
-				b.insert(t, 400)
+				b.insert(t, calls)
 				for range c.workers {
 					startWorker(t, b.pooler.URL(b.url), "WORKER_CONCURRENCY=8", "WORKER_CONNECTIONS=4", "HTTP_ALLOWED_HOSTS="+b.outside)
 				}
@@ -248,7 +253,7 @@ func (b *behind) countClients() (stop func() int) {
 	var counting sync.WaitGroup
 	counting.Go(func() {
 		// At least once, however soon the calls have ended.
-		for late := time.Now().Add(patience); ctx.Err() == nil || most == 0 && time.Now().Before(late); time.Sleep(5 * time.Millisecond) {
+		for late := time.Now().Add(patience); ctx.Err() == nil || most == 0 && time.Now().Before(late); time.Sleep(20 * time.Millisecond) {
 			clients, err := b.pooler.Clients(context.Background(), b.url)
 			if err != nil {
 				continue // it is away
