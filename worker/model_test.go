@@ -302,7 +302,7 @@ func TestTheStateMachineFollowsItsModel(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	judges := modelRules(t, db)
-	checks := "50"
+	checks := "25"
 	if os.Getenv("GEM_TEST_LONG") != "" {
 		checks = "300"
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -111,8 +112,12 @@ func TestAKeyThatAProviderRepeatsIsFoundNowhere(t *testing.T) {
 			}
 			s.budget("all", "all", "1000")
 			env := s.start(t, heard)
-			for arm := range names {
+			for arm, name := range names {
 				env.Insert(asks("hello", object{"route": arm}, shows))
+				// The status alone ends a request in the same way, whichever tool made it.
+				if os.Getenv("GEM_TEST_LONG") == "" && (strings.HasPrefix(name, "status ") || strings.HasPrefix(name, "redirect ")) {
+					continue
+				}
 				env.Insert(tool("llm.structured", object{"messages": []any{object{"role": "user", "content": "hello"}}, "route": arm, "schema": object{"type": "object"}}))
 			}
 			env.Until("all calls to end", func() bool {
