@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"bytes"
+	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -35,6 +36,9 @@ func TestALimitHoldsWhereAnswersAreCut(t *testing.T) {
 			"gates'": func(n int64, gate bool) bool { return gate && (n <= 20 || n%2 == 0) },
 			"any":    func(n int64, _ bool) bool { return n%9 == 0 },
 		} {
+			if os.Getenv("GEM_TEST_LONG") == "" && (len(test.rules) == 1 && test.input != "" || whose == "any" && test.tool != "lab.pay") {
+				continue // two rules count, or sum, as one does
+			}
 			t.Run(name+", "+whose, func(t *testing.T) {
 				t.Parallel()
 				env := startRuled(t, func(o *worker.Options) { o.Concurrency = 10; ruledBy(t, test.rules...)(o) })
