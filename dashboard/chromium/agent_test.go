@@ -104,7 +104,6 @@ func TestAnAgentsCallGoesOnOnceItsLinkWasOpenedByTheRightPerson(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, withoutWorker)
 	s.exec("insert into gem.roles values ('hugo', 'boss'), ('ada', 'boss')")
-	first := s.StartWorker()
 	roles, err := login.ParseRoles("operator=ada,grace,hugo viewer=walter")
 	if err != nil {
 		t.Fatal(err)
@@ -116,6 +115,7 @@ func TestAnAgentsCallGoesOnOnceItsLinkWasOpenedByTheRightPerson(t *testing.T) {
 	origin := s.serve(ada, func(o *dashboard.Options) { o.User = door.User })
 	a := startAgent(t, []string{"DATABASE_URL=" + s.URL, "GEM_DASHBOARD_URL=" + origin, "GEM_MCP_TASK_AFTER=0s", "TOOLS_REGISTRY=" + string(shopRegistry())}, "--as", "ada")
 	id := a.ask("tools/call", `"name": "shop_settle", "arguments": {"order": "A-1", "cents": 12000}`).TaskID
+	first := s.StartWorker() // not before: a question that is there at once would be the answer, in place of a task
 
 	// The durable handler asks. Whoever may not approve sees no form and is refused.
 	asked := a.link(id)
