@@ -69,17 +69,17 @@ type failure struct {
 	CallID  string    `json:"call_id"`
 }
 
-// failuresSince selects the last such calls since a time of SQL, with their place in that order, and when the one before ended.
-func failuresSince(since, most string) string {
-	return "select r.tool_name as tool, r.status, coalesce(r.error_code, r.status) as code, " + ofMessage("r.message") + ` as message, r.created_at as at, r.call_id,
-			row_number() over (order by r.created_at desc) as place, lag(r.created_at) over (order by r.created_at desc) as before
-		from gem.receipts r where r.status <> 'succeeded' and r.created_at >= ` + since + " order by r.created_at desc limit " + most
+// failuresSince selects the last such calls since a time of SQL, and more columns of theirs.
+func failuresSince(since, most, more string) string {
+	return "select r.tool_name as tool, r.status, coalesce(r.error_code, r.status) as code, " + ofMessage("r.message") + " as message, r.created_at as at, r.call_id" + more +
+		" from gem.receipts r where r.status <> 'succeeded' and r.created_at >= " + since + " order by r.created_at desc limit " + most
 }
 
-// The one behind the last that is looked at comes too, whatever its tool.
+// The one behind the last that is looked at comes too, whatever its tool. before is when the one before it in that order ended.
 var theFailures = `select n.since, f.tool, f.status, f.code, f.message, f.at, f.call_id::text, f.place, f.before
 	from (select coalesce($1::timestamptz, gem.now() - interval '1 day') as since) n
-	left join lateral (select * from (` + failuresSince("n.since", "$3::int + 1") + `) f where $2::text = '' or f.tool = $2::text or f.place > $3::int) f on true
+	left join lateral (select * from (` + failuresSince("n.since", "$3::int + 1", ", row_number() over (order by r.created_at desc) as place, lag(r.created_at) over (order by r.created_at desc) as before") + `) f
+		where $2::text = '' or f.tool = $2::text or f.place > $3::int) f on true
 	order by f.place`
 
 func readFailures(ctx context.Context, db DB, from time.Time, tool string) (*Failures, error) {

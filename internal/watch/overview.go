@@ -89,7 +89,7 @@ var howThingsStand = `
 	late as materialized (select * from gem.overdue limit $1::int),
 	asks as materialized (select c.id, c.created_at, c.wake_at from gem.calls c where c.status = 'waiting' and c.waits_for = 'answer' limit $1::int),
 	code as materialized (select c.id, c.updated_at from gem.calls c where c.status = 'waiting' and c.waits_for = 'code' limit $1::int),
-	failed as materialized (` + failuresSince("(select at - interval '1 day' from now)", "$2::int") + `),
+	failed as materialized (` + failuresSince("(select at - interval '1 day' from now)", "$2::int", "") + `),
 	needs (kind, count, tool, call_id, worker_id, since) as (
 		select 'no_worker', sum(ready), null, null::uuid, null, min(oldest_ready) from queue where not exists (select from alive) having sum(ready) > 0
 		union all
