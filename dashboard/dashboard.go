@@ -87,6 +87,7 @@ type site struct {
 	forms  *forms
 	live   *live
 	ended  ended
+	shares shares
 	health health
 }
 

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"bufio"
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -634,5 +635,39 @@ func TestThePageOfARunningCallIsReadLessOftenUntilItMoves(t *testing.T) {
 	}
 	if l.done(g, "list", nil, 0); g.due.Sub(g.read) > pace.page {
 		t.Error("a list waits")
+	}
+}
+
+func TestAUserReadsAFewPagesAtOnce(t *testing.T) {
+	t.Parallel()
+	s := &site{shares: shares{wait: 50 * time.Millisecond}}
+	ada, ben := &request{site: s, user: User{Name: "ada"}}, &request{site: s, user: User{Name: "ben"}}
+	proceed, reading := make(chan struct{}), make(chan struct{})
+	var all sync.WaitGroup
+	for range mostOfViewer {
+		all.Go(func() {
+			_, err := s.read(t.Context(), ada, func(context.Context, *request) (*view, error) {
+				reading <- struct{}{}
+				<-proceed
+				return nil, nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		<-reading
+	}
+	quick := func(context.Context, *request) (*view, error) { return nil, nil }
+	_, err := s.read(t.Context(), ada, quick)
+	if refused, is := errors.AsType[*pageError](err); !is || refused.status != http.StatusServiceUnavailable {
+		t.Errorf("one more: %v", err)
+	}
+	if _, err := s.read(t.Context(), ben, quick); err != nil {
+		t.Errorf("another user: %v", err)
+	}
+	close(proceed)
+	all.Wait()
+	if _, err := s.read(t.Context(), ada, quick); err != nil || len(s.shares.of) != 0 {
+		t.Errorf("later: %v, %v", err, s.shares.of)
 	}
 }

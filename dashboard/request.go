@@ -103,7 +103,7 @@ func (s *site) show(w http.ResponseWriter, q *http.Request, show func(context.Co
 	r, err := s.request(q)
 	var v *view
 	if err == nil {
-		v, err = show(q.Context(), r)
+		v, err = s.read(q.Context(), r, show)
 	}
 	if err != nil {
 		s.fail(w, q, r, err)
@@ -116,7 +116,7 @@ func (s *site) showJSON(w http.ResponseWriter, q *http.Request, show func(contex
 	r, err := s.request(q)
 	var v *view
 	if err == nil {
-		v, err = show(q.Context(), r)
+		v, err = s.read(q.Context(), r, show)
 	}
 	status := http.StatusOK
 	var body any

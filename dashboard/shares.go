@@ -1,0 +1,78 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// How many pages of a user are read at once: half of the connections that gem dashboard has for people with the same rights, so that nobody's slow
+// filters keep others out.
+const (
+	mostOfViewer   = 2
+	mostOfOperator = 1
+)
+
+// shares let each user read a few pages at once. More of them wait for up to 5 s.
+type shares struct {
+	wait time.Duration // for tests; 0: 5 s
+
+	mu sync.Mutex
+	of map[User]*share
+}
+
+// share is that of a user.
+type share struct {
+	taken chan struct{} // as many as may be
+	in    int           // how many read or wait; guarded by shares.mu
+}
+
+// take waits until the user may read one more page, and returns what ends that.
+func (s *shares) take(ctx context.Context, user User, most int) (end func(), err error) {
+	s.mu.Lock()
+	if s.of == nil {
+		s.of = map[User]*share{}
+	}
+	mine := s.of[user]
+	if mine == nil {
+		mine = &share{taken: make(chan struct{}, most)}
+		s.of[user] = mine
+	}
+	mine.in++
+	s.mu.Unlock()
+	leave := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if mine.in--; mine.in == 0 {
+			delete(s.of, user)
+		}
+	}
+	wait := time.NewTimer(cmp.Or(s.wait, 5*time.Second))
+	defer wait.Stop()
+	select {
+	case mine.taken <- struct{}{}:
+		return func() { <-mine.taken; leave() }, nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-wait.C:
+		err = &pageError{http.StatusServiceUnavailable, "Other pages of yours are still being read. Try again when they are there."}
+	}
+	leave()
+	return nil, err
+}
+
+// read reads a page as soon as the user may have one more.
+func (s *site) read(ctx context.Context, r *request, show func(context.Context, *request) (*view, error)) (*view, error) {
+	most := mostOfViewer
+	if r.operates() {
+		most = mostOfOperator
+	}
+	end, err := s.shares.take(ctx, r.user, most)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	return show(ctx, r)
+}
