@@ -8,14 +8,7 @@ import (
 	"time"
 )
 
-// How many pages of a user are read at once: half of the connections that gem dashboard has for people with the same rights, so that nobody's slow
-// filters keep others out.
-const (
-	mostOfViewer   = 2
-	mostOfOperator = 1
-)
-
-// shares let each user read a few pages at once. More of them wait for up to 5 s.
+// shares let each user read a few pages at once, so that nobody's slow filters keep others out. More of them wait for up to 5 s.
 type shares struct {
 	wait time.Duration // for tests; 0: 5 s
 
@@ -63,13 +56,9 @@ func (s *shares) take(ctx context.Context, user User, most int) (end func(), err
 	return nil, err
 }
 
-// read reads a page as soon as the user may have one more.
+// read reads a page as soon as the user has one of half of the connections.
 func (s *site) read(ctx context.Context, r *request, show func(context.Context, *request) (*view, error)) (*view, error) {
-	most := mostOfViewer
-	if r.operates() {
-		most = mostOfOperator
-	}
-	end, err := s.shares.take(ctx, r.user, most)
+	end, err := s.shares.take(ctx, r.user, max(int(r.db().Stat().MaxConns())/2, 1))
 	if err != nil {
 		return nil, err
 	}
