@@ -150,8 +150,7 @@ func TestADashboardEndsInOrderWhileAStreamIsOpen(t *testing.T) {
 func TestADashboardWaitsForItsDatabase(t *testing.T) {
 	t.Parallel()
 	p := startGem(t, []string{"DATABASE_URL=postgres://nobody@127.0.0.1:1/none"}, "dashboard", "--listen", "127.0.0.1:0", "--auth", "none")
-	p.stderr.waitFor(t, "serving the dashboard")
-	at := regexp.MustCompile(`http://127\.0\.0\.1:\d+/`).FindString(p.stdout.String())
+	at := regexp.MustCompile(`http://127\.0\.0\.1:\d+/`).FindString(p.stdout.waitFor(t, "It is read-only"))
 	if status, body := visit(t, newBrowser(t), at); status != 503 || !strings.Contains(body, `http-equiv="refresh"`) || !strings.Contains(body, "cannot be reached") {
 		t.Errorf("%d %s", status, body)
 	}
