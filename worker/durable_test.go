@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gemworker/gem/audit"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/receipts"
@@ -490,6 +491,13 @@ func TestWhatAStepDidIsListedThoughItsHandlerWasGivenUpMeanwhile(t *testing.T) {
 	var effects receipts.Effects
 	if err := json.Unmarshal(r.Effects, &effects); err != nil || len(effects.MessagesSent) != 1 || handlertest.ErrorOf(t, r).Code != receipts.Timeout {
 		t.Errorf("%s %s (%v)", r.Result, r.Effects, err)
+	}
+	// Postgres wrote the step as soon as it could, and nobody waited for its answer.
+	if kept := stepsOf(t, env, id); len(kept) != 1 || effects.Durable.Steps != 0 {
+		t.Errorf("the journal has %q, and the receipt counts %d", kept, effects.Durable.Steps)
+	}
+	if report, err := audit.Database(t.Context(), env.DB, audit.Options{}); err != nil || report.Faults != 0 {
+		t.Errorf("%+v %v", report, err)
 	}
 }
 

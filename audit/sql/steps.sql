@@ -35,10 +35,17 @@ where r.times between 1 and w.times - 1
 
 union all
 
+-- A handler that is given up while a step of its is being written does not learn whether that was: then its receipt may count one less. It is the last
+-- that its attempt wrote.
 select 'step-effects', r.call_id::text, format('its receipt counts %s steps, and its journal has %s', r.effects #>> '{durable,steps}', coalesce(s.ended, 0))
 from public.core_tool_receipts r
 left join (
-  select call_id, count(distinct data ->> 'name') as ended from public.core_tool_events
-  where event = 'step' and coalesce(data ->> 'kind', '') not in ('version', 'call') group by call_id -- a call is one that could not be made
+  select call_id, count(distinct data ->> 'name') filter (where counts) as ended,
+    (array_agg(attempt order by seq desc))[1] as attempt, (array_agg(counts order by seq desc))[1] as counts
+  from (
+    select call_id, seq, attempt, data, event = 'step' and coalesce(data ->> 'kind', '') not in ('version', 'call') as counts -- a call is one that could not be made
+    from public.core_tool_events where event in ('began', 'step', 'called')) e
+  group by call_id
 ) s on s.call_id = r.call_id
 where r.effects #>> '{durable,steps}' <> coalesce(s.ended, 0)::text
+  and (s.counts and s.attempt = r.attempt and r.effects #>> '{durable,steps}' = (s.ended - 1)::text) is not true
