@@ -676,3 +676,21 @@ func TestAUserReadsAFewPagesAtOnce(t *testing.T) {
 		t.Errorf("later: %v, %v", err, s.shares.of)
 	}
 }
+
+func TestACallThatMovesAllTheTimeKeepsItsPlaceAmongThoseThatAreDue(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	var id string
+	if err := db.QueryRow(t.Context(), "insert into core_tool_calls (tool_name) values ('a.tool') returning id::text").Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	s, _ := testSite(t, Options{Read: db}, nil)
+	now := time.Now()
+	for _, due := range []time.Time{now.Add(-time.Minute), now.Add(time.Hour)} {
+		g := &group{pageKey: pageKey{path: "/calls/" + id}, watch: "call:" + id, due: due, read: now.Add(-2 * time.Minute), mark: watch.Mark{Status: "running"}}
+		s.live.groups[g.pageKey] = g
+		if s.live.lookWhatMoved(t.Context()); g.mark.Status != "queued" || g.due.After(time.Now()) || due.Before(now) && g.due != due {
+			t.Errorf("it was due at %s, and then at %s: %+v", due, g.due, g.mark)
+		}
+	}
+}

@@ -213,11 +213,14 @@ func (l *live) lookWhatMoved(ctx context.Context) {
 	for id, groups := range of {
 		for _, g := range groups {
 			if m := marks[id]; g.mark != m {
-				g.due, g.patient = time.Now(), 0
+				due := time.Now()
 				if g.mark.Status == m.Status { // progress and steps may come all the time
-					g.due = g.read.Add(pace.page - pace.beat/2)
+					due = g.read.Add(pace.page - pace.beat/2)
 				}
-				g.mark = m
+				if due.Before(g.due) { // otherwise one that moves all the time would always come behind those that have been due for long
+					g.due = due
+				}
+				g.mark, g.patient = m, 0
 			}
 		}
 	}
