@@ -189,9 +189,10 @@ func await(ctx context.Context, db *pgxpool.Pool, id string, alone bool, progres
 			alone = alone || noWorker(ctx, db, progress)
 			all, _ := client.AskedFor(ctx, db, id, mostAsked) // a role may not see them
 			for _, q := range all {
-				if !told[q.ID] {
-					told[q.ID] = true
-					fmt.Fprintln(progress, asksFor(q, os.Getenv("GEM_DASHBOARD_URL")))
+				// A handler may wait for one answer after the other, under other names.
+				if said := asksFor(q, os.Getenv("GEM_DASHBOARD_URL")); !told[said] {
+					told[said] = true
+					fmt.Fprintln(progress, said)
 				}
 			}
 		}
@@ -215,7 +216,7 @@ func asksFor(q client.Asked, dashboard string) string {
 		said, how = fmt.Sprintf("It waits for an approval of %s%s", cut(printable(q.About), 200), by), "gem approve "+q.ID+", or gem deny"
 	case !prose.IsQuestion(q.Tool):
 		if len(q.Names) > 0 && q.Names[0] != "answer" {
-			how += " --name '" + printable(q.Names[0]) + "'"
+			how += " --name " + prose.Argument(q.Names[0])
 		}
 		return said + ": " + how
 	case q.Text != "":

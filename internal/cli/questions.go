@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/prose"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 )
@@ -94,7 +95,7 @@ func exampleOf(schema json.RawMessage) string {
 	_ = json.Unmarshal(schema, &s)
 	switch {
 	case len(s.Enum) > 0:
-		return "'" + strings.ReplaceAll(printable(string(s.Enum[0])), "'", `'\''`) + "'"
+		return prose.Argument(string(s.Enum[0]))
 	case s.Type == "string" || s.Type == "":
 		return "'…'"
 	case s.Type == "boolean":
@@ -239,7 +240,7 @@ func asksNothing(ctx context.Context, db *pgxpool.Pool, c *client.Call) error {
 		return refusal(err)
 	}
 	for _, name := range e.Answers {
-		open = append(open, fmt.Sprintf("It waits for an answer under a name: add --name '%s'", printable(name)))
+		open = append(open, "It waits for an answer under a name: add --name "+prose.Argument(name))
 	}
 	if len(open) == 0 {
 		open = append(open, "The questions for you: gem questions")

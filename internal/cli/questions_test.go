@@ -97,6 +97,7 @@ func TestWhoWaitsForACallIsToldWhatItWaitsFor(t *testing.T) {
 		{approval, "https://ops.example.com/gem/", "It waits for an approval of comms.send_sms by role:boss, user:ada, at https://ops.example.com/gem/questions/7"},
 		{client.Asked{ID: "7", Tool: "wait.event", Names: []string{"answer"}}, "", "It waits for an answer: gem answer 7 VALUE"},
 		{client.Asked{ID: "7", Tool: "a.flow", Names: []string{"paid"}}, "https://ops.example.com", "It waits for an answer: gem answer 7 VALUE --name 'paid'"},
+		{client.Asked{ID: "7", Tool: "a.flow", Names: []string{"it's; \x1b[2Jdone"}}, "", `It waits for an answer: gem answer 7 VALUE --name 'it'\''s;  [2Jdone'`},
 	} {
 		if got := asksFor(c.asked, c.dashboard); got != c.want {
 			t.Errorf("got  %s\nwant %s", got, c.want)

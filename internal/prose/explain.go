@@ -93,7 +93,7 @@ func explainQuestion(e *client.Explanation) string {
 	c := &e.Call
 	said := fmt.Sprintf("It waits, in no process, for an answer: gem answer %s VALUE", c.ID)
 	if len(e.Answers) > 0 && e.Answers[0] != "answer" {
-		said += " --name '" + Printable(e.Answers[0]) + "'"
+		said += " --name " + Argument(e.Answers[0])
 	}
 	if c.Tool == "wait.approval" {
 		said = fmt.Sprintf("It waits, in no process, for a decision: gem approve %s, or gem deny", c.ID)

@@ -122,6 +122,9 @@ func Brief(result json.RawMessage) string {
 	return strings.Join(parts, ", ")
 }
 
+// Argument is a text of others, printable and in quotes, as one word of a command that is shown to be copied into a shell.
+func Argument(s string) string { return "'" + strings.ReplaceAll(Printable(s), "'", `'\''`) + "'" }
+
 // Printable keeps a text of others from drawing on a terminal, or turning its lines round.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
