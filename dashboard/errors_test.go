@@ -48,6 +48,16 @@ func TestHealthIsThatOfTheDatabaseTheServerNeeds(t *testing.T) {
 	if status, body := get(t, server, "/healthz"); status != 200 || body != "ok\n" {
 		t.Errorf("busy: %d %s", status, body)
 	}
+	if _, err := tx.Exec(t.Context(), "alter view gem.calls rename column progress to progressed"); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	server, _ = pages(t, dashboard.User{Name: "ada"}, func(o *dashboard.Options) { o.Read = as(t, url, "gem_monitor") })
+	if status, _ := get(t, server, "/healthz"); status != 503 {
+		t.Errorf("pages that are watched read a column that is not there: %d", status)
+	}
 }
 
 func TestAPageDoesNotWaitLongForALock(t *testing.T) {

@@ -40,8 +40,8 @@ func Now(ctx context.Context, db DB) (now time.Time, err error) {
 
 // Check returns the error of Postgres where the views are missing, or those of another version, or are not for this role to read. It reads no row.
 func Check(ctx context.Context, db DB) error {
-	_, err := db.Exec(ctx, "select "+columns+` from gem.calls c, gem.receipts, gem.journal, gem.model_requests, gem.registries, gem.tools, gem.queue, gem.outcomes,
-		gem.throughput, gem.workers, gem.overdue, gem.questions where false`)
+	_, err := db.Exec(ctx, "select "+columns+`, c.progress from gem.calls c, gem.receipts, gem.journal, gem.model_requests, gem.registries, gem.tools, gem.queue, gem.outcomes,
+		gem.outcome_totals, gem.throughput, gem.workers, gem.overdue, gem.questions where false`)
 	return err
 }
 
