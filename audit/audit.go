@@ -71,7 +71,7 @@ var Checks = []Check{
 	{Name: "step-once", counts: "events", file: "steps.sql",
 		Proves: "Each step of a call has ended at most once."},
 	{Name: "step-effects", counts: "receipts", file: "steps.sql",
-		Proves: "What the steps of a call did is on its receipt, as often as they did it, and the receipt counts the steps that the journal has."},
+		Proves: "What the steps of a call did is on its receipt, as often as they did it, and the receipt counts the steps that the journal has, but for a last one whose handler was given up while it was written."},
 
 	{Name: "child-called", counts: "children", file: "children.sql",
 		Proves: "Its parent's journal names each call of a handler once, and names no other."},
