@@ -694,3 +694,33 @@ func TestACallThatMovesAllTheTimeKeepsItsPlaceAmongThoseThatAreDue(t *testing.T)
 		}
 	}
 }
+
+func TestThoseWhoWaitForWhatEndedAreToldTogetherThatItCannotBeRead(t *testing.T) {
+	t.Parallel()
+	url, seen := testdb.New(t), &statements{}
+	s, _ := testSite(t, Options{Read: traced(t, url, seen)}, nil)
+	if _, err := testdb.Pool(t, url).Exec(t.Context(), "alter view gem.throughput rename column minute to hour"); err != nil {
+		t.Fatal(err)
+	}
+	s.ended.mu.Lock()
+	var all sync.WaitGroup
+	for range 5 {
+		all.Go(func() {
+			if _, err := s.ended.read(t.Context(), s, "hour"); err == nil {
+				t.Error("a view that is not as expected is read")
+			}
+		})
+	}
+	time.Sleep(100 * time.Millisecond)
+	s.ended.mu.Unlock()
+	all.Wait()
+	if n := seen.like("gem.throughput"); n != 1 {
+		t.Errorf("they were read %d times", n)
+	}
+	if _, err := testdb.Pool(t, url).Exec(t.Context(), "alter view gem.throughput rename column hour to minute"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.ended.read(t.Context(), s, "hour"); err != nil {
+		t.Errorf("who comes later gets %v", err)
+	}
+}

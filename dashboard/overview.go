@@ -60,17 +60,20 @@ type ended struct {
 }
 
 type endedIn struct {
-	at time.Time
+	at  time.Time
+	err error // of the reading, if it failed
 	*watch.Ended
 	minutes []watch.Minute
 }
 
 func (e *ended) read(ctx context.Context, s *site, span string) (in endedIn, err error) {
+	asked := time.Now()
 	e.mu.Lock()
-	defer e.mu.Unlock() // others wait for the same
-	if in = e.kept[span]; time.Since(in.at) < endedKept {
-		return in, nil
+	defer e.mu.Unlock() // others wait for the same, also if it fails: one after the other, each would wait for all before it
+	if in = e.kept[span]; in.err == nil && time.Since(in.at) < endedKept || in.at.After(asked) {
+		return in, in.err
 	}
+	in = endedIn{}
 	var from time.Time
 	if span == "day" {
 		from = time.Now().Add(-24 * time.Hour)
@@ -81,13 +84,11 @@ func (e *ended) read(ctx context.Context, s *site, span string) (in endedIn, err
 		}
 		return err
 	})
-	if err != nil {
-		return in, err
-	}
 	if e.kept == nil {
 		e.kept = map[string]endedIn{}
 	}
-	in.at = time.Now()
-	e.kept[span] = in
-	return in, nil
+	if in.at, in.err = time.Now(), err; ctx.Err() == nil { // otherwise only this one has gone
+		e.kept[span] = in
+	}
+	return in, err
 }
