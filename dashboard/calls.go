@@ -162,7 +162,9 @@ func (p *callsPage) title() string {
 	title := strings.TrimSpace(state + " calls")
 	first, size := utf8.DecodeRuneInString(title)
 	title = strings.ToUpper(string(first)) + title[size:]
-	if p.Filter.Tool != "" {
+	if p.Filter.Tool == watch.NoTool {
+		title += " without a tool"
+	} else if p.Filter.Tool != "" {
 		title += " of " + cut(60, p.Filter.Tool)
 	}
 	return title

@@ -40,7 +40,7 @@ type Failures struct {
 
 // Filter wants the calls that f sums up, of those that ended from a time on.
 func (f Failure) Filter(from time.Time) Filter {
-	filter := Filter{State: f.Status, Tool: f.Tool, Message: cmp.Or(f.Message, NoMessage), From: from}
+	filter := Filter{State: f.Status, Tool: cmp.Or(f.Tool, NoTool), Message: cmp.Or(f.Message, NoMessage), From: from}
 	if f.Status == "failed" {
 		filter.Code = f.Code
 	}

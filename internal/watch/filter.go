@@ -15,11 +15,12 @@ import (
 type Filter struct {
 	// State is one of [States]; empty means any.
 	State string
-	// Tool, Caller and Session are the calls' tool_name, created_by and session_id, whole; empty means any.
+	// Tool, Caller and Session are the calls' tool_name, created_by and session_id, whole; empty means any, and the Tool [NoTool] calls of an earlier GEM
+	// that have none.
 	Tool, Caller, Session string
 	// Key is the computed key of a call, or the one that its client chose, whole; empty means any.
 	Key string
-	// Code is the error code with which a call failed; empty means any.
+	// Code is the error code with which a call failed, or failed where an earlier GEM gave none; empty means any.
 	Code string
 	// Text is a part of the tool's name, the error's message, the caller, the session or the key, in upper or lower case; empty means any.
 	Text string
@@ -45,6 +46,9 @@ func (e *FilterError) Error() string { return e.Name + ": " + e.Message }
 
 // NoMessage is the [Filter.Message] of failures whose messages say nothing.
 const NoMessage = " "
+
+// NoTool is the [Filter.Tool] of calls that name no tool.
+const NoTool = " "
 
 const mostCalls = 500 // of a page
 

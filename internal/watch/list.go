@@ -119,10 +119,18 @@ func (l *list) filterRest() {
 			l.must("%s."+column+" = "+l.arg(value)+"::text", column)
 		}
 	}
-	equal("tool_name", f.Tool)
+	if f.Tool == NoTool {
+		l.must("coalesce(%s.tool_name, '') = ''", "tool_name")
+	} else {
+		equal("tool_name", f.Tool)
+	}
 	equal("created_by", f.Caller)
 	equal("session_id", f.Session)
-	equal("error_code", f.Code)
+	if f.Code == "failed" { // as failuresSince has it
+		l.must("coalesce(%[1]s.error_code, %[1]s.status) = 'failed'", "error_code", "status")
+	} else {
+		equal("error_code", f.Code)
+	}
 	switch f.State {
 	case "":
 	case "open":

@@ -219,3 +219,23 @@ func TestTheLinkOfAFailureMeansItsGroupAndNoMore(t *testing.T) {
 		t.Errorf("%d calls in %+v", sum, all)
 	}
 }
+
+// Of the calls of an earlier GEM some have no tool, and some have failed without a code.
+func TestFailuresWithoutAToolOrACodeLeadToTheirCallsAndNoOthers(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	failing(t, db, "m", "m", "m", "m", "m")
+	execute(t, db, `set session_replication_role = replica;
+		update core_tool_calls set tool_name = null where tool_name in ('a.t1', 'a.t2'); update core_tool_receipts set tool_name = '' where tool_name in ('a.t1', 'a.t2');
+		update core_tool_calls set tool_name = 'a.t', error = null where tool_name in ('a.t3', 'a.t4'); update core_tool_receipts set tool_name = 'a.t', result = null where tool_name in ('a.t3', 'a.t4');
+		set session_replication_role = origin`)
+	all := failures(t, db)
+	if len(all) != 3 {
+		t.Errorf("got %+v", all)
+	}
+	for _, f := range all {
+		if p := list(t, db, f.Filter(time.Time{})); len(p.Calls) != f.Count || p.Calls[0].Tool != f.Tool {
+			t.Errorf("%+v leads to %+v", f, p.Calls)
+		}
+	}
+}
