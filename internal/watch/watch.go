@@ -27,7 +27,7 @@ var ErrTooSlow = errors.New("Postgres is too busy to answer in time; try again")
 
 // The settings hold for one transaction: through a pooler the next may be another client's. By index, in the order that is asked for:
 // statistics of another hour must not make Postgres read a table whole.
-const begin = `begin read only; set local statement_timeout = '2s'; set local lock_timeout = '200ms'; set local jit = off; set local work_mem = '16MB';
+const begin = `begin read only; set local statement_timeout = '2s'; set local lock_timeout = '200ms'; set local jit = off; set local work_mem = '16MB'; set local timezone = 'UTC';
 	set local enable_seqscan = off; set local enable_bitmapscan = off; set local enable_hashjoin = off; set local enable_mergejoin = off`
 
 // Now is Postgres's clock, by which all times are that this package returns.
