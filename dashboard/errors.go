@@ -69,7 +69,7 @@ func (s *site) told(q *http.Request, err error) told {
 		return told{Status: http.StatusUnauthorized, Text: "You are not signed in, or the proxy in front of these pages does not say who you are."}
 	case errors.As(err, &none):
 		return told{Status: http.StatusNotFound, Text: "There is no such call. It may have been pruned."}
-	case errors.Is(err, context.Canceled) && q.Context().Err() != nil:
+	case q.Context().Err() != nil: // Postgres says then that a statement was cancelled
 		return told{Status: 499, Text: "The request was given up."}
 	}
 	t := told{Status: http.StatusInternalServerError, Text: "Something went wrong on this page.", ID: rand.Text()[:10]}

@@ -20,8 +20,10 @@ import (
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/internal/watch"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 )
 
 // shown is a page of a test: it shows a number, and counts how often it was read.
@@ -722,5 +724,21 @@ func TestThoseWhoWaitForWhatEndedAreToldTogetherThatItCannotBeRead(t *testing.T)
 	}
 	if _, err := s.ended.read(t.Context(), s, "hour"); err != nil {
 		t.Errorf("who comes later gets %v", err)
+	}
+}
+
+func TestARequestThatIsGivenUpIsNoFault(t *testing.T) {
+	t.Parallel()
+	core, logged := observer.New(zap.InfoLevel)
+	s := &site{Options: Options{Log: zap.New(core)}}
+	ctx, giveUp := context.WithCancel(t.Context())
+	q := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
+	cancelled := &pgconn.PgError{Code: "57014", Message: "canceling statement due to user request"}
+	if got := s.told(q, cancelled); got.Status != http.StatusServiceUnavailable || logged.Len() != 1 {
+		t.Errorf("%+v, %d lines", got, logged.Len())
+	}
+	giveUp()
+	if got := s.told(q, cancelled); got.Status != 499 || logged.Len() != 1 {
+		t.Errorf("given up: %+v, %d lines", got, logged.Len())
 	}
 }
