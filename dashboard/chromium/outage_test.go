@@ -170,14 +170,15 @@ func TestPagesOutliveARestartOfPostgresAndTheNextVersion(t *testing.T) {
 	if applied := strings.Join(migrate(), " "); !strings.Contains(applied, "functions/") {
 		t.Fatalf("the migration applied %q", applied)
 	}
-	s.exec(`do $$ declare of text; begin
-		foreach of in array array['core_tool_calls', 'core_tool_receipts', 'core_tool_events', 'core_workers'] loop
-			execute format('alter table public.%I add column of_the_next_version text default ''x''', of);
-		end loop;
-		foreach of in array array['calls', 'receipts', 'journal', 'registries', 'workers', 'queue', 'outcomes', 'outcome_totals', 'throughput', 'questions', 'overdue'] loop
-			execute format('create or replace view gem.%I as select v.*, 1 as of_the_next_version from (%s) v', of, rtrim(pg_get_viewdef(format('gem.%I', of)::regclass), ';'));
-		end loop;
-	end $$`)
+	// Each has a transaction of its own: one that locks a table after the other deadlocks with a worker that reads them.
+	for _, table := range []string{"core_tool_calls", "core_tool_receipts", "core_tool_events", "core_workers"} {
+		s.exec("alter table public." + table + " add column of_the_next_version text default 'x'")
+	}
+	for _, view := range []string{"calls", "receipts", "journal", "registries", "workers", "queue", "outcomes", "outcome_totals", "throughput", "questions", "overdue"} {
+		s.exec(`do $$ begin
+			execute format('create or replace view gem.%1$I as select v.*, 1 as of_the_next_version from (%2$s) v', '` + view + `', rtrim(pg_get_viewdef('gem.` + view + `'::regclass), ';'));
+		end $$`)
+	}
 	s.Insert(of("os.create_note", note))
 	list.until("what was inserted since", rows("4")+` && document.querySelectorAll("main .state.succeeded").length === 2`)
 	s.exec("select public.cancel_tool_call($1)", running)
