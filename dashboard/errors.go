@@ -77,7 +77,7 @@ func (s *site) told(q *http.Request, err error) told {
 	case store.HasCode(err, "57014", "55P03"):
 		t.Status, t.Text = http.StatusServiceUnavailable, "The database took longer than this page may wait."
 	case lacksSchema(err):
-		t.Status, t.Text, t.Away = http.StatusServiceUnavailable, "The database lacks GEM's tables, or has those of another version: gem migrate. This page tries again by itself.", true
+		t.Status, t.Text, t.Away = http.StatusServiceUnavailable, otherSchema+" This page tries again by itself.", true
 	case store.HasCode(err, "25006"):
 		t.Status, t.Text = http.StatusServiceUnavailable, "The database takes no changes now: it is read-only. Nothing was done."
 	case store.HasCode(err, "42501"):
@@ -127,6 +127,9 @@ func isAway(err error) bool {
 	var connect *pgconn.ConnectError
 	return errors.As(err, &connect) || pgconn.Timeout(err) || pgconn.SafeToRetry(err) || errors.Is(err, context.DeadlineExceeded)
 }
+
+// otherSchema is what people are told where [lacksSchema] is true.
+const otherSchema = "The database lacks GEM's tables, or has those of another version: gem migrate."
 
 // lacksSchema reports whether a table, column, function or schema is missing, or another than it was when a connection prepared its statement.
 func lacksSchema(err error) bool {

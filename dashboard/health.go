@@ -59,7 +59,7 @@ func faultOf(err error) string {
 	case err == nil || errors.Is(err, watch.ErrTooSlow):
 		return ""
 	case lacksSchema(err):
-		return "The database lacks GEM's tables, or has those of another version: gem migrate."
+		return otherSchema
 	case store.HasCode(err, "42501"):
 		return "The database refuses what the pages show to the role of the dashboard."
 	case isAway(err):

@@ -48,7 +48,7 @@ func printed(s string, marks map[string]string) []passage {
 	}
 	below := func(top *jsonLevel, name string) string {
 		if len(stack) > mostPointed {
-			return "too deep" // which is no pointer
+			return "too deep" // a pointer begins with a slash
 		}
 		return top.pointer + "/" + name
 	}

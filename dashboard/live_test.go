@@ -545,7 +545,7 @@ func traced(t *testing.T, url string, by pgx.QueryTracer) *pgxpool.Pool {
 	return pool
 }
 
-// What a reading of a watched page costs, and that the reader knows it.
+// The reader knows how many statements each reading of a watched page costs.
 func TestAReadingTakesFewStatements(t *testing.T) {
 	t.Parallel()
 	address := testdb.New(t)
@@ -618,7 +618,7 @@ func TestAHundredBrowsersOfTheOverviewCostAsMuchAsOne(t *testing.T) {
 	}
 }
 
-// Who waits for a call is told when it moves; the page of one that does not is read less and less often.
+// A call that moves is read at once; the page of one that does not is read less and less often.
 func TestThePageOfARunningCallIsReadLessOftenUntilItMoves(t *testing.T) {
 	t.Parallel()
 	l := newLive(&site{})

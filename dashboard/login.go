@@ -95,7 +95,7 @@ func back(to string) string {
 	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") || strings.Contains(to, "\\") {
 		return "/"
 	}
-	for part := range strings.SplitSeq(u.Path, "/") { // browsers take the dots away, and what is before them
+	for part := range strings.SplitSeq(u.Path, "/") { // browsers remove dots, and the part before them
 		if part == "." || part == ".." {
 			return "/"
 		}

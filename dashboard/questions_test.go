@@ -222,7 +222,7 @@ func TestAnApprovalShowsItsCallWholeAndIsDecidedWithAReason(t *testing.T) {
 	o.wants(o.page(dora, "/questions/"+id, 200), "Approval: answered", "&#34;approved&#34;: true", "12345678901234567890.10")
 }
 
-// Any login can set request.jwt.claims, and so one of gem_operator, which is no member of gem_door.
+// Any login can set request.jwt.claims, also a member of gem_operator that is not one of gem_door.
 func TestALoginOfOperatorsAnswersAsNobodyElse(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)

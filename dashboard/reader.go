@@ -143,7 +143,7 @@ func (l *live) state(g *group, sent map[string]int) news {
 	if l.away {
 		n.away = "The database cannot be reached. The page goes on by itself."
 	} else if g.unready {
-		n.away = "The database lacks GEM's tables, or has those of another version: gem migrate. The page goes on by itself."
+		n.away = otherSchema + " The page goes on by itself."
 	}
 	for _, p := range g.parts {
 		if n.away == "" && sent[p.id] != p.version {

@@ -18,7 +18,7 @@ func many(n int) int {
 	return n / 5
 }
 
-// What moves a call reads a handful of rows and index entries, with thousands of calls in the table and whatever Postgres
+// A statement that moves a call reads a handful of rows and index entries, with thousands of calls in the table and whatever Postgres
 // believes of them: a plan that walks the table, or the index over running calls, is made with the statistics of another
 // hour, kept as long as its connection, and noticed when it is night.
 func TestWhatMovesACallReadsAFewRowsWhateverTheStatistics(t *testing.T) {

@@ -1,4 +1,4 @@
--- The steps of durable calls: each name ends once, and what a step did is on the receipt, as often as steps did it.
+-- The steps of durable calls: each name ends once, and each effect of a step is on the receipt, as often as steps had it.
 select 'step-once' as name, call_id::text as id, format('its step %s ended %s times, in the events %s', data ->> 'name', count(*),
   string_agg(seq::text, ', ' order by seq)) as what
 from public.core_tool_events

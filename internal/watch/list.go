@@ -37,7 +37,7 @@ func Calls(ctx context.Context, db DB, f Filter) (*Page, error) {
 		err = l.read(ctx, db, p)
 	}
 	if err == nil && p.At.IsZero() { // no row has brought it
-		err = db.QueryRow(ctx, "select gem.now()").Scan(&p.At)
+		p.At, err = Now(ctx, db)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list calls: %w", err)
