@@ -36,7 +36,7 @@ type Domain struct {
 	// Check, if set, is called each time that a worker starts, once Postgres is there. With an error the worker does not start.
 	Check func(context.Context, DB) error
 	// Tables, if set, holds the domain's tables: SQL files in its root, named NNNNN_name.sql and numbered from 1. `gem migrate`
-	// applies each once, in a transaction. Where rows of them leave by age, a function gem_<domain>.prune(before timestamptz, most integer) returns
+	// applies each once, in a transaction, if the registry has a tool of the domain. Where rows of them leave by age, a function gem_<domain>.prune(before timestamptz, most integer) returns
 	// integer removes so many of them at most and returns how many: `gem prune` calls it until there are no more.
 	Tables fs.FS
 	// Grants say what the role gem_worker may do with the tables, one string a table, such as "select, insert on notes".
@@ -51,7 +51,7 @@ type Env struct {
 	Transport http.RoundTripper
 	// Meter makes instruments for what a domain measures.
 	Meter metric.Meter
-	// Tables names the tables of all domains of the program, as their Grants name them.
+	// Tables names the tables of all domains that have a tool in the registry, as their Grants name them.
 	Tables []string
 	// Isolated: nothing outside may be reached, and no file of the working directory be read, as in gem demo. Config has no values then but
 	// those that the demo itself gives.

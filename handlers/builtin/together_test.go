@@ -24,8 +24,8 @@ func TestWithoutTheDomainThatOwnsARowItIsNotConfigured(t *testing.T) {
 	t.Parallel()
 	env := handlertest.Start(t, handlertest.Options{Domains: []any{comms.Domain()}, Registry: gem.BuiltInRegistry})
 	for tool, c := range map[string]struct{ input, want string }{
-		"comms.log_call_outcome":                  {`{"entity_id": "` + anID + `", "outcome": "busy"}`, "no domain entity, which keeps interactions"},
-		"comms.create_followup_task_from_message": {`{"title": "t", "context_ref": {}}`, "no domain os, which keeps tasks"},
+		"comms.log_call_outcome":                  {`{"entity_id": "` + anID + `", "outcome": "busy"}`, "no tables of the domain entity, which keeps interactions"},
+		"comms.create_followup_task_from_message": {`{"title": "t", "context_ref": {}}`, "no tables of the domain os, which keeps tasks"},
 	} {
 		receipt := env.Run(handlertest.Call{Tool: tool, Input: c.input})
 		if receipt.Status != "not_configured" || !strings.Contains(string(receipt.Result), c.want) {

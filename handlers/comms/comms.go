@@ -157,8 +157,8 @@ func lacks(err error, domain, rows string) error {
 		return err
 	}
 	return &handlers.NotConfigured{
-		Reason:      fmt.Sprintf("This program has no domain %s, which keeps %s.", domain, rows),
+		Reason:      fmt.Sprintf("The database has no tables of the domain %s, which keeps %s.", domain, rows),
 		RequiredEnv: []string{},
-		NextSteps:   []string{fmt.Sprintf("Add the domain %s to the program's domains, run `gem migrate`, and make the call again.", domain)},
+		NextSteps:   []string{fmt.Sprintf("Add a tool of the domain %s to the registry (and the domain to a program of your own), run `gem migrate`, and make the call again.", domain)},
 	}
 }

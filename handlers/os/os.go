@@ -17,7 +17,7 @@ import (
 
 // OS has the tools of the domain.
 type OS struct {
-	tables []string // of all domains of the program
+	tables []string // of all domains that the program keeps tables for; never null
 }
 
 //go:embed *.sql
@@ -29,7 +29,7 @@ func Domain() handlers.Domain {
 	return handlers.Domain{
 		Tools: o,
 		Open: func(env handlers.Env) error {
-			o.tables = env.Tables
+			o.tables = append([]string{}, env.Tables...)
 			return nil
 		},
 		Tables: tables,

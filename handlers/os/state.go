@@ -79,14 +79,14 @@ var currentState = `
 // countedTables are in the order of currentState's column seen.
 var countedTables = []string{"tasks", "reminders", "notes", "leads"}
 
-// currentStateOf returns currentState for this database, which may lack the domains leads, entity and comms: an empty query of
-// the same name stands in for a table that is missing.
-func currentStateOf(ctx context.Context, tx handlers.Tx) (string, error) {
+// currentStateOf returns currentState without the tables of leads, entity and comms that the program does not keep: an empty
+// query of the same name replaces each. A table of that name may be there all the same, and be someone else's.
+func (o *OS) currentStateOf(ctx context.Context, tx handlers.Tx) (string, error) {
 	var standIns string
 	err := tx.QueryRow(ctx, `select coalesce(string_agg(format('%s as (select %s where false), ', name, columns), ''), '')
 		from (values ('leads', $$null::uuid as id, '' as name, '' as suburb, '' as stage, now() as created_at$$),
 			('interactions', 'now() as created_at'), ('comms_log', $$'' as status, now() as created_at$$)) as other (name, columns)
-		where to_regclass(name) is null`).Scan(&standIns)
+		where name <> all ($1::text[]) or to_regclass(name) is null`, o.tables).Scan(&standIns)
 	if err != nil {
 		return "", fmt.Errorf("look for the tables: %w", err)
 	}
@@ -101,9 +101,9 @@ func readState(call *handlers.Call, seen []int) {
 
 // GetStateSnapshot is os.get_state_snapshot: the latest stored snapshot of exactly this domain, of those that count the personal
 // rows of the same reader, or, if none is stored, the current state, which is not stored. as_of says how old it is; os.refresh_state_snapshot makes a new one.
-func (*OS) GetStateSnapshot(ctx context.Context, tx handlers.Tx, call *handlers.Call, in GetStateSnapshot) (StateSnapshot, error) {
+func (o *OS) GetStateSnapshot(ctx context.Context, tx handlers.Tx, call *handlers.Call, in GetStateSnapshot) (StateSnapshot, error) {
 	out := StateSnapshot{Domain: in.Domain}
-	current, err := currentStateOf(ctx, tx)
+	current, err := o.currentStateOf(ctx, tx)
 	if err != nil {
 		return out, err
 	}
@@ -139,9 +139,9 @@ type SnapshotRef struct {
 }
 
 // RefreshStateSnapshot is os.refresh_state_snapshot.
-func (*OS) RefreshStateSnapshot(ctx context.Context, tx handlers.Tx, call *handlers.Call, in RefreshStateSnapshot) (
+func (o *OS) RefreshStateSnapshot(ctx context.Context, tx handlers.Tx, call *handlers.Call, in RefreshStateSnapshot) (
 	out SnapshotRef, err error) {
-	current, err := currentStateOf(ctx, tx)
+	current, err := o.currentStateOf(ctx, tx)
 	if err != nil {
 		return out, err
 	}

@@ -49,7 +49,7 @@ The checks, and what each proves:
 			if !asJSON {
 				options.Each = func(r audit.Result) { _ = r.Print(out) }
 			}
-			report, err := p.runAudit(cmd.Context(), paths, options)
+			report, err := runAudit(cmd.Context(), paths, options)
 			switch {
 			case err != nil:
 				return refusal(err)
@@ -72,7 +72,7 @@ The checks, and what each proves:
 	return cmd
 }
 
-func (p *Program) runAudit(ctx context.Context, paths []string, o audit.Options) (*audit.Report, error) {
+func runAudit(ctx context.Context, paths []string, o audit.Options) (*audit.Report, error) {
 	var files []audit.File
 	for _, path := range paths {
 		file, err := os.Open(path)
@@ -93,7 +93,7 @@ func (p *Program) runAudit(ctx context.Context, paths []string, o audit.Options)
 	if files != nil {
 		return audit.Archives(ctx, db, files, o)
 	}
-	if err := p.checkSchema(ctx, db); err != nil {
+	if err := checkSchema(ctx, db); err != nil {
 		return nil, err
 	}
 	return audit.Database(ctx, db, o)

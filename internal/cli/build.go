@@ -116,7 +116,7 @@ func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
 		s.pools = append(s.pools, pool)
 	}
 	err = whenUsable(ctx, s.patience, s.retrying, func(ctx context.Context) error {
-		return migrations.Check(ctx, s.pools[0], s.program.sources()...)
+		return migrations.Check(ctx, s.pools[0], s.program.sources(s.registry)...)
 	})
 	if err != nil {
 		return nil, refusal(err)
@@ -124,7 +124,7 @@ func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
 	if !mode.KeepsSession() {
 		s.lookAtIsolation(ctx, s.pools[0])
 	}
-	if err := handlers.Open(handlers.Env{Pool: s.pools[1], Log: s.log, Meter: s.telemetry.Meter(), Isolated: s.isolated}, s.program.domains()...); err != nil {
+	if err := handlers.Open(handlers.Env{Pool: s.pools[1], Log: s.log, Meter: s.telemetry.Meter(), Isolated: s.isolated}, s.program.domainsOf(s.registry)...); err != nil {
 		return nil, err
 	}
 	return s.newWorker()

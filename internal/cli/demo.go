@@ -93,7 +93,11 @@ func (d *demo) onDatabase(ctx context.Context) (err error) {
 		return err
 	}
 	url, _ := migrateThrough(d.config)
-	done, err := d.program.migrate(ctx, url)
+	r, _, err := d.program.loadRegistry("")
+	if err != nil {
+		return usageError{err}
+	}
+	done, err := d.program.migrate(ctx, url, r)
 	if err != nil {
 		return err
 	}

@@ -94,7 +94,7 @@ func (p *Program) dev(ctx context.Context, cfg *config.Config, dir string, out, 
 	}
 	defer func() { err = errors.Join(err, server.Stop()) }()
 	databaseURL := server.URL("postgres")
-	if _, err := p.migrate(ctx, databaseURL); err != nil {
+	if _, err := p.migrate(ctx, databaseURL, s.registry); err != nil {
 		return err
 	}
 	defer s.close()
@@ -163,6 +163,9 @@ The dashboard, for one browser:
 			return refusal(err)
 		}
 		if err := s.forgetEarlierRegistries(ctx); err != nil {
+			return err
+		}
+		if _, err := p.migrate(ctx, databaseURL, s.registry); err != nil { // it may have a tool of another domain
 			return err
 		}
 		if w, err = s.newWorker(); err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/migrations"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -29,6 +30,9 @@ const playDeadline = "GEM_TEST_HEALTH_DEADLINE"
 
 // builtIn is the program of cmd/gem, whose tools may take long.
 var builtIn Program
+
+// sources are the tables of all its domains.
+var sources []migrations.Source
 
 func TestMain(m *testing.M) {
 	if registry := os.Getenv(playProgram); registry != "" {
@@ -48,13 +52,14 @@ func TestMain(m *testing.M) {
 	// No test waits for a timeout of a tool, so none is to come, however slow the machine is.
 	registry = regexp.MustCompile(`"timeout_ms": \d+`).ReplaceAll(registry, []byte(`"timeout_ms": 600000`))
 	builtIn = Program{Domains: builtin.Domains(), Registry: registry}
+	sources = migrations.Sources(builtIn.domains()...)
 	testdb.Main(m)
 }
 
 // newDatabase returns the URL of a database with the tables of the program.
 func newDatabase(t *testing.T) string {
 	t.Helper()
-	return testdb.New(t, builtIn.sources()...)
+	return testdb.New(t, sources...)
 }
 
 // patience bounds every wait of the tests. Nothing takes that long unless it is broken.

@@ -9,6 +9,7 @@ import (
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/migrations"
+	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 )
@@ -22,9 +23,11 @@ func migrateCommand(p *Program) *cobra.Command {
 		Use:   "migrate",
 		Short: "Create the tables, or bring them to the version of this program",
 		Long: `
-Applies the migrations that the database lacks: GEM's own, then those of the
-domains and of the program. It connects through DIRECT_URL if that is set, and
-otherwise through DATABASE_URL.
+Applies the migrations that the database lacks: GEM's own, those of each domain
+with a tool in the registry (TOOLS_REGISTRY, tools.registry.json here, or the
+built-in one), and those of the program. A domain that leaves the registry keeps
+its tables. It connects through DIRECT_URL if that is set, and otherwise through
+DATABASE_URL.
 
 Run it in every deploy, before the new workers start. Workers of the version
 before keep running meanwhile. It can be run again, and several times at once:
@@ -33,8 +36,12 @@ rows. A database that a newer program has migrated is not changed; the command
 fails if it has migrations that this program does not know.`,
 		Example: "  DATABASE_URL=postgres://user:password@host:5432/postgres gem migrate",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			r, _, err := p.chosenRegistry(nil)
+			if err != nil {
+				return err
+			}
 			if print {
-				return migrations.Print(cmd.OutOrStdout(), p.sources()...)
+				return migrations.Print(cmd.OutOrStdout(), p.sources(r)...)
 			}
 			cfg, err := databaseConfig()
 			if err != nil {
@@ -50,7 +57,7 @@ fails if it has migrations that this program does not know.`,
 			if err != nil {
 				return fmt.Errorf("%s: %w", from, err)
 			}
-			done, err := p.migrate(cmd.Context(), url)
+			done, err := p.migrate(cmd.Context(), url, r)
 			for _, file := range done.Applied {
 				fmt.Fprintf(cmd.OutOrStdout(), "applied %s\n", file)
 			}
@@ -77,9 +84,9 @@ func migrateThrough(cfg *config.Config) (url, variable string) {
 	return cfg.DatabaseURL.Reveal(), "DATABASE_URL"
 }
 
-// migrate brings the database up to date. The result also holds what was done before an error.
-func (p *Program) migrate(ctx context.Context, url string) (migrations.Result, error) {
-	done, err := migrations.Apply(ctx, url, p.sources()...)
+// migrate brings the database to what a worker with the registry r needs. The result also holds what was done before an error.
+func (p *Program) migrate(ctx context.Context, url string, r *registry.Registry) (migrations.Result, error) {
+	done, err := migrations.Apply(ctx, url, p.sources(r)...)
 	var (
 		pgErr      *pgconn.PgError
 		connectErr *pgconn.ConnectError
@@ -93,9 +100,9 @@ func (p *Program) migrate(ctx context.Context, url string) (migrations.Result, e
 	return done, err
 }
 
-// checkSchema refuses a database that lacks something of this program.
-func (p *Program) checkSchema(ctx context.Context, db migrations.DB) error {
-	return refusal(migrations.Check(ctx, db, p.sources()...))
+// checkSchema refuses a database that lacks GEM's own tables or functions. Commands that work on all calls need no domain's tables.
+func checkSchema(ctx context.Context, db migrations.DB) error {
+	return refusal(migrations.Check(ctx, db))
 }
 
 func migrated(done migrations.Result) string {

@@ -207,7 +207,7 @@ func serverOfItsOwn(t *testing.T) string {
 	}
 	t.Cleanup(func() { _ = server.Stop() })
 	url := server.URL("postgres")
-	if err := migrations.Up(t.Context(), url, builtIn.sources()...); err != nil {
+	if err := migrations.Up(t.Context(), url, sources...); err != nil {
 		t.Fatal(err)
 	}
 	return url

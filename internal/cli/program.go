@@ -54,9 +54,23 @@ func (p *Program) check() error {
 	return err
 }
 
-// sources are the migrations of the domains and of the program itself.
-func (p *Program) sources() []migrations.Source {
-	all := migrations.Sources(p.domains()...)
+// domainsOf returns the domains of the program as a worker with the registry r has them: a domain keeps its tables and
+// grants only if r has one of its tools.
+func (p *Program) domainsOf(r *registry.Registry) []any {
+	var all []any
+	for _, d := range handlers.Domains(p.domains()...) {
+		bound, err := handlers.Bind(d)
+		if err == nil && !slices.ContainsFunc(r.Tools(), func(t *registry.Tool) bool { _, has := bound.For(t.Name); return has }) {
+			d.Tables, d.Grants = nil, nil
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+// sources are the migrations that the registry r needs: those of its domains and of the program itself.
+func (p *Program) sources(r *registry.Registry) []migrations.Source {
+	all := migrations.Sources(p.domainsOf(r)...)
 	if p.Migrations != nil {
 		all = append(all, migrations.Source{Name: "program", Files: p.Migrations})
 	}

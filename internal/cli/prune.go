@@ -53,7 +53,7 @@ Connect as the owner of the tables: no other role may prune.`,
 			case file == "" && !noArchive && !options.DryRun:
 				return usage("name the file that removed calls are written to with --archive, or say --no-archive to keep nothing of them")
 			}
-			return p.prune(cmd, options, file)
+			return prune(cmd, options, file)
 		},
 	}
 	f := cmd.Flags()
@@ -65,14 +65,14 @@ Connect as the owner of the tables: no other role may prune.`,
 	return cmd
 }
 
-func (p *Program) prune(cmd *cobra.Command, o archive.PruneOptions, path string) error {
+func prune(cmd *cobra.Command, o archive.PruneOptions, path string) error {
 	ctx := cmd.Context()
 	db, err := connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	if err := p.checkSchema(ctx, db); err != nil {
+	if err := checkSchema(ctx, db); err != nil {
 		return err
 	}
 	if path != "" && !o.DryRun {

@@ -56,7 +56,7 @@ Connect as the owner of the tables, who sees every row. Needs DATABASE_URL.`,
 				return err
 			}
 			defer db.Close()
-			if err := p.checkSchema(ctx, db); err != nil {
+			if err := checkSchema(ctx, db); err != nil {
 				return err
 			}
 			var now time.Time
