@@ -18,14 +18,14 @@ import (
 )
 
 func demoCommand(p *Program) *cobra.Command {
-	var verbose, stay bool
+	var verbose, stay, useDatabase bool
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show it all in a few seconds: a database, a worker, some calls, their receipts",
 		Long: `
-A private Postgres is started, and removed at the end; where DATABASE_URL is
-set, that database is used instead, and the demo's rows stay in it. The exit
-code is 0 if each call ended as it should, with one receipt. With --stay the
+A private Postgres is started, and removed at the end. DATABASE_URL is ignored,
+unless --use-database says to use that database: it is migrated, and the demo's
+rows stay in it. The exit code is 0 if each call ended as it should, with one receipt. With --stay the
 database, the worker and a dashboard go on until Ctrl-C.
 
 Nothing is sent anywhere: the tools get no configuration from the environment,
@@ -41,6 +41,14 @@ empty or its schema has examples, defaults or an enum.`,
 			}
 			cfg.WorkerID, cfg.WorkerConcurrency, cfg.ShutdownGrace, cfg.LogFormat = "demo", 4, time.Second, "console"
 			d := &demo{out: cmd.OutOrStdout(), progress: cmd.ErrOrStderr(), began: time.Now(), mark: fmt.Sprintf("%08d", rand.IntN(1e8)), stay: stay}
+			if useDatabase {
+				if err := cfg.RequireDatabase(); err != nil {
+					return err
+				}
+			} else if cfg.DatabaseURL != "" {
+				d.say("DATABASE_URL is set and ignored: --use-database uses that database")
+				cfg.DatabaseURL, cfg.DirectURL = "", ""
+			}
 			d.setup = &setup{program: p, config: cfg, log: zap.NewNop(), isolated: true}
 			if verbose {
 				d.log = cfg.Logger()
@@ -49,6 +57,7 @@ empty or its schema has examples, defaults or an enum.`,
 		},
 	}
 	cmd.Flags().BoolVar(&stay, "stay", false, "go on until Ctrl-C, with a dashboard that shows it all")
+	cmd.Flags().BoolVar(&useDatabase, "use-database", false, "migrate the database of DATABASE_URL and leave the demo's rows in it")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "show the worker's log")
 	return cmd
 }
@@ -69,7 +78,7 @@ type demo struct {
 func (d *demo) run(ctx context.Context) error {
 	fmt.Fprint(d.progress, "A frontend inserts calls into a table, a worker runs them, and each ends with exactly one receipt.\n\n")
 	if d.config.DatabaseURL != "" {
-		d.say("DATABASE_URL is set: the demo uses that database, and its rows stay there (unset it for a private one)")
+		d.say("the demo uses the database of DATABASE_URL, and its rows stay there")
 		return d.onDatabase(ctx)
 	}
 	server, err := pgserver.Start(ctx, pgserver.Options{Log: func(line string) { d.say("%s", line) }})
@@ -170,7 +179,7 @@ func (d *demo) refuseBusy(ctx context.Context) error {
 			    or exists (select from public.core_tool_calls where status = 'running')
 			    or exists (select from public.core_tool_calls where status = 'waiting')`).Scan(&open)
 	}
-	const instead = "unset DATABASE_URL, and the demo starts a Postgres of its own"
+	const instead = "without --use-database the demo starts a Postgres of its own"
 	switch {
 	case err != nil && !lacksSchema(err):
 		return refusal(err)

@@ -40,15 +40,28 @@ func TestDemoWithNothingSetUp(t *testing.T) {
 	wantNothingLeft(t, mark)
 }
 
+func TestDemoLeavesTheDatabaseOfTheEnvironmentAlone(t *testing.T) {
+	t.Parallel()
+	url := testdb.NewEmpty(t)
+	env, _ := marked()
+	got := gemWith(t, append(env, "DATABASE_URL="+url), "demo")
+	got.wantCode(t, 0)
+	wants(t, got.stderr, "DATABASE_URL is set and ignored", "a private Postgres runs")
+	if all := relations(t, testdb.Pool(t, url)); all != "" {
+		t.Errorf("the demo made %s", all)
+	}
+	gemWith(t, nil, "demo", "--use-database").wantCode(t, exitUsage)
+}
+
 func TestDemoOnADatabaseThatHasData(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
-	for _, args := range [][]string{{"demo"}, {"demo", "--verbose"}} {
+	for _, args := range [][]string{{"demo", "--use-database"}, {"demo", "--use-database", "--verbose"}} {
 		got := gemWith(t, []string{"DATABASE_URL=" + url}, args...)
 		got.wantCode(t, 0)
-		wants(t, got.stderr, "DATABASE_URL is set")
+		wants(t, got.stderr, "uses the database of DATABASE_URL")
 		wants(t, got.stdout, " hit ", "results 1 entry")
-		if len(args) == 2 {
+		if len(args) == 3 {
 			wants(t, got.stderr, "call ended")
 		}
 	}
@@ -70,9 +83,9 @@ func TestDemoLeavesTheCallsOfOthersAlone(t *testing.T) {
 		{"select gem.start_worker('w-1', 1, 'test', '1', '1 minute')", "has a worker"},
 	} {
 		execute(t, db, test.sql)
-		got := gemWith(t, []string{"DATABASE_URL=" + url}, "demo")
+		got := gemWith(t, []string{"DATABASE_URL=" + url}, "demo", "--use-database")
 		got.wantCode(t, exitFailed)
-		wants(t, got.stderr, test.want, "unset DATABASE_URL")
+		wants(t, got.stderr, test.want, "without --use-database")
 	}
 	if calls := query[int](t, db, "select count(*)::int from core_tool_calls"); calls != 1 {
 		t.Errorf("calls: got %d, want the one that was there", calls)
@@ -85,7 +98,7 @@ func TestDemoSaysWhenSomethingIsNotAsPromised(t *testing.T) {
 	execute(t, testdb.Pool(t, url), `
 		create function refuse() returns trigger language plpgsql as $$ begin raise 'no leads today'; end $$;
 		create trigger refuse before insert on leads for each row execute function refuse();`)
-	got := gemWith(t, []string{"DATABASE_URL=" + url}, "demo")
+	got := gemWith(t, []string{"DATABASE_URL=" + url}, "demo", "--use-database")
 	got.wantCode(t, exitFailed)
 	wants(t, got.stderr, "not everything is as promised", "leads.create should end as succeeded, and ended as failed (execution_error)", "one should repeat")
 	wants(t, got.stdout, "no leads today")

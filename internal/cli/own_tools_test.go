@@ -34,7 +34,7 @@ func TestAProgramOfAnotherModuleHasEveryCommandForItsOwnTools(t *testing.T) {
 
 	wantDone(own("version"), "gem ", "built from example.com/shop with github.com/gemworker/gem ", "\nregistry shop-1, 1 tool (built in)\n")
 	wantDone(own("registry", "list"), "shop.order ", "own-tools/main.go Shop.Order")
-	demo := own("demo")
+	demo := own("demo", "--use-database")
 	wantDone(demo, "shop.order  succeeded", "Each call has one receipt.")
 	wants(t, demo.stderr, "a worker runs, with 1 tool of registry shop-1 (built in)")
 	wantDone(own("migrate"), "the schema is up to date")

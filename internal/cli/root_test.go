@@ -125,7 +125,7 @@ func TestDatabaseThatIsNotThere(t *testing.T) {
 		"migrate": {"migrate", "--patience", "300ms"},
 		"call":    {"call", "os.health_check"},
 		"receipt": {"receipt", "0b8f6e1c-3a52-4c1e-9f63-2d7a1b9c4e55"},
-		"demo":    {"demo"},
+		"demo":    {"demo", "--use-database"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
