@@ -21,13 +21,27 @@ type recorded struct {
 	Source       string
 	Version      int
 	File, SHA256 string
+	Objects      []string // what the file created, as "table public.notes"
+}
+
+// ledgerIsThere is true if gem.migrations is GEM's: a schema gem may be someone else's.
+const ledgerIsThere = `coalesce((select array_agg(attname::text order by attnum) = array['source', 'version', 'file', 'sha256', 'objects', 'applied_at']
+    from pg_catalog.pg_attribute where attrelid = to_regclass('gem.migrations') and attnum > 0 and not attisdropped), false)`
+
+// objects are all that the files created.
+func (had ledger) objects() []string {
+	all := []string{}
+	for _, r := range had {
+		all = append(all, r.Objects...)
+	}
+	return all
 }
 
 func readLedger(ctx context.Context, db DB) (had ledger, err error) {
-	rows, _ := db.Query(ctx, "select to_regclass('gem.migrations') is not null") // the rows have its error
+	rows, _ := db.Query(ctx, "select "+ledgerIsThere) // the rows have its error
 	there, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
 	if there {
-		rows, _ = db.Query(ctx, "select source, version, file, sha256 from gem.migrations order by version desc")
+		rows, _ = db.Query(ctx, "select source, version, file, sha256, objects from gem.migrations order by version desc")
 		had, err = pgx.CollectRows(rows, pgx.RowToStructByPos[recorded])
 	}
 	if err != nil {
@@ -43,6 +57,30 @@ func (had ledger) lacks(f file) bool {
 			(r.Version == f.version || r.Version > f.version && f.source == functions) &&
 			(r.SHA256 == f.sha256() || f.version != grantsVersion)
 	})
+}
+
+// has reports whether exactly f was applied.
+func (had ledger) has(f file) bool {
+	return slices.ContainsFunc(had, func(r recorded) bool { return r.Source == f.source && r.Version == f.version && r.SHA256 == f.sha256() })
+}
+
+// functions is the highest number of the functions.
+func (had ledger) functions() int {
+	highest := 0
+	for _, r := range had {
+		if r.Source == functions {
+			highest = max(highest, r.Version)
+		}
+	}
+	return highest
+}
+
+// wantsAPI reports whether GEM adds to objects that are not its own: as it was said now, or the last time.
+func (had ledger) wantsAPI(said *bool) bool {
+	if said != nil {
+		return *said
+	}
+	return !slices.ContainsFunc(had, func(r recorded) bool { return r.Source == apiSource && r.File == noAPI })
 }
 
 // refuses says why these files cannot be applied to the database.

@@ -252,7 +252,7 @@ func TestRolesThatComeLaterGetTheirRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.User = url.UserPassword("migrator", "m")
-	done, err := migrations.Apply(t.Context(), u.String())
+	done, err := migrations.Apply(t.Context(), u.String(), migrations.Options{})
 	if notes := strings.Join(done.Notes, "; "); err != nil || !strings.Contains(notes, "gem_worker was not created") || !strings.Contains(notes, "gem_monitor was not created") ||
 		!strings.Contains(notes, "gem_door was not created") {
 		t.Fatalf("%v, with these notes: %s", err, notes)
@@ -260,7 +260,27 @@ func TestRolesThatComeLaterGetTheirRights(t *testing.T) {
 	insert(t, admin, "create role gem_worker nologin; create role gem_monitor nologin; create role gem_operator nologin; create role gem_frontend nologin; create role gem_door nologin noinherit; "+
 		"grant gem_worker, gem_monitor, gem_operator, gem_frontend, gem_door to migrator with admin option")
 	mine := testdb.Pool(t, u.String())
-	insert(t, mine, printed(t))
+	if _, err := mine.Exec(t.Context(), printed(t)); err == nil || !strings.Contains(err.Error(), "role gem_worker: GEM would have to") {
+		t.Errorf("the printed SQL takes roles that GEM did not make: %v", err)
+	}
+	var theirs *migrations.TakenError
+	if err := migrations.Up(t.Context(), u.String()); !errors.As(err, &theirs) || !strings.Contains(err.Error(), "--adopt-role gem_door,gem_frontend,gem_monitor,gem_operator,gem_worker") {
+		t.Errorf("it takes roles that GEM did not make: %v", err)
+	}
+	done, err = migrations.Apply(t.Context(), u.String(), migrations.Options{AdoptRoles: []string{"gem_worker", "gem_monitor", "gem_operator", "gem_frontend", "gem_door"}})
+	if err == nil {
+		t.Error("a role that may not comment on roles adopted them")
+	}
+	for _, role := range []string{"gem_worker", "gem_monitor", "gem_operator", "gem_frontend", "gem_door"} {
+		_, statement, ok := strings.Cut(err.Error(), "An administrator of the server can run: ")
+		if !ok {
+			t.Fatal(err)
+		}
+		insert(t, admin, strings.ReplaceAll(statement, "gem_worker", role))
+	}
+	if done, err = migrations.Apply(t.Context(), u.String(), migrations.Options{}); err != nil || len(done.Applied) != 2 {
+		t.Fatalf("with roles that are marked: %+v, %v", done.Applied, err)
+	}
 	for _, sql := range []string{
 		"set role gem_worker; select gem.start_worker('w', 1, '', '', '1 hour'); select gem.claim('w', 1, true); select gem.heartbeat('w', '1 hour', '{}', '{}', true)",
 		"set role gem_monitor; select * from gem.queue; select * from gem.workers",

@@ -18,17 +18,26 @@ type Source struct {
 	// Name is what the files are recorded under: lower-case letters, digits and _. The names core and functions are GEM's.
 	Name string
 	// Files holds NNNNN_name.sql at its top: plain SQL, each run as one transaction, in the order of their numbers. A file
-	// that was applied is never changed; the next change is the next file. Other files are passed over.
+	// that was applied is never changed; the next change is the next file. The file grants.sql, if there is one, gives rights to
+	// roles: it is applied with the Grants. Files that are not SQL are ignored.
 	Files fs.FS
 	// Grants are what handlers may do with the tables, as in "select, insert, update on notes". The role gem_worker gets
 	// them, and a policy that lets it see all rows, whenever anything of this source is applied.
 	Grants []string
 }
 
-// The names of GEM's own sources.
+// The names of GEM's own sources, and that of a program.
 const (
-	core      = "core"
-	functions = "functions"
+	core          = "core"
+	functions     = "functions"
+	apiSource     = "api"
+	programSource = "program"
+)
+
+// The names under which the additions to objects of others are recorded, and their absence.
+const (
+	withAPI = "api.sql"
+	noAPI   = "no_api"
 )
 
 // functionsNumber rises with every change of the files in functions/; a test compares it with their hash.
@@ -39,6 +48,9 @@ var functionFiles = []string{"roles.sql", "earlier.sql", "states.sql", "steps.sq
 
 //go:embed tables/*.sql functions/*.sql
 var embedded embed.FS
+
+//go:embed api.sql
+var apiSQL string
 
 // file is a step of a migration: one transaction.
 type file struct {
@@ -52,6 +64,33 @@ func (f file) sha256() string { return fmt.Sprintf("%x", sha256.Sum256([]byte(f.
 
 func (f file) String() string { return f.source + "/" + f.name }
 
+// repeats reports whether the file may be applied again.
+func (f file) repeats() bool { return f.source == functions || f.version == grantsVersion }
+
+// objects are what the file creates. The schemas of the ledger and of the functions are made by SQL that is not read.
+func (f file) objects() []object { return objectsOf(f.sql) }
+
+// record is the statement that writes the file's line in the ledger.
+func (f file) record() string {
+	keys := []string{}
+	for _, o := range f.objects() {
+		if o.Schema == "" && o.Kind != "schema" {
+			keys = append(keys, literal(o.Kind+" ")+" || current_schema() || "+literal("."+o.Name))
+		} else {
+			keys = append(keys, literal(o.key()))
+		}
+	}
+	return fmt.Sprintf(record, f.source, f.version, f.name, f.sha256(), "array["+strings.Join(keys, ", ")+"]::text[]")
+}
+
+// only is the file of the additions to objects of others, or the one without any.
+func (f file) only(api bool) file {
+	if !api {
+		f.name, f.sql = noAPI, "-- Nothing is added to objects that are not GEM's: --no-api."
+	}
+	return f
+}
+
 // plan is all that a database needs, in order: GEM's tables, its functions, then the other sources.
 func plan(sources []Source) ([]file, error) {
 	tables, err := fs.Sub(embedded, "tables")
@@ -62,8 +101,9 @@ func plan(sources []Source) ([]file, error) {
 	if err != nil {
 		return nil, err
 	}
+	additions := file{source: apiSource, version: grantsVersion, name: withAPI, sql: apiSQL}
 	var all []file
-	named := map[string]bool{functions: true}
+	named := map[string]bool{functions: true, apiSource: true}
 	for _, s := range append([]Source{{Name: core, Files: tables}}, sources...) {
 		if !sourceName.MatchString(s.Name) || named[s.Name] {
 			return nil, fmt.Errorf("the name %q of a set of migrations is taken, or is not made of a to z, 0 to 9 and _", s.Name)
@@ -75,7 +115,7 @@ func plan(sources []Source) ([]file, error) {
 		}
 		all = append(all, of...)
 		if s.Name == core {
-			all = append(all, whole)
+			all = append(all, whole, additions)
 		}
 	}
 	return all, nil
@@ -100,7 +140,7 @@ func (s Source) files() ([]file, error) {
 		return nil, fmt.Errorf("read the migrations %s: %w", s.Name, err)
 	}
 	var all []file
-	last := file{version: grantsVersion}
+	last, rights := file{version: grantsVersion}, ""
 	for _, e := range entries {
 		if path.Ext(e.Name()) != ".sql" {
 			continue
@@ -108,6 +148,10 @@ func (s Source) files() ([]file, error) {
 		number, _, _ := strings.Cut(e.Name(), "_")
 		version, _ := strconv.Atoi(number)
 		sql, err := fs.ReadFile(s.Files, e.Name())
+		if e.Name() == grantsFile && err == nil {
+			rights = string(sql)
+			continue
+		}
 		f := file{source: s.Name, version: version, name: e.Name(), sql: string(sql)}
 		switch {
 		case !fileName.MatchString(f.name):
@@ -128,7 +172,7 @@ func (s Source) files() ([]file, error) {
 			"to the domain or the program that makes those", s.Name)
 	}
 	grants, err := s.grants()
-	if grants != "" { // a file may make a table anew: with each they are applied again
+	if grants += rights; grants != "" { // a file may make a table anew: with each they are applied again
 		grants = fmt.Sprintf("-- up to %s\n%s", last.name, grants)
 		all = append(all, file{source: s.Name, version: grantsVersion, name: "grants", sql: grants})
 	}
@@ -137,6 +181,9 @@ func (s Source) files() ([]file, error) {
 
 // grantsVersion is the version under which the grants of a source are recorded. They are applied when they or its files change.
 const grantsVersion = 0
+
+// grantsFile is the file of a source with the rights that Grants cannot say.
+const grantsFile = "grants.sql"
 
 // grants is the SQL of a source's grants.
 func (s Source) grants() (string, error) {

@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -110,14 +111,14 @@ func TestAnUpgradedDatabaseIsLikeAFreshOne(t *testing.T) {
 			update gem.migrations set version = 0 where source = 'functions';
 			create or replace function gem.finish(p_call uuid, p_attempt integer, p_worker text, p_status text, p_result jsonb, p_effects jsonb,
 				p_registry_version text, p_replay_of uuid default null, p_steps integer default 0) returns uuid language sql as 'select null::uuid'`,
-		"tables, and no functions yet": strings.Split(printed(t), "\n-- functions/functions")[0],
+		"tables, and no functions yet": strings.Split(printed(t), "\n-- functions/functions")[0] + "; commit",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := testdb.NewEmpty(t)
 			db := testdb.Pool(t, url)
 			insert(t, db, before)
-			if err := migrations.Up(t.Context(), url); err != nil {
+			if _, err := migrations.Apply(t.Context(), url, migrations.Options{Adopt: []string{"core_tool_calls", "core_tool_receipts"}}); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(want, schema(t, db)); diff != "" {
@@ -140,7 +141,7 @@ func TestADatabaseOfANewerProgram(t *testing.T) {
 			db := testdb.Pool(t, url)
 			insert(t, db, "insert into gem.migrations (source, version, file, sha256) values "+c.recorded)
 			before := schema(t, db)
-			done, err := migrations.Apply(t.Context(), url)
+			done, err := migrations.Apply(t.Context(), url, migrations.Options{})
 			if c.refuses == "" && err != nil || c.refuses != "" && (err == nil || !strings.Contains(err.Error(), c.refuses)) {
 				t.Errorf("got %v, want %q", err, c.refuses)
 			}
@@ -159,11 +160,14 @@ func TestADatabaseOfANewerProgram(t *testing.T) {
 
 func TestADatabaseThatLacksSomething(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ change, says string }{
-		"functions of a lower number":   {"update gem.migrations set version = 0 where source = 'functions'", "lacks the migration functions/functions: run `gem migrate`"},
-		"a file":                        {"delete from gem.migrations where source = 'core' and version = 3", "lacks the migration core/00003_indexes.sql: run `gem migrate`"},
-		"everything":                    {"delete from gem.migrations", "none of GEM's tables: run `gem migrate`"},
-		"the record of what it has had": {"drop table gem.migrations", "none of GEM's tables: run `gem migrate`"},
+	for name, c := range map[string]struct {
+		change, says string
+		taken        bool // nothing says any more that the tables are GEM's
+	}{
+		"functions of a lower number": {"update gem.migrations set version = 0 where source = 'functions'", "lacks the migration functions/functions: run `gem migrate`", false},
+		"a file":                      {"update gem.migrations set source = 'another' where source = 'core' and version = 3", "lacks the migration core/00003_indexes.sql: run `gem migrate`", false},
+		"everything":                  {"delete from gem.migrations", "none of GEM's tables: run `gem migrate`", true},
+		"the ledger":                  {"drop table gem.migrations", "none of GEM's tables: run `gem migrate`", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -173,7 +177,11 @@ func TestADatabaseThatLacksSomething(t *testing.T) {
 			if err := migrations.Check(t.Context(), db); err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("got %v, want %q", err, c.says)
 			}
-			if err := migrations.Up(t.Context(), url); err != nil {
+			err := migrations.Up(t.Context(), url)
+			if taken := new(migrations.TakenError); c.taken && errors.As(err, &taken) {
+				return
+			}
+			if err != nil || c.taken {
 				t.Fatal(err)
 			}
 			if err := migrations.Check(t.Context(), db); err != nil {
@@ -193,7 +201,7 @@ func TestWhatWasAppliedIsNotChangedBehindItsNumber(t *testing.T) {
 			t.Parallel()
 			url := testdb.New(t)
 			insert(t, testdb.Pool(t, url), c.change)
-			if _, err := migrations.Apply(t.Context(), url); err == nil || !strings.Contains(err.Error(), c.says) {
+			if _, err := migrations.Apply(t.Context(), url, migrations.Options{}); err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("got %v, want %q", err, c.says)
 			}
 		})
@@ -209,7 +217,7 @@ func TestSourcesHaveNumbersOfTheirOwn(t *testing.T) {
 	shop := migrations.Source{Name: "shop", Files: first, Grants: []string{"select, insert on orders"}}
 	cellar := migrations.Source{Name: "cellar", Files: fstest.MapFS{"00001_wines.sql": {Data: []byte("create table wines (id uuid)")}, "notes.txt": {}}}
 
-	done, err := migrations.Apply(t.Context(), url, shop, cellar)
+	done, err := migrations.Apply(t.Context(), url, migrations.Options{}, shop, cellar)
 	if want := []string{"shop/00001_orders.sql", "shop/grants", "cellar/00001_wines.sql"}; err != nil || !slices.Equal(done.Applied, want) {
 		t.Fatalf("applied %v, %v, want %v", done.Applied, err, want)
 	}
@@ -224,13 +232,13 @@ func TestSourcesHaveNumbersOfTheirOwn(t *testing.T) {
 		t.Errorf("a worker would run without it: %v", err)
 	}
 	shop.Grants = append(shop.Grants, "update on orders")
-	done, err = migrations.Apply(t.Context(), url, shop)
+	done, err = migrations.Apply(t.Context(), url, migrations.Options{}, shop)
 	if want := []string{"shop/00002_prices.sql", "shop/grants"}; err != nil || !slices.Equal(done.Applied, want) {
 		t.Errorf("applied %v, %v, want %v", done.Applied, err, want)
 	}
 	insert(t, db, "set role gem_worker; insert into orders values (gen_random_uuid(), 1); update orders set price = 2; reset role")
 	var sql strings.Builder
-	if err := migrations.Print(&sql, shop); err != nil {
+	if err := migrations.Print(&sql, "", migrations.Options{}, shop); err != nil {
 		t.Fatal(err)
 	}
 	insert(t, testdb.Pool(t, testdb.NewEmpty(t)), sql.String())
@@ -290,7 +298,7 @@ func TestAWrongSourceIsRefused(t *testing.T) {
 		"the migrations cellar have no files: add the SQL files":     {Name: "cellar", Grants: []string{"select on orders"}},
 		"the migrations attic have no files: add the SQL files":      {Name: "attic", Files: fstest.MapFS{"notes.txt": {}}, Grants: []string{"select on orders"}},
 	} {
-		if err := migrations.Print(&strings.Builder{}, source); err == nil || !strings.Contains(err.Error(), says) {
+		if err := migrations.Print(&strings.Builder{}, "", migrations.Options{}, source); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("got %v, want %q", err, says)
 		}
 	}
@@ -302,7 +310,7 @@ type larder struct{}
 func TestGrantsOfADomainWithoutTablesAreRefused(t *testing.T) {
 	t.Parallel()
 	sources := migrations.Sources(larder{}, handlers.Domain{Tools: &larder{}, Grants: []string{"select on orders"}})
-	if err := migrations.Print(&strings.Builder{}, sources...); err == nil || !strings.Contains(err.Error(), "the migrations larder have no files: add") {
+	if err := migrations.Print(&strings.Builder{}, "", migrations.Options{}, sources...); err == nil || !strings.Contains(err.Error(), "the migrations larder have no files: add") {
 		t.Errorf("got %v", err)
 	}
 }

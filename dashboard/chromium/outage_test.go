@@ -112,7 +112,7 @@ func TestPagesOutliveARestartOfPostgresAndTheNextVersion(t *testing.T) {
 	sources := migrations.Sources(append(builtin.Domains(), newShop())...)
 	migrate := func() []string {
 		t.Helper()
-		r, err := migrations.Apply(context.Background(), database, sources...)
+		r, err := migrations.Apply(context.Background(), database, migrations.Options{}, sources...)
 		if err != nil {
 			t.Fatal(err)
 		}

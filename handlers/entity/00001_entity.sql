@@ -36,7 +36,6 @@ alter table public.interactions enable row level security;
 
 -- The one way to add an interaction with an entity. It returns null if the entity does not exist.
 create schema if not exists gem_entity;
-select gem.grant_to('gem_worker', 'usage on schema gem_entity');
 create or replace function gem_entity.add_interaction(p_entity uuid, p_type text, p_summary text, p_details jsonb,
   p_occurred_at timestamptz, p_call uuid) returns uuid
 language plpgsql set search_path = pg_catalog, pg_temp as $$

@@ -201,30 +201,6 @@ drop policy if exists gem_own_parts on public.extract_document_parts;
 create policy gem_own_parts on public.extract_document_parts for select using (created_by = (select public.gem_caller()));
 drop policy if exists gem_new_parts on public.extract_document_parts;
 create policy gem_new_parts on public.extract_document_parts for insert with check (created_by = (select public.gem_caller()));
-select gem.open_to('service_role', 'public.' || t, 'gem_all_for_service_role', 'for select to %I using (true)'),
-  gem.open_to('service_role', 'public.' || t, 'gem_new_for_service_role', 'for insert to %I with check (true)')
-from unnest(array['extract_documents', 'extract_document_parts']) t;
-
-do $$
-declare
-  api_role text;
-begin
-  foreach api_role in array array(select gem.api_roles()) loop
-    execute format('revoke all on public.extract_documents, public.extract_document_parts, gem.extractions from %I', api_role);
-    if api_role <> 'anon' then
-      execute format('grant insert (id, title), select on public.extract_documents to %I', api_role);
-      execute format('grant insert (document_id, seq, text), select on public.extract_document_parts to %I', api_role);
-      execute format('grant usage on schema gem to %I', api_role); -- for the view; everything else in it is closed to them
-      execute format('grant select on gem.extractions to %I', api_role);
-    end if;
-  end loop;
-end
-$$;
-select gem.grant_to('service_role', 'insert (created_by) on public.extract_documents');
--- Whoever looks after GEM sees where in a document a quote stands.
-select gem.grant_to('gem_operator', 'select on public.' || t), gem.open_to('gem_operator', 'public.' || t, 'gem_operator_reads', 'for select to %I using (true)')
-from unnest(array['extract_documents', 'extract_document_parts']) t;
-
 do $$
 begin
   if pg_notification_queue_usage() < 0.5 then

@@ -66,7 +66,6 @@ alter table public.lead_stage_changes enable row level security;
 
 -- For other domains.
 create schema if not exists gem_leads;
-select gem.grant_to('gem_worker', 'usage on schema gem_leads');
 create or replace function gem_leads.is_lead(p_id uuid) returns boolean language sql stable set search_path = pg_catalog, pg_temp as $$
   select exists (select from public.leads where id = p_id)
 $$;

@@ -75,7 +75,6 @@ alter table public.reminders enable row level security;
 alter table public.state_snapshots enable row level security;
 
 create schema if not exists gem_os;
-select gem.grant_to('gem_worker', 'usage on schema gem_os');
 
 -- A row is its call's user's, whoever writes it and whatever it says.
 create or replace function gem_os.fill_created_by() returns trigger language plpgsql set search_path = pg_catalog, pg_temp as $$

@@ -423,7 +423,7 @@ func TestImportedCallsArePrunedByWhenTheyEnded(t *testing.T) {
 		insert into core_tool_calls (tool_name, status, created_at, updated_at) select 'old', 'succeeded', now() - interval '2 years', now() - interval '1 year' from generate_series(1, 50);
 		insert into core_tool_calls (tool_name, status, created_at, updated_at) select 'young', 'succeeded', now(), now() from generate_series(1, 50);
 		insert into core_tool_receipts (call_id, tool_name, status, result, created_at) select id, tool_name, n, '{}', updated_at from core_tool_calls, unnest(array['succeeded', 'failed']) n;`)
-	if err := migrations.Up(t.Context(), url, migrations.Sources(builtin.Domains()...)...); err != nil {
+	if _, err := migrations.Apply(t.Context(), url, migrations.Options{Adopt: []string{"core_tool_calls", "core_tool_receipts"}}, migrations.Sources(builtin.Domains()...)...); err != nil {
 		t.Fatal(err)
 	}
 	out := &lines{}

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func auditCommand(p *Program) *cobra.Command {
+func auditCommand() *cobra.Command {
 	var (
 		options audit.Options
 		paths   []string

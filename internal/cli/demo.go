@@ -12,6 +12,7 @@ import (
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/pgserver"
+	"github.com/gemworker/gem/migrations"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -106,11 +107,11 @@ func (d *demo) onDatabase(ctx context.Context) (err error) {
 	if err != nil {
 		return usageError{err}
 	}
-	done, err := d.program.migrate(ctx, url, r)
+	done, err := d.program.migrate(ctx, url, migrations.Options{}, r)
 	if err != nil {
 		return err
 	}
-	d.say("%s", migrated(done))
+	d.say("%s", migrated(done, false))
 	if err := d.refuseBusy(ctx); err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/pgserver"
 	"github.com/gemworker/gem/internal/store"
+	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/registry"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -94,7 +95,7 @@ func (p *Program) dev(ctx context.Context, cfg *config.Config, dir string, out, 
 	}
 	defer func() { err = errors.Join(err, server.Stop()) }()
 	databaseURL := server.URL("postgres")
-	if _, err := p.migrate(ctx, databaseURL, s.registry); err != nil {
+	if _, err := p.migrate(ctx, databaseURL, migrations.Options{}, s.registry); err != nil {
 		return err
 	}
 	defer s.close()
@@ -165,7 +166,7 @@ The dashboard, for one browser:
 		if err := s.forgetEarlierRegistries(ctx); err != nil {
 			return err
 		}
-		if _, err := p.migrate(ctx, databaseURL, s.registry); err != nil { // it may have a tool of another domain
+		if _, err := p.migrate(ctx, databaseURL, migrations.Options{}, s.registry); err != nil { // it may have a tool of another domain
 			return err
 		}
 		if w, err = s.newWorker(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/gemworker/gem/internal/config"
@@ -16,8 +17,9 @@ import (
 
 func migrateCommand(p *Program) *cobra.Command {
 	var (
-		patience time.Duration
-		print    bool
+		patience          time.Duration
+		print, yes, noAPI bool
+		o                 migrations.Options
 	)
 	cmd := &cobra.Command{
 		Use:   "migrate",
@@ -25,23 +27,38 @@ func migrateCommand(p *Program) *cobra.Command {
 		Long: `
 Applies the migrations that the database lacks: GEM's own, those of each domain
 with a tool in the registry (TOOLS_REGISTRY, tools.registry.json here, or the
-built-in one), and those of the program. A domain that leaves the registry keeps
-its tables. It connects through DIRECT_URL if that is set, and otherwise through
-DATABASE_URL.
+built-in one), and those of the program. It prints what it made and changed. A
+domain that leaves the registry keeps its tables. It connects through DIRECT_URL
+if that is set, and otherwise through DATABASE_URL.
+
+It changes nothing that GEM did not make. If the database uses a name that GEM
+needs for something else, it lists all such names, changes nothing, and fails.
+Tables of an earlier GEM are adopted with --adopt: it says what it will change,
+and asks.
+
+It adds to three objects that are not GEM's: it makes gem_door a member of
+authenticated, lets GEM's roles use the schema public, and puts the receipts
+into the publication supabase_realtime. --no-api leaves these out, and later
+runs do too, until --no-api=false.
 
 Run it in every deploy, before the new workers start. Workers of the version
 before keep running meanwhile. It can be run again, and several times at once:
-each migration is applied once. Tables of an earlier GEM are kept, with their
-rows. A database that a newer program has migrated is not changed; the command
-fails if it has migrations that this program does not know.`,
-		Example: "  DATABASE_URL=postgres://user:password@host:5432/postgres gem migrate",
+each migration is applied once. A database that a newer program has migrated is
+not changed; the command fails if it has migrations that this program does not
+know.`,
+		Example: `  DATABASE_URL=postgres://user:password@host:5432/postgres gem migrate
+  gem migrate --dry-run`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			r, _, err := p.chosenRegistry(nil)
+			r, from, err := p.chosenRegistry(nil)
 			if err != nil {
 				return err
 			}
+			if cmd.Flags().Changed("no-api") {
+				api := !noAPI
+				o.API = &api
+			}
 			if print {
-				return migrations.Print(cmd.OutOrStdout(), p.sources(r)...)
+				return migrations.Print(cmd.OutOrStdout(), fmt.Sprintf(", and the tables that the registry %s (%s) needs", r.Version, from), o, p.sources(r)...)
 			}
 			cfg, err := databaseConfig()
 			if err != nil {
@@ -57,9 +74,17 @@ fails if it has migrations that this program does not know.`,
 			if err != nil {
 				return fmt.Errorf("%s: %w", from, err)
 			}
-			done, err := p.migrate(cmd.Context(), url, r)
+			if len(o.Adopt) > 0 && !yes && !o.DryRun {
+				if err := p.confirmAdoption(cmd, url, o, r); err != nil {
+					return err
+				}
+			}
+			done, err := p.migrate(cmd.Context(), url, o, r)
 			for _, file := range done.Applied {
 				fmt.Fprintf(cmd.OutOrStdout(), "applied %s\n", file)
+			}
+			for _, line := range done.Changes.Lines() {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s\n", printable(line))
 			}
 			for _, note := range done.Notes {
 				fmt.Fprintf(cmd.ErrOrStderr(), "note: %s\n", note)
@@ -67,13 +92,36 @@ fails if it has migrations that this program does not know.`,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), migrated(done))
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), migrated(done, o.DryRun))
 			return err
 		},
 	}
 	patienceFlag(cmd, &patience)
-	cmd.Flags().BoolVar(&print, "print", false, "print the SQL instead of running it, as one file for psql or the migrations folder of Supabase")
+	f := cmd.Flags()
+	f.BoolVar(&print, "print", false, "print the SQL instead of running it, as one file for psql or the migrations folder of Supabase")
+	f.BoolVar(&o.DryRun, "dry-run", false, "print what would be created or changed: everything runs in one transaction, which is rolled back")
+	f.StringSliceVar(&o.Adopt, "adopt", nil, "`tables` of an earlier GEM to take over with their rows, such as tasks,notes")
+	f.StringSliceVar(&o.AdoptRoles, "adopt-role", nil, "`roles`, such as gem_worker, that someone created for GEM")
+	f.BoolVar(&yes, "yes", false, "with --adopt: do not ask")
+	f.BoolVar(&noAPI, "no-api", false, "add nothing to objects that are not GEM's")
 	return cmd
+}
+
+// confirmAdoption says what the tables to adopt would become, and asks.
+func (p *Program) confirmAdoption(cmd *cobra.Command, url string, o migrations.Options, r *registry.Registry) error {
+	changes, err := migrations.Adoption(cmd.Context(), url, o, p.sources(r)...)
+	if err != nil || len(changes) == 0 {
+		return err
+	}
+	for _, line := range changes {
+		fmt.Fprintln(cmd.ErrOrStderr(), printable(line))
+	}
+	fmt.Fprint(cmd.ErrOrStderr(), "Adopt them? [y/N] ")
+	answer, err := readLine(cmd.Context(), cmd.InOrStdin())
+	if answer = strings.ToLower(answer); err != nil || answer != "y" && answer != "yes" {
+		return fmt.Errorf("nothing was changed. To adopt them without being asked: gem migrate --adopt %s --yes", strings.Join(o.Adopt, ","))
+	}
+	return nil
 }
 
 // migrateThrough is the connection string for migrations, and its variable.
@@ -85,8 +133,8 @@ func migrateThrough(cfg *config.Config) (url, variable string) {
 }
 
 // migrate brings the database to what a worker with the registry r needs. The result also holds what was done before an error.
-func (p *Program) migrate(ctx context.Context, url string, r *registry.Registry) (migrations.Result, error) {
-	done, err := migrations.Apply(ctx, url, p.sources(r)...)
+func (p *Program) migrate(ctx context.Context, url string, o migrations.Options, r *registry.Registry) (migrations.Result, error) {
+	done, err := migrations.Apply(ctx, url, o, p.sources(r)...)
 	var (
 		pgErr      *pgconn.PgError
 		connectErr *pgconn.ConnectError
@@ -105,8 +153,10 @@ func checkSchema(ctx context.Context, db migrations.DB) error {
 	return refusal(migrations.Check(ctx, db))
 }
 
-func migrated(done migrations.Result) string {
+func migrated(done migrations.Result, dryRun bool) string {
 	switch {
+	case dryRun && len(done.Applied) > 0:
+		return "nothing was changed: this was a dry run"
 	case len(done.Applied) == 0:
 		return "the schema is up to date"
 	case done.Created:

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func pruneCommand(p *Program) *cobra.Command {
+func pruneCommand() *cobra.Command {
 	var (
 		options   archive.PruneOptions
 		olderThan string

@@ -39,7 +39,7 @@ commands below try that out, run it, and show what became of a call.`,
 		root.AddCommand(commands...)
 	}
 	add("try", "Try it, with nothing set up:", demoCommand(p), devCommand(p))
-	add("operate", "Run it:", migrateCommand(p), workerCommand(p), statusCommand(), workersCommand(), healthcheckCommand(), auditCommand(p), pruneCommand(p))
+	add("operate", "Run it:", migrateCommand(p), workerCommand(p), statusCommand(), workersCommand(), healthcheckCommand(), auditCommand(), pruneCommand())
 	add("calls", "Make a call, and see what became of it:",
 		callCommand(), listCommand(), againCommand(), cancelCommand(), receiptCommand(), traceCommand(), explainCommand(), replayCommand(p))
 	add("answers", "Answer calls that ask:", questionsCommand(), answerCommand(), approveCommand(), denyCommand(), resumeCommand(), rolesCommand())

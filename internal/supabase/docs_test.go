@@ -99,7 +99,7 @@ func TestThePrintedFileMayBeAppliedByOthersAndAgain(t *testing.T) {
 	t.Parallel()
 	d := desk{supabase.Start(t, supabase.Options{NotMigrated: true}), t}
 	var sql strings.Builder
-	if err := migrations.Print(&sql, migrations.Sources(builtin.Domains()...)...); err != nil {
+	if err := migrations.Print(&sql, "", migrations.Options{}, migrations.Sources(builtin.Domains()...)...); err != nil {
 		t.Fatal(err)
 	}
 	apply := func() {

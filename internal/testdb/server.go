@@ -105,7 +105,7 @@ func (s *server) stop() error {
 // migrated is the name of the template with these sources, which is created when it is first asked for.
 func (s *server) migrated(sources []migrations.Source) (string, error) {
 	var all strings.Builder
-	if err := migrations.Print(&all, sources...); err != nil {
+	if err := migrations.Print(&all, "", migrations.Options{}, sources...); err != nil {
 		return "", err
 	}
 	s.mu.Lock()

@@ -10,10 +10,14 @@ create or replace function gem.set_aside(variadic p_tables text[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   earlier text;
+  moved   boolean := false;
 begin
   foreach earlier in array p_tables loop
     if to_regclass('public.' || earlier) is not null then
-      create schema if not exists gem_earlier;
+      if not moved then
+        create schema gem_earlier; -- fails if someone has one
+        moved := true;
+      end if;
       execute format('alter table public.%I set schema gem_earlier', earlier);
     end if;
   end loop;
@@ -26,7 +30,7 @@ declare
   statement text;
   todo      text[];
 begin
-  if to_regnamespace('gem_earlier') is null then
+  if not exists (select from unnest(p_tables) t where to_regclass('gem_earlier.' || t) is not null) then
     return;
   end if;
   with pair as (
@@ -85,8 +89,6 @@ begin
   foreach statement in array todo loop
     execute statement;
   end loop;
-  if not exists (select from pg_class where relnamespace = 'gem_earlier'::regnamespace) then
-    drop schema gem_earlier;
-  end if;
+  drop schema gem_earlier;
 end
 $$;

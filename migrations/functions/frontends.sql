@@ -167,21 +167,9 @@ begin
       execute format('grant select (call_id, seq, at, event, attempt) on public.core_tool_events to %I', api_role);
     end if;
   end loop;
-
-  -- Realtime sends a receipt to whoever may select it.
-  if exists (select from pg_publication where pubname = 'supabase_realtime' and not puballtables)
-    and not exists (select from pg_publication_tables
-                    where pubname = 'supabase_realtime' and schemaname = 'public' and tablename = 'core_tool_receipts') then
-    begin
-      alter publication supabase_realtime add table public.core_tool_receipts;
-    exception when insufficient_privilege then
-      raise notice 'the receipts did not join the publication supabase_realtime: its owner can add public.core_tool_receipts to it';
-    end;
-  end if;
 end
 $$;
 select gem.grant_to('service_role', 'insert (created_by) on public.core_tool_calls'); -- a server that acts for a user
-select gem.grant_to('gem_frontend', 'usage on schema public');
 select gem.grant_to('gem_door', 'usage on schema gem');
 select gem.grant_to('gem_door', 'execute on function gem.ended(uuid[])');
 revoke all on all functions in schema gem from public;

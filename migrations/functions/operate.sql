@@ -183,7 +183,7 @@ begin
 end
 $$;
 
-select gem.grant_to('gem_operator', 'usage on schema gem, public');
+select gem.grant_to('gem_operator', 'usage on schema gem');
 select gem.grant_to('gem_operator', 'execute on function gem.operator_cancel(uuid[], text, text, boolean),
   gem.operator_again_means(uuid), gem.operator_again(uuid, text, text, text, uuid),
   public.answer_tool_call(uuid, jsonb, text), gem.open_questions()');

@@ -42,29 +42,28 @@ $$;
 do $$
 declare
   new_role text;
+  ours     constant text := 'Made by GEM. All databases of this server that have GEM share it.';
 begin
   foreach new_role in array array['gem_worker', 'gem_monitor', 'gem_operator', 'gem_frontend', 'gem_door'] loop
     begin
       if not exists (select from pg_roles where rolname = new_role) then
         -- gem_door has the rights of no user before it becomes that user; gem_operator has those of gem_monitor
         execute format('create role %I nologin %s', new_role, case new_role when 'gem_operator' then 'inherit' else 'noinherit' end);
+        execute format('comment on role %I is %L', new_role, ours); -- by which the next migration recognises it
       end if;
     exception
       when duplicate_object or unique_violation then null; -- another database of this server is being migrated
       when insufficient_privilege then raise notice 'the role % was not created: this role may create none', new_role;
     end;
   end loop;
-  for new_role in
-    select r from gem.api_roles() r
-    where r not in ('anon', 'service_role') and not pg_has_role(to_regrole('gem_door'), r::name, 'member')
-  loop
+  if not pg_has_role(to_regrole('gem_door'), 'gem_frontend', 'member') then
     begin
-      execute format('grant %I to gem_door', new_role);
+      grant gem_frontend to gem_door;
     exception
       when unique_violation then null;
-      when insufficient_privilege then raise notice 'gem_door may not become %: this role may not grant it', new_role;
+      when insufficient_privilege then raise notice 'gem_door may not become gem_frontend: this role may not grant it';
     end;
-  end loop;
+  end if;
   if not pg_has_role(to_regrole('gem_operator'), 'gem_monitor', 'member') then
     begin
       grant gem_monitor to gem_operator;
@@ -76,7 +75,7 @@ begin
 end
 $$;
 
-select gem.grant_to('gem_worker', 'usage on schema gem, public');
+select gem.grant_to('gem_worker', 'usage on schema gem');
 select gem.grant_to('gem_monitor', 'usage on schema gem');
 select gem.grant_to('gem_worker', 'select on gem.migrations'); -- a worker looks at the schema's version before it starts
 select gem.grant_to('gem_worker', 'select on public.core_tool_calls, public.core_tool_receipts, public.core_tool_events, public.core_workers');

@@ -2,11 +2,11 @@
 -- call jsonb. Only the owner of GEM's tables may create functions in the schema tools, since a worker runs them, with its own rights and in the
 -- transaction of the call's receipt. Frontends see nothing of the schema.
 
+create schema if not exists tools;
 do $$
 declare
   api_role text;
 begin
-  create schema if not exists tools;
   if (select nspowner <> current_user::regrole from pg_namespace where nspname = 'tools') then
     raise warning 'the schema tools belongs to another role than GEM''s tables: no function in it is a tool';
     return;

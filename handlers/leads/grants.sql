@@ -1,0 +1,1 @@
+select gem.grant_to('gem_worker', 'usage on schema gem_leads');

@@ -1,0 +1,29 @@
+-- What GEM adds to objects that are not its own, for frontends over Supabase's API and the roles of workers: three additions and no more.
+-- gem migrate --no-api leaves them out.
+
+do $$
+begin
+  -- gem mcp acts for signed-in users.
+  if to_regrole('authenticated') is not null and to_regrole('gem_door') is not null and not pg_has_role('gem_door', 'authenticated', 'member') then
+    begin
+      grant authenticated to gem_door;
+    exception
+      when unique_violation then null; -- another database of this server is being migrated
+      when insufficient_privilege then raise notice 'gem_door may not become authenticated: this role may not grant it';
+    end;
+  end if;
+
+  -- Realtime sends a receipt to whoever may select it.
+  if exists (select from pg_publication where pubname = 'supabase_realtime' and not puballtables)
+    and not exists (select from pg_publication_tables
+                    where pubname = 'supabase_realtime' and schemaname = 'public' and tablename = 'core_tool_receipts') then
+    begin
+      alter publication supabase_realtime add table public.core_tool_receipts;
+    exception when insufficient_privilege then
+      raise notice 'the receipts did not join the publication supabase_realtime: its owner can add public.core_tool_receipts to it';
+    end;
+  end if;
+end
+$$;
+
+select gem.grant_to(r, 'usage on schema public') from unnest(array['gem_worker', 'gem_operator', 'gem_frontend']) r;

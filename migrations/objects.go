@@ -1,0 +1,185 @@
+package migrations
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// object is something that a file creates, by a name that someone else may have taken.
+type object struct {
+	Kind   string // schema, table, view, sequence, index, type, function or role
+	Schema string // empty: the first schema of the search path; none for a schema and a role
+	Name   string
+	// Table is the table of an index.
+	Table string
+	// Columns are those of a table that are there from the beginning.
+	Columns []string
+}
+
+// key is how the ledger names the object. A function is known by its name, whatever its arguments.
+func (o object) key() string {
+	if o.Schema == "" {
+		return o.Kind + " " + o.Name
+	}
+	return o.Kind + " " + o.Schema + "." + o.Name
+}
+
+// The roles of functions/roles.sql, which all databases of a server share.
+var roles = []string{"gem_worker", "gem_monitor", "gem_operator", "gem_frontend", "gem_door"}
+
+const identifier = `(?:[a-z_][a-z0-9_$]*|"(?:[^"]|"")+")`
+
+var (
+	createStatement = regexp.MustCompile(`(?is)^create\s+(?:or\s+replace\s+)?(?:unlogged\s+|recursive\s+|foreign\s+|unique\s+|materialized\s+)*` +
+		`(schema|table|view|sequence|index|type|domain|function|procedure|aggregate)\s+(?:concurrently\s+)?(?:if\s+not\s+exists\s+)?(` +
+		identifier + `)(?:\s*\.\s*(` + identifier + `))?(.*)$`)
+	indexTable  = regexp.MustCompile(`(?is)^\s*on\s+(?:only\s+)?(` + identifier + `)(?:\s*\.\s*(` + identifier + `))?`)
+	firstColumn = regexp.MustCompile(`(?is)^\s*(` + identifier + `)\s`)
+	tableParts  = []string{"constraint", "primary", "unique", "check", "foreign", "exclude", "like"}
+)
+
+// objectsOf lists what plain SQL creates, in order, except in the schemas that it creates too: those are its own. What SQL creates
+// inside the body of a function or of DO is not seen.
+func objectsOf(sql string) []object {
+	var all []object
+	for _, statement := range statements(sql) {
+		m := createStatement.FindStringSubmatch(statement)
+		if m == nil {
+			continue
+		}
+		o := object{Kind: strings.ToLower(m[1]), Name: fold(m[2])}
+		if m[3] != "" {
+			o.Schema, o.Name = fold(m[2]), fold(m[3])
+		}
+		switch o.Kind {
+		case "procedure", "aggregate":
+			o.Kind = "function"
+		case "domain":
+			o.Kind = "type"
+		case "table":
+			o.Columns = columnsOf(m[4])
+		case "index":
+			on := indexTable.FindStringSubmatch(m[4])
+			if on == nil {
+				continue // without a name of its own, the first word is ON
+			}
+			o.Table = fold(on[1])
+			if on[2] != "" {
+				o.Schema, o.Table = fold(on[1]), fold(on[2])
+			}
+		}
+		all = append(all, o)
+	}
+	return slices.DeleteFunc(all, func(o object) bool {
+		return o.Schema != "" && slices.ContainsFunc(all, func(s object) bool { return s.Kind == "schema" && s.Name == o.Schema })
+	})
+}
+
+// fold is the name that Postgres gives an identifier.
+func fold(identifier string) string {
+	if strings.HasPrefix(identifier, `"`) {
+		return strings.ReplaceAll(strings.Trim(identifier, `"`), `""`, `"`)
+	}
+	return strings.ToLower(identifier)
+}
+
+// columnsOf are the columns in the parentheses that follow a table's name.
+func columnsOf(body string) []string {
+	var columns []string
+	depth, from := 0, 0
+	add := func(part string) {
+		if m := firstColumn.FindStringSubmatch(part); m != nil && !slices.Contains(tableParts, strings.ToLower(m[1])) {
+			columns = append(columns, fold(m[1]))
+		}
+	}
+	for i, c := range body {
+		switch {
+		case c == '(':
+			if depth++; depth == 1 {
+				from = i + 1
+			}
+		case c == ')':
+			if depth--; depth == 0 {
+				add(body[from:i])
+				return columns
+			}
+		case c == ',' && depth == 1:
+			add(body[from:i])
+			from = i + 1
+		case depth == 0 && c != ' ' && c != '\n' && c != '\t' && c != '\r':
+			return nil // such as AS SELECT
+		}
+	}
+	return nil
+}
+
+// statements splits SQL at its semicolons, without comments and with every string literal empty.
+func statements(sql string) []string {
+	var all []string
+	var b strings.Builder
+	end := func(i int, closing string) int { // the place behind the next closing
+		if n := strings.Index(sql[i:], closing); n >= 0 {
+			return i + n + len(closing)
+		}
+		return len(sql)
+	}
+	for i := 0; i < len(sql); {
+		rest := sql[i:]
+		switch {
+		case strings.HasPrefix(rest, "--"):
+			i = end(i, "\n")
+			b.WriteByte('\n')
+		case strings.HasPrefix(rest, "/*"):
+			for depth := 0; i < len(sql); {
+				if strings.HasPrefix(sql[i:], "/*") {
+					depth, i = depth+1, i+2
+				} else if strings.HasPrefix(sql[i:], "*/") {
+					depth, i = depth-1, i+2
+					if depth == 0 {
+						break
+					}
+				} else {
+					i++
+				}
+			}
+			b.WriteByte(' ')
+		case rest[0] == '\'':
+			backslashes := i > 0 && (sql[i-1] == 'e' || sql[i-1] == 'E')
+			for i++; i < len(sql) && sql[i] != '\''; i++ { // '' is two literals in a row, which does no harm here
+				if backslashes && sql[i] == '\\' {
+					i++
+				}
+			}
+			i++
+			b.WriteString("''")
+		case rest[0] == '"':
+			to := end(i+1, `"`)
+			b.WriteString(sql[i:to])
+			i = to
+		case rest[0] == '$':
+			tag := dollarTag.FindString(rest)
+			if tag == "" || i > 0 && isWord(sql[i-1]) {
+				b.WriteByte('$')
+				i++
+				continue
+			}
+			i = end(i+len(tag), tag)
+			b.WriteString("''")
+		case rest[0] == ';':
+			all = append(all, strings.TrimSpace(b.String()))
+			b.Reset()
+			i++
+		default:
+			b.WriteByte(rest[0])
+			i++
+		}
+	}
+	return append(all, strings.TrimSpace(b.String()))
+}
+
+var dollarTag = regexp.MustCompile(`^\$(?:[A-Za-z_\x80-\xff][A-Za-z0-9_\x80-\xff]*)?\$`)
+
+func isWord(c byte) bool {
+	return c == '_' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= 0x80
+}

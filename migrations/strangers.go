@@ -1,0 +1,271 @@
+package migrations
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// selectTaken lists what the files need under a name that is taken by something that GEM did not make.
+//
+//go:embed strangers.sql
+var selectTaken string
+
+// roleComment marks the roles that a migration created; functions/roles.sql sets it too.
+const roleComment = "Made by GEM. All databases of this server that have GEM share it."
+
+// taken is a name that GEM needs and that someone else's object has.
+type taken struct {
+	Source  string // whose file needs it
+	Kind    string
+	Object  string // kind and name, as the ledger has them
+	Found   string // the kind of what is there
+	Changes string // what GEM would have to do
+	// Adoptable is set for a table that may be one of an earlier GEM.
+	Adoptable bool
+}
+
+// TakenError says that a database has objects that GEM did not make, under names that it needs. Nothing was changed.
+type TakenError struct{ taken []taken }
+
+// Error lists the objects, what GEM would have to change, and the ways out.
+func (e *TakenError) Error() string {
+	var b, out strings.Builder
+	b.WriteString("nothing was changed: GEM needs names that this database uses for something else\n")
+	var adopt, roles []string
+	domains, own, program := map[string][]string{}, false, false
+	for _, t := range e.taken {
+		_, name, _ := strings.Cut(t.Object, " ")
+		fmt.Fprintf(&b, "\n  %s %s\n      GEM would have to %s\n", t.Found, name, t.Changes)
+		switch {
+		case t.Kind == "role":
+			roles = append(roles, name)
+		case t.Source == core || t.Source == functions:
+			own = own || !t.Adoptable
+		case t.Source == programSource:
+			program = true
+		default:
+			domains[t.Source] = append(domains[t.Source], name)
+		}
+		if t.Adoptable {
+			adopt = append(adopt, strings.TrimPrefix(name, "public."))
+		}
+	}
+	out.WriteString("\nWhat you can do:\n")
+	for _, d := range slices.Sorted(maps.Keys(domains)) {
+		fmt.Fprintf(&out, "  - leave the tools %s.* out of the registry, if you do not need them (for %s)\n", d, strings.Join(domains[d], ", "))
+	}
+	if len(adopt) > 0 {
+		fmt.Fprintf(&out, "  - if an earlier GEM made the tables: gem migrate --adopt %s\n", strings.Join(adopt, ","))
+	}
+	if len(roles) > 0 {
+		fmt.Fprintf(&out, "  - if an administrator made the roles for GEM: gem migrate --adopt-role %s\n", strings.Join(roles, ","))
+	}
+	if program {
+		out.WriteString("  - give the program's own migrations other names\n")
+	}
+	if own || len(roles) > 0 {
+		out.WriteString("  - rename yours, as GEM's own names cannot change\n")
+	}
+	out.WriteString("  - use another database")
+	if len(roles) > 0 {
+		out.WriteString("; roles belong to the whole server, so theirs need another server")
+	}
+	return b.String() + out.String()
+}
+
+// earlierTables are those tables of the core that an earlier GEM had. A domain names its own as arguments of gem.set_aside.
+var (
+	earlierTables = []string{"core_tool_calls", "core_tool_receipts"}
+	setAside      = regexp.MustCompile(`(?m)^select gem\.set_aside\(([^)]*)\)`)
+)
+
+// earlier are the tables of an earlier GEM that the file makes, as the ledger names them.
+func (f file) earlier() []string {
+	all := []string{}
+	if f.source == core {
+		all = append(all, earlierTables...)
+	}
+	for _, m := range setAside.FindAllStringSubmatch(f.sql, -1) {
+		for name := range strings.SplitSeq(m[1], ",") {
+			all = append(all, strings.Trim(strings.TrimSpace(name), "'"))
+		}
+	}
+	for i := range all {
+		all[i] = "table public." + all[i]
+	}
+	return all
+}
+
+// needs is what the files create, the roles, and the schema through which tables are adopted, as JSON for selectTaken.
+func needs(files []file, adopt []string) string {
+	type need struct {
+		Source    string   `json:"source"`
+		Kind      string   `json:"kind"`
+		Schema    *string  `json:"schema"`
+		Name      string   `json:"name"`
+		Columns   []string `json:"columns"`
+		Adoptable bool     `json:"adoptable"`
+	}
+	all := []need{}
+	for _, f := range files {
+		earlier := f.earlier()
+		for _, o := range f.objects() {
+			n := need{Source: f.source, Kind: o.Kind, Name: o.Name, Columns: o.Columns}
+			if o.Schema != "" {
+				n.Schema = &o.Schema
+			}
+			n.Adoptable = slices.Contains(earlier, o.key())
+			all = append(all, n)
+		}
+		if f.source == functions {
+			for _, r := range roles {
+				all = append(all, need{Source: functions, Kind: "role", Name: r})
+			}
+		}
+		if len(adopt) > 0 && setAside.MatchString(f.sql) {
+			all = append(all, need{Source: core, Kind: "schema", Name: "gem_earlier"})
+		}
+	}
+	text, _ := json.Marshal(all) // of strings
+	return string(text)
+}
+
+// findTaken lists the names that the files need and someone else has, except the tables to adopt.
+func findTaken(ctx context.Context, tx pgx.Tx, files []file, had ledger, adopt []string) ([]taken, error) {
+	query := strings.NewReplacer(":needed", "$1::jsonb", ":ours", "$2::text[]", ":adopt", "$3::text[]").Replace(selectTaken)
+	rows, _ := tx.Query(ctx, query, needs(files, adopt), had.objects(), adopt) // the rows have its error
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[taken])
+	if err != nil {
+		return nil, fmt.Errorf("look for names that are taken: %w", err)
+	}
+	return found, nil
+}
+
+// Adoption says what [Apply] would do to the tables to adopt that the database has, a line each, and changes nothing.
+func Adoption(ctx context.Context, url string, o Options, sources ...Source) (lines []string, err error) {
+	files, err := plan(sources)
+	if err == nil {
+		err = o.check(files)
+	}
+	if err != nil {
+		return nil, err
+	}
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		had, err := readLedger(ctx, tx)
+		if err != nil {
+			return err
+		}
+		found, err := findTaken(ctx, tx, files, had, []string{})
+		for _, t := range found {
+			if t.Adoptable && slices.Contains(o.adopted(), t.Object) {
+				lines = append(lines, fmt.Sprintf("%s: GEM will %s", t.Object, t.Changes))
+			}
+		}
+		return err
+	})
+	return lines, err
+}
+
+// checkBlock is the check of refuseTaken as a statement for [Print]. It reads a ledger if there is one.
+func checkBlock(files []file, o Options) string {
+	query := strings.NewReplacer(":needed", "needed", ":ours", "ours", ":adopt", "adopted").Replace(strings.TrimSpace(selectTaken))
+	return fmt.Sprintf(`do $gem_check$
+declare
+  needed  constant jsonb  := %s;
+  adopted constant text[] := %s;
+  ours    text[] := '{}';
+  found   text;
+begin
+  if %s then
+    execute 'select coalesce(array_agg(o), ''{}'') from gem.migrations, unnest(objects) o' into ours;
+  end if;
+  select string_agg(format('%%s: GEM would have to %%s', object, changes), E'\n') into found from (
+%s
+  ) found;
+  if found is not null then
+    raise exception using errcode = 'duplicate_object',
+      message = E'nothing was changed: GEM needs names that this database uses for something else\n' || found,
+      hint = 'Run gem migrate on this database: it says what you can do.';
+  end if;
+end
+$gem_check$;
+`, literal(needs(files, o.adopted())), literal("{"+strings.Join(quoted(o.adopted()), ",")+"}"), ledgerIsThere, query)
+}
+
+func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+func quoted(all []string) []string {
+	var q []string
+	for _, s := range all {
+		q = append(q, `"`+strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s)+`"`)
+	}
+	return q
+}
+
+// check refuses options that name what GEM does not have.
+func (o Options) check(files []file) error {
+	var earlier []string
+	for _, f := range files {
+		earlier = append(earlier, f.earlier()...)
+	}
+	for _, t := range o.adopted() {
+		if !slices.Contains(earlier, t) {
+			return fmt.Errorf("--adopt %s: an earlier GEM had only these tables of the registry's tools: %s",
+				strings.TrimPrefix(t, "table public."), strings.ReplaceAll(strings.Join(earlier, ", "), "table public.", ""))
+		}
+	}
+	for _, r := range o.AdoptRoles {
+		if !slices.Contains(roles, r) {
+			return fmt.Errorf("--adopt-role %s: GEM's roles are %s", r, strings.Join(roles, ", "))
+		}
+	}
+	return nil
+}
+
+// adoptRole is the statement that marks a role as GEM's, if it exists.
+func adoptRole(role string) string {
+	return fmt.Sprintf(`do $gem_adopt$ begin
+  if exists (select from pg_catalog.pg_roles r where r.rolname = '%[1]s' and coalesce(pg_catalog.shobj_description(r.oid, 'pg_authid'), '') not like 'Made by GEM%%') then
+    comment on role %[1]s is '%[2]s';
+  end if;
+end $gem_adopt$;
+`, role, roleComment)
+}
+
+func (o Options) adoptRoles(ctx context.Context, tx pgx.Tx) error {
+	for _, role := range o.AdoptRoles {
+		if _, err := tx.Exec(ctx, adoptRole(role)); err != nil {
+			return fmt.Errorf("adopt the role %s: %w. An administrator of the server can run: comment on role %[1]s is '%[3]s'", role, err, roleComment)
+		}
+	}
+	return nil
+}
+
+// rightsAreMissing reports whether the roles lack rights that the functions gave them: a dump is restored without its roles, or a
+// role was dropped, or an administrator created it later.
+func rightsAreMissing(ctx context.Context, tx pgx.Tx, had ledger) (missing bool, err error) {
+	if had.functions() != functionsNumber {
+		return false, nil
+	}
+	err = tx.QueryRow(ctx, `select exists (
+		select from unnest($1::text[]) n left join pg_catalog.pg_roles r on r.rolname = n
+		where case when r.oid is null then (select rolsuper or rolcreaterole from pg_catalog.pg_roles where rolname = current_user)
+			else n <> 'gem_frontend' and not has_schema_privilege(r.oid, 'gem', 'usage') end)`, roles).Scan(&missing)
+	if err != nil {
+		return false, fmt.Errorf("look for the roles: %w", err)
+	}
+	return missing, nil
+}
