@@ -36,6 +36,10 @@ begin
   if to_regrole('authenticator') is null then create role authenticator login noinherit; end if;
 end
 $$;
+comment on role gem_worker is 'Made by GEM. All databases of this server that have GEM share it.'; -- by which gem migrate recognises them
+comment on role gem_door is 'Made by GEM. All databases of this server that have GEM share it.';
+comment on role gem_monitor is 'Made by GEM. All databases of this server that have GEM share it.';
+comment on role gem_operator is 'Made by GEM. All databases of this server that have GEM share it.';
 alter role worker password :'worker_password';
 grant gem_worker to worker;
 alter role mcp password :'mcp_password';

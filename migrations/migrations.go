@@ -4,7 +4,8 @@
 // triggers, views and rights, each once: functions/states.sql is the place to begin. They are applied whole, under a number
 // that rises with every change. Domains and programs bring files of their own, with numbers of their own: see [Source].
 //
-// The table gem.migrations records what was applied. All of it is plain SQL: [Print] gives it as one file for psql, or for
+// The table gem.migrations records what was applied, and what that created. Whatever else a database has is someone else's, and stays as it is.
+// All of it is plain SQL: [Print] gives it as one file for psql, or for
 // the migrations folder of Supabase.
 package migrations
 

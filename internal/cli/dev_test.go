@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"net"
 	"os"
 	"regexp"
 	"strings"
@@ -22,10 +23,33 @@ func devURL(t *testing.T, p *process) string {
 	return found[2]
 }
 
+// avoided returns a URL to which nobody may connect until the test ends.
+func avoided(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			t.Error("someone connected to DATABASE_URL")
+			_ = conn.Close()
+		}
+	}()
+	t.Cleanup(func() { _ = listener.Close(); <-closed })
+	return "postgres://gem@" + listener.Addr().String() + "/gem"
+}
+
 func TestDevRunsUntilCtrlC(t *testing.T) {
 	t.Parallel()
 	env, mark := marked()
-	p := startGem(t, append(env, "DATABASE_URL=postgres://nowhere.invalid/x"), "dev")
+	p := startGem(t, append(env, "DATABASE_URL="+avoided(t)), "dev")
 	url := devURL(t, p)
 	wants(t, p.stdout.String(), "insert into core_tool_calls (tool_name, input) values", "--keep keeps them")
 	wants(t, p.stderr.String(), "DATABASE_URL is set, and is not used")

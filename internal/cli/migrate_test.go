@@ -4,7 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gemworker/gem/internal/pgserver"
 	"github.com/gemworker/gem/internal/testdb"
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestMigrateSaysWhatItDid(t *testing.T) {
@@ -33,14 +35,101 @@ func TestMigratePrintsWhatItWouldDo(t *testing.T) {
 	wants(t, migrated.stdout, "the schema is up to date\n")
 }
 
+// A program of the user's own fails in its own file, which leaves nothing.
 func TestMigrateSaysWhatFailed(t *testing.T) {
 	t.Parallel()
 	url := testdb.NewEmpty(t)
-	execute(t, testdb.Pool(t, url), "create view core_tool_calls as select 1 as x")
+	db := testdb.Pool(t, url)
+	execute(t, db, `create function refuse() returns event_trigger language plpgsql as $$ begin raise exception 'no triggers today'; end $$;
+		create event trigger refuse on ddl_command_start when tag in ('CREATE TRIGGER') execute function refuse()`)
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "migrate")
 	got.wantCode(t, exitFailed)
-	wants(t, got.stderr, "gem migrate: ", "core/00002_earlier_gem.sql", "core_tool_calls", "Nothing of that file stays")
+	wants(t, got.stderr, "gem migrate: ", "functions/functions", "no triggers today", "Nothing of that file stays")
+	wants(t, got.stdout, "applied core/00001_calls.sql\n", "created the schema gem\n", "public.core_tool_calls")
 	if strings.Contains(got.stderr, "run `gem migrate`") {
 		t.Errorf("gem migrate says to run gem migrate:\n%s", got.stderr)
+	}
+}
+
+// strangers is a database with names that GEM needs.
+const strangers = `create table tasks (id serial primary key, owner text not null, status text not null check (status in ('todo', 'done')));
+	insert into tasks (owner, status) values ('ada', 'todo');
+	create table leads (id serial primary key, email text);
+	create table pages (note text); create view notes as select note from pages;
+	create function gem_caller() returns integer language sql as 'select 1';
+	create schema gem; create table gem.migrations (version integer, file text); insert into gem.migrations values (1, 'stones')`
+
+func dumped(t *testing.T, url string) string {
+	t.Helper()
+	cmd, err := pgserver.Command("pg_dump", "--restrict-key=x", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// No command changes a database of someone else's, and each says what to do.
+func TestCommandsLeaveAStrangersDatabaseAsItIs(t *testing.T) {
+	t.Parallel()
+	url := testdb.NewEmpty(t)
+	execute(t, testdb.Pool(t, url), strangers)
+	before := dumped(t, url)
+	for _, args := range [][]string{{"migrate"}, {"migrate", "--dry-run"}, {"migrate", "--adopt", "tasks", "--yes"}, {"worker", "--patience", "1s"}, {"audit"}, {"prune", "--older-than", "1h", "--no-archive"}} {
+		got := gemWith(t, []string{"DATABASE_URL=" + url}, args...)
+		got.wantCode(t, exitFailed)
+		if args[0] != "migrate" {
+			wants(t, got.stderr, "run `gem migrate`")
+		} else {
+			wants(t, got.stderr, "nothing was changed", "  view public.notes\n", "  table public.leads\n", "  function public.gem_caller\n", "  schema gem\n",
+				"leave the tools leads.* out of the registry", "rename yours", "use another database")
+		}
+		if (len(args) == 1) && args[0] == "migrate" {
+			wants(t, got.stderr, "gem migrate --adopt leads,tasks\n", "drop the check tasks_status_check; turn on row level security")
+		}
+		if after := dumped(t, url); after != before {
+			t.Fatalf("gem %s changed it:\n%s", strings.Join(args, " "), cmp.Diff(before, after))
+		}
+	}
+}
+
+// Tables of an earlier GEM come in when somebody says so, after a look at what will change.
+func TestMigrateAsksBeforeItAdoptsTables(t *testing.T) {
+	t.Parallel()
+	url := testdb.NewEmpty(t)
+	db := testdb.Pool(t, url)
+	execute(t, db, "create table tasks (id uuid primary key default gen_random_uuid(), title text, status text check (status in ('todo'))); insert into tasks (title) values ('roof')")
+	env := []string{"DATABASE_URL=" + url}
+	before := dumped(t, url)
+	refused := gemWith(t, env, "migrate", "--adopt", "tasks")
+	refused.wantCode(t, exitFailed)
+	wants(t, refused.stderr, "table public.tasks: GEM will add the columns domain, ", "drop the check tasks_status_check", "Adopt them? [y/N]",
+		"nothing was changed. To adopt them without being asked: gem migrate --adopt tasks --yes")
+	if after := dumped(t, url); after != before {
+		t.Fatal(cmp.Diff(before, after))
+	}
+	adopted := gemReading(t, env, "y\n", "migrate", "--adopt", "tasks")
+	adopted.wantCode(t, exitDone)
+	wants(t, adopted.stdout, "changed the table public.tasks: ", "the schema was created")
+	if title := query[string](t, db, "select title from tasks where domain = 'business' or domain is not null"); title != "roof" {
+		t.Errorf("the task is %q", title)
+	}
+	again := gemWith(t, env, "migrate", "--adopt", "tasks")
+	again.wantCode(t, exitDone)
+	wants(t, again.stdout, "the schema is up to date")
+}
+
+func TestADryRunChangesNothing(t *testing.T) {
+	t.Parallel()
+	url := testdb.NewEmpty(t)
+	before := dumped(t, url)
+	got := gemWith(t, []string{"DATABASE_URL=" + url}, "migrate", "--dry-run")
+	got.wantCode(t, exitDone)
+	wants(t, got.stdout, "created the schemas gem, ", "public.core_tool_calls", "granted to gem_worker: ", "nothing was changed: this was a dry run\n")
+	if after := dumped(t, url); after != before {
+		t.Error(cmp.Diff(before, after))
 	}
 }
