@@ -132,15 +132,17 @@ func statements(sql string) []string {
 			b.WriteByte('\n')
 		case strings.HasPrefix(rest, "/*"):
 			for depth := 0; i < len(sql); {
-				if strings.HasPrefix(sql[i:], "/*") {
+				opens, closes := strings.HasPrefix(sql[i:], "/*"), strings.HasPrefix(sql[i:], "*/")
+				switch {
+				case opens:
 					depth, i = depth+1, i+2
-				} else if strings.HasPrefix(sql[i:], "*/") {
+				case closes:
 					depth, i = depth-1, i+2
-					if depth == 0 {
-						break
-					}
-				} else {
+				default:
 					i++
+				}
+				if closes && depth == 0 {
+					break
 				}
 			}
 			b.WriteByte(' ')

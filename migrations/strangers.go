@@ -104,26 +104,26 @@ func (f file) earlier() []string {
 	return all
 }
 
-// needs is what the files create, the roles, and the schema through which tables are adopted, as JSON for selectTaken.
+// needs is what the files create outside the schemas that they create, the roles, and the schema through which tables are adopted: JSON
+// for selectTaken, a line for each.
 func needs(files []file, adopt []string) string {
 	type need struct {
 		Source    string   `json:"source"`
 		Kind      string   `json:"kind"`
-		Schema    *string  `json:"schema"`
+		Schema    string   `json:"schema,omitempty"`
 		Name      string   `json:"name"`
-		Columns   []string `json:"columns"`
-		Adoptable bool     `json:"adoptable"`
+		Columns   []string `json:"columns,omitempty"`
+		Adoptable bool     `json:"adoptable,omitempty"`
 	}
-	all := []need{}
+	var all []need
+	schemas := map[string]bool{}
 	for _, f := range files {
 		earlier := f.earlier()
 		for _, o := range f.objects() {
-			n := need{Source: f.source, Kind: o.Kind, Name: o.Name, Columns: o.Columns}
-			if o.Schema != "" {
-				n.Schema = &o.Schema
+			if o.Kind == "schema" {
+				schemas[o.Name] = true
 			}
-			n.Adoptable = slices.Contains(earlier, o.key())
-			all = append(all, n)
+			all = append(all, need{f.source, o.Kind, o.Schema, o.Name, o.Columns, slices.Contains(earlier, o.key())})
 		}
 		if f.source == functions {
 			for _, r := range roles {
@@ -134,8 +134,14 @@ func needs(files []file, adopt []string) string {
 			all = append(all, need{Source: core, Kind: "schema", Name: "gem_earlier"})
 		}
 	}
-	text, _ := json.Marshal(all) // of strings
-	return string(text)
+	var lines []string
+	for _, n := range all {
+		if !schemas[n.Schema] {
+			line, _ := json.Marshal(n) // of strings
+			lines = append(lines, string(line))
+		}
+	}
+	return "[" + strings.Join(lines, ",\n") + "]"
 }
 
 // findTaken lists the names that the files need and someone else has, except the tables to adopt.

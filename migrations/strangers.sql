@@ -1,14 +1,14 @@
 select t.source, t.kind, t.object, t.found, t.changes, t.adoptable
 from (
   with need as (
-    select n.source, n.kind, n.name, n.columns, n.adoptable,
+    select n.source, n.kind, n.name, coalesce(n.columns, '{}') as columns, coalesce(n.adoptable, false) as adoptable,
       case when n.kind not in ('schema', 'role') then coalesce(n.schema, current_schema()) end as schema
     from jsonb_to_recordset(:needed) as n (source text, kind text, schema text, name text, columns text[], adoptable boolean)
   ), named as (
     select distinct on (object) n.*
     from (select need.*, kind || ' ' || coalesce(schema || '.', '') || name as object from need) n
     where n.object <> all (:ours)
-      and (n.schema is null or 'schema ' || n.schema <> all (:ours) and not exists (select from need s where s.kind = 'schema' and s.name = n.schema))
+      and (n.schema is null or 'schema ' || n.schema <> all (:ours))
   )
   select n.source, n.kind, n.object, n.adoptable and f.found = 'table' as adoptable, f.found, f.changes, f.place
   from named n
