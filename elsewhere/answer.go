@@ -18,7 +18,7 @@ var codeForm = regexp.MustCompile(`^[a-z][a-z0-9_]{0,59}$`)
 
 // Failure is the failure of a call as a tool that lives elsewhere says it: details are JSON, or nil. A code that is none, or that only GEM itself
 // gives, such as rule_blocked, becomes execution_error, and stands in the details.
-func Failure(code, message string, details json.RawMessage) error {
+func Failure(code, message string, details json.RawMessage) *handlers.Failure {
 	failure := &handlers.Failure{Code: code, Message: cmp.Or(message, "The tool failed, and did not say why.")}
 	if len(details) > 0 {
 		failure.Details = details

@@ -19,6 +19,8 @@ type Handler struct {
 	Transactional bool
 	// Durable reports whether the function takes a call with steps.
 	Durable bool
+	// Remote reports whether a service elsewhere does the work.
+	Remote bool
 	// File and Func say where it is written, such as leads/leads.go and Leads.Create.
 	File, Func string
 	// Input and Output are the types that the function takes and returns; nil for a tool that lives elsewhere.
@@ -159,6 +161,9 @@ func Bind(domains ...any) (*Handlers, error) {
 		for method := range reflect.TypeOf(d.Tools).Methods() {
 			h, err := newHandler(reflect.ValueOf(d.Tools), d.typeName(), method)
 			key := fold(d.typeName()) + "." + fold(method.Name)
+			if err == nil {
+				h.Remote = slices.Contains(d.Remote, "*") || slices.Contains(d.Remote, method.Name)
+			}
 			switch other, taken := bound.byKey[key]; {
 			case err != nil:
 				faults = append(faults, err)

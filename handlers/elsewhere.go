@@ -18,10 +18,10 @@ func (h *Handlers) Add(p Place) { h.places = append(h.places, p) }
 
 // NewHandler returns the handler of a tool that lives elsewhere. file says where, in one word, and fn names it there, as in ("HTTP",
 // "https://example.com/crm/refund"): neither may hold a secret. Where it is transactional, run may use the transaction, as a method with a
-// [Tx] may; otherwise tx is not to be used. run gets a valid input, must return when its context ends, and returns the output, which the
+// [Tx] may; otherwise tx is not to be used, and the handler is Remote. run gets a valid input, must return when its context ends, and returns the output, which the
 // worker checks, or an error as a method does. It must not keep call after it has returned.
 func NewHandler(file, fn string, transactional bool, run func(ctx context.Context, tx Tx, call *Call) (json.RawMessage, error)) *Handler {
-	return &Handler{File: file, Func: fn, Transactional: transactional, run: run}
+	return &Handler{File: file, Func: fn, Transactional: transactional, Remote: !transactional, run: run}
 }
 
 // Elsewhere reports whether the tool is no Go method: its handler has no Input and Output.

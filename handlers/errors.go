@@ -24,7 +24,20 @@ type Failure struct {
 	Code    string // a receipt's error_code; empty means execution_error
 	Message string // a sentence for a person
 	Details any    // anything that JSON can hold; may be nil
+	Advice  Advice // whether to make the call again, if the tool knows; it becomes details.advice
 }
+
+// Advice says to the caller of a failed call whether to make it again.
+type Advice string
+
+const (
+	Never       Advice = "never"        // it would fail again
+	Later       Advice = "later"        // the same call may succeed later
+	ChangeInput Advice = "change_input" // it may succeed with another input
+)
+
+// Valid reports whether a is one of the three.
+func (a Advice) Valid() bool { return a == Never || a == Later || a == ChangeInput }
 
 func (e *Failure) Error() string { return e.Message }
 
@@ -64,6 +77,17 @@ type TransientError struct {
 	Err error
 	// After is how long to wait at least; the backoff may be longer.
 	After time.Duration
+	// NothingSent says that the attempt did nothing: see [NothingSent].
+	NothingSent bool
+}
+
+// NothingSent marks an error of an attempt that did nothing outside, such as a refused connection or an unknown host, when no other request
+// was made before: the call runs again as with [TransientAfter], and in every mode of idempotency.
+func NothingSent(err error, d time.Duration) error {
+	if err == nil || d > MostAfter {
+		return err
+	}
+	return &TransientError{Err: err, After: max(d, 0), NothingSent: true}
 }
 
 func (e *TransientError) Error() string { return e.Err.Error() }

@@ -116,18 +116,35 @@ func failure(tool *registry.Tool, r *receipts.Receipt, e receipts.Error) string 
 	case receipts.KeyReused, receipts.KeyDeadlock, receipts.RuleError:
 		return said + details(e.Details)
 	}
-	return said + details(e.Details) + "\n" + repeatable(tool)
+	return said + details(e.Details) + whatNext(tool, e)
 }
 
-// repeatable says whether a call that failed may be made again, by the tool's permissions and its mode of idempotency.
+// Advice on a failure, as handlers.Advice has it.
+var advices = map[string]string{
+	"never":        "Do not make the call again: it would fail again.",
+	"later":        "The same call may succeed later.",
+	"change_input": "Change the input before you call the tool again.",
+}
+
+// whatNext says whether to make a failed call again: what the tool said itself, or else what its mode of idempotency says.
+func whatNext(tool *registry.Tool, e receipts.Error) string {
+	var of struct {
+		Advice string `json:"advice"`
+	}
+	if json.Unmarshal(e.Details, &of) == nil && advices[of.Advice] != "" {
+		return "\n" + advices[of.Advice]
+	}
+	return repeatable(tool)
+}
+
+// repeatable warns of a new call that would do things twice, by the tool's permissions and its mode of idempotency.
 func repeatable(tool *registry.Tool) string {
 	switch {
-	case tool.Idempotency.Mode != "" && readOnly(tool), tool.Idempotency.Mode == registry.SafeRetry: // no mode: the registry has it no more
-		return "It is safe to make a new call."
-	case tool.Idempotency.Mode == registry.Keyed:
-		return fmt.Sprintf("It is safe to make a new call with the same %s.", tool.Idempotency.KeyField)
+	case tool.Idempotency.Mode != "" && readOnly(tool), // no mode: the registry has it no more
+		tool.Idempotency.Mode == registry.SafeRetry, tool.Idempotency.Mode == registry.Keyed:
+		return ""
 	}
-	return "A new call does everything once more: before you make it, look at what this one has done."
+	return "\nA new call does everything once more: before you make it, look at what this one has done."
 }
 
 // faults lists what does not fit in an input, each with its place.

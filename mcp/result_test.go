@@ -29,9 +29,13 @@ func TestAFailureSaysWhatAModelShouldDo(t *testing.T) {
 			"shop.order failed (validation_error): The input does not fit.\n- /item: must be a string\n- the input: must have size\nCorrect the input, and call the tool again."},
 		{"shop.order", failedWith("execution_error", "The shop is closed.", "null"),
 			"shop.order failed (execution_error): The shop is closed.\nA new call does everything once more: before you make it, look at what this one has done."},
-		{"shop.refund", failedWith("timeout", "It took longer than 1 s.", "null"), "It is safe to make a new call with the same order."},
-		{"shop.ship", failedWith("worker_lost", "The worker died.", "null"), "It is safe to make a new call."},
-		{"shop.stock.find", failedWith("panic", "nil pointer", "null"), "It is safe to make a new call."},
+		{"shop.refund", failedWith("timeout", "It took longer than 1 s.", "null"), "It took longer than 1 s.$"},
+		{"shop.ship", failedWith("worker_lost", "The worker died.", "null"), "The worker died.$"},
+		{"shop.stock.find", failedWith("panic", "nil pointer", "null"), "nil pointer$"},
+		{"shop.order", failedWith("no_such_item", "We have none.", `{"advice": "never"}`), "\nDo not make the call again: it would fail again.$"},
+		{"shop.ship", failedWith("no_stock", "We have none today.", `{"advice": "later"}`), "\nThe same call may succeed later.$"},
+		{"shop.ship", failedWith("no_stock", "We have none of these.", `{"advice": "change_input"}`), "\nChange the input before you call the tool again.$"},
+		{"shop.ship", failedWith("no_stock", "We have none.", `{"advice": "panic"}`), "details: {\"advice\": \"panic\"}$"},
 		{"shop.order", failedWith("no_such_item", "We have none.", `{"item": "roof"}`), "shop.order failed (no_such_item): We have none.\ndetails: {\"item\": \"roof\"}\nA new call"},
 		{"shop.order", failedWith("output_invalid", "The output does not fit.", "null"), "A new call does everything once more"},
 		{"shop.order", failedWith("outcome_unknown", "The worker was lost.", "null"),
@@ -47,7 +51,7 @@ func TestAFailureSaysWhatAModelShouldDo(t *testing.T) {
 		{"gone.tool", failedWith("execution_error", "No.", "null"), "A new call does everything once more"}, // nothing is known of it
 	} {
 		r, err := d.result(ended(tc.tool, receipts.Failed, tc.result))
-		if err != nil || !r.IsError || r.StructuredContent != nil || !strings.Contains(textIn(r), tc.want) {
+		if err != nil || !r.IsError || r.StructuredContent != nil || !strings.Contains(textIn(r)+"$", tc.want) {
 			t.Errorf("%s: got %v and\n%s\nwant\n%s", tc.result, err, textIn(r), tc.want)
 			continue
 		}

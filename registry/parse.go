@@ -115,12 +115,8 @@ func (p *parser) tool(at string, entry map[string]any) *Tool {
 		Timeout:       milliseconds(entry["timeout_ms"]),
 		Deadline:      cmp.Or(milliseconds(entry["deadline_ms"]), 30*24*time.Hour),
 		ReceiptFields: schema.Texts(entry["receipt_fields"]),
-		Retry: Retry{ // with the defaults that its documentation states
-			MaxAttempts: cmp.Or(whole(schema.ValueAt(entry, "/retry/max_attempts")), 3),
-			Backoff:     cmp.Or(milliseconds(schema.ValueAt(entry, "/retry/backoff_ms")), 500*time.Millisecond),
-		},
-		Hints: Hints{Title: schema.As[string](schema.ValueAt(entry, "/hints/title"))},
-		entry: entry,
+		Hints:         Hints{Title: schema.As[string](schema.ValueAt(entry, "/hints/title"))},
+		entry:         entry,
 	}
 	if destructive, stated := schema.ValueAt(entry, "/hints/destructive").(bool); stated {
 		t.Hints.Destructive = &destructive

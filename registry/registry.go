@@ -5,6 +5,7 @@
 package registry
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -51,7 +52,6 @@ type Tool struct {
 	Deadline time.Duration
 	// ReceiptFields are the paths that a reader of a receipt looks at first, such as result.lead_id; there may be none.
 	ReceiptFields []string
-	Retry         Retry
 	Hints         Hints
 
 	input, output *schema.Schema
@@ -132,8 +132,22 @@ const (
 
 // Retry says how often a call is tried that fails for a transient reason, if it may run again at all.
 type Retry struct {
-	MaxAttempts int           // with the first; 1 to 20, 3 by default
-	Backoff     time.Duration // before the second attempt, doubled for each further one up to 15 min, with jitter; 1 ms to 1 h, 500 ms by default
+	MaxAttempts int           // with the first; 1 to 20
+	Backoff     time.Duration // before the second attempt, doubled for each further one up to Most, with jitter; 1 ms to 1 h
+	Most        time.Duration // the longest pause
+}
+
+// Retry returns what the tool's entry says, or else the default: 3 attempts, with pauses from 500 ms. Where the tool's work is done by a
+// service elsewhere (remote), the default outlasts a deploy of the service: 12 attempts, with pauses from 1 s to 60 s, 3 to 6 minutes in all.
+func (t *Tool) Retry(remote bool) Retry {
+	if _, stated := t.entry["retry"]; remote && !stated {
+		return Retry{MaxAttempts: 12, Backoff: time.Second, Most: time.Minute}
+	}
+	return Retry{
+		MaxAttempts: cmp.Or(whole(schema.ValueAt(t.entry, "/retry/max_attempts")), 3),
+		Backoff:     cmp.Or(milliseconds(schema.ValueAt(t.entry, "/retry/backoff_ms")), 500*time.Millisecond),
+		Most:        15 * time.Minute,
+	}
 }
 
 // Hints are for those who show a tool to people and to agents. GEM decides nothing by them.

@@ -96,17 +96,26 @@ func TestParseReadsEveryFieldOfATool(t *testing.T) {
 		registry.Idempotency{Mode: registry.Keyed, KeyField: "phone", OnOtherInput: registry.Replay},
 		24 * time.Hour,
 		[]string{"result.lead_id", "effects.db_writes", "result", "result.items[0].id"},
-		registry.Retry{MaxAttempts: 20, Backoff: time.Hour},
+		registry.Retry{MaxAttempts: 20, Backoff: time.Hour, Most: 15 * time.Minute},
 	}
-	if diff := cmp.Diff(want, public{got.Name, got.Description, got.Permissions, got.Idempotency, got.Timeout, got.ReceiptFields, got.Retry}); diff != "" {
+	if diff := cmp.Diff(want, public{got.Name, got.Description, got.Permissions, got.Idempotency, got.Timeout, got.ReceiptFields, got.Retry(true)}); diff != "" {
 		t.Error(diff)
 	}
 }
 
 func TestParseFillsInDefaults(t *testing.T) {
 	tool := toolWith(t, `{}`)
-	if want := (registry.Retry{MaxAttempts: 3, Backoff: 500 * time.Millisecond}); tool.Retry != want {
-		t.Errorf("Retry = %+v, want %+v", tool.Retry, want)
+	for remote, want := range map[bool]registry.Retry{
+		false: {MaxAttempts: 3, Backoff: 500 * time.Millisecond, Most: 15 * time.Minute},
+		true:  {MaxAttempts: 12, Backoff: time.Second, Most: time.Minute},
+	} {
+		if got := tool.Retry(remote); got != want {
+			t.Errorf("remote %t: %+v, want %+v", remote, got, want)
+		}
+	}
+	own, _ := parse(t, file(entry(fields{"retry": `{"max_attempts": 5}`}))).Tool("leads.create")
+	if got, want := own.Retry(true), (registry.Retry{MaxAttempts: 5, Backoff: 500 * time.Millisecond, Most: 15 * time.Minute}); got != want {
+		t.Errorf("an entry with its own retry: %+v, want %+v", got, want)
 	}
 	if len(tool.Permissions)+len(tool.ReceiptFields)+len(tool.Description) > 0 {
 		t.Errorf("fields that were left out are not empty: %+v", tool)

@@ -24,6 +24,7 @@ type end struct {
 	reason  error            // of a retry, and of a call that is left to recovery
 	misfit  store.Misfit     // of a call that waits for code
 	again   time.Time        // when a retried call may run again, set by write, and when a delayed one does
+	late    bool             // a retried call took longer than its tool's timeout
 }
 
 // how names the kinds of ends, in the words of the journal where it has one.
@@ -71,10 +72,9 @@ func (a *attempt) write(e *end) *end {
 			return a.write(e)
 		}
 	case retried:
-		e.again, err = a.putBack(e.reason)
+		e.again, err = a.putBack(e)
 		if err == nil && e.again.IsZero() { // its attempts are spent
-			a.cause = nil
-			return a.write(ended(a.failure(e.reason)))
+			return a.write(ended(a.spentOn(e)))
 		}
 	case delayed:
 		a.wakeAt(e.again)
@@ -126,14 +126,20 @@ func (a *attempt) endOf(err, broken error) *end {
 			details = failure.Details
 		}
 		return failed(receipts.Cancelled, "The call was cancelled"+while+". "+a.mayHaveDone(), details)
-	case errors.Is(a.cause, errStopping) && a.mayRunAgain():
+	case errors.Is(a.cause, errStopping) && (a.mayRunAgain() || nothingSent(err)):
 		return &end{how: released}
 	case errors.Is(a.cause, errStopping):
 		return failed(receipts.OutcomeUnknown, fmt.Sprintf("The worker was stopped in the middle of the call, and %s must not run twice: "+
 			"whether it took effect is not known.", a.tool.Name), nil)
 	case errors.Is(broken, lanes.ErrNoConnection) && a.mayRunAgain(): // the handler had not begun, even if its time is over
 		return &end{how: retried, reason: lanes.ErrNoConnection}
-	case (isTransient(err) || isTransient(broken)) && a.mayRunAgain() && !errors.Is(a.cause, context.DeadlineExceeded) && !errors.Is(a.cause, errDeadline):
+	case errors.Is(a.cause, errDeadline):
+	case nothingSent(err):
+		return &end{how: retried, reason: err}
+	case errors.Is(a.cause, context.DeadlineExceeded) && a.tool.Idempotency.Mode != registry.None:
+		return &end{how: retried, reason: err, late: true}
+	case errors.Is(a.cause, context.DeadlineExceeded):
+	case (isTransient(err) || isTransient(broken)) && a.mayRunAgain():
 		return &end{how: retried, reason: err}
 	}
 	return ended(a.failure(err))
@@ -182,8 +188,11 @@ func (a *attempt) failure(err error) receipts.Outcome {
 	case errors.As(err, &failed) && failed.Code == string(receipts.OutcomeUnknown) && !a.mayRunAgain(): // more than that its time is over
 		return receipts.Failure(receipts.OutcomeUnknown, failed.Message, failed.Details)
 	case errors.Is(a.cause, context.DeadlineExceeded):
-		return receipts.Failure(receipts.Timeout, fmt.Sprintf("%s took longer than its %s.", a.tool.Name, a.tool.Timeout),
-			map[string]int64{"timeout_ms": a.tool.Timeout.Milliseconds()})
+		details := map[string]int64{"timeout_ms": a.tool.Timeout.Milliseconds()}
+		if spent := a.spent() + 1; spent > 1 {
+			details["attempts"] = int64(spent)
+		}
+		return receipts.Failure(receipts.Timeout, fmt.Sprintf("%s took longer than its %s.", a.tool.Name, a.tool.Timeout), details)
 	case errors.As(err, &unfit):
 		return receipts.Failure(receipts.OutputInvalid, unfit.Error(), unfit.faults)
 	case errors.As(err, &unencodable):
@@ -224,6 +233,12 @@ func isTransient(err error) bool {
 		return false
 	}
 	return store.IsTransient(err) || errors.Is(err, lanes.ErrConnectionLost)
+}
+
+// nothingSent reports whether the attempt did nothing, so that the call may run again whatever its tool's mode is.
+func nothingSent(err error) bool {
+	transient := (*handlers.TransientError)(nil)
+	return errors.As(err, &transient) && transient.NothingSent
 }
 
 // pauseOf returns how long an error asks to wait at least before the next attempt.
@@ -298,16 +313,28 @@ func (a *attempt) writeReceipt(e *end) (*end, error) {
 
 // putBack puts the call back after a transient error, to run again at the time that it returns. It returns the zero time if
 // its attempts are spent.
-func (a *attempt) putBack(reason error) (again time.Time, err error) {
-	failure := receipts.Failure(receipts.ExecutionError, publicMessage(reason), nil)
+func (a *attempt) putBack(e *end) (again time.Time, err error) {
+	failure := receipts.Failure(receipts.ExecutionError, publicMessage(e.reason), nil)
+	if e.late {
+		failure = a.failure(e.reason)
+	}
+	retry := a.retry()
 	err = a.persist(context.Background(), "put the call back", func(ctx context.Context) error {
-		again, err = store.Retry(ctx, a.options.Calls, a.Attempt, failure, a.tool.Retry.MaxAttempts, a.tool.Retry.Backoff, pauseOf(reason), a.notKept())
+		again, err = store.Retry(ctx, a.options.Calls, a.Attempt, failure, retry, pauseOf(e.reason), a.notKept())
 		return err
 	})
 	if err == nil && !again.IsZero() {
 		a.wakeAt(again)
 	}
 	return again, err
+}
+
+// spentOn is the outcome of a call whose last attempt failed as e says.
+func (a *attempt) spentOn(e *end) receipts.Outcome {
+	if !e.late {
+		a.cause = nil // its time may be over all the same
+	}
+	return a.failure(e.reason)
 }
 
 // wakeAt lets the loop look for calls when one that this attempt put back may run.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"runtime/debug"
+	"strconv"
 	"time"
 
 	"github.com/gemworker/gem/handlers"
@@ -120,14 +121,38 @@ func plain(err error) error {
 	case errors.As(err, &unencodable):
 		copied = &handlers.OutputError{Err: errors.New(unencodable.Err.Error())}
 	case errors.As(err, &failure):
-		copied = &handlers.Failure{Code: failure.Code, Message: failure.Message, Details: receipts.CleanDetails(failure.Details)}
+		copied = &handlers.Failure{Code: failure.Code, Message: failure.Message, Details: advised(receipts.CleanDetails(failure.Details), failure.Advice)}
 	default:
 		copied = errors.New(publicMessage(err))
 	}
-	if isTransient(err) {
+	switch {
+	case nothingSent(err):
+		return handlers.NothingSent(copied, pauseOf(err))
+	case isTransient(err):
 		return handlers.TransientAfter(copied, pauseOf(err))
 	}
 	return copied
+}
+
+// advised are details with the advice of a failure, which also stands in details that come from elsewhere. Any other advice is left out.
+func advised(details json.RawMessage, advice handlers.Advice) json.RawMessage {
+	fields := map[string]json.RawMessage{}
+	if string(details) != "null" && json.Unmarshal(details, &fields) != nil {
+		if !advice.Valid() {
+			return details
+		}
+		fields = map[string]json.RawMessage{"details": details}
+	}
+	if !advice.Valid() {
+		given, there := fields["advice"]
+		if !there || json.Unmarshal(given, &advice) == nil && advice.Valid() {
+			return details
+		}
+		delete(fields, "advice")
+	} else {
+		fields["advice"] = json.RawMessage(strconv.Quote(string(advice)))
+	}
+	return receipts.CleanDetails(fields)
 }
 
 // rollback ends the handler's transaction, and returns the error that broke it. It is plain: an argument of the handler's may have

@@ -101,7 +101,7 @@ func (a *attempt) decide(ctx context.Context) *end {
 	case !bound:
 		return ended(a.livesNowhere())
 	}
-	switch most := a.tool.Retry.MaxAttempts; {
+	switch most := a.retry().MaxAttempts; {
 	case a.Losses > 0 && !a.mayRunAgain():
 		return failed(receipts.OutcomeUnknown, fmt.Sprintf("The worker that ran the call was lost, and %s must not run twice: whether it took "+
 			"effect is not known. Look for its effect, and make a new call if there is none.", a.tool.Name), nil)
@@ -354,6 +354,9 @@ func (a *attempt) executeSteps(ctx context.Context) *end {
 func (a *attempt) mayRunAgain() bool {
 	return a.handler.Transactional || a.handler.Durable || a.tool.Idempotency.Mode != registry.None
 }
+
+// retry is how often the call is tried.
+func (a *attempt) retry() registry.Retry { return a.tool.Retry(a.handler != nil && a.handler.Remote) }
 
 // mayHaveDone says on a receipt what an attempt that was cut short may have done.
 func (a *attempt) mayHaveDone() string {

@@ -140,7 +140,7 @@ func (s *steps) keep(ctx context.Context, data stepData, result json.RawMessage,
 		}
 		return nil, cause
 	}
-	if err != nil && isTransient(err) && s.spent()+1 < s.tool.Retry.MaxAttempts && data.Kind != handlers.AtMostOnce {
+	if err != nil && isTransient(err) && s.spent()+1 < s.retry().MaxAttempts && data.Kind != handlers.AtMostOnce {
 		s.leave(&end{how: retried, reason: err})
 	}
 	data.describe(result, err)

@@ -160,7 +160,7 @@ func TestWhatAFunctionDoesStandsOnTheReceipt(t *testing.T) {
 		"fails on its own terms":         {raise("GM100", `{"error_code": "sold_out", "details": {"left": [0]}}`), `sold_out: There are none. {"left":[0]}`},
 		"fails without details":          {raise("GM100", `{"error_code": "sold_out"}`), `sold_out: There are none.`},
 		"detail is no JSON": {raise("GM100", "sold_out"), `execution_error: tools.lab_detail_is_no_json(input jsonb, call jsonb) failed: There are none. (with errcode GM100, ` +
-			`its detail must be JSON of the form {"error_code": "…", "details": …}) {"sqlstate":"GM100"}`},
+			`its detail must be JSON of the form {"error_code": "…", "details": …, "advice": …}) {"sqlstate":"GM100"}`},
 		"detail has other fields": {raise("GM101", `{"env": []}`), `execution_error: tools.lab_detail_has_other_fields(input jsonb, call jsonb) failed: There are none. (with errcode GM101, ` +
 			`its detail must be JSON of the form {"reason": "…", "required_env": […], "next_steps": […]}) {"sqlstate":"GM101"}`},
 		"code is none":     {raise("GM100", `{"error_code": "Sold out"}`), `execution_error: There are none. {"details":null,"error_code":"Sold out"}`},

@@ -19,7 +19,7 @@ import (
 
 // The SQLSTATEs with which a function says more than a message.
 const (
-	failure       = "GM100" // detail: {"error_code", "details"}
+	failure       = "GM100" // detail: {"error_code", "details", "advice"}
 	notConfigured = "GM101" // detail: {"reason", "required_env", "next_steps"}
 	noOutput      = "GM102" // of gem.run_tool
 	cancelled     = "57014"
@@ -131,11 +131,14 @@ func (of function) errorOf(e *pgconn.PgError) error {
 		var said struct {
 			ErrorCode string          `json:"error_code"`
 			Details   json.RawMessage `json:"details"`
+			Advice    handlers.Advice `json:"advice"`
 		}
 		if err := strictly(e.Detail, &said); err != nil || said.ErrorCode == "" {
-			return of.malformed(e, `{"error_code": "…", "details": …}`)
+			return of.malformed(e, `{"error_code": "…", "details": …, "advice": …}`)
 		}
-		return elsewhere.Failure(said.ErrorCode, e.Message, said.Details)
+		failed := elsewhere.Failure(said.ErrorCode, e.Message, said.Details)
+		failed.Advice = said.Advice
+		return failed
 	case notConfigured:
 		if err := strictly(cmp.Or(e.Detail, "{}"), &handlers.NotConfigured{}); err != nil {
 			return of.malformed(e, `{"reason": "…", "required_env": […], "next_steps": […]}`)

@@ -175,7 +175,7 @@ func (s *server) watch(made *session) {
 	if s.session == made {
 		s.session = nil
 		if time.Since(made.began) < steady {
-			s.backOff(handlers.Transient(fmt.Errorf("the MCP server %s broke its last connection soon after it was made, and nothing was sent", s.domain)))
+			s.backOff(handlers.NothingSent(fmt.Errorf("the MCP server %s broke its last connection soon after it was made, and nothing was sent", s.domain), 0))
 		} else {
 			s.failures = 0
 		}
@@ -211,7 +211,7 @@ func (s *server) backOff(reason error) {
 // again is the error of a connection that failed, for a call that comes before the next.
 func again(reason error, pause time.Duration) error {
 	if transient := (*handlers.TransientError)(nil); errors.As(reason, &transient) {
-		return handlers.TransientAfter(transient.Err, max(pause, transient.After))
+		return handlers.NothingSent(transient.Err, max(pause, transient.After)) // of a connection, through which no call went
 	}
 	return reason
 }

@@ -143,7 +143,7 @@ func TestASecondImportChangesWhatTheServerChangedAndKeepsHandEdits(t *testing.T)
 		t.Error(got)
 	}
 	read := im.tool("lab.read_item")
-	if read.Description != "Mine." || read.Timeout.Seconds() != 5 || read.Retry.MaxAttempts != 7 || !read.Frontends || read.Permissions[0] != "read:db" {
+	if read.Description != "Mine." || read.Timeout.Seconds() != 5 || read.Retry(true).MaxAttempts != 7 || !read.Frontends || read.Permissions[0] != "read:db" {
 		t.Errorf("%s", read.JSON())
 	}
 	if len(im.said.Notes) != 1 || !strings.Contains(im.said.Notes[0], "description") {

@@ -63,7 +63,7 @@ func TestCallsOfAServerEndAsTheirIdempotencySays(t *testing.T) {
 	const none, safe = `"mode": "none"`, `"mode": "safe-retry"`
 	gem := imported(t, map[string]elsewhere.Server{"lab": started("")}, func(text string) string {
 		text = entryOf(text, "lab.cancelled", none, safe)
-		text = entryOf(text, "lab.cancelled", "60000", "300")
+		text = entryOf(text, "lab.cancelled", "60000", `300, "retry": {"max_attempts": 2, "backoff_ms": 1}`)
 		text = entryOf(text, "lab.began", "60000", "300")
 		text = entryOf(text, "lab.counts", none, `"mode": "keyed", "key_field": "k"`)
 		text = entryOf(text, "lab.counts", `"type": "object"`, `"type": "object", "required": ["k"], "properties": {"k": {}}`)
@@ -79,7 +79,7 @@ func TestCallsOfAServerEndAsTheirIdempotencySays(t *testing.T) {
 		{"fails", `{}`, "execution_error", "there is no such"},
 		{"about", `{}`, "output_invalid", "does not fit its schema"},
 		{"began", `{}`, "outcome_unknown", "The time of the call was over"},
-		{"cancelled", `{}`, "timeout", "took longer than its 300ms"},
+		{"cancelled", `{}`, "timeout", `"attempts": 2`},
 		{"dies_once", `{"file": "` + filepath.Join(t.TempDir(), "x") + `"}`, "outcome_unknown", "Look for its effect"},
 	} {
 		r := gem.Run(handlertest.Call{Tool: "lab." + c.tool, Input: c.input})

@@ -133,6 +133,7 @@ func (s *session) output(tool Tool, all json.RawMessage) (json.RawMessage, error
 			s.shown(tool.Name), s.server.domain, orElse(strings.Join(slices.Sorted(maps.Keys(kinds)), ", "), "more input")))
 	case r.IsError:
 		return nil, &handlers.Failure{
+			Advice:  r.advice(),
 			Message: orElse(value.Shorten(value.Storable(text), maxMessageText), fmt.Sprintf("%s of the MCP server %s failed, and did not say why.", s.shown(tool.Name), s.server.domain)),
 			Details: map[string]string{"reason": "tool_error", "server": s.server.domain, "tool": s.shown(tool.Name)},
 		}
@@ -142,6 +143,21 @@ func (s *session) output(tool Tool, all json.RawMessage) (json.RawMessage, error
 		return json.Marshal(map[string]string{"text": value.Storable(text)})
 	}
 	return json.Marshal(map[string]any{"text": value.Storable(text), "content": others})
+}
+
+// advice is what the structured content of an error says at error.details.advice.
+func (r result) advice() handlers.Advice {
+	var said struct {
+		Error struct {
+			Details struct {
+				Advice handlers.Advice `json:"advice"`
+			} `json:"details"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(r.StructuredContent, &said) != nil {
+		return ""
+	}
+	return said.Error.Details.Advice
 }
 
 // structured reports whether the structured content is the output. Without an output schema of the server's the registry's wants an object.
@@ -189,7 +205,7 @@ func (s *session) failure(ctx context.Context, err error, sent bool) error {
 	)
 	switch {
 	case ctx.Err() != nil && !sent:
-		return ctx.Err()
+		return handlers.NothingSent(ctx.Err(), 0)
 	case ctx.Err() != nil: // why it ended is known to the worker
 		return handlers.Transient(&handlers.Failure{
 			Code: "outcome_unknown",
@@ -199,17 +215,17 @@ func (s *session) failure(ctx context.Context, err error, sent bool) error {
 		})
 	case errors.Is(err, sdk.ErrSessionMissing):
 		s.server.drop(s)
-		return handlers.Transient(&staleError{fmt.Errorf("the MCP server %s has forgotten the connection, and did nothing", s.server.domain)})
+		return handlers.NothingSent(&staleError{fmt.Errorf("the MCP server %s has forgotten the connection, and did nothing", s.server.domain)}, 0)
 	case errors.As(err, &status):
 		return s.server.refused(status, s.secrets, sent)
 	case errors.Is(err, errRedirect):
 		return handlers.Fail("redirect", fmt.Sprintf("The MCP server %s redirects, and its credentials go nowhere else: write the address to which it leads into domains.json.",
 			s.server.domain))
 	case errors.As(err, &dial) && dial.Op == "dial":
-		return handlers.Transient(fmt.Errorf("the MCP server %s cannot be reached, and nothing was sent: %s", s.server.domain, said(err.Error())))
+		return handlers.NothingSent(fmt.Errorf("the MCP server %s cannot be reached, and nothing was sent: %s", s.server.domain, said(err.Error())), 0)
 	case !sent && errors.Is(err, sdk.ErrConnectionClosed):
 		s.server.drop(s)
-		return handlers.Transient(&staleError{fmt.Errorf("the connection to the MCP server %s had ended, and nothing was sent", s.server.domain)})
+		return handlers.NothingSent(&staleError{fmt.Errorf("the connection to the MCP server %s had ended, and nothing was sent", s.server.domain)}, 0)
 	case errors.As(err, &wire) && !ofTheSDK(wire.Code):
 		message := fmt.Sprintf("The MCP server %s refused the call: %s", s.server.domain, said(wire.Message))
 		if wire.Code == urlElicitation {
@@ -217,7 +233,7 @@ func (s *session) failure(ctx context.Context, err error, sent bool) error {
 		}
 		return &handlers.Failure{Message: message, Details: map[string]any{"reason": "refused_by_server", "code": wire.Code}}
 	case !sent:
-		return handlers.Transient(fmt.Errorf("the MCP server %s did not say which tools it has: %s", s.server.domain, said(err.Error())))
+		return handlers.NothingSent(fmt.Errorf("the MCP server %s did not say which tools it has: %s", s.server.domain, said(err.Error())), 0)
 	}
 	return handlers.Transient(&handlers.Failure{
 		Code:    "outcome_unknown",
@@ -252,10 +268,14 @@ func (s *server) refused(status *statusError, secrets secrets, sent bool) error 
 			Details: map[string]any{"reason": "no_answer", "status_code": status.code},
 		}, status.after)
 	}
-	return handlers.TransientAfter(&handlers.Failure{
+	failed := &handlers.Failure{
 		Message: fmt.Sprintf("The MCP server %s failed: %s", s.domain, text),
 		Details: map[string]any{"reason": "refused_by_server", "status_code": status.code},
-	}, status.after)
+	}
+	if !sent {
+		return handlers.NothingSent(failed, status.after)
+	}
+	return handlers.TransientAfter(failed, status.after)
 }
 
 // unreachable says why a server could not be connected.
@@ -272,5 +292,5 @@ func (s *server) unreachable(err error, secrets secrets) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		reason = fmt.Sprintf("it gave no answer within %s", connectTime)
 	}
-	return handlers.Transient(fmt.Errorf("the MCP server %s could not be connected, and nothing was sent: %s", s.domain, reason))
+	return handlers.NothingSent(fmt.Errorf("the MCP server %s could not be connected, and nothing was sent: %s", s.domain, reason), 0)
 }

@@ -126,10 +126,14 @@ func (w *webhook) unanswered(ctx context.Context, call *handlers.Call, err error
 			why = "the call's time was over before it answered"
 		}
 		return w.outcomeUnknown(call, why)
+	case !sent && errors.As(err, &unknown):
+		return handlers.NothingSent(fmt.Errorf("the host of %s, %s, could not be resolved", w.domain, unknown.Name), 0)
+	case !sent && ctx.Err() != nil:
+		return handlers.NothingSent(fmt.Errorf("%s could not be connected within the call's time, and nothing was sent", w.domain), 0)
+	case !sent:
+		return handlers.NothingSent(fmt.Errorf("%s could not be connected, and nothing was sent: %s", w.domain, value.OneLine(err.Error(), w.secrets...)), 0)
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case errors.As(err, &unknown):
-		return handlers.Transient(fmt.Errorf("the host of %s, %s, could not be resolved", w.domain, unknown.Name))
 	case passing:
 		return handlers.Transient(fmt.Errorf("no answer from %s: %s", w.domain, value.OneLine(err.Error(), w.secrets...)))
 	}

@@ -148,6 +148,7 @@ type seen struct {
 	Code    string          `json:"error_code,omitempty"`
 	Message string          `json:"message,omitempty"`
 	Details json.RawMessage `json:"details,omitempty"`
+	Advice  handlers.Advice `json:"advice,omitempty"`
 	Cut     *cut            `json:"cut,omitempty"`
 }
 
@@ -170,6 +171,7 @@ func observation(result json.RawMessage, err error) (text string, isError bool) 
 		s = seen{Status: "not_configured", Message: missing.Reason}
 	case errors.As(err, &failure):
 		s = seen{Status: "failed", Code: failure.Code, Message: failure.Message, Details: detailsOf(failure)}
+		s.Advice = adviceIn(s.Details)
 	default:
 		s = seen{Status: "failed", Code: "execution_error", Message: err.Error()}
 	}
@@ -178,6 +180,17 @@ func observation(result json.RawMessage, err error) (text string, isError bool) 
 		encoded = encode(s.shortened())
 	}
 	return encoded, err != nil
+}
+
+// adviceIn is what the tool said of making the call again, which stays when the details are cut.
+func adviceIn(details json.RawMessage) handlers.Advice {
+	var of struct {
+		Advice handlers.Advice `json:"advice"`
+	}
+	if json.Unmarshal(details, &of) != nil || !of.Advice.Valid() {
+		return ""
+	}
+	return of.Advice
 }
 
 func detailsOf(f *handlers.Failure) json.RawMessage {

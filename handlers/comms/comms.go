@@ -32,6 +32,7 @@ var tables embed.FS
 func Domain() handlers.Domain {
 	c := &Comms{}
 	return handlers.Domain{
+		Remote: []string{"SendEmail", "SendSMS"},
 		Tools:  c,
 		Config: &c.config,
 		Open: func(env handlers.Env) error {

@@ -124,13 +124,23 @@ func (c *config) deliver(ctx context.Context, msg *mail.Msg) error {
 
 	session, err := client.DialToSMTPClientWithContext(ctx)
 	if err != nil {
-		return c.explain(ctx, err)
+		return c.unconnected(ctx, err)
 	}
 	if err := client.SendWithSMTPClient(session, msg); err != nil && !msg.IsDelivered() {
 		return c.explain(ctx, err)
 	}
 	_ = session.Text.PrintfLine("QUIT") // a courtesy, since the message is out
 	return nil
+}
+
+// unconnected is the error of a conversation that ended before the message: nothing was sent.
+func (c *config) unconnected(ctx context.Context, err error) error {
+	explained := c.explain(ctx, err)
+	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
+	if _, passes := errors.AsType[*handlers.TransientError](explained); passes || untrusted {
+		return handlers.NothingSent(explained, 0)
+	}
+	return explained
 }
 
 // explain turns an error of the conversation into one that says whether another attempt makes sense. It does after a server's

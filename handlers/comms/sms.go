@@ -65,8 +65,9 @@ func (c *config) endpoint() (*url.URL, error) {
 
 // post gives the message to Twilio and returns Twilio's id of it. A nil error means that Twilio accepted it.
 func (c *config) post(ctx context.Context, call *handlers.Call, endpoint *url.URL, to, body string) (string, error) {
-	var wrote atomic.Bool
+	var began, wrote atomic.Bool
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		WroteHeaders: func() { began.Store(true) },
 		WroteRequest: func(info httptrace.WroteRequestInfo) { wrote.Store(info.Err == nil) },
 	})
 	form := url.Values{"To": {to}, "From": {c.TwilioFrom}, "Body": {body}}
@@ -90,7 +91,10 @@ func (c *config) post(ctx context.Context, call *handlers.Call, endpoint *url.UR
 		if wrote.Load() {
 			return "", handlers.Transient(fmt.Errorf("the connection to Twilio broke after the message: it may have been delivered (%w)", err))
 		}
-		return "", handlers.Transient(fmt.Errorf("could not reach Twilio: %w", err))
+		if began.Load() {
+			return "", handlers.Transient(fmt.Errorf("the connection to Twilio broke: %w", err))
+		}
+		return "", handlers.NothingSent(fmt.Errorf("could not reach Twilio, and nothing was sent: %w", err), 0)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	call.Called("twilio", shown, resp.StatusCode)

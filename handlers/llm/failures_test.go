@@ -87,13 +87,13 @@ func TestAnArmThatIsAlwaysLimitedFailsTheCallWithItsPause(t *testing.T) {
 	s.server.Always("/a", llmtest.Script{Fault: llmtest.Limited(90*time.Second, llmtest.InSeconds)})
 	env := s.start(t)
 	id := env.Insert(asks("hello"))
-	for n := 1; n < 5; n++ {
+	for n := 1; n < 12; n++ {
 		env.Until("an attempt", func() bool { return strings.Count(strings.Join(env.Journal(id), " "), "retried") == n })
 		env.Pass(91 * time.Second)
 	}
 	r := env.Await(id)
 	failedWith(t, r, "rate_limited")
-	if n := len(s.server.Requests()); n != 5 || r.Attempt != 5 || !strings.Contains(string(r.Result), `"retry_after_s"`) || len(external(t, r)) != 5 {
+	if n := len(s.server.Requests()); n != 12 || r.Attempt != 12 || !strings.Contains(string(r.Result), `"retry_after_s"`) || len(external(t, r)) != 12 {
 		t.Errorf("%d requests: %s %s", n, r.Result, r.Effects)
 	}
 }

@@ -31,7 +31,7 @@ func Domain() handlers.Domain {
 // DomainAndModels returns the domain llm, and its models for other domains of the program, which may ask them once the domain is open.
 func DomainAndModels() (handlers.Domain, models.Source) {
 	l := &LLM{}
-	return handlers.Domain{Tools: l, Config: &l.config, Open: l.open, Check: l.check}, l.asked
+	return handlers.Domain{Tools: l, Config: &l.config, Open: l.open, Check: l.check, Remote: []string{"*"}}, l.asked
 }
 
 // open reads the routes file, and makes a client for each provider that has its key.

@@ -9,11 +9,13 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
 	"net/textproto"
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -49,7 +51,7 @@ func Domain() handlers.Domain {
 		MaxResponseHeaderBytes: maxHeaders,
 	}}
 	h.resolveWith(nil)
-	return handlers.Domain{Tools: h, Config: &h.config}
+	return handlers.Domain{Tools: h, Config: &h.config, Remote: []string{"*"}}
 }
 
 // resolveWith makes connections with resolver, or with the system's if it is nil.
@@ -114,6 +116,9 @@ func (h *HTTP) Request(ctx context.Context, call *handlers.Call, in Request) (Re
 	method, body := in.Method, in.Body
 	for followed := 0; ; followed++ {
 		resp, err := h.send(ctx, call, method, target, header, body)
+		if transient, ok := errors.AsType[*handlers.TransientError](err); ok && followed > 0 {
+			transient.NothingSent = false // the first request was
+		}
 		if err != nil {
 			return Response{}, err
 		}
@@ -173,6 +178,8 @@ func (h *HTTP) send(ctx context.Context, call *handlers.Call, method string, tar
 	if body != "" {
 		content = strings.NewReader(body)
 	}
+	var sent atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
 	req, err := http.NewRequestWithContext(ctx, method, target.String(), content)
 	if err != nil {
 		return nil, handlers.Fail("invalid_request", "The method or the url cannot be written as a request.")
@@ -193,7 +200,10 @@ func (h *HTTP) send(ctx context.Context, call *handlers.Call, method string, tar
 	}
 	call.Called("http", shown, 0)
 	if unknown := (*net.DNSError)(nil); errors.As(err, &unknown) {
-		return nil, handlers.Transient(fmt.Errorf("the name %s could not be resolved", target.Hostname()))
+		return nil, handlers.NothingSent(fmt.Errorf("the name %s could not be resolved", target.Hostname()), 0)
+	}
+	if !sent.Load() {
+		return nil, handlers.NothingSent(fmt.Errorf("%s could not be connected, and nothing was sent: %s", target.Host, value.OneLine(err.Error())), 0)
 	}
 	if strings.Contains(err.Error(), "server response headers exceeded") {
 		return nil, handlers.Fail("headers_too_large", fmt.Sprintf("The headers of the response take more than %d bytes.", maxHeaders))

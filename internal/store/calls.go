@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
@@ -101,11 +102,12 @@ func (f Final) Statement() Statement {
 
 // Retry puts a call back after the transient error that reason describes, for pause at least, and returns when it may run again. It returns the
 // zero time, and changes nothing, if the tool allows no further attempt.
-func Retry(ctx context.Context, db DB, a Attempt, reason receipts.Outcome, maxAttempts int, backoff, pause time.Duration,
+func Retry(ctx context.Context, db DB, a Attempt, reason receipts.Outcome, retry registry.Retry, pause time.Duration,
 	effects json.RawMessage) (time.Time, error) {
 	var again time.Time
-	err := db.QueryRow(ctx, "select gem.retry($1, $2, $3, ($4::jsonb) -> 'error', $5, make_interval(secs => $6), $7, make_interval(secs => $8))",
-		a.CallID, a.Number, a.WorkerID, string(reason.Result), maxAttempts, backoff.Seconds(), zeronull.Text(effects), pause.Seconds()).Scan((*zeronull.Timestamptz)(&again))
+	err := db.QueryRow(ctx, "select gem.retry($1, $2, $3, ($4::jsonb) -> 'error', $5, make_interval(secs => $6), $7, make_interval(secs => $8), make_interval(secs => $9))",
+		a.CallID, a.Number, a.WorkerID, string(reason.Result), retry.MaxAttempts, retry.Backoff.Seconds(), zeronull.Text(effects), pause.Seconds(),
+		retry.Most.Seconds()).Scan((*zeronull.Timestamptz)(&again))
 	return again, err
 }
 

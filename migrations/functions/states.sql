@@ -396,7 +396,7 @@ $$;
 -- too. A call whose end someone asked for meanwhile comes back at once, to be ended, or to clean up, which has pauses then. Returns
 -- when it may run again, or null, changing nothing, when p_max_attempts are spent. p_effects are those of steps that were not kept.
 create or replace function gem.retry(p_call uuid, p_attempt integer, p_worker text, p_error jsonb, p_max_attempts integer, p_backoff interval,
-  p_effects jsonb default null, p_at_least interval default '0')
+  p_effects jsonb default null, p_at_least interval default '0', p_most interval default '15 minutes')
 returns timestamptz language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   spent     integer;
@@ -410,7 +410,7 @@ begin
   end if;
   return gem.put_back(p_call, p_attempt, p_worker, 'retried',
     case when cancelled then '0'
-      else greatest(least(p_backoff * 2 ^ spent, interval '15 minutes') * (0.5 + random() / 2), least(p_at_least, interval '15 minutes')) end,
+      else greatest(least(p_backoff * 2 ^ spent, p_most) * (0.5 + random() / 2), least(p_at_least, interval '15 minutes')) end,
     jsonb_build_object('error', p_error) || case when p_effects is null then '{}' else jsonb_build_object('effects', p_effects) end);
 end
 $$;
@@ -607,6 +607,6 @@ $$;
 
 select gem.grant_to('gem_worker', 'execute on function gem.claim(text, integer, boolean, jsonb, integer),
   gem.hold_key(uuid, integer, text, text), gem.input_differs(uuid, uuid, text, boolean),
-  gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer), gem.retry(uuid, integer, text, jsonb, integer, interval, jsonb, interval),
+  gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer), gem.retry(uuid, integer, text, jsonb, integer, interval, jsonb, interval, interval),
   gem.release(uuid, integer, text, jsonb), gem.leave_to(uuid, integer, text, text), gem.tell_ended(uuid[])');
 revoke all on all functions in schema gem from public;
