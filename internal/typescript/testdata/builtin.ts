@@ -1,4 +1,4 @@
-// The tools of GEM's registry 1.4.0, sha256 51c264a8088f07b07275672db170399b0bacf25e54929f97857cc16e3871c348. Written by `gem types typescript`: change the registry instead.
+// The tools of GEM's registry 1.5.0, sha256 ae20b819cccbc84974cb51fd770c8df6eaa51671f618bda41122a7032f27f073. Written by `gem types typescript`: change the registry instead.
 
 /** The input and the output of each tool. */
 export type Tools = {
