@@ -30,6 +30,7 @@ type Failure struct {
 // Advice says to the caller of a failed call whether to make it again.
 type Advice string
 
+// The advice that a failure may carry.
 const (
 	Never       Advice = "never"        // it would fail again
 	Later       Advice = "later"        // the same call may succeed later
