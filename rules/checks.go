@@ -104,4 +104,5 @@ type Approval struct {
 	By     string    `json:"by"`
 	At     time.Time `json:"at"`
 	Digest string    `json:"digest"`
+	Reason string    `json:"reason,omitempty"` // as given
 }

@@ -3,6 +3,7 @@
 package oneline
 
 import (
+	"bytes"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -10,8 +11,6 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/gemworker/gem/internal/schema"
 )
 
 // Missing stands for a value that is not there.
@@ -26,13 +25,17 @@ func Value(v any) string {
 	case string:
 		text := clean(v)
 		if isWord(text) {
-			return schema.Cut(text, Most)
+			return cut(text)
 		}
 		return quote(text)
-	case []any, map[string]any:
-		return schema.Cut(clean(string(schema.Canonical(v))), Most)
+	case json.Number:
+		return cut(v.String())
 	}
-	return schema.Cut(string(schema.Canonical(v)), Most)
+	var compact strings.Builder
+	e := json.NewEncoder(&compact)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(v) // it comes from JSON
+	return cut(clean(compact.String()))
 }
 
 // Quoted prints a text for a place that has double quotes around it already; other values as [Value] does.
@@ -70,9 +73,10 @@ func Call(tool string, input map[string]any, first []string) string {
 
 // CallOf is [Call] for an input in JSON. It returns only the tool if the input is not an object.
 func CallOf(tool string, input json.RawMessage) string {
-	doc, err := schema.Read("the input", input)
-	fields, isObject := doc.Value().(map[string]any)
-	if err != nil || !isObject {
+	d := json.NewDecoder(bytes.NewReader(input))
+	d.UseNumber()
+	var fields map[string]any // nil for null
+	if err := d.Decode(&fields); err != nil || fields == nil {
 		return Value(tool)
 	}
 	return Call(tool, fields, nil)
@@ -91,6 +95,14 @@ func clean(s string) string {
 		return r
 	}, s)
 	return strings.Join(strings.Fields(s), " ")
+}
+
+// cut shortens a text to [Most] characters.
+func cut(s string) string {
+	if utf8.RuneCountInString(s) <= Most {
+		return s
+	}
+	return string([]rune(s)[:Most-1]) + "…"
 }
 
 // isWord reports whether a text can stand among other words without quotes.

@@ -69,7 +69,9 @@ func TestACallIsDescribedByItsToolAndFields(t *testing.T) {
 		{`{"amount 1. Rule none": "x, y 2"}`, nil, `pay.refund: "amount 1. Rule none" "x, y 2"`},
 		{`{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1, "f": 1, "g": 1, "h": 1, "i": 1, "z": 1}`, []string{"z"},
 			"pay.refund: z 1, a 1, b 1, c 1, d 1, e 1, f 1, g 1, and 2 more"},
+		{`{"amount": 250.00, "big": 123456789012345678901}`, nil, "pay.refund: amount 250.00, big 123456789012345678901"},
 		{`7`, nil, "pay.refund"},
+		{`null`, nil, "pay.refund"},
 	} {
 		got := CallOf("pay.refund", json.RawMessage(c.input))
 		if c.first != nil {
