@@ -82,6 +82,9 @@ func CallOf(tool string, input json.RawMessage) string {
 	return Call(tool, fields, nil)
 }
 
+// Text prints a text, such as JSON, on one line, cut to so many characters.
+func Text(text string, most int) string { return cutTo(clean(text), most) }
+
 // clean puts a text on one line: white space and control characters become single spaces, and characters without a shape of their own, such as those
 // that turn the direction of writing, are dropped.
 func clean(s string) string {
@@ -98,11 +101,13 @@ func clean(s string) string {
 }
 
 // cut shortens a text to [Most] characters.
-func cut(s string) string {
-	if utf8.RuneCountInString(s) <= Most {
+func cut(s string) string { return cutTo(s, Most) }
+
+func cutTo(s string, most int) string {
+	if utf8.RuneCountInString(s) <= most {
 		return s
 	}
-	return string([]rune(s)[:Most-1]) + "…"
+	return string([]rune(s)[:most-1]) + "…"
 }
 
 // isWord reports whether a text can stand among other words without quotes.
