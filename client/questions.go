@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gemworker/gem/internal/oneline"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
@@ -15,20 +16,44 @@ import (
 // Question is a row of the view open_questions: a call of wait.answer, wait.approval or wait.event that waits for an answer which the
 // caller may give.
 type Question struct {
-	ID    string          `json:"id"`   // of its call
-	Tool  string          `json:"tool"` // wait.answer, wait.approval or wait.event
-	Text  string          `json:"text"`
+	ID    string          `json:"id"`     // of its call
+	Tool  string          `json:"tool"`   // wait.answer, wait.approval or wait.event
+	Text  string          `json:"text"`   // made of the call that is to be approved, if an approval has none
 	Asks  json.RawMessage `json:"schema"` // what an answer must be, as JSON Schema; null: anything
 	By    []string        `json:"by"`     // who may answer: owner, user:SUBJECT, role:ROLE, service
 	Since time.Time       `json:"since"`
 	Until time.Time       `json:"until,omitzero"` // zero: without end
 	Root  string          `json:"root"`           // the call on whose behalf it is asked, or its own
-	Input json.RawMessage `json:"input"`          // of wait.approval: what is to be approved; otherwise null
+	Input json.RawMessage `json:"input"`          // of wait.approval: all that it asks; otherwise null
+	// About and Arguments are the tool and the input of the call that is to be approved; empty and null for other questions.
+	About     string          `json:"about,omitempty"`
+	Arguments json.RawMessage `json:"arguments"`
+	// Asker is the created_by of the call for which the question is asked; empty if that call names no caller.
+	Asker string `json:"asker,omitempty"`
+	// CallID is the call that waits for the answer; empty for a question that its asker inserted.
+	CallID string `json:"call_id,omitempty"`
+	MadeBy MadeBy `json:"made_by"`
 }
+
+// MadeBy says who made a question.
+type MadeBy string
+
+// The makers of questions.
+const (
+	ByRule    MadeBy = "rule"
+	ByHandler MadeBy = "handler"
+	ByCaller  MadeBy = "caller" // its text and its arguments are only that caller's claim
+)
 
 // OpenQuestions returns those that the caller may answer, the oldest first, up to a limit.
 func OpenQuestions(ctx context.Context, db DB, limit int) ([]Question, error) {
 	return readQuestions(ctx, db, "order by since, id limit $1", limit)
+}
+
+// OpenQuestionsAbout returns those that the caller may answer and that are asked on behalf of a call, directly or by the calls that it made, the oldest
+// first, up to a limit.
+func OpenQuestionsAbout(ctx context.Context, db DB, id string, limit int) ([]Question, error) {
+	return readQuestions(ctx, db, "where call_id = $1 or root = $1 order by since, id limit $2", id, limit)
 }
 
 // OpenQuestion returns the one of a call, or nil if the call asks nothing that the caller may answer.
@@ -40,13 +65,17 @@ func OpenQuestion(ctx context.Context, db DB, id string) (*Question, error) {
 	return &found[0], nil
 }
 
-func readQuestions(ctx context.Context, db DB, which string, arg any) ([]Question, error) {
+func readQuestions(ctx context.Context, db DB, which string, args ...any) ([]Question, error) {
 	rows, err := db.Query(ctx, `select id::text, tool, coalesce(text, ''), coalesce(schema, 'null')::text, by, since, until, root::text,
-		coalesce(input, 'null')::text from public.open_questions `+which, arg)
+		coalesce(input, 'null')::text, about, coalesce(arguments, 'null')::text, asker, call_id::text, made_by from public.open_questions `+which, args...)
 	if err == nil {
 		var all []Question
 		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (q Question, err error) {
-			err = row.Scan(&q.ID, &q.Tool, &q.Text, &q.Asks, &q.By, &q.Since, (*zeronull.Timestamptz)(&q.Until), &q.Root, &q.Input)
+			err = row.Scan(&q.ID, &q.Tool, &q.Text, &q.Asks, &q.By, &q.Since, (*zeronull.Timestamptz)(&q.Until), &q.Root, &q.Input,
+				(*zeronull.Text)(&q.About), &q.Arguments, (*zeronull.Text)(&q.Asker), (*zeronull.Text)(&q.CallID), &q.MadeBy)
+			if q.Text == "" && q.Tool == "wait.approval" {
+				q.Text = oneline.CallOf(q.About, q.Arguments) + "."
+			}
 			return q, err
 		})
 		if err == nil {

@@ -10,6 +10,8 @@ import (
 	"reflect"
 	"strings"
 	"time"
+
+	"github.com/gemworker/gem/internal/oneline"
 )
 
 // Question is what a durable handler asks: see [Ask].
@@ -55,7 +57,7 @@ type Approval struct {
 	// Tool and Input are the call for which approval is asked: one that the handler may make.
 	Tool  string
 	Input any
-	// Text tells those who approve what it is for: at most 4,000 characters.
+	// Text tells those who approve what it is for: at most 4,000 characters. Empty: it is made of the tool and the input.
 	Text string
 	// By names those who may approve, at least one: `user:SUBJECT`, or `role:ROLE`, of the table gem.roles.
 	By []string
@@ -86,9 +88,12 @@ func Approve(d *Durable, name string, a Approval) *Child[Decision] {
 		if err != nil {
 			return nil, err
 		}
+		if a.Text == "" {
+			a.Text = oneline.CallOf(a.Tool, encoded) + "."
+		}
 		return encode(struct {
 			Request
-			Text   string    `json:"text,omitempty"`
+			Text   string    `json:"text"`
 			By     []string  `json:"by"`
 			Others bool      `json:"others"`
 			Until  time.Time `json:"until,omitzero"`

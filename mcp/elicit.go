@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/oneline"
 	"github.com/jackc/pgx/v5/pgconn"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -40,13 +41,25 @@ func (q question) params(dashboard, misfit string) *sdk.ElicitParams {
 		if q.text != "" {
 			message += " " + q.text
 		}
-		return &sdk.ElicitParams{Mode: "url", Message: message, URL: q.link(dashboard), ElicitationID: q.id}
+		message += "\n\nArguments: " + oneline.Text(q.arguments, maxArguments) + "\nAsked " + moment(q.since)
+		if q.asker != "" {
+			message += " for " + oneline.Text(q.asker, oneline.Most)
+		}
+		return &sdk.ElicitParams{Mode: "url", Message: message + q.deadline(), URL: q.link(dashboard), ElicitationID: q.id}
 	}
-	message := q.text
+	message := q.text + q.deadline()
 	if misfit != "" {
 		message = "The last answer was not taken: " + misfit + ".\n\n" + message
 	}
 	return &sdk.ElicitParams{Mode: "form", Message: message, RequestedSchema: form(q.schema)}
+}
+
+// deadline is a line that says until when the question takes an answer; empty for one without end.
+func (q question) deadline() string {
+	if q.until.IsZero() {
+		return ""
+	}
+	return "\nIt takes an answer until " + moment(q.until)
 }
 
 // flat is the schema of a question, or of a field of one.

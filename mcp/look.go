@@ -30,12 +30,15 @@ type question struct {
 	by             []string
 	mine           bool   // the caller may answer it
 	about          string // the tool of the call that is to be approved
+	arguments      string // its input, or the beginning of it
+	asker          string // the caller for whom it is asked; empty for none
+	since, until   time.Time
 }
 
 const approval = "wait.approval"
 
-// maxQuestions bounds how many a call is looked up with.
-const maxQuestions = 100
+// maxQuestions bounds how many a call is looked up with, and maxArguments how many characters are read of what is to be approved.
+const maxQuestions, maxArguments = 100, 2000
 
 // look reads a call with its open questions. That of another is not found.
 func (d *Door) look(ctx context.Context, c caller, id string) (v view, err error) {
@@ -67,15 +70,19 @@ func (d *Door) look(ctx context.Context, c caller, id string) (v view, err error
 			                 and coalesce(q.input -> 'by', '["owner"]') ?| array['owner', 'user:' || public.gem_caller()] then true
 			            else exists (select from public.open_questions o where o.id = q.id) end,
 			       array(select jsonb_array_elements_text(case when jsonb_typeof(q.input -> 'by') = 'array' then q.input -> 'by' else '[]' end)),
-			       coalesce(q.input ->> 'tool', '')
+			       coalesce(q.input ->> 'tool', ''), coalesce(left((q.input -> 'input')::text, $3), ''), coalesce(q.created_by, ''), q.created_at,
+			       coalesce(q.input ->> 'until', '')
 			from below b join public.core_tool_calls q on q.id = b.id
 			where b.depth > 0 and q.waits_for = 'answer' and q.tool_name in ('wait.answer', 'wait.approval', 'wait.event')
-			order by q.id limit $2`, id, maxQuestions)
+			order by q.id limit $2`, id, maxQuestions, maxArguments+1)
 		if err != nil {
 			return err
 		}
 		v.questions, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (q question, err error) {
-			return q, row.Scan(&q.id, &q.tool, &q.text, &q.schema, &q.mine, &q.by, &q.about)
+			var until string
+			err = row.Scan(&q.id, &q.tool, &q.text, &q.schema, &q.mine, &q.by, &q.about, &q.arguments, &q.asker, &q.since, &until)
+			q.until, _ = time.Parse(time.RFC3339, until) // of any form while no worker has looked at it
+			return q, err
 		})
 		return err
 	})
@@ -132,11 +139,15 @@ func (q question) line(dashboard string) string {
 	if len(q.by) > 0 {
 		by = " by " + cut(strings.Join(q.by, ", "), 200)
 	}
+	asks := ""
+	if q.text != "" {
+		asks = fmt.Sprintf(". It asks %q", cut(q.text, 300))
+	}
 	switch link := q.link(dashboard); {
 	case q.tool == approval && link != "":
-		return fmt.Sprintf("It waits for an approval of %s%s, at %s", q.about, by, link)
+		return fmt.Sprintf("It waits for an approval of %s%s, at %s", q.about, by, link) + asks
 	case q.tool == approval:
-		return fmt.Sprintf("It waits for an approval of %s%s: gem approve %s", q.about, by, q.id)
+		return fmt.Sprintf("It waits for an approval of %s%s: gem approve %s", q.about, by, q.id) + asks
 	case link != "":
 		return fmt.Sprintf("It waits for an answer%s to %q, at %s", by, cut(q.text, 300), link)
 	default:

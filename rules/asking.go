@@ -119,10 +119,7 @@ func (f *facts) question(r *Rule, c *Check) undecided {
 		"call_id": f.call.ID, "input": doc.Value(), "tool": json.RawMessage(f.call.Tool.JSON()), "rule": r.entry,
 	})))
 	message := "The rule " + r.Name + " (rules " + f.judge.set.Version + ") asks whether this call of " + f.call.Tool.Name + " may run: " + r.about(c) + "."
-	text := message
-	if r.Say != "" {
-		text += " " + r.Say
-	}
+	text := r.questionText(f.call.Tool.Name, doc.Value(), c)
 	input := doc.Value()
 	if len(f.call.Input) > maxShown {
 		input = map[string]any{}

@@ -69,6 +69,9 @@ func (c *checker) rule(r *Rule) {
 	}
 	c.condition("when", r.When)
 	c.condition("unless", r.Unless)
+	for _, pointer := range r.template.pointers() {
+		c.field("ask.question", "input", pointer)
+	}
 	c.asks()
 	c.session()
 	for _, tool := range c.tools {

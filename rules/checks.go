@@ -27,6 +27,13 @@ type Check struct {
 	AskMS    int64           `json:"ask_ms,omitempty"`   // how long it may take to decide
 }
 
+// asksText is what the question asks; empty if the check asks nobody.
+func (c *Check) asksText() string {
+	var question struct{ Text string }
+	_ = json.Unmarshal(c.Question, &question)
+	return question.Text
+}
+
 // Kind is what a check looks at.
 type Kind string
 
@@ -97,4 +104,5 @@ type Approval struct {
 	By     string    `json:"by"`
 	At     time.Time `json:"at"`
 	Digest string    `json:"digest"`
+	Reason string    `json:"reason,omitempty"` // as given
 }

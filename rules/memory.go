@@ -49,7 +49,7 @@ type Decision struct {
 	Digest  string  // of the question
 	Outcome Outcome // Passed, Denied, Expired or Unasked
 	By      string
-	Reason  string // of what is no approval
+	Reason  string // as given
 	ID      string // of the call of wait.approval
 	At      time.Time
 }
@@ -151,7 +151,7 @@ func (m *Memory) Gate(now time.Time, c MemoryCall, checks []Check) Answer {
 		switch {
 		case check.Digest == "":
 		case decided && d.Outcome == Passed:
-			a.Approvals = append(a.Approvals, Approval{Rule: check.Rule, ID: d.ID, By: d.By, At: d.At, Digest: d.Digest})
+			a.Approvals = append(a.Approvals, Approval{Rule: check.Rule, ID: d.ID, By: d.By, At: d.At, Digest: d.Digest, Reason: d.Reason})
 		case decided:
 			all[i].met, all[i].seen.Reason = true, d.Reason
 		case m.asked[check.Digest]:

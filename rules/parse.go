@@ -162,6 +162,7 @@ func (p *parser) rule(at string, entry map[string]any) *Rule {
 		Unless:      p.condition(at+"/unless", entry["unless"]),
 		Of:          schema.Texts(schema.ValueAt(entry, "/ask/of")),
 		Within:      cmp.Or(p.duration(at, entry, "/ask/within"), 24*time.Hour),
+		Question:    schema.As[string](schema.ValueAt(entry, "/ask/question")),
 		AtMost:      cmp.Or(p.duration(at, entry, "/at_most"), time.Hour),
 		Say:         schema.As[string](entry["say"]),
 		entry:       entry,
@@ -189,6 +190,11 @@ func (p *parser) rule(at string, entry map[string]any) *Rule {
 	if failures, ok := entry["failures"].(map[string]any); ok {
 		inARow, _ := strconv.Atoi(string(schema.As[json.Number](failures["in_a_row"])))
 		r.Failures = &Failures{InARow: inARow, Per: schema.Texts(failures["per"]), Rest: p.duration(at, entry, "/failures/rest")}
+	}
+	if question, problem := parseTemplate(r.Question); problem != "" {
+		p.add(at+"/ask/question", "%s", problem)
+	} else {
+		r.template = question
 	}
 	p.whole(at, r)
 	p.memory(at, r)

@@ -76,6 +76,7 @@ type played struct {
 	came    string // what became of it last, in the words of expect
 	message string
 	asked   []string // digests of open questions
+	texts   []string // of the questions that were asked
 }
 
 func (p *player) play(q sequence) error {
@@ -125,7 +126,7 @@ func (p *player) step(number int, s step, at time.Time) error {
 	if s.Hook != nil || s.Files != nil {
 		return p.event(number, s)
 	}
-	if (s.Call != nil) == (s.Of != "") || s.Of != "" && (s.Answer == "" || s.Expect+s.Then+s.End != "") {
+	if (s.Call != nil) == (s.Of != "") || s.Of != "" && (s.Answer == "" || s.Expect+s.Question+s.Then+s.End != "") {
 		return fmt.Errorf("it takes a call with what to expect of it, of and answer, or hook and files: state one of the three")
 	}
 	if s.Of != "" {
@@ -141,6 +142,9 @@ func (p *player) step(number int, s step, at time.Time) error {
 	}
 	p.gate(c)
 	p.compare(c, "expect", s.Expect)
+	if s.Question != "" && p.differs == nil && !slices.Contains(c.texts, s.Question) {
+		p.differs = &Difference{Step: number, Field: "question", Want: s.Question, Got: strings.Join(c.texts, "\n")}
+	}
 	if s.Answer != "" {
 		return p.answer(c, s)
 	}
@@ -149,7 +153,7 @@ func (p *player) step(number int, s step, at time.Time) error {
 
 // event tells the hook of a coding agent what its step says.
 func (p *player) event(number int, s step) error {
-	if s.Call != nil || s.Of+s.Then+s.End+s.Answer+s.Reason != "" || s.Takes != 0 || s.Result != nil || s.Effects != nil || s.Hook == nil && s.Expect != "" {
+	if s.Call != nil || s.Of+s.Question+s.Then+s.End+s.Answer+s.Reason != "" || s.Takes != 0 || s.Result != nil || s.Effects != nil || s.Hook == nil && s.Expect != "" {
 		return errors.New("it takes hook with what to expect of it, and files: state no more")
 	}
 	if p.hook == nil {
@@ -262,7 +266,7 @@ func (p *player) ask(c *played, judgement Judgement, answer Answer) {
 		if slices.Contains(c.asked, check.Digest) {
 			continue
 		}
-		c.asked = append(c.asked, check.Digest)
+		c.asked, c.texts = append(c.asked, check.Digest), append(c.texts, check.asksText())
 		p.later(p.now.Add(milliseconds(check.AskMS)), func() { p.expire(c, check.Digest) })
 	}
 	slices.Sort(names)

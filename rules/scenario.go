@@ -52,6 +52,7 @@ type step struct {
 		Child                     bool
 	}
 	Expect, Then, End  string
+	Question           string
 	Result, Effects    json.RawMessage
 	Of, Answer, Reason string
 	Files              map[string]string

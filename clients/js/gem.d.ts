@@ -49,7 +49,18 @@ export interface Question {
   until: string | null
   /** The first call above the question: usually the one that the user made. */
   root: string
+  /** Of an approval: all that it asks. */
   input: unknown
+  /** Of an approval: the tool of the call that is to be approved. */
+  about: string | null
+  /** Of an approval: the input of that call. */
+  arguments: unknown
+  /** The caller for whom it is asked. */
+  asker: string | null
+  /** The call that waits for the answer; null if the asker inserted the question. */
+  call_id: string | null
+  /** With `caller`, the asker inserted the question: its text and its arguments are only that caller's claim. */
+  made_by: 'rule' | 'handler' | 'caller'
 }
 
 /** A tool that the user may call. */

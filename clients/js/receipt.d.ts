@@ -97,4 +97,4 @@ export type ModelRequest = {
 
 export type Verdict = { rule: string; action: string; message: string; seen?: unknown; undecided?: boolean }
 
-export type Approval = { rule: string; id: string; by: string; at: string; digest: string }
+export type Approval = { rule: string; id: string; by: string; at: string; digest: string; reason?: string }

@@ -210,10 +210,13 @@ func asksFor(q client.Asked, dashboard string) string {
 	if len(q.By) > 0 {
 		by = " by " + cut(printable(strings.Join(q.By, ", ")), 200)
 	}
-	said, how := "It waits for an answer"+by, "gem answer "+q.ID+" VALUE"
+	said, how, asks := "It waits for an answer"+by, "gem answer "+q.ID+" VALUE", ""
 	switch {
 	case q.Tool == "wait.approval":
 		said, how = fmt.Sprintf("It waits for an approval of %s%s", cut(printable(q.About), 200), by), "gem approve "+q.ID+", or gem deny"
+		if q.Text != "" {
+			asks = fmt.Sprintf(". It asks %q", cut(printable(q.Text), 300))
+		}
 	case !prose.IsQuestion(q.Tool):
 		if len(q.Names) > 0 && q.Names[0] != "answer" {
 			how += " --name " + prose.Argument(q.Names[0])
@@ -223,9 +226,9 @@ func asksFor(q client.Asked, dashboard string) string {
 		said += fmt.Sprintf(" to %q", cut(printable(q.Text), 300))
 	}
 	if strings.HasPrefix(dashboard, "http") {
-		return said + ", at " + strings.TrimRight(dashboard, "/") + "/questions/" + q.ID
+		return said + ", at " + strings.TrimRight(dashboard, "/") + "/questions/" + q.ID + asks
 	}
-	return said + ": " + how
+	return said + ": " + how + asks
 }
 
 // readInput returns the input of a call: the argument, {} without one, or all of stdin. It must be JSON; the

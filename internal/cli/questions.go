@@ -20,7 +20,7 @@ import (
 
 const (
 	mostQuestions = 1000
-	mostShown     = 4000 // characters of the input of what is to be approved
+	mostShown     = 4000 // characters of a question, and of the arguments of what is to be approved
 )
 
 func questionsCommand() *cobra.Command {
@@ -30,7 +30,9 @@ func questionsCommand() *cobra.Command {
 		Short: "List what waits for an answer, and how to give it",
 		Long: `
 The open calls of wait.answer, wait.approval and wait.event that the role of
-DATABASE_URL may answer, the oldest first: a text and a command for each.
+DATABASE_URL may answer, the oldest first: the question, of an approval the
+arguments, for whom and when it was asked, until when and who may answer, and the
+command to type.
 Needs DATABASE_URL.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			db, err := connect(cmd.Context())
@@ -60,29 +62,34 @@ Needs DATABASE_URL.`,
 	return cmd
 }
 
-// asked is a question with the command that answers it.
+// asked is a question with what a person needs to decide, and the command that answers it.
 func asked(q client.Question) string {
-	said := moment(q.Since) + "  " + cut(printable(q.Text), 300)
+	lines := []string{cut(printable(q.Text), mostShown)}
 	if q.Tool == "wait.approval" {
-		var call struct {
-			Tool  string
-			Input json.RawMessage
-		}
-		_ = json.Unmarshal(q.Input, &call)
-		shown := printable(string(call.Input))
+		shown := printable(string(q.Arguments))
 		if len(shown) > mostShown { // who asks chooses the order of the fields
 			shown = cut(shown, mostShown) + fmt.Sprintf(" (of %d bytes: see all of it with gem questions --json)", len(shown))
 		}
-		said = strings.TrimSpace(said) + fmt.Sprintf("\n  may it call %s with %s?", cut(printable(call.Tool), 200), shown)
+		lines = append(lines, fmt.Sprintf("may it call %s with %s?", cut(printable(q.About), 200), shown))
 	}
+	if q.MadeBy == client.ByCaller {
+		lines = append(lines, "no rule and no handler asks this: the caller inserted it, and says what it is about")
+	}
+	asker := "a call that names no caller"
+	if q.Asker != "" {
+		asker = cut(printable(q.Asker), 300)
+	}
+	lines = append(lines, "asked "+moment(q.Since)+" for "+asker)
 	if !q.Until.IsZero() {
-		said += "\n  until " + moment(q.Until)
+		lines = append(lines, "until "+moment(q.Until))
 	}
-	said += "\n  by " + cut(printable(strings.Join(q.By, ", ")), 300)
+	lines = append(lines, "by "+cut(printable(strings.Join(q.By, ", ")), 300))
 	if q.Tool == "wait.approval" {
-		return said + "\n  gem approve " + q.ID + "\n  gem deny " + q.ID
+		lines = append(lines, "gem approve "+q.ID+" --reason '…'", "gem deny "+q.ID+" --reason '…'")
+	} else {
+		lines = append(lines, fmt.Sprintf("gem answer %s %s", q.ID, exampleOf(q.Asks)))
 	}
-	return said + fmt.Sprintf("\n  gem answer %s %s", q.ID, exampleOf(q.Asks))
+	return strings.Join(slices.DeleteFunc(lines, func(line string) bool { return line == "" }), "\n  ")
 }
 
 // exampleOf is an answer that may fit a schema, quoted for a shell.
@@ -133,7 +140,10 @@ gem deny answer an approval. Needs DATABASE_URL.`,
 			if !utf8.ValidString(args[1]) {
 				return usage("the value is not valid UTF-8")
 			}
-			return give(cmd, args[0], name, func(c *client.Call) any { return readAnswer(c, args[1]) })
+			return give(cmd, args[0], name, func(c *client.Call) any { return readAnswer(c, args[1]) }, func(_ *pgxpool.Pool, id string) error {
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "answered; what became of it: gem receipt %s\n", id)
+				return err
+			})
 		},
 	}
 	cmd.Flags().StringVar(&name, "name", "", "the name that the handler receives, for a call that is no question")
@@ -154,40 +164,8 @@ func readAnswer(c *client.Call, arg string) any {
 	return json.RawMessage(arg)
 }
 
-func approveCommand() *cobra.Command {
-	return decideCommand("approve", "Approve the call of a wait.approval", true)
-}
-func denyCommand() *cobra.Command {
-	return decideCommand("deny", "Deny the call of a wait.approval", false)
-}
-
-func decideCommand(use, short string, approved bool) *cobra.Command {
-	var reason string
-	cmd := &cobra.Command{
-		Use:   use + " CALL_ID",
-		Short: short,
-		Long: `
-It takes one of those that its ` + "`by`" + ` names. On the command line you are the role of
-Postgres that DATABASE_URL names: gem roles gives it a role such as role:manager.
-Needs DATABASE_URL.`,
-		Example: "  gem " + use + " " + exampleID + " --reason 'within the budget'",
-		Args:    takes("one call id", 1, 1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return give(cmd, args[0], "", func(*client.Call) any {
-				decision := map[string]any{"approved": approved}
-				if reason != "" {
-					decision["reason"] = reason
-				}
-				return decision
-			})
-		},
-	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, at most 1,000 characters: it stands on the receipt")
-	return cmd
-}
-
-// give answers a call with what answer makes of its row.
-func give(cmd *cobra.Command, arg, name string, answer func(*client.Call) any) error {
+// give answers a call with what answer makes of its row, and then does what comes next with it.
+func give(cmd *cobra.Command, arg, name string, answer func(*client.Call) any, next func(db *pgxpool.Pool, id string) error) error {
 	ctx := cmd.Context()
 	id, err := callID(arg)
 	if err != nil {
@@ -219,21 +197,18 @@ func give(cmd *cobra.Command, arg, name string, answer func(*client.Call) any) e
 	if err != nil {
 		return refusal(err)
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "answered; what became of it: gem receipt %s\n", id)
-	return err
+	return next(db, id)
 }
 
 // asksNothing returns the error for a call that does not ask. It names the questions and answers that the call waits for.
 func asksNothing(ctx context.Context, db *pgxpool.Pool, c *client.Call) error {
 	var open []string
-	questions, err := client.OpenQuestions(ctx, db, mostQuestions)
+	questions, err := client.OpenQuestionsAbout(ctx, db, c.ID, mostAsked)
 	if err != nil {
 		return refusal(err)
 	}
 	for _, q := range questions {
-		if q.Root == c.ID {
-			open = append(open, "It waits for the answer to this one:\n"+asked(q))
-		}
+		open = append(open, "It waits for the answer to this one:\n"+asked(q))
 	}
 	e, err := client.Explain(ctx, db, c.ID)
 	if err != nil {

@@ -100,12 +100,20 @@ func explainQuestion(e *client.Explanation) string {
 	}
 	var asks struct {
 		Text  string
+		Tool  string
+		Input json.RawMessage
 		By    []string
 		Until time.Time
 	}
 	if IsQuestion(c.Tool) && json.Unmarshal(c.Input, &asks) == nil {
 		if asks.Text != "" {
 			said += fmt.Sprintf(". It asks %q", Cut(Printable(asks.Text), 300))
+		}
+		if c.Tool == "wait.approval" {
+			said += fmt.Sprintf(". It is about %s with %s", Cut(Printable(asks.Tool), 200), Cut(Printable(string(asks.Input)), 300))
+			if c.CreatedBy != "" {
+				said += ", for " + Cut(Printable(c.CreatedBy), 300)
+			}
 		}
 		if len(asks.By) > 0 {
 			said += ". It takes " + Cut(Printable(strings.Join(asks.By, ", ")), 300)

@@ -109,7 +109,11 @@ func warned(r *receipts.Rules) string {
 		}
 	}
 	for _, a := range r.Approvals {
-		said += fmt.Sprintf(" %s approved it, as the rule %s asks.", Cut(Printable(a.By), 200), Printable(a.Rule))
+		why := "."
+		if a.Reason != "" {
+			why = ": " + Sentence(Cut(Printable(a.Reason), 300))
+		}
+		said += fmt.Sprintf(" %s approved it, as the rule %s asks%s", Cut(Printable(a.By), 200), Printable(a.Rule), why)
 	}
 	return said
 }

@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/prose"
+	"github.com/gemworker/gem/internal/watch"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+)
+
+func approveCommand() *cobra.Command {
+	return decideCommand("approve", "Approve the call that a question is about", "approved", true)
+}
+
+func denyCommand() *cobra.Command {
+	return decideCommand("deny", "Deny the call that a question is about", "denied", false)
+}
+
+func decideCommand(use, short, done string, approved bool) *cobra.Command {
+	var reason string
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   use + " QUESTION_ID",
+		Short: short,
+		Long: `
+QUESTION_ID is the id of the question, which gem questions prints. You must be one
+of those that the question names. On the command line you are the role of Postgres
+in DATABASE_URL: gem roles gives it a role such as role:manager.
+
+Then it waits for the call that a rule stopped, and prints that call's receipt as
+JSON; if a handler asked, it prints the receipt of the question. Both have the
+reason. --wait 0 does not wait.
+
+The exit code is 0 once the decision is taken, however the call ends. Needs
+DATABASE_URL.`,
+		Example: "  gem " + use + " " + exampleID + " --reason 'within the budget'",
+		Args:    takes("the id of a question", 1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if wait < 0 {
+				return usage("--wait is %s, and must be 0 (do not wait) or more", wait)
+			}
+			decision := func(*client.Call) any {
+				value := map[string]any{"approved": approved}
+				if reason != "" {
+					value["reason"] = reason
+				}
+				return value
+			}
+			return give(cmd, args[0], "", decision, func(db *pgxpool.Pool, id string) error { return decided(cmd, db, id, done, wait) })
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, at most 1,000 characters: it is on the receipt")
+	cmd.Flags().DurationVar(&wait, "wait", 30*time.Second, "how long to wait for the receipt; 0 means not at all")
+	return cmd
+}
+
+// decided prints the receipt of the call that a rule stopped until this decision, or of the question if a handler or a caller asked.
+func decided(cmd *cobra.Command, db *pgxpool.Pool, id, done string, wait time.Duration) error {
+	ctx, progress := cmd.Context(), cmd.ErrOrStderr()
+	q, err := watch.OneQuestion(ctx, db, id)
+	if err != nil {
+		return exitError{exitUnknown, fmt.Errorf("%s; how it went on is not known: %w", done, refusal(err))}
+	}
+	if q != nil && q.OfRules {
+		id = q.ParentID
+	}
+	if wait == 0 {
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s; the receipt: gem receipt %s\n", done, id)
+		return err
+	}
+	fmt.Fprintf(progress, "%s; waiting for call %s\n", done, id)
+	alone := noWorker(ctx, db, progress)
+	waiting, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	r, err := await(waiting, db, id, alone, progress)
+	switch {
+	case err == nil:
+		return printJSON(cmd.OutOrStdout(), r)
+	case waiting.Err() == nil:
+		return exitError{exitUnknown, fmt.Errorf("%s; the receipt could not be read: %w", done, refusal(err))}
+	case ctx.Err() == nil:
+		if e, err := client.Explain(ctx, db, id); err == nil {
+			fmt.Fprintf(progress, "The call has not ended within %s. %s\n", wait, prose.Explanation(e))
+		}
+	}
+	fmt.Fprintf(progress, "The call goes on; its receipt later: gem receipt %s\n", id)
+	return nil
+}
