@@ -5,11 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 
-	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/registry"
 	"github.com/spf13/cobra"
 )
@@ -79,10 +76,6 @@ DATABASE_URL it looks for functions in SQL that the tools need.`,
 			}
 			for _, note := range domainsWithoutTools(d, r) {
 				fmt.Fprintln(cmd.ErrOrStderr(), "note:", note)
-			}
-			if asksInVain(r, bound) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "note: tools have durable handlers, and the registry lacks the tools with which they ask: take them over from "+
-					"gem registry show %s\n", strings.Join(registry.Asking, " "))
 			}
 			said := []string{fmt.Sprintf("ok: %s, version %s (%s)", count(len(r.Tools()), "tool"), r.Version, from)}
 			for _, warning := range r.Warnings() {
@@ -161,28 +154,24 @@ func registryShowCommand(p *Program) *cobra.Command {
 		Use:   "show TOOL…",
 		Short: "Print the entries of tools",
 		Long: `
-As JSON, with sorted keys. wait.answer, wait.approval and wait.event belong to
-every program: they are printed also if the registry lacks them, to be taken
-over into it. It reads no FILE.`,
-		Example: "  gem registry show leads.create\n  gem registry show wait.answer wait.approval wait.event",
+As JSON, with sorted keys, and with the overrides of the registry. The tools
+that come with GEM are shown even if the registry lacks them; a note says how to
+include them. It reads no FILE.`,
+		Example: "  gem registry show leads.create\n  gem registry show llm.chat",
 		Args:    takes("the names of tools", 1, 1000),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, from, err := p.chosenRegistry(nil)
 			if err != nil {
 				return err
 			}
-			own, err := registry.Parse(wait.Registry)
-			if err != nil {
-				return err
-			}
 			var entries []json.RawMessage
 			for _, name := range args {
-				t, ok := r.Tool(name)
-				if !ok {
-					t, ok = own.Tool(name)
+				t, note, err := p.shown(r, from, name)
+				if err != nil {
+					return err
 				}
-				if !ok {
-					return usage("the registry (%s) has no tool %q%s", from, name, r.DidYouMean(name))
+				if note != "" {
+					fmt.Fprintln(cmd.ErrOrStderr(), "note:", note)
 				}
 				entries = append(entries, t.JSON())
 			}
@@ -191,17 +180,23 @@ over into it. It reads no FILE.`,
 	}
 }
 
-// asksInVain reports whether tools have durable handlers, and the registry has none of the tools with which they ask.
-func asksInVain(r *registry.Registry, bound *handlers.Handlers) bool {
-	for _, name := range registry.Asking {
-		if _, has := r.Tool(name); has {
-			return false
-		}
+// shown returns the entry of a tool: from the registry r, or else from GEM's own entries or the registry that is built into the program. note
+// says how a registry that lacks the tool gets it.
+func (p *Program) shown(r *registry.Registry, from, name string) (t *registry.Tool, note string, err error) {
+	if t, ok := r.Tool(name); ok {
+		return t, "", nil
 	}
-	return slices.ContainsFunc(r.Tools(), func(t *registry.Tool) bool {
-		h, ok := bound.For(t.Name)
-		return ok && h.Durable
-	})
+	if t, ok := registry.Own().Tool(name); ok {
+		return t, fmt.Sprintf(`%s comes with GEM, and the registry (%s) lacks it: to have it, add %[1]q to "include"`, name, from), nil
+	}
+	builtIn, err := registry.Parse(p.Registry)
+	if err != nil {
+		return nil, "", fmt.Errorf("the registry (built in) is refused:\n%w", err)
+	}
+	if t, ok := builtIn.Tool(name); ok {
+		return t, fmt.Sprintf(`%s is in the registry that is built into this program, and the registry (%s) lacks it: to have it, copy this entry into "tools"`, name, from), nil
+	}
+	return nil, "", usage("the registry (%s) has no tool %q%s", from, name, r.DidYouMean(name))
 }
 
 // chosenRegistry loads the file of the arguments, or the one that a worker would load here.

@@ -150,7 +150,7 @@ func (im *importing) run(ctx context.Context) error {
 		_, err := fmt.Fprintf(im.out, "%s has %s, and nothing is to be changed in %s, version %s\n", im.domain, count(len(tools), "tool"), im.path, old.Version)
 		return err
 	}
-	text, err := registry.Rewrite(im.text, registry.NextVersion(old.Version), found.Entries)
+	text, err := registry.Rewrite(im.text, registry.NextVersion(old.FileVersion), found.Entries)
 	if err != nil {
 		return err
 	}
