@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/gemworker/gem/registry"
@@ -18,8 +19,9 @@ func registryCommand(p *Program) *cobra.Command {
 		Long: `
 They read FILE; without it what TOOLS_REGISTRY names or holds, then
 tools.registry.json in the working directory, then the registry that is built
-into this program. None needs a database; list and check look for tools in SQL
-where DATABASE_URL names one.`,
+into this program. "include" in it adds entries that come with GEM: they show
+the registry with these, as a worker records it. None needs a database; list and
+check look for tools in SQL where DATABASE_URL names one.`,
 		Example: "  gem registry list\n  gem registry check tools.registry.json",
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -34,14 +36,15 @@ func registryCheckCommand(p *Program) *cobra.Command {
 		Short: "Check a registry, and print every fault",
 		Long: `
 The exit code is 0 for a registry that a worker of this program would take,
-otherwise 1: its schemas must fit the structs of the handlers, and a tool that
-lives elsewhere is one attempt, without calls and deadline_ms. A warning names a
-schema whose inputs can be too expensive to check. The tools that signed-in
-users may not call are printed, each with the reason: "frontends": true in an
-entry opens its tool. With --against its tools are compared with those of an
-earlier file: what was added, removed and changed is printed, and other
-contents under the same version are refused, as a worker refuses them. With
-DATABASE_URL it looks for functions in SQL that the tools need.`,
+otherwise 1: its schemas must fit the structs of the handlers, the program must
+have the domains of the included tools, and a tool that lives elsewhere is one
+attempt, without calls and deadline_ms. A warning names a schema whose inputs
+can be too expensive to check. The tools that signed-in users may not call are
+printed, each with the reason: "frontends": true in an entry or in an override
+opens its tool. With --against its tools are compared with those of an earlier
+file: what was added, removed and changed is printed, and other contents under
+the same version are refused, as a worker refuses them. With DATABASE_URL it
+looks for functions in SQL that the tools need.`,
 		Example: "  gem registry check\n  git show main:tools.registry.json > old.json && gem registry check --against old.json",
 		Args:    takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -77,7 +80,8 @@ DATABASE_URL it looks for functions in SQL that the tools need.`,
 			for _, note := range domainsWithoutTools(d, r) {
 				fmt.Fprintln(cmd.ErrOrStderr(), "note:", note)
 			}
-			said := []string{fmt.Sprintf("ok: %s, version %s (%s)", count(len(r.Tools()), "tool"), r.Version, from)}
+			included := len(slices.DeleteFunc(r.Tools(), func(t *registry.Tool) bool { return !t.Included }))
+			said := []string{fmt.Sprintf("ok: %s, %d of them included, version %s (%s)", count(len(r.Tools()), "tool"), included, r.Version, from)}
 			for _, warning := range r.Warnings() {
 				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", warning)
 			}

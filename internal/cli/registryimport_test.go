@@ -74,6 +74,23 @@ func TestRegistryImportMayBeginAFileOfItsOwn(t *testing.T) {
 	}
 }
 
+func TestRegistryImportKeepsWhatTheFileIncludes(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, strings.Replace(oneTool, `"tools"`, `"include": ["wait"], "tools"`, 1))
+	env := []string{issues(t, "github", "create-issue"), "TOOLS_REGISTRY=" + file}
+	other := filepath.Join(t.TempDir(), "other.json")
+	for _, into := range []string{other, file} {
+		got := gemWith(t, env, "registry", "import", "github", "--file", into)
+		got.wantCode(t, 0)
+		wants(t, got.stdout, "version 1.0.0 becomes 1.1.0; written to "+into)
+		text, err := os.ReadFile(into)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wants(t, string(text), `"version": "1.1.0", "include": ["wait"], "tools"`, `"github.create_issue"`)
+	}
+}
+
 func TestRegistryImportSaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	domains := issues(t, "github", "create-issue")
