@@ -315,19 +315,9 @@ func (b Bench) Ask(ctx context.Context, d *handlers.Durable, _ payload) (result,
 }
 
 // benchRegistry describes them with schemas as a tool has them.
-var benchRegistry = fmt.Sprintf(`{"version": "1.0.0", "tools": [%s, %s, %s, %s, %s, %s, %s, %s, %s]}`,
+var benchRegistry = fmt.Sprintf(`{"version": "1.0.0", "tools": [%s, %s, %s, %s, %s, %s, %s, %s]}`,
 	benchTool("bench.write"), benchTool("bench.answer"), benchTool("bench.wait"), benchTool("bench.steps"), benchTool("bench.replay"),
-	benchTool("bench.family"), benchTool("bench.parent"), benchTool("bench.ask"), waitAnswer())
-
-// waitAnswer is the entry of the tool that asks.
-func waitAnswer() string {
-	asking, err := registry.Parse(wait.Registry)
-	if err != nil {
-		panic(err)
-	}
-	tool, _ := asking.Tool("wait.answer")
-	return string(tool.JSON())
-}
+	benchTool("bench.family"), benchTool("bench.parent"), benchTool("bench.ask"))
 
 func benchTool(name string) string {
 	return `{"name": "` + name + `", "description": "For measuring.", "permissions": ["write:db"], "calls": ["bench.answer"],

@@ -14,7 +14,6 @@ import (
 	"github.com/gemworker/gem/dashboard"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/handlers/wait"
 )
 
 // Shop is the domain of these tests: a durable tool with steps, children and a question, and plain tools.
@@ -58,17 +57,8 @@ func shopRegistry(t *testing.T) []byte {
 		return `{"name": "` + name + `", "input_schema": {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}, "n": {"type": "integer", "maximum": 9999}}},
 			"output_schema": {"type": "object"}, "timeout_ms": 60000, "permissions": [], "retry": {"max_attempts": 3, "backoff_ms": 1}, ` + more + `}`
 	}
-	var asks struct {
-		Tools []json.RawMessage `json:"tools"`
-	}
-	if err := json.Unmarshal(wait.Registry, &asks); err != nil {
-		t.Fatal(err)
-	}
-	all := []string{entry("shop.order", `"idempotency": {"mode": "none"}, "calls": ["shop.*"]`), entry("shop.pack", `"idempotency": {"mode": "safe-retry"}`)}
-	for _, tool := range asks.Tools {
-		all = append(all, string(tool))
-	}
-	return []byte(`{"version": "7.1", "tools": [` + strings.Join(all, ",") + `]}`)
+	return []byte(`{"version": "7.1", "tools": [` + entry("shop.order", `"idempotency": {"mode": "none"}, "calls": ["shop.*"]`) + `,
+		` + entry("shop.pack", `"idempotency": {"mode": "safe-retry"}`) + `]}`)
 }
 
 // shop is a database with a worker of the shop, and its pages as an operator and as a viewer see them, each with the rights of its role.

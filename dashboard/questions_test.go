@@ -16,7 +16,6 @@ import (
 	"github.com/gemworker/gem/dashboard"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/rules"
@@ -471,21 +470,8 @@ func (Till) Refund(_ context.Context, _ *handlers.Call, in struct{ Amount json.N
 func TestWhatIsApprovedOnThePageIsWhatRuns(t *testing.T) {
 	t.Parallel()
 	registryOf := func(version, description string) []byte {
-		var of struct {
-			Version string            `json:"version"`
-			Tools   []json.RawMessage `json:"tools"`
-		}
-		if err := json.Unmarshal(wait.Registry, &of); err != nil {
-			t.Fatal(err)
-		}
-		of.Version = version
-		of.Tools = append(of.Tools, json.RawMessage(`{"name": "till.refund", "description": "`+description+`", "idempotency": {"mode": "none"}, "timeout_ms": 10000,
-			"permissions": ["send:money"], "input_schema": {"type": "object", "properties": {"amount": {"type": "number"}}}, "output_schema": {"type": "object"}}`))
-		text, err := json.Marshal(of)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return text
+		return []byte(`{"version": "` + version + `", "tools": [{"name": "till.refund", "description": "` + description + `", "idempotency": {"mode": "none"}, "timeout_ms": 10000,
+			"permissions": ["send:money"], "input_schema": {"type": "object", "properties": {"amount": {"type": "number"}}}, "output_schema": {"type": "object"}}]}`)
 	}
 	asks, err := rules.Parse([]byte(`{"version": "1.0.0", "rules": [{"name": "refunds", "tools": ["till.refund"], "action": "ask", "ask": {"of": ["boss"], "within": "1h"},
 		"say": "Look at the order first."}]}`))

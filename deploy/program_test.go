@@ -3,7 +3,6 @@
 package deploy_test
 
 import (
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/gemworker/gem/registry"
 )
 
 // root is the folder of the repository.
@@ -128,21 +129,16 @@ func checkWorker(t *testing.T, env map[string]string, killedAfter time.Duration)
 	if killedAfter < grace+afterGrace {
 		t.Errorf("the worker is killed after %s, and needs WORKER_SHUTDOWN_GRACE, %s, and up to %s more", killedAfter, grace, afterGrace)
 	}
-	var registry struct {
-		Tools []struct {
-			Name      string
-			TimeoutMS int `json:"timeout_ms"`
-		}
+	r, err := registry.Parse([]byte(readFile(t, "tools.registry.json")))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := json.Unmarshal([]byte(readFile(t, "tools.registry.json")), &registry); err != nil || len(registry.Tools) == 0 {
-		t.Fatal(len(registry.Tools), err)
-	}
-	for _, tool := range registry.Tools {
+	for _, tool := range r.Tools() {
 		if domain, _, _ := strings.Cut(tool.Name, "."); slices.Contains([]string{"llm", "extract", "agent"}, domain) {
 			continue // they ask models: cut off, they go on elsewhere, and docs/llm.md says what that costs
 		}
-		if timeout := time.Duration(tool.TimeoutMS) * time.Millisecond; timeout > grace {
-			t.Errorf("WORKER_SHUTDOWN_GRACE is %s, and %s may take %s: a deploy would cut it off", grace, tool.Name, timeout)
+		if tool.Timeout > grace {
+			t.Errorf("WORKER_SHUTDOWN_GRACE is %s, and %s may take %s: a deploy would cut it off", grace, tool.Name, tool.Timeout)
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/handlers/wait"
 )
 
 // The model, the phone and the mail that Quotes works with.
@@ -42,14 +41,10 @@ func (Suppliers) Price(_ context.Context, _ *handlers.Call, in Item) (Price, err
 	return Price{len(in.Item)}, nil
 }
 
-// exampleRegistry has the tools of the examples, and those that ask.
+// exampleRegistry has the tools of the examples.
 func exampleRegistry(t *testing.T) []byte {
 	t.Helper()
 	type object = map[string]any
-	var registry object
-	if err := json.Unmarshal(wait.Registry, &registry); err != nil {
-		t.Fatal(err)
-	}
 	entry := func(name string, calls []string, required ...string) object {
 		properties := object{}
 		for _, field := range required {
@@ -58,10 +53,9 @@ func exampleRegistry(t *testing.T) []byte {
 		return object{"name": name, "input_schema": object{"type": "object", "required": required, "properties": properties}, "output_schema": object{"type": "object"},
 			"permissions": []string{}, "idempotency": object{"mode": "none"}, "timeout_ms": 60000, "receipt_fields": []string{}, "calls": calls}
 	}
-	registry["tools"] = append(registry["tools"].([]any), entry("quotes.send", []string{"comms.send_email"}, "to", "request"),
+	encoded, err := json.Marshal(object{"version": "1.0.0", "include": []string{"wait.event"}, "tools": []object{entry("quotes.send", []string{"comms.send_email"}, "to", "request"),
 		entry("comms.send_email", []string{}, "to", "subject", "body"), entry("offers.make", []string{"suppliers.*"}, "item"),
-		entry("offers.compare", []string{}, "item"), entry("suppliers.price", []string{}, "item"))
-	encoded, err := json.Marshal(registry)
+		entry("offers.compare", []string{}, "item"), entry("suppliers.price", []string{}, "item")}})
 	if err != nil {
 		t.Fatal(err)
 	}

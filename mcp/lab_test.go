@@ -14,7 +14,6 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
-	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/rules"
 	"github.com/gemworker/gem/worker"
@@ -152,12 +151,10 @@ func labRegistry(t testing.TB) []byte {
 	t.Helper()
 	var all struct {
 		Version string            `json:"version"`
+		Include []string          `json:"include"`
 		Tools   []json.RawMessage `json:"tools"`
 	}
-	if err := json.Unmarshal(wait.Registry, &all); err != nil {
-		t.Fatal(err)
-	}
-	all.Version = "lab"
+	all.Version, all.Include = "lab", []string{"wait.event"}
 	for _, name := range []string{"lab.greet", "slow.compute", "failing.job", "protocol.error_job", "confirm.delete", "multi.input", "test.tool_with_task",
 		"lab.ask", "lab.nest", "lab.approve", "lab.event"} {
 		all.Tools = append(all.Tools, json.RawMessage(fmt.Sprintf(`{"name": %q, "description": "A tool of the lab.", "permissions": ["read:db"],

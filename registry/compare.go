@@ -4,16 +4,21 @@ import "github.com/gemworker/gem/internal/schema"
 
 // Compare returns a line for each tool that was added, removed or changed, sorted by name, such as "leads.create was changed
 // (timeout_ms)". Formatting and order do not count.
-func Compare(old, new *Registry) []string { return schema.Compare(old.file(), new.file()) }
+func Compare(old, new *Registry) []string {
+	return schema.Compare(old.file(old.doc), new.file(new.doc))
+}
 
 // CheckUpgrade returns an error if new has the version of old and other contents: receipts name the version, which must
-// stand for one registry only.
-func CheckUpgrade(old, new *Registry) error { return schema.CheckUpgrade(old.file(), new.file()) }
+// stand for one registry only. Tools that GEM added to a file without "include" are not compared: they belong to the program.
+func CheckUpgrade(old, new *Registry) error {
+	return schema.CheckUpgrade(old.file(old.named), new.file(new.named))
+}
 
-func (r *Registry) file() schema.File {
-	f := schema.File{Noun: "the registry", List: "tools", Version: r.Version, Doc: r.doc, Entries: map[string]map[string]any{}}
-	for _, t := range r.tools {
-		f.Entries[t.Name] = t.entry
+func (r *Registry) file(doc map[string]any) schema.File {
+	f := schema.File{Noun: "the registry", List: "tools", Version: r.Version, Doc: doc, Entries: map[string]map[string]any{}}
+	for _, v := range list(doc, "tools") {
+		entry := v.(map[string]any)
+		f.Entries[schema.As[string](entry["name"])] = entry
 	}
 	return f
 }

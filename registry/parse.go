@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,23 +15,66 @@ import (
 	"github.com/gemworker/gem/internal/schema"
 )
 
-// Parse reads a registry file, checks all of it and compiles its schemas. Its error is an [*InvalidError] with every
-// defect.
+// Parse reads a registry file, checks all of it, adds the entries that it includes, and compiles its schemas. Its error is an [*InvalidError]
+// with every defect.
 func Parse(data []byte) (*Registry, error) {
+	entries, err := own()
+	if err != nil {
+		return nil, err
+	}
+	return resolve(data, entries)
+}
+
+// Resolve does what [Parse] does, for a program whose own entries are those of another registry file.
+func Resolve(data, ownFile []byte) (*Registry, error) {
+	entries, err := readCatalog(ownFile)
+	if err != nil {
+		return nil, err
+	}
+	return resolve(data, entries)
+}
+
+func resolve(data []byte, own catalog) (*Registry, error) {
 	doc, problems := form().Read(data)
-	p := &parser{problems}
-	tools := p.tools(doc)
+	p := &parser{problems: problems, byName: map[string]*Tool{}, byFlatName: map[string]*Tool{}, places: map[*Tool]string{}}
+	for i, v := range list(doc, "tools") {
+		if entry, ok := v.(map[string]any); ok {
+			at := "/tools/" + strconv.Itoa(i)
+			p.enter(at, fmt.Sprintf("tools[%d]", i), p.tool(at, entry))
+		}
+	}
+	version, added := p.include(doc, own)
 	if len(p.problems) > 0 {
 		return nil, &InvalidError{p.defects(doc)}
 	}
-	top := doc.(map[string]any)
-	delete(top, "$schema")
-	r := &Registry{Version: schema.As[string](top["version"]), doc: top, json: schema.Canonical(top), tools: tools}
-	r.byName, r.byFlatName = map[string]*Tool{}, map[string]*Tool{}
-	for _, t := range tools {
-		r.byName[t.Name], r.byFlatName[t.FlatName()] = t, t
-	}
+	r := &Registry{Version: version, FileVersion: schema.As[string](schema.ValueAt(doc, "/version")), tools: p.tools, byName: p.byName, byFlatName: p.byFlatName, own: own}
+	r.write(doc.(map[string]any), added)
 	return r, nil
+}
+
+// write makes the document of the registry from that of a valid file. added are the tools that the file does not name.
+func (r *Registry) write(file map[string]any, added []string) {
+	r.doc = maps.Clone(file)
+	for _, field := range []string{"$schema", "include", "overrides", "added"} {
+		delete(r.doc, field)
+	}
+	r.doc["version"] = r.Version
+	r.named = maps.Clone(r.doc)
+	all, named, names := []any{}, []any{}, []any{}
+	for _, t := range r.tools {
+		all = append(all, t.entry)
+		if !slices.Contains(added, t.Name) {
+			named = append(named, t.entry)
+		}
+	}
+	for _, name := range added {
+		names = append(names, name)
+	}
+	r.doc["tools"], r.named["tools"] = all, named
+	if len(names) > 0 {
+		r.doc["added"] = names
+	}
+	r.json = schema.Canonical(r.doc)
 }
 
 //go:embed registry.schema.json
@@ -40,7 +84,12 @@ var formText []byte
 var form = sync.OnceValue(func() *schema.Form { return schema.NewForm("the registry", formText, "input", "schema") })
 
 // parser makes the tools of one registry file, and checks what its shape does not tell.
-type parser struct{ problems []schema.Problem }
+type parser struct {
+	problems           []schema.Problem
+	tools              []*Tool
+	byName, byFlatName map[string]*Tool
+	places             map[*Tool]string
+}
 
 func (p *parser) add(pointer, text string) {
 	p.problems = append(p.problems, schema.Problem{Pointer: pointer, Text: text})
@@ -63,38 +112,22 @@ func fieldName(steps []string) string {
 	return name
 }
 
-func (p *parser) tools(doc any) []*Tool {
-	var tools []*Tool
-	first := map[string]int{} // by flat name
-	for i, v := range schema.As[[]any](schema.ValueAt(doc, "/tools")) {
-		entry, ok := v.(map[string]any)
-		if !ok {
-			continue
-		}
-		at := "/tools/" + strconv.Itoa(i)
-		t := p.tool(at, entry)
-		p.name(at+"/name", i, t, tools, first)
-		tools = append(tools, t)
-	}
-	return tools
-}
-
-// name refuses what another tool is called, or GEM's own are. first has the places of the earlier tools by their flat names.
-func (p *parser) name(at string, i int, t *Tool, earlier []*Tool, first map[string]int) {
+// enter adds a tool whose entry stands at a pointer, and checks its name. place is what a message calls it.
+func (p *parser) enter(at, place string, t *Tool) {
+	p.tools = append(p.tools, t)
 	if t.Name == "" {
 		return
 	}
-	if strings.HasPrefix(t.Name, "gem.") {
-		p.add(at, "the domain gem is for tools of GEM's own: choose another domain")
+	if domainOf(t.Name) == "gem" {
+		p.add(at+"/name", "the domain gem is for tools of GEM's own: choose another domain")
 	}
-	n, taken := first[t.FlatName()]
-	switch {
-	case !taken:
-		first[t.FlatName()] = i
-	case earlier[n].Name == t.Name:
-		p.add(at, fmt.Sprintf("tools[%d] and tools[%d] have the same name: rename or remove one", n, i))
+	switch earlier := p.byFlatName[t.FlatName()]; {
+	case earlier == nil:
+		p.byName[t.Name], p.byFlatName[t.FlatName()], p.places[t] = t, t, place
+	case earlier.Name == t.Name:
+		p.add(at+"/name", fmt.Sprintf("%s and %s have the same name: rename or remove one", p.places[earlier], place))
 	default:
-		p.add(at, fmt.Sprintf("%s and %s are both called %s by agents, which know no dots: rename one", earlier[n].Name, t.Name, t.FlatName()))
+		p.add(at+"/name", fmt.Sprintf("%s and %s are both called %s by agents, which know no dots: rename one", earlier.Name, t.Name, t.FlatName()))
 	}
 }
 
@@ -138,6 +171,8 @@ func (p *parser) tool(at string, entry map[string]any) *Tool {
 	p.input(entry["input_schema"], at, t.Idempotency)
 	return t
 }
+
+func list(doc any, field string) []any { return schema.As[[]any](schema.ValueAt(doc, "/"+field)) }
 
 func whole(v any) int {
 	i, _ := strconv.Atoi(string(schema.As[json.Number](v)))

@@ -17,14 +17,19 @@ import (
 	"github.com/gemworker/gem/internal/schema"
 )
 
-// Registry is a valid registry file.
+// Registry is a valid registry file together with the entries that it includes.
 type Registry struct {
-	// Version names the contents: other contents need another version. See [CheckUpgrade].
+	// Version names the contents: other contents need another version. See [CheckUpgrade]. If the file includes entries, it is the file's
+	// version, a plus sign, and the first eight hexadecimal digits of the sha256 of these entries, before the file's overrides.
 	Version string
+	// FileVersion is the version that the file has.
+	FileVersion string
 
-	doc   map[string]any
-	json  []byte
+	doc   map[string]any // resolved
+	named map[string]any // the same without the tools that Version does not cover: see Always
+	json  []byte         // of doc
 	tools []*Tool
+	own   catalog
 
 	byName, byFlatName map[string]*Tool
 }
@@ -53,6 +58,8 @@ type Tool struct {
 	// ReceiptFields are the paths that a reader of a receipt looks at first, such as result.lead_id; there may be none.
 	ReceiptFields []string
 	Hints         Hints
+	// Included reports whether the entry comes with GEM, and not from the file.
+	Included bool
 
 	input, output *schema.Schema
 	entry         map[string]any // as it stands in the file
@@ -174,12 +181,14 @@ func ReadFile(path string) (*Registry, error) {
 	return r, nil
 }
 
-// SHA256 returns the hash of [Registry.JSON] in hexadecimal digits. Formatting the file does not change it; any other
-// change does.
-func (r *Registry) SHA256() string { return fmt.Sprintf("%x", sha256.Sum256(r.json)) }
+// SHA256 returns the hash, in hexadecimal digits, of what Version names: the canonical form without the tools of [Always] that the file does
+// not mention. Formatting the file does not change it; any other change does.
+func (r *Registry) SHA256() string {
+	return fmt.Sprintf("%x", sha256.Sum256(schema.Canonical(r.named)))
+}
 
 // JSON returns the registry in canonical form: keys sorted, no white space, numbers written in one way, and without the
-// $schema at the top, which only editors use. It parses to the same registry.
+// $schema at the top, which only editors use. The entries that the file includes are among its tools. It parses to the same registry.
 func (r *Registry) JSON() []byte { return slices.Clone(r.json) }
 
 // Tool returns the tool with exactly that name, and whether there is one.

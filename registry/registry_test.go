@@ -141,11 +141,7 @@ func TestToolsGiveOutTheirSchemas(t *testing.T) {
 
 func TestToolsAreInTheOrderOfTheFile(t *testing.T) {
 	r := parse(t, file(entry(fields{"name": `"z.last"`}), entry(fields{"name": `"a.first"`}), entry(fields{"name": `"m.middle"`})))
-	var got []string
-	for _, tool := range r.Tools() {
-		got = append(got, tool.Name)
-	}
-	if diff := cmp.Diff([]string{"z.last", "a.first", "m.middle"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"z.last", "a.first", "m.middle", "wait.answer", "wait.approval"}, namesOf(r)); diff != "" {
 		t.Error(diff)
 	}
 	r.Tools()[0] = nil
@@ -158,13 +154,13 @@ func TestToolsAreInTheOrderOfTheFile(t *testing.T) {
 }
 
 func TestRegistryWithoutToolsIsRight(t *testing.T) {
-	if got := len(parse(t, `{"version": "0", "tools": []}`).Tools()); got != 0 {
+	if got := len(parse(t, `{"version": "0", "tools": []}`).Tools()); got != len(registry.Always) {
 		t.Errorf("%d tools", got)
 	}
 }
 
 func TestHashIsThatOfTheContents(t *testing.T) {
-	original := parse(t, `{"version": "1.0.0", "owner": "a\u0062c/ä", "tools": [`+entry(fields{
+	original := resolve(t, `{"version": "1.0.0", "owner": "a\u0062c/ä", "tools": [`+entry(fields{
 		"input_schema": `{"properties": {"n": {"maximum": 1000, "multipleOf": 0.5}}}`}, // not <, > nor &
 	)+`]}`)
 	for name, text := range map[string]string{
@@ -261,6 +257,12 @@ func TestCanonicalFormParsesToTheSameRegistry(t *testing.T) {
 		if err := json.Unmarshal(first.JSON(), &got); err != nil {
 			t.Fatal(err)
 		}
+		resolved := got.(map[string]any) // has two tools more, and says so
+		if diff := cmp.Diff([]any{"wait.answer", "wait.approval"}, resolved["added"]); diff != "" {
+			t.Fatal(diff)
+		}
+		delete(resolved, "added")
+		resolved["tools"] = resolved["tools"].([]any)[:1]
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatal(diff)
 		}
@@ -316,7 +318,7 @@ func TestThousandToolsAreParsed(t *testing.T) {
 		}))
 	}
 	text := file(entries...)
-	if got := len(parse(t, text).Tools()); got != 1000 {
+	if got := len(parse(t, text).Tools()); got != 1000+len(registry.Always) {
 		t.Errorf("%d tools", got)
 	}
 }

@@ -17,7 +17,7 @@ func TestRewriteTouchesNothingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	same, err := registry.Rewrite(file, r.Version, nil)
+	same, err := registry.Rewrite(file, r.FileVersion, nil)
 	if err != nil || !bytes.Equal(same, file) {
 		t.Fatalf("nothing to do changed the file: %v", err)
 	}
@@ -32,10 +32,10 @@ func TestRewriteTouchesNothingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(registry.Compare(r, after), "; "); got != "lab.new was added; os.create_note was changed (timeout_ms)" || after.Version != "9.0.0" {
+	if got := strings.Join(registry.Compare(r, after), "; "); got != "lab.new was added; os.create_note was changed (timeout_ms)" || after.FileVersion != "9.0.0" {
 		t.Errorf("version %s: %s", after.Version, got)
 	}
-	if tools := after.Tools(); tools[1].Name != "os.create_note" || tools[len(tools)-1].Name != "lab.new" {
+	if tools := namesOf(after); tools[1] != "os.create_note" || tools[31] != "lab.new" {
 		t.Error("the order has changed")
 	}
 	kept := 0

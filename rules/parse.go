@@ -86,11 +86,6 @@ func (s *Set) Rules() []*Rule { return slices.Clone(s.rules) }
 // Coding returns the rules for coding agents that are on.
 func (s *Set) Coding() Coding { return maps.Clone(s.coding) }
 
-// Asks reports whether a rule that is not off asks people.
-func (s *Set) Asks() bool {
-	return slices.ContainsFunc(s.rules, func(r *Rule) bool { return r.Action == Ask })
-}
-
 // Longest is how long what was counted matters at most.
 func (s *Set) Longest() (longest time.Duration) {
 	for _, r := range s.rules {

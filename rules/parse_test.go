@@ -116,19 +116,18 @@ func TestWhatWasCountedIsKeptForTheLongestRule(t *testing.T) {
 	for name, c := range map[string]struct {
 		rule string
 		want time.Duration
-		asks bool
 	}{
-		"a limit":     {`"action": "block", "limit": {"max": 1, "within": "2h"}`, 2 * time.Hour, false},
-		"a rest":      {`"action": "warn", "failures": {"in_a_row": 1, "rest": "3h"}`, 3 * time.Hour, false},
-		"a turn":      {`"action": "wait", "limit": {"max": 1, "within": "1m"}`, time.Hour, false},
-		"a session":   {`"action": "warn", "requires": {"tool": "a.b", "within": "3h"}`, 0, false},
-		"a question":  {`"action": "ask", "ask": {"of": ["a"]}`, 0, true},
-		"an old one":  {`"action": "off", "ask": {"of": ["a"]}`, 0, false},
-		"only a word": {`"action": "warn"`, 0, false},
+		"a limit":     {`"action": "block", "limit": {"max": 1, "within": "2h"}`, 2 * time.Hour},
+		"a rest":      {`"action": "warn", "failures": {"in_a_row": 1, "rest": "3h"}`, 3 * time.Hour},
+		"a turn":      {`"action": "wait", "limit": {"max": 1, "within": "1m"}`, time.Hour},
+		"a session":   {`"action": "warn", "requires": {"tool": "a.b", "within": "3h"}`, 0},
+		"a question":  {`"action": "ask", "ask": {"of": ["a"]}`, 0},
+		"an old one":  {`"action": "off", "ask": {"of": ["a"]}`, 0},
+		"only a word": {`"action": "warn"`, 0},
 	} {
 		s := parse(t, `{"name": "a", "tools": ["a.b"], `+c.rule+`}`)
-		if s.Longest() != c.want || s.Asks() != c.asks {
-			t.Errorf("%s: got %v, %v", name, s.Longest(), s.Asks())
+		if s.Longest() != c.want {
+			t.Errorf("%s: got %v", name, s.Longest())
 		}
 	}
 }
@@ -216,9 +215,7 @@ func TestTheEditorsSchemaKnowsWhatHandlersDo(t *testing.T) {
 
 func TestCheckHoldsRulesAgainstTheRegistry(t *testing.T) {
 	t.Parallel()
-	text := strings.Replace(shop, `"tools": [`, `"tools": [{"name": "llm.chat", "input_schema": {"type": "object"}, "output_schema": {}, "permissions": ["net:llm"], "idempotency": {"mode": "none"}, "timeout_ms": 1},
-		{"name": "wait.answer", "input_schema": {"type": "object"}, "output_schema": {}, "permissions": ["ask:people"], "idempotency": {"mode": "none"}, "timeout_ms": 1},`, 1)
-	approval := strings.Replace(text, `"tools": [`, `"tools": [{"name": "wait.approval", "input_schema": {"type": "object"}, "output_schema": {}, "idempotency": {"mode": "none"}, "timeout_ms": 1},`, 1)
+	text := strings.Replace(shop, `"tools": [`, `"tools": [{"name": "llm.chat", "input_schema": {"type": "object"}, "output_schema": {}, "permissions": ["net:llm"], "idempotency": {"mode": "none"}, "timeout_ms": 1},`, 1)
 	for name, c := range map[string]struct {
 		rule     string
 		registry string
@@ -239,9 +236,8 @@ func TestCheckHoldsRulesAgainstTheRegistry(t *testing.T) {
 		"a sum":                     {`"tools": ["billing.refund"], "action": "block", "limit": {"max": 1, "within": "1m", "sum": "/amount"}`, text, nil, nil},
 		"a sum of text":             {`"tools": ["billing.refund"], "action": "block", "limit": {"max": 1, "within": "1m", "sum": "/note"}`, text, []string{"a: limit.sum: /note is not a required number of at least 0 in the input_schema of billing.refund: add it to"}, nil},
 		"a sum that one lacks":      {`"tools": ["billing.*"], "action": "block", "limit": {"max": 1, "within": "1m", "sum": "/amount"}`, text, []string{"a: limit.sum: /amount is not a required number of at least 0 in the input_schema of billing.list"}, nil},
-		"a question":                {`"tools": ["billing.refund"], "action": "ask", "ask": {"of": ["a"]}`, approval, nil, nil},
-		"a question without tools":  {`"tools": ["billing.refund"], "action": "ask", "ask": {"of": ["a"]}`, text, []string{"a: action: is ask, and the registry 7 has no tool wait.approval"}, nil},
-		"a question of a question":  {`"permissions": ["ask:*"], "action": "ask", "ask": {"of": ["a"]}`, approval, []string{"a: action: is ask, and the rule is for wait.answer"}, nil},
+		"a question":                {`"tools": ["billing.refund"], "action": "ask", "ask": {"of": ["a"]}`, text, nil, nil},
+		"a question of a question":  {`"permissions": ["ask:*"], "action": "ask", "ask": {"of": ["a"]}`, text, []string{"a: action: is ask, and the rule is for wait.answer"}, nil},
 		"a session alone":           {`"tools": ["billing.refund"], "action": "block", "limit": {"max": 1, "within": "1m", "per": ["session"]}`, text, nil, []string{"a: it looks at one session"}},
 		"a session that warns":      {`"tools": ["billing.refund"], "action": "warn", "limit": {"max": 1, "within": "1m", "per": ["session"]}`, text, nil, nil},
 		"an agent's steps":          {`"tools": ["llm.*"], "action": "block", "limit": {"max": 1, "within": "1m"}`, text, nil, []string{"a: it is for llm.chat, and the steps"}},

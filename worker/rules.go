@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -136,9 +135,6 @@ func (w *Worker) checkRules(ctx context.Context) error {
 	ours := w.options.Rules
 	if ours == nil {
 		return nil
-	}
-	if _, has := w.options.Registry.Tool("wait.approval"); ours.Asks() && !has {
-		return errors.New("a rule asks people, and the registry lacks wait.approval: take its entry over from gem registry show wait.approval")
 	}
 	for _, t := range w.options.Registry.Tools() {
 		rule, blocks := ours.BlocksResult(t)

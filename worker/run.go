@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -212,9 +211,6 @@ func (a *attempt) leaveUnknown(ctx context.Context) *end {
 	}
 	known := a.options.Registry
 	hint := cmp.Or(known.DidYouMean(a.Tool), ".")
-	if slices.Contains(registry.Asking, a.Tool) {
-		hint = fmt.Sprintf(": `gem registry show %s` prints its entry, for the registry of the program.", a.Tool)
-	}
 	if a.Losses > 0 {
 		return failed(receipts.OutcomeUnknown, fmt.Sprintf("The worker that ran the call was lost, and no worker knows %s any more: whether it "+
 			"took effect is not known. Look for its effect.", value.Shorten(a.Tool, 200)), nil)

@@ -10,13 +10,18 @@ import (
 	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/llm/llmtest"
+	"github.com/gemworker/gem/registry"
 )
 
-// with returns the built-in registry with changed entries, and others.
+// with returns the built-in registry with changed entries, and others. Included entries are among them.
 func with(t *testing.T, change func(entry object), more ...object) []byte {
 	t.Helper()
 	var doc object
-	if err := json.Unmarshal(gem.BuiltInRegistry, &doc); err != nil {
+	r, err := registry.Parse(gem.BuiltInRegistry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(r.JSON(), &doc); err != nil {
 		t.Fatal(err)
 	}
 	tools := doc["tools"].([]any)

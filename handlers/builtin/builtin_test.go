@@ -89,31 +89,6 @@ func TestEveryToolHasAHandlerAndEveryHandlerATool(t *testing.T) {
 	}
 }
 
-// A program's registry may take the entries of these tools over as they are.
-func TestTheToolsThatAskAreTheSameEverywhere(t *testing.T) {
-	t.Parallel()
-	own, err := registry.Parse(wait.Registry)
-	if err != nil {
-		t.Fatal(err)
-	}
-	reg, _ := readRegistry(t)
-	for _, tool := range own.Tools() {
-		other, ok := reg.Tool(tool.Name)
-		if !ok || !slices.Contains(registry.Asking, tool.Name) {
-			t.Errorf("%s is not in the registry, or not among those that ask", tool.Name)
-			continue
-		}
-		one, err := tool.Digest([]byte("{}"))
-		two, err2 := other.Digest([]byte("{}"))
-		if err != nil || err2 != nil || one != two {
-			t.Errorf("the entries of %s differ: %v, %v", tool.Name, err, err2)
-		}
-	}
-	if len(own.Tools()) != len(registry.Asking) {
-		t.Errorf("%d tools ask, and %d are known", len(own.Tools()), len(registry.Asking))
-	}
-}
-
 func TestAHandlerKnowsItsFileAndFunction(t *testing.T) {
 	t.Parallel()
 	h := bound(t)

@@ -145,7 +145,7 @@ func hashOf(question, more object) string {
 
 func TestASignedInUserAsksThroughRunsAlone(t *testing.T) {
 	t.Parallel()
-	open := strings.Replace(string(gem.BuiltInRegistry), `"calls": ["extract.shard"],`, `"calls": ["extract.shard"], "frontends": true,`, 1)
+	open := strings.Replace(string(gem.BuiltInRegistry), `"tools": [`, `"overrides": {"extract.run": {"frontends": true}}, "tools": [`, 1)
 	s := start(t, func(o *handlertest.Options) { o.Registry = []byte(open) })
 	text := document("signed", 2)
 	call := run(text)

@@ -12,6 +12,7 @@ import (
 	gemllm "github.com/gemworker/gem/handlers/llm"
 	"github.com/gemworker/gem/internal/llm/llmtest"
 	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/worker"
 )
 
@@ -223,11 +224,15 @@ func signedIn(t *testing.T) []byte {
 	})
 }
 
-// changed returns a registry of which each entry was changed.
-func changed(t *testing.T, registry []byte, change func(entry object)) []byte {
+// changed returns a registry of which each entry was changed, and also those that it includes.
+func changed(t *testing.T, file []byte, change func(entry object)) []byte {
 	t.Helper()
+	r, err := registry.Parse(file)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var doc object
-	if err := json.Unmarshal(registry, &doc); err != nil {
+	if err := json.Unmarshal(r.JSON(), &doc); err != nil {
 		t.Fatal(err)
 	}
 	for _, entry := range doc["tools"].([]any) {

@@ -1,22 +1,16 @@
 // Package wait has the tools that ask: wait.answer, wait.approval and wait.event. Each waits for one answer to its own call, which frontends
-// see in the view open_questions and give with the function answer_tool_call. They belong to every program; its registry says whether it has
-// them: [Registry] holds their entries.
+// see in the view open_questions and give with the function answer_tool_call. They belong to every program. Their entries
+// are in package registry.
 package wait
 
 import (
 	"context"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"time"
 
 	"github.com/gemworker/gem/handlers"
 )
-
-// Registry is a registry of these tools alone.
-//
-//go:embed tools.registry.json
-var Registry []byte
 
 // Wait is the domain.
 type Wait struct{}

@@ -12,9 +12,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/gemworker/gem"
 	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/handlers/wait"
 )
 
 // The tools of a run, by what they show.
@@ -207,21 +205,12 @@ func labRegistry() []byte {
 			"retry":         object{"max_attempts": 20, "backoff_ms": 10},
 		}
 	}
-	var registry, builtIn object
-	if err := errors.Join(json.Unmarshal(wait.Registry, &registry), json.Unmarshal(gem.BuiltInRegistry, &builtIn)); err != nil {
-		panic(err)
-	}
-	for _, e := range builtIn["tools"].([]any) {
-		if e := e.(object); e["name"] == chat {
-			e["timeout_ms"], e["retry"] = 30_000, object{"max_attempts": 20, "backoff_ms": 10}
-			registry["tools"] = append(registry["tools"].([]any), e)
-		}
-	}
-	for _, e := range []object{entry(write, "none"), entry(writeOnce, "keyed"), entry(send, "none"), entry(charge, "keyed"), entry(ping, "safe-retry"),
-		entry(flow, "none"), entry(unbuilt, "none")} {
-		registry["tools"] = append(registry["tools"].([]any), e)
-	}
-	encoded, err := json.Marshal(registry)
+	encoded, err := json.Marshal(object{
+		"version": "1.0.0", "include": []string{"wait", chat},
+		"overrides": object{chat: object{"timeout_ms": 30_000, "retry": object{"max_attempts": 20, "backoff_ms": 10}}},
+		"tools": []object{entry(write, "none"), entry(writeOnce, "keyed"), entry(send, "none"), entry(charge, "keyed"), entry(ping, "safe-retry"),
+			entry(flow, "none"), entry(unbuilt, "none")},
+	})
 	if err != nil {
 		panic(err)
 	}

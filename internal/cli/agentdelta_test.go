@@ -16,6 +16,7 @@ import (
 	"github.com/gemworker/gem/internal/llm"
 	"github.com/gemworker/gem/internal/llm/llmtest"
 	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -41,21 +42,19 @@ func newAgents(t *testing.T) agents {
 // agentRegistry is that of delta. Users may insert agents, and agents call its tools.
 func agentRegistry(t *testing.T, more ...map[string]any) string {
 	t.Helper()
-	var registry map[string]any
-	if err := json.Unmarshal([]byte(deltaRegistry(t)), &registry); err != nil {
+	var file map[string]any
+	if err := json.Unmarshal([]byte(deltaRegistry(t)), &file); err != nil {
 		t.Fatal(err)
 	}
-	all := registry["tools"].([]any)
-	for _, entry := range all {
-		if entry := entry.(map[string]any); entry["name"] == "agent.run" {
-			entry["frontends"], entry["calls"] = true, append(entry["calls"].([]any), "delta.*")
-		}
-	}
+	all := file["tools"].([]any)
 	for _, entry := range more {
 		all = append(all, entry)
 	}
-	registry["tools"], registry["version"] = all, "1.99.0"
-	encoded, err := json.Marshal(registry)
+	agent, _ := registry.Own().Tool("agent.run")
+	change := file["overrides"].(map[string]any)["agent.run"].(map[string]any)
+	change["frontends"], change["calls"] = true, append([]string{"delta.*"}, agent.Calls...)
+	file["tools"], file["version"] = all, "1.99.0"
+	encoded, err := json.Marshal(file)
 	if err != nil {
 		t.Fatal(err)
 	}

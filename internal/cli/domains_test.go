@@ -8,14 +8,19 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // registryWithout is the built-in registry without the tools of one domain.
 func registryWithout(t *testing.T, domain string) string {
 	t.Helper()
+	r, err := registry.Parse(builtIn.Registry)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var file map[string]any
-	if err := json.Unmarshal(builtIn.Registry, &file); err != nil {
+	if err := json.Unmarshal(r.JSON(), &file); err != nil {
 		t.Fatal(err)
 	}
 	var kept []any

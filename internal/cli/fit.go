@@ -32,7 +32,7 @@ func (p *Program) fit(r *registry.Registry, d *elsewhere.Domains) (bound *handle
 
 // fit compares a registry with the program's handlers. The error has a line for each field of a handler's struct that its tool's
 // schema does not know, and for each property that the schema requires and the struct lacks: such a handler cannot do its work.
-// A tool that lives elsewhere has no struct, and no field that is for durable handlers. without is a sentence about the tools that live nowhere, or
+// A tool that lives elsewhere has no struct, and no field that is for durable handlers. An included tool has a handler in Go. without is a sentence about the tools that live nowhere, or
 // empty.
 func fit(r *registry.Registry, bound *handlers.Handlers) (without string, err error) {
 	var (
@@ -45,7 +45,14 @@ func fit(r *registry.Registry, bound *handlers.Handlers) (without string, err er
 	}
 	for _, tool := range r.Tools() {
 		h, ok := bound.For(tool.Name)
-		if !ok {
+		switch {
+		case ok:
+		case tool.Included:
+			domain, _, _ := strings.Cut(tool.Name, ".")
+			faults = append(faults, fmt.Errorf(`%s: the registry includes it, and this program has no domain %s: add the one of handlers/%[2]s to its Domains, `+
+				`or take the tool out of "include"`, tool.Name, domain))
+			continue
+		default:
 			alone = append(alone, tool.Name)
 			continue
 		}

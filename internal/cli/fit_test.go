@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/registry"
 	"github.com/google/go-cmp/cmp"
@@ -70,7 +71,7 @@ const (
 
 func TestSchemasAndStructsMustFit(t *testing.T) {
 	t.Parallel()
-	bound, err := handlers.Bind(Stall{})
+	bound, err := handlers.Bind(Stall{}, wait.Domain())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +115,7 @@ func TestSchemasAndStructsMustFit(t *testing.T) {
 
 func TestToolsWithoutAHandlerAreNamedInOneLine(t *testing.T) {
 	t.Parallel()
-	bound, err := handlers.Bind(Stall{})
+	bound, err := handlers.Bind(Stall{}, wait.Domain())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,6 +124,23 @@ func TestToolsWithoutAHandlerAreNamedInOneLine(t *testing.T) {
 	if diff := cmp.Diff(want, without); diff != "" || err != nil {
 		t.Error(diff, err)
 	}
+}
+
+func TestAnIncludedToolNeedsItsDomain(t *testing.T) {
+	t.Parallel()
+	r, err := registry.Parse([]byte(`{"version": "1", "include": ["llm.chat"], "tools": []}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := builtIn.fit(r, nil); err != nil {
+		t.Error(err)
+	}
+	without := Program{Domains: []any{Stall{}}}
+	_, _, err = without.fit(r, nil)
+	if err == nil {
+		t.Fatal("a program without models takes it")
+	}
+	wants(t, err.Error(), "llm.chat: the registry includes it, and this program has no domain llm: add the one of handlers/llm to its Domains")
 }
 
 func TestTheBuiltInToolsFitTheirHandlers(t *testing.T) {

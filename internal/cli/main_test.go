@@ -18,6 +18,7 @@ import (
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/migrations"
+	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -35,7 +36,7 @@ var builtIn Program
 var sources []migrations.Source
 
 func TestMain(m *testing.M) {
-	if registry := os.Getenv(playProgram); registry != "" {
+	if text := os.Getenv(playProgram); text != "" {
 		if deadline, err := time.ParseDuration(os.Getenv(playDeadline)); err == nil {
 			healthDeadline = deadline
 		}
@@ -43,17 +44,26 @@ func TestMain(m *testing.M) {
 		if os.Getenv("AGENT_VERSION") == "2" {
 			domains = otherAgents()
 		}
-		Main(Program{Domains: append(domains, deltaDomain()), Registry: []byte(registry)})
+		Main(Program{Domains: append(domains, deltaDomain()), Registry: []byte(text)})
 	}
-	registry, err := os.ReadFile("../../tools.registry.json")
+	file, err := os.ReadFile("../../tools.registry.json")
 	if err != nil {
 		panic(err)
 	}
 	// No test waits for a timeout of a tool, so none is to come, however slow the machine is.
-	registry = regexp.MustCompile(`"timeout_ms": \d+`).ReplaceAll(registry, []byte(`"timeout_ms": 600000`))
-	builtIn = Program{Domains: builtin.Domains(), Registry: registry}
+	file = regexp.MustCompile(`"timeout_ms": \d+`).ReplaceAll(file, []byte(`"timeout_ms": 600000`))
+	builtIn = Program{Domains: builtin.Domains(), Registry: bytes.Replace(file, []byte(`"tools": [`), patientOverrides(), 1)}
 	sources = migrations.Sources(builtIn.domains()...)
 	testdb.Main(m)
+}
+
+// patientOverrides gives every included tool a long timeout. The tools of the file follow.
+func patientOverrides() []byte {
+	var all []string
+	for _, t := range registry.Own().Tools() {
+		all = append(all, `"`+t.Name+`": {"timeout_ms": 600000}`)
+	}
+	return []byte(`"overrides": {` + strings.Join(all, ", ") + `}, "tools": [`)
 }
 
 // newDatabase returns the URL of a database with the tables of the program.

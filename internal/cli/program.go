@@ -77,6 +77,9 @@ func (p *Program) sources(r *registry.Registry) []migrations.Source {
 	return all
 }
 
+// builtInto says that a registry is that of the program.
+const builtInto = "built in"
+
 // loadRegistry reads the registry that chosen (TOOLS_REGISTRY) names or holds, the one in the working directory, or the
 // program's own, in this order. from says which it was.
 func (p *Program) loadRegistry(chosen string) (r *registry.Registry, from string, err error) {
@@ -86,7 +89,7 @@ func (p *Program) loadRegistry(chosen string) (r *registry.Registry, from string
 			chosen = file
 		}
 	}
-	contents, from := p.Registry, "built in"
+	contents, from := p.Registry, builtInto
 	switch {
 	case strings.HasPrefix(chosen, "{"):
 		contents, from = []byte(chosen), "the JSON of TOOLS_REGISTRY"

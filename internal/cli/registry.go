@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/registry"
 	"github.com/spf13/cobra"
 )
@@ -21,8 +19,9 @@ func registryCommand(p *Program) *cobra.Command {
 		Long: `
 They read FILE; without it what TOOLS_REGISTRY names or holds, then
 tools.registry.json in the working directory, then the registry that is built
-into this program. None needs a database; list and check look for tools in SQL
-where DATABASE_URL names one.`,
+into this program. "include" in it adds entries that come with GEM: they show
+the registry with these, as a worker records it. None needs a database; list and
+check look for tools in SQL where DATABASE_URL names one.`,
 		Example: "  gem registry list\n  gem registry check tools.registry.json",
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -37,14 +36,15 @@ func registryCheckCommand(p *Program) *cobra.Command {
 		Short: "Check a registry, and print every fault",
 		Long: `
 The exit code is 0 for a registry that a worker of this program would take,
-otherwise 1: its schemas must fit the structs of the handlers, and a tool that
-lives elsewhere is one attempt, without calls and deadline_ms. A warning names a
-schema whose inputs can be too expensive to check. The tools that signed-in
-users may not call are printed, each with the reason: "frontends": true in an
-entry opens its tool. With --against its tools are compared with those of an
-earlier file: what was added, removed and changed is printed, and other
-contents under the same version are refused, as a worker refuses them. With
-DATABASE_URL it looks for functions in SQL that the tools need.`,
+otherwise 1: its schemas must fit the structs of the handlers, the program must
+have the domains of the included tools, and a tool that lives elsewhere is one
+attempt, without calls and deadline_ms. A warning names a schema whose inputs
+can be too expensive to check. The tools that signed-in users may not call are
+printed, each with the reason: "frontends": true in an entry or in an override
+opens its tool. With --against its tools are compared with those of an earlier
+file: what was added, removed and changed is printed, and other contents under
+the same version are refused, as a worker refuses them. With DATABASE_URL it
+looks for functions in SQL that the tools need.`,
 		Example: "  gem registry check\n  git show main:tools.registry.json > old.json && gem registry check --against old.json",
 		Args:    takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -80,11 +80,8 @@ DATABASE_URL it looks for functions in SQL that the tools need.`,
 			for _, note := range domainsWithoutTools(d, r) {
 				fmt.Fprintln(cmd.ErrOrStderr(), "note:", note)
 			}
-			if asksInVain(r, bound) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "note: tools have durable handlers, and the registry lacks the tools with which they ask: take them over from "+
-					"gem registry show %s\n", strings.Join(registry.Asking, " "))
-			}
-			said := []string{fmt.Sprintf("ok: %s, version %s (%s)", count(len(r.Tools()), "tool"), r.Version, from)}
+			included := len(slices.DeleteFunc(r.Tools(), func(t *registry.Tool) bool { return !t.Included }))
+			said := []string{fmt.Sprintf("ok: %s, %d of them included, version %s (%s)", count(len(r.Tools()), "tool"), included, r.Version, from)}
 			for _, warning := range r.Warnings() {
 				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", warning)
 			}
@@ -161,28 +158,24 @@ func registryShowCommand(p *Program) *cobra.Command {
 		Use:   "show TOOL…",
 		Short: "Print the entries of tools",
 		Long: `
-As JSON, with sorted keys. wait.answer, wait.approval and wait.event belong to
-every program: they are printed also if the registry lacks them, to be taken
-over into it. It reads no FILE.`,
-		Example: "  gem registry show leads.create\n  gem registry show wait.answer wait.approval wait.event",
+As JSON, with sorted keys, and with the overrides of the registry. The tools
+that come with GEM are shown even if the registry lacks them; a note says how to
+include them. It reads no FILE.`,
+		Example: "  gem registry show leads.create\n  gem registry show llm.chat",
 		Args:    takes("the names of tools", 1, 1000),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, from, err := p.chosenRegistry(nil)
 			if err != nil {
 				return err
 			}
-			own, err := registry.Parse(wait.Registry)
-			if err != nil {
-				return err
-			}
 			var entries []json.RawMessage
 			for _, name := range args {
-				t, ok := r.Tool(name)
-				if !ok {
-					t, ok = own.Tool(name)
+				t, note, err := p.shown(r, from, name)
+				if err != nil {
+					return err
 				}
-				if !ok {
-					return usage("the registry (%s) has no tool %q%s", from, name, r.DidYouMean(name))
+				if note != "" {
+					fmt.Fprintln(cmd.ErrOrStderr(), "note:", note)
 				}
 				entries = append(entries, t.JSON())
 			}
@@ -191,17 +184,23 @@ over into it. It reads no FILE.`,
 	}
 }
 
-// asksInVain reports whether tools have durable handlers, and the registry has none of the tools with which they ask.
-func asksInVain(r *registry.Registry, bound *handlers.Handlers) bool {
-	for _, name := range registry.Asking {
-		if _, has := r.Tool(name); has {
-			return false
-		}
+// shown returns the entry of a tool: from the registry r, or else from GEM's own entries or the registry that is built into the program. note
+// says how a registry that lacks the tool gets it.
+func (p *Program) shown(r *registry.Registry, from, name string) (t *registry.Tool, note string, err error) {
+	if t, ok := r.Tool(name); ok {
+		return t, "", nil
 	}
-	return slices.ContainsFunc(r.Tools(), func(t *registry.Tool) bool {
-		h, ok := bound.For(t.Name)
-		return ok && h.Durable
-	})
+	if t, ok := registry.Own().Tool(name); ok {
+		return t, fmt.Sprintf(`%s comes with GEM, and the registry (%s) lacks it: to have it, add %[1]q to "include"`, name, from), nil
+	}
+	builtIn, err := registry.Parse(p.Registry)
+	if err != nil {
+		return nil, "", fmt.Errorf("the registry (built in) is refused:\n%w", err)
+	}
+	if t, ok := builtIn.Tool(name); ok {
+		return t, fmt.Sprintf(`%s is in the registry that is built into this program, and the registry (%s) lacks it: to have it, copy this entry into "tools"`, name, from), nil
+	}
+	return nil, "", usage("the registry (%s) has no tool %q%s", from, name, r.DidYouMean(name))
 }
 
 // chosenRegistry loads the file of the arguments, or the one that a worker would load here.

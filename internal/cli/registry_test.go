@@ -1,15 +1,11 @@
 package cli
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/gemworker/gem/handlers"
-	"github.com/gemworker/gem/handlers/wait"
 )
 
 const oneTool = `{"version": "1.0.0", "tools": [{"name": "demo.echo", "input_schema": {"type": "object"},
@@ -42,7 +38,7 @@ func TestRegistryCheckOfAGoodOne(t *testing.T) {
 	t.Parallel()
 	got := gemWith(t, nil, "registry", "check", writeFile(t, oneTool))
 	got.wantCode(t, 0)
-	wants(t, got.stdout, "ok: 1 tool, version 1.0.0")
+	wants(t, got.stdout, "ok: 3 tools, 2 of them included, version 1.0.0")
 
 	builtIn := gemWith(t, nil, "registry", "check")
 	builtIn.wantCode(t, 0)
@@ -54,7 +50,7 @@ func TestRegistryCheckOfAGoodOne(t *testing.T) {
 
 	named := gemWith(t, []string{"TOOLS_REGISTRY=" + writeFile(t, oneTool)}, "registry", "check")
 	named.wantCode(t, 0)
-	wants(t, named.stdout, "ok: 1 tool")
+	wants(t, named.stdout, "ok: 3 tools")
 }
 
 func TestRegistryCheckWarnsOfSchemasThatInviteExpensiveInputs(t *testing.T) {
@@ -80,7 +76,7 @@ func TestRegistryCheckAgainstAnEarlierOne(t *testing.T) {
 
 	raised := gemWith(t, nil, "registry", "check", writeFile(t, regexp.MustCompile(`1\.0\.0`).ReplaceAllString(slower, "1.1.0")), "--against", old)
 	raised.wantCode(t, 0)
-	wants(t, raised.stdout, "ok: 1 tool, version 1.1.0", "demo.echo was changed (timeout_ms)\n")
+	wants(t, raised.stdout, "ok: 3 tools, 2 of them included, version 1.1.0", "demo.echo was changed (timeout_ms)\n")
 }
 
 func TestRegistryListShowsWhereEachToolIsWritten(t *testing.T) {
@@ -103,34 +99,39 @@ func TestRegistryListShowsWhereEachToolIsWritten(t *testing.T) {
 	}
 }
 
+// It is found from anywhere, so that nobody needs to look for it in GEM's source.
+func TestRegistryShowFindsTheToolsThatComeWithGEM(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, oneTool)
+	env := []string{"TOOLS_REGISTRY=" + file}
+	own := gemWith(t, env, "registry", "show", "llm.chat")
+	own.wantCode(t, 0)
+	wants(t, own.stdout, `"name": "llm.chat"`)
+	wants(t, own.stderr, "llm.chat comes with GEM, and the registry ("+file+`) lacks it: to have it, add "llm.chat" to "include"`)
+	builtIn := gemWith(t, env, "registry", "show", "leads.create")
+	builtIn.wantCode(t, 0)
+	wants(t, builtIn.stdout, `"name": "leads.create"`)
+	wants(t, builtIn.stderr, `to have it, copy this entry into "tools"`)
+
+	included := gemWith(t, []string{"TOOLS_REGISTRY=" + strings.Replace(oneTool, `"tools"`, `"include": ["llm"], "overrides": {"llm.chat": {"timeout_ms": 77}}, "tools"`, 1)},
+		"registry", "show", "llm.chat")
+	included.wantCode(t, 0)
+	wants(t, included.stdout, `"timeout_ms": 77`)
+	if included.stderr != "" {
+		t.Errorf("stderr: %s", included.stderr)
+	}
+}
+
 func TestRegistryShowPrintsEntries(t *testing.T) {
 	t.Parallel()
 	env := []string{"TOOLS_REGISTRY=" + writeFile(t, oneTool)}
-	got := gemWith(t, env, "registry", "show", "demo.echo", "wait.event")
+	got := gemWith(t, env, "registry", "show", "demo.echo", "wait.answer")
 	got.wantCode(t, 0)
-	wants(t, got.stdout, `"name": "demo.echo"`, `"name": "wait.event"`, `"ask:people"`)
+	wants(t, got.stdout, `"name": "demo.echo"`, `"name": "wait.answer"`, `"ask:people"`)
+	if got.stderr != "" {
+		t.Errorf("stderr: %s", got.stderr)
+	}
 	none := gemWith(t, env, "registry", "show", "demo.ecko")
 	none.wantCode(t, exitUsage)
 	wants(t, none.stderr, `has no tool "demo.ecko": did you mean demo.echo?`)
-}
-
-// Patient is a domain with a durable handler.
-type Patient struct{}
-
-func (Patient) Nap(context.Context, *handlers.Durable, struct{}) (struct{}, error) {
-	return struct{}{}, nil
-}
-
-func TestRegistryCheckSaysWhereTheToolsThatAskAre(t *testing.T) {
-	t.Parallel()
-	p := Program{Domains: []any{Patient{}}, Registry: []byte(strings.ReplaceAll(oneTool, "demo.echo", "patient.nap"))}
-	for registry, said := range map[string]bool{string(p.Registry): true, string(wait.Registry): false} {
-		var stdout, stderr strings.Builder
-		if code := run(t.Context(), &p, []string{"registry", "check", writeFile(t, registry)}, strings.NewReader(""), &stdout, &stderr); code != 0 {
-			t.Errorf("%s%s", &stdout, &stderr)
-		}
-		if got := strings.Contains(stderr.String(), "gem registry show wait.answer wait.approval wait.event"); got != said {
-			t.Errorf("said %t: %s", got, &stderr)
-		}
-	}
 }

@@ -110,10 +110,12 @@ func (im *importing) open(file string) (err error) {
 		im.isNew, im.text = true, im.program.Registry
 		if strings.HasPrefix(chosen, "{") {
 			im.text = []byte(chosen)
-		} else if r, _, err := im.program.loadRegistry(chosen); err != nil {
+		} else if _, from, err := im.program.loadRegistry(chosen); err != nil {
 			return err
-		} else if built, err := registry.Parse(im.program.Registry); err != nil || r.SHA256() != built.SHA256() {
-			im.text = append(r.JSON(), '\n')
+		} else if from != builtInto {
+			if im.text, err = os.ReadFile(from); err != nil {
+				return fmt.Errorf("cannot read the registry: %w", err)
+			}
 		}
 	case err != nil:
 		return fmt.Errorf("cannot read the registry: %w", err)
@@ -147,10 +149,10 @@ func (im *importing) run(ctx context.Context) error {
 		fmt.Fprintln(im.notes, "not imported:", refused)
 	}
 	if len(found.Entries) == 0 && !im.isNew {
-		_, err := fmt.Fprintf(im.out, "%s has %s, and nothing is to be changed in %s, version %s\n", im.domain, count(len(tools), "tool"), im.path, old.Version)
+		_, err := fmt.Fprintf(im.out, "%s has %s, and nothing is to be changed in %s, version %s\n", im.domain, count(len(tools), "tool"), im.path, old.FileVersion)
 		return err
 	}
-	text, err := registry.Rewrite(im.text, registry.NextVersion(old.Version), found.Entries)
+	text, err := registry.Rewrite(im.text, registry.NextVersion(old.FileVersion), found.Entries)
 	if err != nil {
 		return err
 	}
@@ -190,7 +192,7 @@ func (im *importing) print(old, now *registry.Registry) error {
 	if im.dryRun {
 		verb = "would be written to"
 	}
-	said := []string{fmt.Sprintf("version %s becomes %s; %s %s", old.Version, now.Version, verb, im.path)}
+	said := []string{fmt.Sprintf("version %s becomes %s; %s %s", old.FileVersion, now.FileVersion, verb, im.path)}
 	for _, line := range registry.Compare(old, now) {
 		name, _, _ := strings.Cut(line, " ")
 		if t, ok := now.Tool(name); ok && strings.HasSuffix(line, " was added") {

@@ -47,8 +47,11 @@ func TestRegistryImportWritesTheToolsOfAServer(t *testing.T) {
 	got.wantCode(t, 0)
 	wants(t, got.stdout, "; written to "+file, "github.create_issue was added: none, 1 min, write:github\n")
 	r, err := registry.ReadFile(file)
-	if err != nil || len(r.Tools()) != 3 || r.Version != "1.1.0" {
-		t.Fatalf("%+v, %v", r, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tools := r.Tools(); len(tools) != 5 || tools[2].Name != "github.list_issues" || r.Version != "1.1.0" {
+		t.Fatalf("version %s with %d tools", r.Version, len(tools))
 	}
 	again := gemWith(t, env, "registry", "import", "github")
 	again.wantCode(t, 0)
@@ -68,6 +71,23 @@ func TestRegistryImportMayBeginAFileOfItsOwn(t *testing.T) {
 	}
 	if _, ok := r.Tool("leads.create"); !ok {
 		t.Error("it has lost the tools of the program")
+	}
+}
+
+func TestRegistryImportKeepsWhatTheFileIncludes(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, strings.Replace(oneTool, `"tools"`, `"include": ["wait"], "tools"`, 1))
+	env := []string{issues(t, "github", "create-issue"), "TOOLS_REGISTRY=" + file}
+	other := filepath.Join(t.TempDir(), "other.json")
+	for _, into := range []string{other, file} {
+		got := gemWith(t, env, "registry", "import", "github", "--file", into)
+		got.wantCode(t, 0)
+		wants(t, got.stdout, "version 1.0.0 becomes 1.1.0; written to "+into)
+		text, err := os.ReadFile(into)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wants(t, string(text), `"version": "1.1.0", "include": ["wait"], "tools"`, `"github.create_issue"`)
 	}
 }
 

@@ -24,10 +24,9 @@ func TestRulesCheckPrintsEveryFault(t *testing.T) {
 
 	misfit := gemWith(t, env, "rules", "check", writeFile(t, `{"version": "1", "rules": [
 		{"name": "a", "tools": ["demo.ecko"], "action": "block"},
-		{"name": "b", "tools": ["demo.echo"], "action": "ask", "ask": {"of": ["finance"]}},
 		{"name": "c", "tools": ["demo.echo"], "action": "block", "after": {"tools": ["demo.*"]}}]}`))
 	misfit.wantCode(t, exitFailed)
-	wants(t, misfit.stderr, "a: tools[0]: the registry 1.0.0 has no tool demo.ecko: did you mean demo.echo?", "b: action: is ask, and the registry 1.0.0 has no tool wait.approval",
+	wants(t, misfit.stderr, "a: tools[0]: the registry 1.0.0 has no tool demo.ecko: did you mean demo.echo?",
 		"note: c: it looks at one session")
 	if invalid, misfit := got.stdout, misfit.stdout; invalid+misfit != "" {
 		t.Errorf("stdout: got %q and %q, want nothing", invalid, misfit)

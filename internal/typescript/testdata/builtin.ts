@@ -1,4 +1,4 @@
-// The tools of GEM's registry 1.5.0, sha256 ae20b819cccbc84974cb51fd770c8df6eaa51671f618bda41122a7032f27f073. Written by `gem types typescript`: change the registry instead.
+// The tools of GEM's registry 1.5.0+12ecedbd, sha256 0a544fd391b2420342c6e7071a5605ef0f2b6797a82ae5b380356c1c80cf3b40. Written by `gem types typescript`: change the registry instead.
 
 /** The input and the output of each tool. */
 export type Tools = {

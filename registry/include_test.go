@@ -1,0 +1,240 @@
+package registry_test
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gemworker/gem/registry"
+)
+
+// ours are the entries of a program: two tools of one domain, one of another, and those that every registry has.
+var ours = []string{entry(fields{"name": `"agent.run"`, "calls": `["os.*"]`}), entry(fields{"name": `"llm.chat"`, "permissions": `["net:llm"]`}),
+	entry(fields{"name": `"llm.models"`}), entry(fields{"name": `"wait.answer"`}), entry(fields{"name": `"wait.approval"`}), entry(fields{"name": `"wait.event"`})}
+
+func resolve(t testing.TB, text string, own ...string) *registry.Registry {
+	t.Helper()
+	r, err := registry.Resolve([]byte(text), []byte(file(own...)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// with is a registry file with one tool of its own and more fields at the top.
+func with(top string, entries ...string) string {
+	return `{"version": "4", ` + top + `"tools": [` + strings.Join(append(entries, entry(nil)), ", ") + `]}`
+}
+
+func namesOf(r *registry.Registry) (names []string) {
+	for _, t := range r.Tools() {
+		names = append(names, t.Name)
+	}
+	return names
+}
+
+// hashOf is the end of the version of a registry that includes these entries.
+func hashOf(t testing.TB, entries ...string) string {
+	t.Helper()
+	var all []any
+	for _, text := range entries {
+		all = append(all, decode(t, text))
+	}
+	canonical, err := json.Marshal(all) // sorts keys, and the entries have no number that can be written in two ways
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("+%x", sha256.Sum256(canonical))[:9]
+}
+
+func TestAFileIncludesDomainsAndTools(t *testing.T) {
+	t.Parallel()
+	for include, want := range map[string][]string{
+		``:                                   {"leads.create", "wait.answer", "wait.approval"},
+		`"include": [], `:                    {"leads.create", "wait.answer", "wait.approval"},
+		`"include": ["llm.chat"], `:          {"leads.create", "llm.chat", "wait.answer", "wait.approval"},
+		`"include": ["llm"], `:               {"leads.create", "llm.chat", "llm.models", "wait.answer", "wait.approval"},
+		`"include": ["llm", "llm.chat"], `:   {"leads.create", "llm.chat", "llm.models", "wait.answer", "wait.approval"},
+		`"include": ["wait", "agent.run"], `: {"leads.create", "agent.run", "wait.answer", "wait.approval", "wait.event"},
+	} {
+		r := resolve(t, with(include), ours...)
+		if diff := cmp.Diff(want, namesOf(r)); diff != "" {
+			t.Errorf("%s: %s", include, diff)
+		}
+		for _, tool := range r.Tools() {
+			if tool.Included != (tool.Name != "leads.create") {
+				t.Errorf("%s: included: %t", tool.Name, tool.Included)
+			}
+		}
+	}
+}
+
+func TestTheVersionNamesTheIncludedEntries(t *testing.T) {
+	t.Parallel()
+	chat := resolve(t, with(`"include": ["llm.chat"], `), ours...)
+	if want := "4" + hashOf(t, ours[1], ours[3], ours[4]); chat.Version != want || chat.FileVersion != "4" {
+		t.Errorf("version %s of %s, want %s", chat.Version, chat.FileVersion, want)
+	}
+	overridden := resolve(t, with(`"include": ["llm.chat"], "overrides": {"llm.chat": {"frontends": true}}, `), ours...)
+	if overridden.Version != chat.Version {
+		t.Errorf("an override changed the version from %s to %s", chat.Version, overridden.Version)
+	}
+	if err := registry.CheckUpgrade(chat, overridden); err == nil || !strings.Contains(err.Error(), "llm.chat was changed (frontends)") {
+		t.Errorf("another override under one version: %v", err)
+	}
+	again := resolve(t, with(`"include": ["llm.chat", "llm.chat"], `), ours...)
+	if again.Version != chat.Version || again.SHA256() != chat.SHA256() {
+		t.Error("the way to write include counts")
+	}
+	newer := slices.Clone(ours)
+	newer[1] = entry(fields{"name": `"llm.chat"`, "description": `"new"`})
+	if r := resolve(t, with(`"include": ["llm.chat"], `), newer...); r.Version == chat.Version {
+		t.Errorf("a program with other entries has the version %s, too", r.Version)
+	}
+	if r := resolve(t, with(`"include": ["llm.models"], `), newer...); r.Version != resolve(t, with(`"include": ["llm.models"], `), ours...).Version {
+		t.Error("an entry that is not included counts")
+	}
+}
+
+// The program owns what it adds: another program with the same file must not be refused.
+func TestWithoutIncludeTheVersionIsThatOfTheFile(t *testing.T) {
+	t.Parallel()
+	newer := slices.Clone(ours)
+	newer[3] = entry(fields{"name": `"wait.answer"`, "description": `"new"`})
+	one, two, without := resolve(t, with(""), ours...), resolve(t, with(""), newer...), resolve(t, with(""))
+	if one.Version != "4" || one.SHA256() != two.SHA256() || one.SHA256() != without.SHA256() {
+		t.Errorf("version %s, %s, %s, %s", one.Version, one.SHA256(), two.SHA256(), without.SHA256())
+	}
+	for _, err := range []error{registry.CheckUpgrade(one, two), registry.CheckUpgrade(two, one), registry.CheckUpgrade(without, two)} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if got := registry.Compare(one, two); !slices.Equal(got, []string{"wait.answer was changed (description)"}) {
+		t.Errorf("compared: %v", got)
+	}
+	copied := resolve(t, with("", ours[3]), newer...)
+	if err := registry.CheckUpgrade(one, copied); err == nil {
+		t.Error("a copied entry is part of the file, and its version was not raised")
+	}
+}
+
+func TestACopiedEntryStaysAsItIs(t *testing.T) {
+	t.Parallel()
+	copied := entry(fields{"name": `"llm.chat"`, "description": `"mine"`})
+	r := resolve(t, with(`"include": ["llm"], `, copied), ours...)
+	if want := "4" + hashOf(t, ours[2], ours[3], ours[4]); r.Version != want {
+		t.Errorf("version %s, want %s without the entry that it does not include", r.Version, want)
+	}
+	tool, _ := r.Tool("llm.chat")
+	if tool.Description != "mine" || tool.Included || !slices.Equal(namesOf(r), []string{"llm.chat", "leads.create", "llm.models", "wait.answer", "wait.approval"}) {
+		t.Errorf("%v: %+v", namesOf(r), tool)
+	}
+	asks := resolve(t, with("", entry(fields{"name": `"wait.approval"`, "description": `"mine"`})), ours...)
+	if tool, _ := asks.Tool("wait.approval"); tool.Description != "mine" || len(asks.Tools()) != 3 {
+		t.Errorf("%v: %+v", namesOf(asks), tool)
+	}
+}
+
+func TestOverridesReplaceFieldsOfIncludedEntries(t *testing.T) {
+	t.Parallel()
+	r := resolve(t, with(`"include": ["llm", "agent.run", "wait.answer"], "overrides": {
+		"llm.chat": {"frontends": true, "timeout_ms": 7, "retry": {"max_attempts": 2}}, "agent.run": {"calls": ["shop.*"]}, "wait.answer": {"frontends": false}}, `), ours...)
+	chat, _ := r.Tool("llm.chat")
+	if !chat.Frontends || chat.Timeout.Milliseconds() != 7 || chat.Retry(true).MaxAttempts != 2 || !strings.Contains(string(chat.JSON()), `"timeout_ms":7`) {
+		t.Errorf("%+v, %s", chat, chat.JSON())
+	}
+	agent, _ := r.Tool("agent.run")
+	answer, _ := r.Tool("wait.answer")
+	if !agent.MayCall("shop.refund") || agent.MayCall("os.note") || answer.Frontends {
+		t.Errorf("%+v, %+v", agent, answer)
+	}
+	if models, _ := r.Tool("llm.models"); models.Timeout.Milliseconds() != 15000 {
+		t.Errorf("%+v", models)
+	}
+	// The program's own entries stay as they are.
+	if chat, _ := resolve(t, with(`"include": ["llm"], `), ours...).Tool("llm.chat"); chat.Frontends {
+		t.Error("an override of one file counts for another")
+	}
+}
+
+func TestAFaultyIncludeSaysWhatThereIs(t *testing.T) {
+	t.Parallel()
+	have := "it has agent.run, llm.chat, llm.models, wait.answer, wait.approval, wait.event"
+	for name, c := range map[string]struct{ top, field, want string }{
+		"an unknown tool":         {`"include": ["llm.chats"], `, "include[0]", `"llm.chats" does not come with this program: did you mean llm.chat; ` + have},
+		"an unknown domain":       {`"include": ["llm", "shop"], `, "include[1]", `shop does not come with this program; ` + have},
+		"a pattern":               {`"include": ["llm.*"], `, "include[0]", "A domain or a tool that comes with GEM"},
+		"no list":                 {`"include": "llm", `, "include", "must be a list and is a string"},
+		"no text":                 {`"include": [1], `, "include[0]", "is a number"},
+		"overrides of the file's": {`"overrides": {"leads.create": {"timeout_ms": 1}}, `, `overrides."leads.create"`, `is in "tools": change its entry there`},
+		"overrides without":       {`"overrides": {"llm.chat": {"timeout_ms": 1}}, `, `overrides."llm.chat"`, `is not included: add "llm.chat" to "include"`},
+		"of what is always there": {`"overrides": {"wait.answer": {"timeout_ms": 1}}, `, `overrides."wait.answer"`, `is not included: add "wait.answer" to "include"`},
+		"of an unknown tool":      {`"include": ["llm"], "overrides": {"llm.chet": {}}, `, `overrides."llm.chet"`, "is not an included tool: did you mean llm.chat?"},
+		"of a domain":             {`"include": ["llm"], "overrides": {"llm": {}}, `, "overrides.llm", "is not an included tool"},
+		"of an unknown field":     {`"include": ["llm"], "overrides": {"llm.chat": {"frontend": true}}, `, `overrides."llm.chat".frontend`, "unknown field: did you mean frontends?"},
+		"of the schema":           {`"include": ["llm"], "overrides": {"llm.chat": {"input_schema": {}}}, `, `overrides."llm.chat".input_schema`, "known fields are calls, frontends, retry, timeout_ms"},
+		"a wrong value":           {`"include": ["llm"], "overrides": {"llm.chat": {"timeout_ms": 0}}, `, `overrides."llm.chat".timeout_ms`, "must be at least 1; it is 0. The number of milliseconds"},
+		"a wrong retry":           {`"include": ["llm"], "overrides": {"llm.chat": {"retry": {"max": 2}}}, `, `overrides."llm.chat".retry.max`, "unknown field"},
+		"no object":               {`"overrides": [], `, "overrides", "is a list"},
+		"a long version":          {`"include": ["llm"], "version": "` + strings.Repeat("v", 56) + `", `, "version", `has 56 characters, and "include" adds 9 to it: shorten it to 55`},
+	} {
+		text := strings.Replace(with(c.top), `"version": "4", "include": ["llm"], "version"`, `"include": ["llm"], "version"`, 1)
+		_, err := registry.Resolve([]byte(text), []byte(file(ours...)))
+		if err == nil || !strings.Contains(err.Error(), c.field+": ") || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v\nwant %s: %s", name, err, c.field, c.want)
+		}
+	}
+}
+
+func TestAnIncludedToolNeedsANameOfItsOwn(t *testing.T) {
+	t.Parallel()
+	_, err := registry.Resolve([]byte(with(`"include": ["llm"], `, entry(fields{"name": `"llm.add.model"`}))), []byte(file(entry(fields{"name": `"llm.add_model"`}))))
+	if want := "llm.add.model and llm.add_model are both called llm_add_model by agents"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTheCanonicalFormHasTheIncludedEntries(t *testing.T) {
+	t.Parallel()
+	for _, top := range []string{``, `"include": ["llm"], `, `"include": ["wait", "llm.chat"], "overrides": {"wait.answer": {"frontends": false}}, `} {
+		r := resolve(t, with(top), ours...)
+		// Another program reads it as it was written.
+		again := resolve(t, string(r.JSON()), entry(fields{"name": `"wait.answer"`, "description": `"another"`}))
+		if r.Version != again.Version || r.SHA256() != again.SHA256() || string(r.JSON()) != string(again.JSON()) {
+			t.Errorf("%s\nbecame %s", r.JSON(), again.JSON())
+		}
+		if strings.Contains(string(r.JSON()), `"include"`) || strings.Contains(string(r.JSON()), `"overrides"`) {
+			t.Errorf("%s", r.JSON())
+		}
+	}
+}
+
+func TestAnUnknownToolOfGEMIsToBeIncluded(t *testing.T) {
+	t.Parallel()
+	r := resolve(t, with(`"include": ["llm.chat"], `), ours...)
+	for name, want := range map[string]string{
+		"agent.run":   `: it comes with GEM, so add "agent.run" to "include".`,
+		"agent.*":     `: it comes with GEM, so add "agent" to "include".`,
+		"leads.creat": ": did you mean leads.create?",
+		"shop.x":      "",
+	} {
+		if got := r.DidYouMean(name); got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestOwnHasTheToolsOfGEM(t *testing.T) {
+	t.Parallel()
+	want := []string{"agent.run", "extract.add_document", "extract.run", "extract.shard", "llm.chat", "llm.ensemble", "llm.models", "llm.structured", "llm.usage",
+		"wait.answer", "wait.approval", "wait.event"}
+	if diff := cmp.Diff(want, namesOf(registry.Own())); diff != "" {
+		t.Error(diff)
+	}
+}
