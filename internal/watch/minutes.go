@@ -26,6 +26,9 @@ type Totals struct {
 	QueueP95MS *float64 `json:"queue_p95_ms,omitempty"`
 }
 
+// Ended is how many calls the totals count.
+func (t Totals) Ended() int64 { return t.Succeeded + t.Failed + t.Refused + t.Cancelled + t.NotConfigured }
+
 // Minute is a point of a plot: what ended in the Step seconds from At on.
 type Minute struct {
 	At   time.Time `json:"at"`
