@@ -15,6 +15,7 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/receipts"
 )
 
 const (
@@ -57,7 +58,7 @@ func parseBulk(v url.Values) (b bulk, err error) {
 	}
 	b.Filter.Limit = 0
 	if len(b.Chosen) == 0 && b.Filter.State == "" {
-		b.Filter.State = map[string]string{"cancel": "open", "again": "failed"}[b.Do]
+		b.Filter.State = map[string]string{"cancel": "open", "again": string(receipts.Code(b.Filter.Code).Kind())}[b.Do]
 	}
 	return b, nil
 }

@@ -197,7 +197,7 @@ func stateWord(c *watch.Call) string {
 	if c.Scheduled {
 		return "scheduled"
 	}
-	return c.Status
+	return cmp.Or(c.Outcome, c.Status)
 }
 
 func isOpen(c *watch.Call) bool {

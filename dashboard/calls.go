@@ -135,13 +135,13 @@ func (p *callsPage) links() {
 	switch p.Filter.State {
 	case "queued", "scheduled", "waiting", "running", "open":
 		p.CancelAll = all("cancel", "")
-	case "failed", "not_configured":
+	case "failed", "refused", "cancelled", "not_configured":
 		p.AgainAll = all("again", "")
 	case "":
 		if p.Filter.Code == "" {
 			p.CancelAll = all("cancel", "open")
 		}
-		p.AgainAll = all("again", "failed")
+		p.AgainAll = all("again", string(receipts.Code(p.Filter.Code).Kind()))
 	}
 }
 

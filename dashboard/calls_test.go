@@ -31,17 +31,22 @@ func TestTheListOfCallsIsWhatTheTablesHave(t *testing.T) {
 		c := client.NewCall{Tool: []string{"mail.send", "notes.find"}[i%2], CreatedBy: fmt.Sprintf("user %d", i%3), SessionID: fmt.Sprintf("s&%d", i/2), IdempotencyKey: fmt.Sprintf("k%d", i)}
 		failed(t, db, c, []string{"timeout", "panic"}[i%2], fmt.Sprintf("message <%d>", i))
 	}
+	failed(t, db, client.NewCall{Tool: "mail.send", CreatedBy: "user 1"}, "limit_reached", "not now")
+	failed(t, db, client.NewCall{Tool: "mail.send"}, "cancelled", "no longer needed")
 	made(t, db, client.NewCall{Tool: "mail.send", CreatedBy: "user 1"})
 	made(t, db, client.NewCall{Tool: "mail.send", Delay: time.Hour})
 	for query, where := range map[string]string{
 		"":                                    "true",
-		"state=failed":                        "status = 'failed'",
+		"state=failed":                        "error ->> 'error_code' in ('timeout', 'panic')",
+		"state=refused":                       "error ->> 'error_code' = 'limit_reached'",
+		"state=cancelled":                     "error ->> 'error_code' = 'cancelled'",
+		"code=limit_reached":                  "error ->> 'error_code' = 'limit_reached'",
 		"state=queued":                        "status = 'queued' and run_at <= now()",
 		"state=scheduled":                     "run_at > now()",
 		"state=open&tool=mail.send":           "status = 'queued' and tool_name = 'mail.send'",
 		"tool=notes.find":                     "tool_name = 'notes.find'",
 		"caller=user+1":                       "created_by = 'user 1'",
-		"caller=user+1&state=failed":          "created_by = 'user 1' and status = 'failed'",
+		"caller=user+1&state=failed":          "created_by = 'user 1' and error ->> 'error_code' in ('timeout', 'panic')",
 		"session=s%261":                       "session_id = 's&1'",
 		"key=k3":                              "idempotency_key = 'k3'",
 		"code=panic":                          "error ->> 'error_code' = 'panic'",

@@ -52,7 +52,7 @@ func TestWhatIsCountedAsUnknownIsNotTakenForATool(t *testing.T) {
 	execute(t, db, "select gem.start_worker('w', 500, '', '1', '1 hour')")
 	execute(t, db, "insert into core_tool_calls (tool_name, created_by) select 'mail.send', 'cancelled' from generate_series(1, 12)")
 	execute(t, db, "select gem.operator_cancel(array(select id from core_tool_calls), 'ada', '')")
-	execute(t, db, `insert into gem.outcome_minutes select date_trunc('minute', gem.now()), n, 0, 12, 0, 0, '{}', '{}' from unnest(array['', '(unknown)']) n
+	execute(t, db, `insert into gem.outcome_minutes select date_trunc('minute', gem.now()), n, 0, 12, 0, 0, 0, 0, '{}', '{}' from unnest(array['', '(unknown)']) n
 			on conflict (minute, tool_name) do update set failed = 12`) // as workers count them, some seconds later
 	_, body := get(t, server, "/")
 	says(t, body, "<title>Overview: nothing to look at")
@@ -86,10 +86,10 @@ func TestTheOverviewsNumbersAreThoseOfItsJSON(t *testing.T) {
 func TestPlotsShowWhatEndedByMinute(t *testing.T) {
 	t.Parallel()
 	server, db := with(t, dashboard.User{Name: "ada"})
-	execute(t, db, `insert into gem.outcome_minutes (minute, tool_name, succeeded, failed, not_configured, hits, durations, waits)
-		select date_trunc('minute', gem.now()) - make_interval(mins => n), '', 10 * n, 0, 0, 0, array[0, 0, 5], '{}' from unnest(array[0, 5]) n`)
+	execute(t, db, `insert into gem.outcome_minutes (minute, tool_name, succeeded, failed, refused, cancelled, not_configured, hits, durations, waits)
+		select date_trunc('minute', gem.now()) - make_interval(mins => n), '', 10 * n, 0, 7 * n, 0, 0, 0, array[0, 0, 5], '{}' from unnest(array[0, 5]) n`)
 	_, body := get(t, server, "/")
-	says(t, body, `data-v="50"`, `<polyline class="good"`, `<figure data-key="calls 1 2 3"`, "uplot.min.", "plot.")
+	says(t, body, `data-v="50"`, `<polyline class="good"`, `<figure data-key="calls 1 2 3 5"`, `data-label="Refused" data-v="35"`, "uplot.min.", "plot.")
 	_, day := get(t, server, "/?range=day")
 	says(t, day, "Ended, in each 5 minutes", `<strong>Last day</strong>`)
 	_, other := get(t, server, "/workers")

@@ -46,16 +46,17 @@ func plotsOf(table string, minutes []watch.Minute) plots {
 	p.draw("Ended, in each "+p.Step, "calls",
 		column{1, "succeeded", "good", func(m watch.Minute) *float64 { return number(m.Succeeded) }},
 		column{2, "failed", "bad", func(m watch.Minute) *float64 { return number(m.Failed) }},
-		column{3, "not configured", "warn", func(m watch.Minute) *float64 { return number(m.NotConfigured) }})
+		column{3, "refused", "busy", func(m watch.Minute) *float64 { return number(m.Refused) }},
+		column{5, "not configured", "warn", func(m watch.Minute) *float64 { return number(m.NotConfigured) }})
 	p.draw("How long calls took", "ms",
-		column{5, "half took less", "busy", func(m watch.Minute) *float64 { return m.P50MS }},
-		column{6, "95 % took less", "warn", func(m watch.Minute) *float64 { return m.P95MS }})
+		column{7, "half took less", "busy", func(m watch.Minute) *float64 { return m.P50MS }},
+		column{8, "95 % took less", "warn", func(m watch.Minute) *float64 { return m.P95MS }})
 	p.draw("How long calls were due before a worker claimed them", "ms",
-		column{7, "half waited less", "busy", func(m watch.Minute) *float64 { return m.QueueP50MS }},
-		column{8, "95 % waited less", "warn", func(m watch.Minute) *float64 { return m.QueueP95MS }})
+		column{9, "half waited less", "busy", func(m watch.Minute) *float64 { return m.QueueP50MS }},
+		column{10, "95 % waited less", "warn", func(m watch.Minute) *float64 { return m.QueueP95MS }})
 	for _, m := range minutes {
 		if m.Requests > 0 {
-			p.draw("Cost of models, in each "+p.Step, "usd", column{9, "cost", "busy", func(m watch.Minute) *float64 { return number(m.Cost) }})
+			p.draw("Cost of models, in each "+p.Step, "usd", column{11, "cost", "busy", func(m watch.Minute) *float64 { return number(m.Cost) }})
 			break
 		}
 	}

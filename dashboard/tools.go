@@ -84,7 +84,7 @@ func (s *site) toolNamed(ctx context.Context, r *request, name string) (*view, e
 		if p.ToolPage, err = watch.ReadTool(ctx, db, name); err != nil || p.ToolPage == nil {
 			return err
 		}
-		if p.Day.Succeeded+p.Day.Failed+p.Day.NotConfigured > 0 {
+		if p.Day.Ended() > 0 {
 			minutes, err := watch.Minutes(ctx, db, time.Time{}, time.Time{}, name)
 			if err != nil {
 				return err

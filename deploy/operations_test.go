@@ -95,7 +95,7 @@ func TestAlertsAreSilentUntilSomethingIsWrong(t *testing.T) {
 	exec(`select gem.record_registry('1', repeat('a', 64), '{"tools": [{"name": "a.b", "timeout_ms": 30000}]}')`)
 	exec("select gem.start_worker('w', 50, '', '1', '1 min')")
 	exec("insert into core_tool_calls (tool_name) select 'a.b' from generate_series(1, 30)")
-	exec("select gem.claim('w', 25, true)")
+	exec("select gem.claim('w', 26, true)")
 	exec(`select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from (select id from core_tool_calls where status = 'running' limit 20) c`)
 	if on := raised(); len(on) > 0 {
 		t.Errorf("with a worker that lives, and calls that end, these have rows:\n%s", strings.Join(on, "\n\n"))
@@ -104,6 +104,8 @@ func TestAlertsAreSilentUntilSomethingIsWrong(t *testing.T) {
 	exec(`select gem.finish(id, 1, 'w', 'failed', '{"error": {"error_code": "outcome_unknown", "message": "m"}}', '{}', '1')
 		from (select id from core_tool_calls where status = 'running' limit 3) c`)
 	exec(`select gem.finish(id, 1, 'w', 'not_configured', '{"status": "not_configured", "reason": "r", "required_env": [], "next_steps": []}', '{}', '1')
+		from (select id from core_tool_calls where status = 'running' limit 1) c`)
+	exec(`select gem.finish(id, 1, 'w', 'failed', '{"error": {"error_code": "rule_error", "message": "m"}}', '{}', '1')
 		from (select id from core_tool_calls where status = 'running' limit 1) c`)
 	exec(clock("pg_catalog.now() + interval ''10 minutes''"))
 	if on := raised(); len(on) != len(alerts) {

@@ -10,13 +10,13 @@ import (
 )
 
 // ended is SQL that inserts n receipts of a tool as they would have been written in the last hour, with durations from a
-// tenth of a millisecond to some minutes; every tenth failed, and every fifth repeats another.
+// tenth of a millisecond to some minutes; every tenth failed, was refused or was cancelled in turn, and every fifth repeats another.
 func ended(tool string, n int) string {
 	return fmt.Sprintf(`
 		set session_replication_role = replica; -- no calls stand behind them
 		insert into core_tool_receipts (id, call_id, tool_name, status, result, attempt, created_at, duration, replay_of)
 		select (left(gem.first_id_at(at)::text, 15) || right(gen_random_uuid()::text, 21))::uuid, gen_random_uuid(), '%s', case when i %% 10 = 0 then 'failed' else 'succeeded' end,
-			'{"error": {"error_code": "execution_error", "message": "no"}}', 1, at, interval '0.1 ms' * exp(i %% 1000 / 70.0),
+			jsonb_build_object('error', jsonb_build_object('message', 'no', 'error_code', (array['execution_error', 'limit_reached', 'cancelled'])[i / 10 %% 3 + 1])), 1, at, interval '0.1 ms' * exp(i %% 1000 / 70.0),
 			case when i %% 5 = 1 then gen_random_uuid() end
 		from (select i, now() - interval '1 hour' * (1 - i / %d.0) as at from generate_series(1, %[2]d) i) moments;
 		set session_replication_role = origin`, tool, n)
@@ -53,15 +53,15 @@ func TestOutcomesAreTheSameHoweverFarTheyAreCounted(t *testing.T) {
 			t.Fatalf("after step %d: %s\nbefore: %s", step, now, before)
 		}
 		if differ := number(t, db, `select count(*) from (
-				select tool_name, sum(succeeded), sum(failed), sum(not_configured), sum(hits) from gem.outcomes group by 1) days
+				select tool_name, sum(succeeded), sum(failed), sum(refused), sum(cancelled), sum(not_configured), sum(hits) from gem.outcomes group by 1) days
 			full join gem.outcome_totals t on row(days.*) = row(t.*) where days is null or t is null`); differ != 0 {
 			t.Fatalf("after step %d the totals of %v tools are not the sums of their days", step, differ)
 		}
 	}
-	if got := number(t, db, "select sum(calls) from gem.outcome_counts"); got != counted {
+	if got := number(t, db, "select sum(succeeded + failed + refused + cancelled + not_configured) from gem.outcome_counts"); got != counted {
 		t.Errorf("%v are counted", got)
 	}
-	for column, want := range map[string]float64{"calls": 3000, "succeeded": 2700, "failed": 300, "not_configured": 0, "hits": 600} {
+	for column, want := range map[string]float64{"calls": 3000, "succeeded": 2700, "failed": 100, "refused": 100, "cancelled": 100, "not_configured": 0, "hits": 600} {
 		if got := number(t, db, "select sum("+column+") from gem.outcomes where tool_name = 'a.b'"); got != want {
 			t.Errorf("%s is %v, want %v", column, got, want)
 		}
@@ -109,8 +109,8 @@ func TestMinutesAreTheSameHoweverTheyAreCounted(t *testing.T) {
 		}
 	}
 	for what, want := range map[string]float64{
-		"select sum(succeeded + failed + not_configured) from gem.throughput where tool_name = ''":                                                                 3010 - 13 - 1,
-		"select sum(succeeded + failed + not_configured) from gem.throughput where tool_name = 'a.c'":                                                              9,
+		"select sum(succeeded + failed + refused + cancelled + not_configured) from gem.throughput where tool_name = ''":                                           3010 - 13 - 1,
+		"select sum(succeeded + failed + refused + cancelled + not_configured) from gem.throughput where tool_name = 'a.c'":                                        9,
 		"select sum(hits) from gem.throughput where tool_name = 'a.b'":                                                                                             number(t, db, "select sum(hits) from gem.throughput where tool_name = ''") - 2,
 		"select count(*) from gem.throughput m where tool_name <> '' and not exists (select from gem.throughput o where o.tool_name = '' and o.minute = m.minute)": 0,
 	} {
@@ -156,7 +156,7 @@ func TestMinutesSayHowLongCallsHadBeenDue(t *testing.T) {
 	setClock(t, db, 13_000)
 	insert(t, db, "select gem.finish(id, 1, 'w', 'succeeded', '{}', '{}', '1') from core_tool_calls")
 	setClock(t, db, 60_000)
-	insert(t, db, "insert into gem.outcome_minutes select gem.now() - interval '73 hours', 'a.b', 1, 0, 0, 0, '{}', '{}'")
+	insert(t, db, "insert into gem.outcome_minutes select gem.now() - interval '73 hours', 'a.b', 1, 0, 0, 0, 0, 0, '{}', '{}'")
 	insert(t, db, "select gem.count_outcomes(10)")
 	for what, want := range map[string]float64{
 		"select count(*) from gem.throughput where tool_name = 'a.b' and queue_p50_ms between 1780 and 2240": 1,
@@ -194,7 +194,7 @@ func TestReceiptsThatAreOlderThanTheViewsAreCounted(t *testing.T) {
 		select gen_random_uuid(), gen_random_uuid(), 'a.b', 'succeeded', '{}', 1, now() - i * interval '7 days', '1 s' from generate_series(1, 10) i`)
 	for range 2 { // the second time it counts nothing
 		insert(t, db, printed(t))
-		if total, shown := number(t, db, "select sum(calls) from gem.outcome_counts"), number(t, db, "select sum(calls) from gem.outcomes"); total != 10 || shown != 4 {
+		if total, shown := number(t, db, "select sum(succeeded) from gem.outcome_counts"), number(t, db, "select sum(calls) from gem.outcomes"); total != 10 || shown != 4 {
 			t.Errorf("%v were counted, and %v are of the last 31 days", total, shown)
 		}
 		if total, shown := number(t, db, "select sum(succeeded) from gem.outcome_days"), number(t, db, "select sum(succeeded) from gem.outcome_totals"); total != 10 || shown != 4 {
@@ -248,15 +248,22 @@ func TestTheQueueIsCountedByState(t *testing.T) {
 func TestFailuresComeNewestFirst(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
-	finished(t, db)
-	insert(t, db, "insert into core_tool_calls (tool_name, created_by) select 'a.b', 'ada' from generate_series(1, 102)")
-	for _, id := range texts(t, db, "select id::text from core_tool_calls where status = 'queued' order by seq") {
-		insert(t, db, "select cancel_tool_call('"+id+"')")
+	insert(t, db, `insert into core_tool_calls (tool_name, created_by) select 'a.b', 'ada' from generate_series(1, 110);
+		select gem.start_worker('w', 200, '1', '1', '1 hour');
+		select count(*) from gem.claim('w', 110, true)`)
+	for i, id := range texts(t, db, "select id::text from core_tool_calls order by seq") {
+		code := "timeout"
+		if i >= 102 { // the last eight are no failures
+			code = []string{"rule_blocked", "limit_reached", "approval_denied", "approval_expired", "rule_error", "not_allowed", "key_reused", "cancelled"}[i-102]
+		}
+		insert(t, db, fmt.Sprintf(`select gem.finish('%s', 1, 'w', 'failed', '{"error": {"error_code": "%s", "message": "The end"}}', '{}', '1')`, id, code))
 	}
 	for what, want := range map[string]float64{
 		"select count(*) from gem.recent_failures": 100,
-		"select count(*) from gem.recent_failures where error_code = 'cancelled' and created_by = 'ada' and message like 'The%'": 100,
-		"select count(*) from (select at >= lead(at) over () as later from gem.recent_failures) f where not later":               0,
+		"select count(*) from gem.recent_failures where error_code = 'timeout' and created_by = 'ada' and message like 'The%'": 100,
+		"select count(*) from gem.receipts where outcome = 'refused'":                                                          7,
+		"select count(*) from gem.calls where outcome = 'cancelled' and status = 'failed'":                                     1,
+		"select count(*) from (select at >= lead(at) over () as later from gem.recent_failures) f where not later":             0,
 	} {
 		if got := number(t, db, what); got != want {
 			t.Errorf("%s: %v, want %v", what, got, want)

@@ -408,10 +408,10 @@ func (a *attempt) tell(e *end) {
 	a.log.Info("call ended", fields...)
 }
 
-// name is the status that the call has got, or else how its attempt ended.
+// name is the status that the call has got, refused or cancelled if it failed in this way, or else how its attempt ended.
 func (e *end) name() string {
 	if e.how == receipted {
-		return string(e.outcome.Status)
+		return receipts.Ended(string(e.outcome.Status), e.outcome.Code)
 	}
 	return string(e.how)
 }

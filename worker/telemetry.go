@@ -164,7 +164,9 @@ func (s *attemptSpan) end(e *end) {
 	outcome := attrOutcome.String(e.name())
 	counted := []attribute.KeyValue{s.tool, outcome}
 	if code != "" {
-		s.span.SetStatus(codes.Error, string(code))
+		if code.Kind() == receipts.KindFailed {
+			s.span.SetStatus(codes.Error, string(code))
+		}
 		s.span.SetAttributes(attrError.String(string(code)))
 		counted = append(counted, attrError.String(known(code)))
 	}

@@ -124,6 +124,20 @@ func TestASpanSaysHowItsAttemptEnded(t *testing.T) {
 	}
 }
 
+func TestTheSpanOfARefusedCallIsNotAnError(t *testing.T) {
+	t.Parallel()
+	l := listen()
+	env, _ := startLab(t, l.to, tool{name: "lab.nothing", mode: "safe-retry"})
+	env.StartWorker()
+	env.Await(env.Insert(handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "x"}), Key: "k"}))
+	id := env.Insert(handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "y"}), Key: "k"})
+	env.Await(id)
+	want := []spanSummary{{Tool: "lab.nothing", Attempt: 1, Outcome: "refused", Error: "key_reused", Status: codes.Unset}}
+	if diff := cmp.Diff(want, l.attempts(t, env, id, 1)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // An attempt may end while its call does not.
 func TestTheSpanOfAnAttemptThatDoesNotEndItsCall(t *testing.T) {
 	t.Parallel()
@@ -332,7 +346,7 @@ func TestWhatIsMeasured(t *testing.T) {
 		"gem.call.ended": {
 			write:                                   3,
 			"gem.call.outcome=succeeded," + nothing: 1,
-			"error.type=key_reused,gem.call.outcome=failed," + nothing:                1,
+			"error.type=key_reused,gem.call.outcome=refused," + nothing:               1,
 			"error.type=_OTHER,gem.call.outcome=failed," + send:                       1,
 			"error.type=validation_error,gem.call.outcome=failed," + send:             1,
 			"error.type=unknown_tool,gem.call.outcome=failed,gen_ai.tool.name=_OTHER": 2,
@@ -340,7 +354,7 @@ func TestWhatIsMeasured(t *testing.T) {
 		"gem.call.duration": {
 			write:                                   3,
 			"gem.call.outcome=succeeded," + nothing: 1,
-			"error.type=key_reused,gem.call.outcome=failed," + nothing:                       1,
+			"error.type=key_reused,gem.call.outcome=refused," + nothing:                      1,
 			"error.type=execution_error,gem.call.outcome=retried,gen_ai.tool.name=lab.write": 1,
 			"error.type=_OTHER,gem.call.outcome=failed," + send:                              1,
 			"error.type=validation_error,gem.call.outcome=failed," + send:                    1,

@@ -43,7 +43,9 @@ func (s scene) claim(worker string) {
 // ended is a call that ended in its first attempt.
 func (s scene) ended(status, result string) string {
 	s.Helper()
-	s.worker("w-1", 4)
+	if query[int](s.T, s.db, "select count(*)::int from core_workers where worker_id = 'w-1'") == 0 {
+		s.worker("w-1", 4)
+	}
 	id := s.insert()
 	s.claim("w-1")
 	s.finish(id, "w-1", status, result)

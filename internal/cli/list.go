@@ -23,7 +23,7 @@ func listCommand() *cobra.Command {
 		Short: "List calls, by their state, tool, caller, session, key or error",
 		Long: `
 The newest come first: by when they ended with --state succeeded, failed,
-not_configured or ended, or --code; otherwise by when they were made. Queued and
+refused, cancelled, not_configured or ended, or --code; otherwise by when they were made. Queued and
 scheduled ones come in the order in which they are to run. --from and --to bound
 the same time.
 
@@ -54,12 +54,12 @@ gem_monitor.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.State, "state", "", strings.Join(watch.States, ", "))
-	flags.BoolVar(&failed, "failed", false, "those that failed: --state failed")
+	flags.BoolVar(&failed, "failed", false, "those that failed, without refused and cancelled ones: --state failed")
 	flags.StringVar(&f.Tool, "tool", "", "those of a tool")
 	flags.StringVar(&f.Session, "session", "", "those of a session, its session_id")
 	flags.StringVar(&f.Caller, "caller", "", "those of a caller, their created_by")
 	flags.StringVar(&f.Key, "key", "", "those with a key: the computed one, or the client's")
-	flags.StringVar(&f.Code, "code", "", "those that failed with an error code, such as timeout")
+	flags.StringVar(&f.Code, "code", "", "those with an error code, such as timeout or rule_blocked")
 	flags.StringVar(&f.Message, "message", "", "those with a message as gem status prints it: … stands for anything")
 	flags.StringVar(&f.Text, "text", "", "those with a text in the tool's name, the message, the caller, the session or the key")
 	flags.StringVar(&from, "from", "", "from a time on, such as 2026-01-31T09:30:00Z or 2026-01-31, or a span before now, such as 2h")
@@ -99,6 +99,8 @@ func state(c *watch.Call) string {
 		return "scheduled"
 	case c.Status == "waiting":
 		return "waiting for " + c.WaitsFor
+	case c.Outcome != "":
+		return c.Outcome
 	}
 	return c.Status
 }

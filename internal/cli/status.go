@@ -20,7 +20,8 @@ func statusCommand() *cobra.Command {
 		Long: `
 What needs someone comes first, with the command that shows more. Of a long
 queue it counts the first thousands of calls, and says so. What ended is counted
-by the workers, and is half a minute late. Needs DATABASE_URL, whose role is the
+by the workers, and is half a minute late. Refused calls, by rules, people or the
+tool's terms, and cancelled ones are not counted as failed. Needs DATABASE_URL, whose role is the
 owner of the tables or a member of gem_monitor.`,
 		Example: "  gem status\n  gem status --watch\n  gem status --json",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return v.run(cmd) },
@@ -42,12 +43,12 @@ func printStatus(w io.Writer, o *watch.Overview) error {
 		fmt.Fprintln(w, "! "+least+needed(n, o.At))
 	}
 	fmt.Fprintf(w, "\nQueue    %s\nWorkers  %s\n\n", queued(o.Queue, o.At), working(o.Workers))
-	ended := [][]string{{"ENDED", "SUCCEEDED", "HITS", "FAILED", "NOT CONFIGURED", "P50", "P95", "QUEUE P50", "QUEUE P95"}}
+	ended := [][]string{{"ENDED", "SUCCEEDED", "HITS", "FAILED", "REFUSED", "CANCELLED", "NOT CONFIGURED", "P50", "P95", "QUEUE P50", "QUEUE P95"}}
 	for _, t := range []struct {
 		name string
 		watch.Totals
 	}{{"last hour", o.Hour}, {"last day", o.Day}} {
-		ended = append(ended, []string{t.name, fmt.Sprint(t.Succeeded), fmt.Sprint(t.Hits), fmt.Sprint(t.Failed), fmt.Sprint(t.NotConfigured),
+		ended = append(ended, []string{t.name, fmt.Sprint(t.Succeeded), fmt.Sprint(t.Hits), fmt.Sprint(t.Failed), fmt.Sprint(t.Refused), fmt.Sprint(t.Cancelled), fmt.Sprint(t.NotConfigured),
 			took(t.P50MS), took(t.P95MS), took(t.QueueP50MS), took(t.QueueP95MS)})
 	}
 	if err := table(w, ended); err != nil {
@@ -92,6 +93,8 @@ func needed(n watch.Need, at time.Time) string {
 		return fmt.Sprintf("calls could run for up to %s now, and no worker has taken them: gem workers", ago(n.Since, at))
 	case "outcome_unknown":
 		return fmt.Sprintf("%s ended in the last day without anybody knowing what was done: gem list --code outcome_unknown", calls)
+	case "rule_error":
+		return fmt.Sprintf("%s of the last day refused, as a rule could not be judged: gem explain %s", calls, n.CallID)
 	case "rules_required":
 		return fmt.Sprintf("workers that claim nothing, since this database requires rules and they run without: %d; set TOOLS_RULES where they run", n.Count)
 	case "expiring":

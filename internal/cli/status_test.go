@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/url"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -39,16 +40,26 @@ func TestStatusSaysWhatNeedsSomeoneFirst(t *testing.T) {
 	if strings.Contains(empty.stdout, "!") {
 		t.Errorf("something needs someone in an empty database:\n%s", empty.stdout)
 	}
+	s.failed("rule_error", "The rule big could not be judged", "{}")
+	s.failed("limit_reached", "Not now", "{}")
+	execute(t, s.db, `insert into gem.outcome_minutes (minute, tool_name, succeeded, failed, refused, cancelled, not_configured, hits, durations, waits)
+		values (date_trunc('minute', gem.now()), '', 11, 22, 33, 44, 55, 6, '{}', '{}')`)
 	s.failed("outcome_unknown", `order 17 of 'ada' was on its way`, "{}")
 	s.insert()
 	got := gemWith(t, env, "status")
 	got.wantCode(t, exitDone)
 	wants(t, got.stdout, "! 1 call ended in the last day without anybody knowing what was done: gem list --code outcome_unknown\n",
-		"order … of … was on its way", "QUEUE OF", "1 ready, the first for ")
+		"! 1 call of the last day refused, as a rule could not be judged: gem explain ", "order … of … was on its way", "QUEUE OF", "1 ready, the first for ")
+	if fields := strings.Fields(strings.Split(got.stdout, "last hour")[1]); !slices.Equal(fields[:6], []string{"11", "6", "22", "33", "44", "55"}) {
+		t.Errorf("the last hour has %v", fields)
+	}
+	if strings.Contains(got.stdout, "limit_reached") {
+		t.Errorf("a refused call is among the failures:\n%s", got.stdout)
+	}
 
 	var o watch.Overview
 	asJSON := gemWith(t, env, "status", "--json")
-	if err := json.Unmarshal([]byte(asJSON.stdout), &o); err != nil || o.Queue.Ready != 1 || len(o.Needs) != 1 || o.Needs[0].Kind != "outcome_unknown" {
+	if err := json.Unmarshal([]byte(asJSON.stdout), &o); err != nil || o.Queue.Ready != 1 || len(o.Needs) != 2 || o.Needs[0].Kind != "outcome_unknown" || o.Needs[1].Kind != "rule_error" {
 		t.Errorf("%v, %s", err, asJSON.stdout)
 	}
 }
@@ -58,24 +69,35 @@ func TestListShowsTheCallsThatAreAskedFor(t *testing.T) {
 	s, env := watcher(t)
 	owner := []string{"DATABASE_URL=" + s.db.Config().ConnString()}
 	ended := s.ended("succeeded", "{}")
-	failed := s.insert()
-	gemWith(t, owner, "cancel", failed).wantCode(t, exitDone)
+	failed := s.failed("timeout", "It took too long", "null")
+	refused, cancelled := s.failed("rule_blocked", "Not on Sundays", "{}"), s.insert()
+	gemWith(t, owner, "cancel", cancelled).wantCode(t, exitDone)
 	open := s.insert()
 	all := gemWith(t, env, "list")
 	all.wantCode(t, exitDone)
-	wants(t, all.stdout, "CALL ", "CREATED", ended, failed, open, "queued", "succeeded", "cancelled: The call was cancelled before it ran.")
+	wants(t, all.stdout, "CALL ", "CREATED", ended, failed, open, "queued", "succeeded", "cancelled  ", "refused  ",
+		"cancelled: The call was cancelled before it ran.")
 
 	got := gemWith(t, env, "list", "--failed", "--from", "1h")
 	wants(t, got.stdout, failed, "ENDED")
-	if strings.Contains(got.stdout, open) || strings.Contains(got.stdout, ended) {
-		t.Errorf("other calls are listed too:\n%s", got.stdout)
+	for _, other := range []string{open, ended, cancelled, refused} {
+		if strings.Contains(got.stdout, other) {
+			t.Errorf("other calls are listed too:\n%s", got.stdout)
+		}
 	}
-	first := gemWith(t, env, "list", "--limit", "2")
+	for state, id := range map[string]string{"cancelled": cancelled, "refused": refused} {
+		got := gemWith(t, env, "list", "--state", state)
+		wants(t, got.stdout, id, "ENDED")
+		if strings.Count(got.stdout, "\n") != 2 {
+			t.Errorf("not only one call is %s:\n%s", state, got.stdout)
+		}
+	}
+	first := gemWith(t, env, "list", "--limit", "4")
 	_, before, found := strings.Cut(strings.TrimSpace(first.stderr), "More: --before ")
 	if !found || strings.Contains(first.stdout, ended) {
 		t.Fatalf("%s%s", first.stdout, first.stderr)
 	}
-	wants(t, gemWith(t, env, "list", "--limit", "2", "--before", before).stdout, ended)
+	wants(t, gemWith(t, env, "list", "--limit", "4", "--before", before).stdout, ended)
 	var p watch.Page
 	asJSON := gemWith(t, env, "list", "--tool", "leads.create", "--json")
 	if err := json.Unmarshal([]byte(asJSON.stdout), &p); err != nil || p.By != "created" {

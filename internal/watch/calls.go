@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
@@ -17,6 +18,8 @@ type Call struct {
 	Tool string `json:"tool"`
 	// Status is queued, running, waiting, succeeded, failed or not_configured.
 	Status string `json:"status"`
+	// Outcome is the status of a call that has ended, but refused or cancelled where the status failed has such a code. It is empty before.
+	Outcome string `json:"outcome,omitempty"`
 	// WaitsFor says what a waiting call waits for: key, call, answer, time or code. Otherwise it is empty.
 	WaitsFor string `json:"waits_for,omitempty"`
 	// Scheduled is true for a queued call whose RunAt has not come.
@@ -66,7 +69,7 @@ type Call struct {
 type Page struct {
 	Calls []Call `json:"calls"`
 	// By is the time by which the list is ordered, which From and To of the filter bound: ended with the states succeeded, failed,
-	// not_configured and ended and with a code, due with queued and scheduled, otherwise created. With a key, a session or a caller it is
+	// refused, cancelled, not_configured and ended and with a code, due with queued and scheduled, otherwise created. With a key, a session or a caller it is
 	// always created.
 	By string `json:"by"`
 	// Next is the Before of the next page; empty if this is the last.
@@ -94,6 +97,9 @@ func scanCall(row pgx.Row, more ...any) (c Call, err error) {
 		(*zeronull.Text)(&c.ReceiptID), (*zeronull.Text)(&c.ReplayOf), &c.Hit, (*zeronull.Text)(&c.RegistryVersion), (*zeronull.Text)(&c.Traceparent),
 		&c.Priority, &c.Level, &c.Attempt, &c.Retries, &c.Losses, &c.Steps, &c.Events, &c.Seq, &c.CancelRequested, &c.CreatedAt, &c.UpdatedAt, &c.RunAt,
 		(*zeronull.Timestamptz)(&c.ClaimedAt), (*zeronull.Timestamptz)(&c.EndedAt), (*zeronull.Timestamptz)(&c.WakeAt), &c.DurationMS}, more...)...)
+	if !c.EndedAt.IsZero() {
+		c.Outcome = receipts.Ended(c.Status, receipts.Code(c.ErrorCode))
+	}
 	if c.Status != "waiting" {
 		c.WaitsFor, c.WakeAt = "", time.Time{} // of an ended call they say what its parent is still to be told
 	}

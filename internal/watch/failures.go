@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
-// Failure sums up calls of a tool that did not succeed for the same reason.
+// Failure sums up calls of a tool that failed or were not configured for the same reason. Refused and cancelled calls are no failures.
 type Failure struct {
 	Tool   string `json:"tool"`
 	Status string `json:"status"` // failed or not_configured
@@ -49,8 +49,8 @@ func (f Failure) Filter(from time.Time) Filter {
 
 const mostFailures = 5000
 
-// ReadFailures sums up the last calls that did not succeed since a time: 5,000 at most, or those of one tool among 20,000. The zero time means the
-// last day.
+// ReadFailures sums up the last failures since a time, 5,000 at most, of one tool or of all, among the last 20,000 calls that did not succeed. The zero
+// time means the last day.
 func ReadFailures(ctx context.Context, db DB, from time.Time, tool string) (*Failures, error) {
 	all, err := readFailures(ctx, db, from, tool)
 	if err != nil {
@@ -59,7 +59,7 @@ func ReadFailures(ctx context.Context, db DB, from time.Time, tool string) (*Fai
 	return all, nil
 }
 
-// failure is a call that did not succeed.
+// failure is a call that failed or was not configured.
 type failure struct {
 	Tool    string    `json:"tool"`
 	Status  string    `json:"status"`
@@ -69,25 +69,21 @@ type failure struct {
 	CallID  string    `json:"call_id"`
 }
 
-// failuresSince selects the last such calls since a time of SQL, and more columns of theirs.
-func failuresSince(since, most, more string) string {
-	return "select r.tool_name as tool, r.status, coalesce(r.error_code, r.status) as code, " + ofMessage("r.message") + " as message, r.created_at as at, r.call_id" + more +
+// endedSince selects the last calls that did not succeed since a time of SQL, with more columns. Refused and cancelled ones are among them: see outcome.
+func endedSince(since, most, more string) string {
+	return "select r.tool_name as tool, r.status, r.outcome, coalesce(r.error_code, r.status) as code, " + ofMessage("r.message") + " as message, r.created_at as at, r.call_id" + more +
 		" from gem.receipts r where r.status <> 'succeeded' and r.created_at >= " + since + " order by r.created_at desc limit " + most
 }
 
 // The one behind the last that is looked at comes too, whatever its tool. before is when the one before it in that order ended.
 var theFailures = `select n.since, f.tool, f.status, f.code, f.message, f.at, f.call_id::text, f.place, f.before
 	from (select coalesce($1::timestamptz, gem.now() - interval '1 day') as since) n
-	left join lateral (select * from (` + failuresSince("n.since", "$3::int + 1", ", row_number() over (order by r.created_at desc) as place, lag(r.created_at) over (order by r.created_at desc) as before") + `) f
-		where $2::text = '' or f.tool = $2::text or f.place > $3::int) f on true
-	order by f.place`
+	left join lateral (select * from (` + endedSince("n.since", "$3::int + 1", ", row_number() over (order by r.created_at desc) as place, lag(r.created_at) over (order by r.created_at desc) as before") + `) f
+		where f.outcome in ('failed', 'not_configured') and ($2::text = '' or f.tool = $2::text) or f.place > $3::int) f on true
+	order by f.place limit $4::int + 1`
 
 func readFailures(ctx context.Context, db DB, from time.Time, tool string) (*Failures, error) {
-	looked := mostFailures
-	if tool != "" {
-		looked = stretch
-	}
-	rows, err := db.Query(ctx, theFailures, zeronull.Timestamptz(from), tool, looked)
+	rows, err := db.Query(ctx, theFailures, zeronull.Timestamptz(from), tool, stretch, mostFailures)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +97,7 @@ func readFailures(ctx context.Context, db DB, from time.Time, tool string) (*Fai
 		(*zeronull.Timestamptz)(&f.At), (*zeronull.Text)(&f.CallID), &place, &before}, func() error {
 		switch {
 		case place == 0 || !end.IsZero(): // there is none, or no more are looked at
-		case int(place) > looked:
+		case int(place) > stretch:
 			end = time.Time(before)
 		case len(failed) == mostFailures:
 			end = failed[len(failed)-1].At

@@ -20,7 +20,7 @@ type Filter struct {
 	Tool, Caller, Session string
 	// Key is the computed key of a call, or the one that its client chose, whole; empty means any.
 	Key string
-	// Code is the error code with which a call failed, or failed where an earlier GEM gave none; empty means any.
+	// Code is the error code of a call with the status failed, or failed where an earlier GEM gave none; empty means any.
 	Code string
 	// Text is a part of the tool's name, the error's message, the caller, the session or the key, in upper or lower case; empty means any.
 	Text string
@@ -36,8 +36,8 @@ type Filter struct {
 }
 
 // States are the values of [Filter.State]: the statuses of calls, and scheduled (queued until a time that has not come, which queued leaves
-// out), open (all that have not ended) and ended.
-var States = []string{"queued", "scheduled", "waiting", "running", "succeeded", "failed", "not_configured", "open", "ended"}
+// out), open (all that have not ended) and ended. Of the calls with the status failed, failed has those that were neither refused nor cancelled.
+var States = []string{"queued", "scheduled", "waiting", "running", "succeeded", "failed", "refused", "cancelled", "not_configured", "open", "ended"}
 
 // FilterError says which value of a filter is wrong, and why.
 type FilterError struct{ Name, Message string }

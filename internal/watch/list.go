@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
@@ -73,7 +74,7 @@ func (l *list) choose(ctx context.Context, db DB) (err error) {
 	f := l.filter
 	state := f.State
 	if f.Code != "" && state == "" {
-		state = "failed"
+		state = string(receipts.Code(f.Code).Kind())
 	}
 	var ids []string
 	switch {
@@ -85,7 +86,7 @@ func (l *list) choose(ctx context.Context, db DB) (err error) {
 	case f.Caller != "":
 		err = l.ofCaller(f.Caller)
 		f.Caller = ""
-	case state == "failed" || state == "not_configured":
+	case state == "failed" || state == "refused" || state == "cancelled" || state == "not_configured":
 		err = l.notSucceeded()
 	case state == "succeeded":
 		err = l.ended()
@@ -126,7 +127,7 @@ func (l *list) filterRest() {
 	}
 	equal("created_by", f.Caller)
 	equal("session_id", f.Session)
-	if f.Code == "failed" { // as failuresSince has it
+	if f.Code == "failed" { // as endedSince has it
 		l.must("coalesce(%[1]s.error_code, %[1]s.status) = 'failed'", "error_code", "status")
 	} else {
 		equal("error_code", f.Code)
@@ -141,6 +142,8 @@ func (l *list) filterRest() {
 		l.must("%[1]s.status = 'queued' and %[1]s.run_at <= "+now, "status", "run_at")
 	case "scheduled":
 		l.must("%[1]s.status = 'queued' and %[1]s.run_at > "+now, "status", "run_at")
+	case "failed", "refused", "cancelled":
+		l.must("%[1]s.status = 'failed' and gem.failure_kind(%[1]s.error_code) = '"+f.State+"'", "status", "error_code")
 	default:
 		equal("status", f.State)
 	}

@@ -11,8 +11,11 @@ import (
 
 // Totals sums up the calls that ended within some time, as far as workers have counted them: the last 15 to 30 s are not.
 type Totals struct {
-	Succeeded     int64 `json:"succeeded"`
+	Succeeded int64 `json:"succeeded"`
+	// Failed counts neither those that were Refused, by rules, people or the tool's terms, nor those that were Cancelled: see [receipts.Kind].
 	Failed        int64 `json:"failed"`
+	Refused       int64 `json:"refused"`
+	Cancelled     int64 `json:"cancelled"`
 	NotConfigured int64 `json:"not_configured"`
 	Hits          int64 `json:"hits"` // of those that succeeded
 	// P50MS and P95MS are the durations below which half and 95 % of the calls stayed, without hits; QueueP50MS and QueueP95MS how long calls
@@ -22,6 +25,9 @@ type Totals struct {
 	QueueP50MS *float64 `json:"queue_p50_ms,omitempty"`
 	QueueP95MS *float64 `json:"queue_p95_ms,omitempty"`
 }
+
+// Ended is how many calls the totals count.
+func (t Totals) Ended() int64 { return t.Succeeded + t.Failed + t.Refused + t.Cancelled + t.NotConfigured }
 
 // Minute is a point of a plot: what ended in the Step seconds from At on.
 type Minute struct {
@@ -64,12 +70,13 @@ func Minutes(ctx context.Context, db DB, from, to time.Time, tool string) ([]Min
 	ended := make([]counts, len(minutes))
 	at := func(t time.Time) int { return min(max(int(t.Sub(from)/step), 0), len(minutes)-1) }
 
-	rows, err := db.Query(ctx, `select minute, succeeded, failed, not_configured, hits, durations, waits from gem.throughput
+	rows, err := db.Query(ctx, `select minute, succeeded, failed, refused, cancelled, not_configured, hits, durations, waits from gem.throughput
 		where minute >= $1 and minute < $2 and tool_name = $3::text`, from, to, tool)
 	if err == nil {
 		var one counts
 		var minute time.Time
-		_, err = pgx.ForEachRow(rows, []any{&minute, &one.Succeeded, &one.Failed, &one.NotConfigured, &one.Hits, &one.Durations, &one.Waits}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&minute, &one.Succeeded, &one.Failed, &one.Refused, &one.Cancelled, &one.NotConfigured, &one.Hits,
+			&one.Durations, &one.Waits}, func() error {
 			ended[at(minute)].add(one)
 			return nil
 		})
@@ -118,6 +125,8 @@ func stepOf(span time.Duration) time.Duration {
 type counts struct {
 	Succeeded     int64   `json:"succeeded"`
 	Failed        int64   `json:"failed"`
+	Refused       int64   `json:"refused"`
+	Cancelled     int64   `json:"cancelled"`
 	NotConfigured int64   `json:"not_configured"`
 	Hits          int64   `json:"hits"`
 	Durations     []int64 `json:"durations"` // how many calls took so long, by bucket
@@ -127,6 +136,8 @@ type counts struct {
 func (c *counts) add(o counts) {
 	c.Succeeded += o.Succeeded
 	c.Failed += o.Failed
+	c.Refused += o.Refused
+	c.Cancelled += o.Cancelled
 	c.NotConfigured += o.NotConfigured
 	c.Hits += o.Hits
 	c.Durations = sum(c.Durations, o.Durations)
@@ -144,7 +155,7 @@ func sum(a, b []int64) []int64 {
 }
 
 func (c counts) totals() Totals {
-	return Totals{Succeeded: c.Succeeded, Failed: c.Failed, NotConfigured: c.NotConfigured, Hits: c.Hits,
+	return Totals{Succeeded: c.Succeeded, Failed: c.Failed, Refused: c.Refused, Cancelled: c.Cancelled, NotConfigured: c.NotConfigured, Hits: c.Hits,
 		P50MS: part(c.Durations, 0.5), P95MS: part(c.Durations, 0.95), QueueP50MS: part(c.Waits, 0.5), QueueP95MS: part(c.Waits, 0.95)}
 }
 

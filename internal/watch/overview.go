@@ -16,7 +16,7 @@ type Overview struct {
 	Workers WorkerCounts `json:"workers"`
 	Hour    Totals       `json:"hour"` // the last 60 minutes
 	Day     Totals       `json:"day"`  // the last 24 hours
-	// Failures are those of the last day, the most frequent first, at most 10: of the last 1,000 calls that did not succeed.
+	// Failures are those of the last day, the most frequent first, at most 10: of the last 1,000 calls that failed or were not configured.
 	Failures []Failure `json:"failures"`
 	// Questions counts the calls that wait for somebody's answer, up to [MostCounted]; the first was asked at QuestionsSince.
 	Questions      int       `json:"questions"`
@@ -65,7 +65,8 @@ type Need struct {
 	//	expiring         questions whose time is over within the hour; CallID is the first, Since when that is
 	//	question         calls wait for somebody's answer; CallID is the first
 	//	code             calls wait for a program that can go on with them; CallID is the first
-	//	failing          more than a tenth, and at least 10, of a tool's calls of the last hour failed
+	//	failing          at least 10 calls of a tool failed in the last hour, more than a tenth of those that were neither refused nor cancelled
+	//	rule_error       calls of the last day were refused because a rule could not be judged; CallID is the last
 	//	unknown_tools    at least 10 calls of the last day named tools that the worker's registry does not have; CallID is the last
 	//	two_registries   the living workers run with different registries
 	Kind     string    `json:"kind"`
@@ -89,7 +90,8 @@ var howThingsStand = `
 	late as materialized (select * from gem.overdue limit $1::int),
 	asks as materialized (select c.id, c.created_at, c.wake_at from gem.calls c where c.status = 'waiting' and c.waits_for = 'answer' limit $1::int),
 	code as materialized (select c.id, c.updated_at from gem.calls c where c.status = 'waiting' and c.waits_for = 'code' limit $1::int),
-	failed as materialized (` + failuresSince("(select at - interval '1 day' from now)", "$2::int", "") + `),
+	unsuccessful as materialized (` + endedSince("(select at - interval '1 day' from now)", "$2::int", "") + `),
+	failed as materialized (select * from unsuccessful where outcome in ('failed', 'not_configured') order by at desc limit $3::int),
 	needs (kind, count, tool, call_id, worker_id, since) as (
 		select 'no_worker', sum(ready), null, null::uuid, null, min(oldest_ready) from queue where not exists (select from alive) having sum(ready) > 0
 		union all
@@ -112,6 +114,8 @@ var howThingsStand = `
 		select 'question', count(*), null, (array_agg(id order by created_at, id))[1], null, min(created_at) from asks having count(*) > 0
 		union all
 		select 'code', count(*), null, (array_agg(id order by updated_at, id))[1], null, min(updated_at) from code having count(*) > 0
+		union all
+		select 'rule_error', count(*), null, (array_agg(call_id order by at desc))[1], null, max(at) from unsuccessful where code = 'rule_error' having count(*) > 0
 		union all
 		select 'unknown_tools', count(*), null, (array_agg(call_id order by at desc))[1], null, max(at) from failed where code = 'unknown_tool' having count(*) >= 10
 		union all
@@ -142,7 +146,7 @@ func ReadOverview(ctx context.Context, db DB) (*Overview, error) {
 func ReadOpen(ctx context.Context, db DB) (*Overview, error) {
 	o := &Overview{}
 	var failed []failure
-	if err := db.QueryRow(ctx, howThingsStand, MostCounted, mostRecent).Scan(&o.At, &o.Tools, &o.Workers, &o.Needs, &failed); err != nil {
+	if err := db.QueryRow(ctx, howThingsStand, MostCounted, mostLooked, mostRecent).Scan(&o.At, &o.Tools, &o.Workers, &o.Needs, &failed); err != nil {
 		return nil, fmt.Errorf("read how things stand: %w", err)
 	}
 	for _, d := range o.Tools {
@@ -174,11 +178,11 @@ func ReadEnded(ctx context.Context, db DB) (*Ended, error) {
 	e := &Ended{}
 	err := db.QueryRow(ctx, `
 		with now as materialized (select gem.now() as at), minutes as materialized (
-			select m.succeeded, m.failed, m.not_configured, m.hits, m.durations, m.waits, m.minute > now.at - interval '1 hour' as late
+			select m.succeeded, m.failed, m.refused, m.cancelled, m.not_configured, m.hits, m.durations, m.waits, m.minute > now.at - interval '1 hour' as late
 			from now, gem.throughput m where m.minute > now.at - interval '1 day' and m.tool_name = ''
 		), failing as materialized (
 			select 'failing' as kind, sum(m.failed) as count, m.tool_name as tool, min(m.minute) filter (where m.failed > 0) as since from now, gem.throughput m
-			where m.minute > now.at - interval '1 hour' and m.tool_name not in ('', '(unknown)') -- which has what was cancelled before it ran, too
+			where m.minute > now.at - interval '1 hour' and m.tool_name not in ('', '(unknown)')
 			group by m.tool_name having sum(m.failed) >= 10 and sum(m.failed) * 10 > sum(m.succeeded + m.failed + m.not_configured) order by 2 desc limit 5
 		)
 		select (select json_agg(m) from minutes m), (select json_agg(f order by f.count desc) from failing f)`).Scan(&minutes, &e.Failing)
@@ -224,12 +228,13 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // urgency is the order of [Overview.Needs].
-var urgency = []string{"no_worker", "rules_required", "overdue", "dead_holds", "slow_queue", "outcome_unknown", "expiring", "question", "code", "failing", "unknown_tools", "two_registries"}
+var urgency = []string{"no_worker", "rules_required", "overdue", "dead_holds", "slow_queue", "outcome_unknown", "rule_error", "expiring", "question", "code", "failing", "unknown_tools", "two_registries"}
 
 // MostCounted bounds [Overview.Questions] and the Count of a [Need]: there may be more.
 const MostCounted = 1000
 
 const (
 	mostDepths = 50
-	mostRecent = 1000 // failures
+	mostLooked = 5000 // calls that did not succeed, among which are
+	mostRecent = 1000 // failures, at most
 )

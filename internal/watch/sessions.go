@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
@@ -18,12 +19,14 @@ const sessionCalls = 50
 type SessionPage struct {
 	ID    string        `json:"id"`
 	Calls []SessionCall `json:"calls"` // at most 50
-	// Total is how many calls the session has, Open how many of them have not ended, and Failed how many failed. AtLeast says that there may be
-	// more calls, which are neither counted nor shown: of more than 5,000, those among the newest 20,000 of all sessions are.
-	Total   int  `json:"total"`
-	Open    int  `json:"open"`
-	Failed  int  `json:"failed"`
-	AtLeast bool `json:"at_least,omitempty"`
+	// Total is how many calls the session has, and Open how many of them have not ended. Failed, Refused and Cancelled count as in [Totals]. AtLeast
+	// says that there may be more calls, which are neither counted nor shown: of more than 5,000, those among the newest 20,000 of all sessions are.
+	Total     int  `json:"total"`
+	Open      int  `json:"open"`
+	Failed    int  `json:"failed"`
+	Refused   int  `json:"refused"`
+	Cancelled int  `json:"cancelled"`
+	AtLeast   bool `json:"at_least,omitempty"`
 	// Callers are the created_by of its calls, at most 10.
 	Callers []string  `json:"callers,omitempty"`
 	First   time.Time `json:"first"` // when its first call was made
@@ -117,8 +120,8 @@ func (p *SessionPage) order(ctx context.Context, db DB) (order []*sessionNode, e
 	if err != nil {
 		return nil, err
 	}
-	rows, err := db.Query(ctx, `select c.id, c.parent_call_id, c.status, c.created_by, c.created_at from unnest($1::text[]::uuid[]) u (id)
-		cross join lateral (select c.id::text, c.parent_call_id::text, c.status, c.created_by, c.created_at, c.seq from gem.calls c where c.id = u.id offset 0) c
+	rows, err := db.Query(ctx, `select c.id, c.parent_call_id, c.status, c.error_code, c.created_by, c.created_at from unnest($1::text[]::uuid[]) u (id)
+		cross join lateral (select c.id::text, c.parent_call_id::text, c.status, c.error_code, c.created_by, c.created_at, c.seq from gem.calls c where c.id = u.id offset 0) c
 		order by c.seq`, ids)
 	if err != nil {
 		return nil, err
@@ -126,12 +129,12 @@ func (p *SessionPage) order(ctx context.Context, db DB) (order []*sessionNode, e
 	byID := map[string]*sessionNode{}
 	var roots []*sessionNode
 	var n sessionNode
-	var status, by string
+	var status, code, by string
 	var at time.Time
-	_, err = pgx.ForEachRow(rows, []any{&n.id, (*zeronull.Text)(&n.parent), &status, (*zeronull.Text)(&by), &at}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&n.id, (*zeronull.Text)(&n.parent), &status, (*zeronull.Text)(&code), (*zeronull.Text)(&by), &at}, func() error {
 		c := n
 		byID[c.id] = &c
-		p.count(status, by, at)
+		p.count(receipts.Ended(status, receipts.Code(code)), by, at)
 		// A frontend may name any call as the parent, also one that was made later or the call itself.
 		if above := byID[c.parent]; above != nil && above != &c {
 			c.above, above.children = above, append(above.children, &c)
@@ -151,12 +154,16 @@ func (p *SessionPage) order(ctx context.Context, db DB) (order []*sessionNode, e
 	return order, err
 }
 
-func (p *SessionPage) count(status, by string, at time.Time) {
+func (p *SessionPage) count(state, by string, at time.Time) {
 	p.Total++
-	switch status {
+	switch state {
 	case "succeeded", "not_configured":
 	case "failed":
 		p.Failed++
+	case "refused":
+		p.Refused++
+	case "cancelled":
+		p.Cancelled++
 	default:
 		p.Open++
 	}

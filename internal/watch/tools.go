@@ -77,8 +77,9 @@ func tools(ctx context.Context, db DB, name string) ([]Tool, error) {
 		)
 		select coalesce(t.name, m.tool_name), coalesce(t.entry ->> 'description', ''), t.name is not null, coalesce(t.frontends, false),
 			coalesce(t.entry #>> '{idempotency,mode}', ''), coalesce(t.entry #>> '{idempotency,key_field}', ''), s.versions, coalesce(s.workers, 0),
-			coalesce(d.succeeded, 0), coalesce(d.failed, 0), coalesce(d.not_configured, 0), coalesce(d.hits, 0), d.p50_ms::float8, d.p95_ms::float8,
-			coalesce(m.succeeded, 0), coalesce(m.failed, 0), coalesce(m.not_configured, 0), coalesce(m.hits, 0)
+			coalesce(d.succeeded, 0), coalesce(d.failed, 0), coalesce(d.refused, 0), coalesce(d.cancelled, 0), coalesce(d.not_configured, 0),
+			coalesce(d.hits, 0), d.p50_ms::float8, d.p95_ms::float8,
+			coalesce(m.succeeded, 0), coalesce(m.failed, 0), coalesce(m.refused, 0), coalesce(m.cancelled, 0), coalesce(m.not_configured, 0), coalesce(m.hits, 0)
 		from (select * from gem.tools t where true`+named("t.name")+`) t full join month m on m.tool_name = t.name
 		left join today d on d.tool_name = coalesce(t.name, m.tool_name) left join served s on s.name = t.name
 		order by t.name is null, 1 limit $1`, args...)
@@ -88,7 +89,8 @@ func tools(ctx context.Context, db DB, name string) ([]Tool, error) {
 	return pgx.AppendRows([]Tool{}, rows, func(row pgx.CollectableRow) (t Tool, err error) {
 		d, m := &t.Day, &t.Month
 		return t, row.Scan(&t.Name, &t.Description, &t.Registered, &t.Frontends, &t.Mode, &t.KeyField, &t.Versions, &t.Workers,
-			&d.Succeeded, &d.Failed, &d.NotConfigured, &d.Hits, &d.P50MS, &d.P95MS, &m.Succeeded, &m.Failed, &m.NotConfigured, &m.Hits)
+			&d.Succeeded, &d.Failed, &d.Refused, &d.Cancelled, &d.NotConfigured, &d.Hits, &d.P50MS, &d.P95MS,
+			&m.Succeeded, &m.Failed, &m.Refused, &m.Cancelled, &m.NotConfigured, &m.Hits)
 	})
 }
 
@@ -121,12 +123,12 @@ func readTool(ctx context.Context, db DB, name string) (*ToolPage, error) {
 		})
 	}
 	if err == nil {
-		rows, err = db.Query(ctx, `select day::text, succeeded, failed, not_configured, hits, p50_ms::float8, p95_ms::float8
+		rows, err = db.Query(ctx, `select day::text, succeeded, failed, refused, cancelled, not_configured, hits, p50_ms::float8, p95_ms::float8
 			from gem.outcomes where tool_name = $1::text order by day desc`, name)
 	}
 	if err == nil {
 		p.Days, err = pgx.AppendRows([]ToolDay{}, rows, func(row pgx.CollectableRow) (d ToolDay, err error) {
-			return d, row.Scan(&d.Day, &d.Succeeded, &d.Failed, &d.NotConfigured, &d.Hits, &d.P50MS, &d.P95MS)
+			return d, row.Scan(&d.Day, &d.Succeeded, &d.Failed, &d.Refused, &d.Cancelled, &d.NotConfigured, &d.Hits, &d.P50MS, &d.P95MS)
 		})
 	}
 	if err != nil || !p.Registered && len(p.Entries) == 0 && len(p.Days) == 0 {

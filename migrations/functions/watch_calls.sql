@@ -2,7 +2,7 @@
 -- of errors, which may hold anything. Keys, sessions, callers and messages are shown.
 --
 --   gem.calls           each call, and how it ended
---   gem.receipts        each receipt
+--   gem.receipts        each receipt, with its outcome: the status, or refused or cancelled instead of failed
 --   gem.journal         each event of each journal
 --   gem.model_requests  each request to a model
 --   gem.registries      each registry that a worker ran with, and how many living workers run with it
@@ -13,6 +13,7 @@
 create or replace view gem.receipts as
 select r.id, r.call_id, r.tool_name, r.status, r.created_at, r.attempt, r.worker_id, r.registry_version, r.idempotency_key, r.replay_of, r.duration,
   case when r.status = 'failed' then r.result -> 'error' ->> 'error_code' end as error_code,
+  case when r.status = 'failed' then gem.failure_kind(r.result -> 'error' ->> 'error_code') else r.status end as outcome,
   case when r.status <> 'succeeded' then left(coalesce(r.result -> 'error' ->> 'message', r.result ->> 'reason'), 1000) end as message
 from public.core_tool_receipts r;
 
@@ -22,7 +23,7 @@ create or replace view gem.calls as
 select c.id, c.tool_name, c.status, c.waits_for, c.error ->> 'error_code' as error_code, c.created_by, c.signed_in, c.session_id, c.parent_call_id,
   c.parent_step, c.claimed_by, c.computed_key, c.idempotency_key, c.needs, c.traceparent, c.priority, c.level, c.attempt, c.retries, c.losses, c.kills,
   c.steps, c.events, c.seq, c.cancel_requested_at, c.created_at, c.updated_at, c.run_at, c.claimed_at, c.wake_at,
-  r.id as receipt_id, r.status as outcome, r.created_at as ended_at, r.duration, r.replay_of, r.registry_version, r.message,
+  r.id as receipt_id, r.outcome, r.created_at as ended_at, r.duration, r.replay_of, r.registry_version, r.message,
   (select max(p.seq) from public.core_tool_progress p where p.call_id = c.id) as progress
 from public.core_tool_calls c
 left join gem.receipts r on r.call_id = c.id;

@@ -176,13 +176,16 @@ insert into gem.limits default values on conflict do nothing;
 
 -- How calls ended and how long they took, by day: what functions/watch.sql shows. Rows stay when calls are pruned.
 create table if not exists gem.outcome_counts (
-  day       date     not null,  -- in UTC
-  tool_name text     not null,  -- (unknown) where no worker knew it, or none claimed the call: frontends may send any name
-  status    text     not null,
-  hit       boolean  not null,  -- the receipt repeats an earlier one
-  bucket    smallint,           -- of the duration: up to 0.1 ms * 1.25 ^ bucket; null for hits, and where no worker ran the call
-  calls     bigint   not null,
-  unique nulls not distinct (day, tool_name, status, hit, bucket)
+  day            date     not null,  -- in UTC
+  tool_name      text     not null,  -- (unknown) where no worker knew it, or none claimed the call: frontends may send any name
+  bucket         smallint,           -- of the duration: up to 0.1 ms * 1.25 ^ bucket; null for hits, and where no worker ran the call
+  succeeded      bigint   not null,
+  failed         bigint   not null,  -- without the next two, whose status is failed too: see gem.failure_kind
+  refused        bigint   not null,
+  cancelled      bigint   not null,
+  not_configured bigint   not null,
+  hits           bigint   not null,  -- of those that succeeded
+  unique nulls not distinct (day, tool_name, bucket)
 );
 
 -- The same without how long they took, for sums over many days. Rows stay when calls are pruned.
@@ -191,8 +194,10 @@ create table if not exists gem.outcome_days (
   tool_name      text   not null,
   succeeded      bigint not null,
   failed         bigint not null,
+  refused        bigint not null,
+  cancelled      bigint not null,
   not_configured bigint not null,
-  hits           bigint not null,  -- of those that succeeded
+  hits           bigint not null,
   primary key (day, tool_name)
 );
 
@@ -202,8 +207,10 @@ create table if not exists gem.outcome_minutes (
   tool_name      text        not null,  -- as in gem.outcome_counts; empty: all tools together
   succeeded      integer     not null,
   failed         integer     not null,
+  refused        integer     not null,
+  cancelled      integer     not null,
   not_configured integer     not null,
-  hits           integer     not null,  -- of those that succeeded
+  hits           integer     not null,
   durations      integer[]   not null,  -- how many calls ran for so long: the first is bucket 0 of gem.outcome_counts
   waits          integer[]   not null,  -- how many had been due for so long when they were claimed: of a sample of first attempts
   primary key (minute, tool_name)

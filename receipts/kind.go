@@ -1,0 +1,29 @@
+package receipts
+
+// Kind tells apart the calls that have the status failed. Only [KindFailed] counts as a failure.
+type Kind string
+
+const (
+	KindFailed    Kind = "failed"
+	KindRefused   Kind = "refused"   // a rule, a limit, a person or the tool's terms refused it, as intended
+	KindCancelled Kind = "cancelled" // someone asked for its end
+)
+
+// Kind returns the kind of a failed call by its error code. In SQL it is gem.failure_kind.
+func (c Code) Kind() Kind {
+	switch c {
+	case RuleBlocked, LimitReached, ApprovalDenied, ApprovalExpired, RuleError, NotAllowed, KeyReused:
+		return KindRefused
+	case Cancelled:
+		return KindCancelled
+	}
+	return KindFailed
+}
+
+// Ended returns what counts and lists say of a call: its status, or its kind if the status is failed. Other statuses ignore the code.
+func Ended(status string, code Code) string {
+	if status == string(Failed) {
+		return string(code.Kind())
+	}
+	return status
+}
