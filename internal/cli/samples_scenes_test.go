@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -13,9 +14,13 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/pgbouncer"
 	"github.com/gemworker/gem/internal/testdb"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
+
+const ada = `{"name": "Ada", "phone": "+61 400 000 001", "suburb": "Carlton"}`
 
 // readmeScene makes a call and traces it.
 func readmeScene(t *testing.T) map[string]string {
@@ -23,8 +28,7 @@ func readmeScene(t *testing.T) map[string]string {
 	url := newDatabase(t)
 	env := []string{"DATABASE_URL=" + url}
 	startWorker(t, url, "WORKER_ID=web-1")
-	const lead = `{"name": "Ada", "phone": "+61 400 000 001", "suburb": "Carlton"}`
-	gemWith(t, env, "call", "leads.create", lead, "--wait").wantCode(t, exitDone)
+	gemWith(t, env, "call", "leads.create", ada, "--wait").wantCode(t, exitDone)
 	traced := gemWith(t, env, "trace", query[string](t, testdb.Pool(t, url), "select id::text from core_tool_calls"))
 	return map[string]string{"trace": traced.stdout}
 }
@@ -40,19 +44,26 @@ func rulesScene(t *testing.T) map[string]string {
 	gemWith(t, env, "call", "comms.send_sms", sms, "--wait")
 	limited := gemWith(t, env, "call", "comms.send_sms", sms, "--wait")
 
-	gemWith(t, env, "call", "leads.create", `{"name": "Ada", "phone": "+61 400 000 001", "suburb": "Carlton"}`, "--wait").wantCode(t, exitDone)
-	lead := query[string](t, db, "select id::text from leads")
-	id := query[string](t, db, "insert into core_tool_calls (tool_name, input) values ('leads.update_stage', jsonb_build_object('lead_id', $1::text, 'stage', 'won')) returning id::text", lead)
+	gemWith(t, env, "call", "leads.create", ada, "--wait").wantCode(t, exitDone)
+	id := query[string](t, db, `insert into core_tool_calls (tool_name, input)
+		select 'leads.update_stage', jsonb_build_object('lead_id', id, 'stage', 'won') from leads returning id::text`)
 	question := delta{T: t, db: db}.question(id)
 	questions := gemWith(t, env, "questions")
 	gemWith(t, env, "approve", question, "--reason", "signed today").wantCode(t, exitDone)
-	for query[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", id) == 0 {
-	}
+	awaitReceipt(t, db, id)
 	approved := gemWith(t, env, "receipt", id)
 	return map[string]string{
-		"limit":     excerpt(t, limited.stdout, "result", "error", "error_code") + excerpt(t, limited.stdout, "result", "error", "message"),
+		"limit": excerpt(t, limited.stdout, "result", "error", "error_code") +
+			excerpt(t, limited.stdout, "result", "error", "message"),
 		"questions": questions.stdout,
 		"effects":   excerpt(t, approved.stdout, "effects", "rules"),
+	}
+}
+
+func awaitReceipt(t *testing.T, db *pgxpool.Pool, call string) {
+	t.Helper()
+	if _, err := client.Await(t.Context(), db, call); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -60,7 +71,8 @@ func rulesScene(t *testing.T) map[string]string {
 func rulesOfTheGuide(t *testing.T, names ...string) string {
 	t.Helper()
 	var rules []string
-	for _, found := range regexp.MustCompile("(?s)```json\n(.*?)```").FindAllStringSubmatch(readPage(t, "docs/rules.md"), -1) {
+	blocks := regexp.MustCompile("(?s)```json\n(.*?)```")
+	for _, found := range blocks.FindAllStringSubmatch(readPage(t, "docs/rules.md"), -1) {
 		var file struct {
 			Name  string
 			Rules []json.RawMessage
@@ -149,7 +161,8 @@ func dockerScene(t *testing.T) map[string]string {
 	return map[string]string{"health": healthy.stdout}
 }
 
-// renderScene does what docs/render.md does: it migrates, runs a worker through a session pooler, makes a call, and deploys.
+// renderScene does what docs/render.md does: it migrates, runs a worker through a session pooler, and makes a call. It
+// stops the worker while another call runs.
 func renderScene(t *testing.T) map[string]string {
 	t.Helper()
 	url := testdb.NewEmpty(t)
@@ -159,7 +172,8 @@ func renderScene(t *testing.T) map[string]string {
 	again := gemWith(t, env, "migrate")
 	again.wantCode(t, exitDone)
 
-	w := startWorker(t, through, "DIRECT_URL="+through, "RENDER_INSTANCE_ID=srv-cl0abc-x7k2p", "RENDER_GIT_COMMIT=9858f2a", "WORKER_CONCURRENCY=10", "WORKER_CONNECTIONS=4", "WORKER_SHUTDOWN_GRACE=45s")
+	w := startWorker(t, through, "DIRECT_URL="+through, "RENDER_INSTANCE_ID=srv-cl0abc-x7k2p", "RENDER_GIT_COMMIT=9858f2a",
+		"WORKER_CONCURRENCY=10", "WORKER_CONNECTIONS=4", "WORKER_SHUTDOWN_GRACE=45s")
 	started := logged(t, w, "gem worker", "registry loaded", "DATABASE_URL leads", "worker started")
 
 	db := testdb.Pool(t, url)
@@ -170,8 +184,7 @@ func renderScene(t *testing.T) map[string]string {
 		t.Fatal("docs/render.md has no call")
 	}
 	first := query[string](t, db, insert)
-	for query[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", first) == 0 {
-	}
+	awaitReceipt(t, db, first)
 	w.stderr.waitFor(t, `"msg":"call ended"`)
 	receipt := (&follower{env: map[string]string{"DATABASE_URL": url}}).query(t, look)
 	call := logged(t, w, "call ended")
@@ -181,11 +194,12 @@ func renderScene(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer func() { _ = lock.Rollback(context.Background()) }()
 	if _, err := lock.Exec(t.Context(), "lock table notes"); err != nil {
 		t.Fatal(err)
 	}
-	second := query[string](t, db, insert)
-	for query[int](t, db, "select count(*)::int from core_tool_calls where status = 'running' and id = $1", second) == 0 {
+	query[string](t, db, insert)
+	for !query[bool](t, db, "select exists (select from pg_locks where relation = 'notes'::regclass and not granted)") {
 	}
 	w.signal(t, syscall.SIGTERM)
 	w.stderr.waitFor(t, "stopping: ")
@@ -224,7 +238,8 @@ func operationsScene(t *testing.T) map[string]string {
 			_ = conn.Close()
 		}
 	}()
-	refused := gemWith(t, []string{"DATABASE_URL=postgres://postgres:gem@" + listener.Addr().String() + "/postgres?sslmode=verify-full"}, "migrate", "--patience", "0s")
+	url := "postgres://postgres:gem@" + listener.Addr().String() + "/postgres?sslmode=verify-full"
+	refused := gemWith(t, []string{"DATABASE_URL=" + url}, "migrate", "--patience", "0s")
 	refused.wantCode(t, exitFailed)
 	return map[string]string{"certificate": refused.stderr}
 }

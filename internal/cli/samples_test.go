@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// The blocks of README.md and docs that show output are compared with the output of the program. A block has a comment above it
-// with the name of its scene and its own name:
+// The blocks of README.md and docs that show output are compared with the output of the program. A comment above each
+// names its scene and the block:
 //
 //	<!-- sample: render/again -->
 //	```
@@ -35,7 +35,8 @@ var sampleBlock = regexp.MustCompile("(?ms)^<!-- sample: ([a-z]+)/([a-z-]+) -->\
 
 // scenes run commands in a known database, and return the samples that they give, by name.
 var scenes = map[string]func(*testing.T) map[string]string{
-	"docker": dockerScene, "operations": operationsScene, "pooler": poolerScene, "readme": readmeScene, "render": renderScene, "rules": rulesScene,
+	"docker": dockerScene, "operations": operationsScene, "pooler": poolerScene,
+	"readme": readmeScene, "render": renderScene, "rules": rulesScene,
 }
 
 func TestSamplesOfOutputAreWhatTheProgramPrints(t *testing.T) {
@@ -62,11 +63,11 @@ func TestSamplesOfOutputAreWhatTheProgramPrints(t *testing.T) {
 				printed[name] = strings.TrimRight(steady(text), "\n") + "\n"
 			}
 			for _, name := range slices.Sorted(maps.Keys(shown[scene])) {
-				block := shown[scene][name]
-				if printed[name] == "" {
-					t.Errorf("%s shows %s/%s, which the scene does not print", block.page, scene, name)
-				} else if flat(printed[name]) != flat(block.text) && !rewritten(t, block.page, block.text, printed[name]) {
-					t.Errorf("%s: the sample %s/%s is\n%s\nand the program prints\n%s", block.page, scene, name, block.text, printed[name])
+				got, want := printed[name], shown[scene][name]
+				if got == "" {
+					t.Errorf("%s shows %s/%s, which the scene does not print", want.page, scene, name)
+				} else if flat(got) != flat(want.text) && !rewritten(t, want.page, want.text, got) {
+					t.Errorf("%s: %s/%s shows\n%s\nand the program prints\n%s", want.page, scene, name, want.text, got)
 				}
 			}
 			for name := range printed {
@@ -91,13 +92,17 @@ func TestEveryBlockOfOutputIsTested(t *testing.T) {
 		inBlock, above := false, ""
 		for line := range strings.Lines(text) {
 			fence := strings.TrimSpace(line)
-			if inBlock {
-				inBlock = fence != "```"
-				if strings.HasPrefix(line, "$ ") {
-					t.Errorf("%s: a prompt mixes a command with its output. Show each in a block of its own: %s", page, line)
+			switch {
+			case !inBlock:
+				inBlock = strings.HasPrefix(fence, "```")
+				if fence == "```" && !strings.HasPrefix(above, "<!-- sample: ") {
+					t.Errorf("%s: the block below %q has no sample comment. If it is not output, name a language, such as text",
+						page, above)
 				}
-			} else if inBlock = strings.HasPrefix(fence, "```"); fence == "```" && !strings.HasPrefix(above, "<!-- sample: ") {
-				t.Errorf("%s: a block of output has no sample comment. A block that is not output needs a language, such as text. It follows %q", page, above)
+			case fence == "```":
+				inBlock = false
+			case strings.HasPrefix(line, "$ "):
+				t.Errorf("%s: show a command and its output in two blocks: %s", page, line)
 			}
 			if fence != "" {
 				above = fence
@@ -108,10 +113,10 @@ func TestEveryBlockOfOutputIsTested(t *testing.T) {
 
 func TestSamplesHideWhatDiffersFromRunToRun(t *testing.T) {
 	t.Parallel()
-	const printed = `call 01a214a6-57b9-7455-8b00-5ee70dc3b0c4 on web-1-433a6727 at 2031-05-06 07:08:09.123, +12.345 s  claimed
-		{"at": "2031-05-06T07:08:09Z", "duration":"12.5ms", "grace":"45s", "url": "http://127.0.0.1:40123/x"} in 1.4 s, not for 24h`
-	const want = `call 01a205c7-3263-733d-ae89-a4d9a4814e03 on web-1-e9738fcf at 2026-11-23 00:21:14.975, +0.004 s  claimed
-		{"at": "2026-11-23T00:21:14.975Z", "duration":"8.7ms", "grace":"45s", "url": "http://127.0.0.1:54321/x"} in 8 ms, not for 24h`
+	const printed = `01a214a6-57b9-7455-8b00-5ee70dc3b0c4 on web-1-433a6727 at 2031-05-06 07:08:09.123, +12.345 s  claimed
+		{"at": "2031-05-06T07:08:09Z", "duration":"12.5ms", "grace":"45s", "url": "http://127.0.0.1:40123/x"} in 1.4 s`
+	const want = `01a205c7-3263-733d-ae89-a4d9a4814e03 on web-1-e9738fcf at 2026-11-23 00:21:14.975, +0.004 s  claimed
+		{"at": "2026-11-23T00:21:14.975Z", "duration":"8.7ms", "grace":"45s", "url": "http://127.0.0.1:54321/x"} in 8 ms`
 	if got := steady(printed); got != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}
@@ -191,7 +196,8 @@ func rewritten(t *testing.T, page, block, with string) bool {
 	return true
 }
 
-// withLines returns the lines of a block as the program prints them now: each one that it no longer prints becomes the line that begins most like it.
+// withLines returns the lines of a block as the program prints them now. A line that it no longer prints is replaced by
+// the one that begins most like it.
 func withLines(block, printed string) string {
 	rest := strings.Split(strings.TrimRight(steady(printed), "\n"), "\n")
 	var lines []string
@@ -231,7 +237,8 @@ func commonPrefix(a, b string) int {
 	return n
 }
 
-// withValues returns a block of JSON with the values that were printed. If that takes more than a change of values, it returns all that was printed.
+// withValues returns a block of JSON with the values that were printed. If they have another shape, it returns all of
+// them.
 func withValues(block, printed string) string {
 	var got, shown any
 	if err := json.Unmarshal([]byte(printed), &got); err != nil {
