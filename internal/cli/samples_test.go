@@ -134,7 +134,7 @@ var unsteady = []struct {
 	{regexp.MustCompile(`\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+`), "2026-11-23 00:21:14.975"},
 	{regexp.MustCompile(`\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\b`), "2026-11-23 00:21:14"},
 	{regexp.MustCompile(`\+\d+\.\d+ s( +[^ q])`), "+0.004 s$1"}, // not the line queued, which is always at +0.000 s
-	{regexp.MustCompile(`\b\d+h\d+m\d+s\b`), "24h0m0s"},
+	{regexp.MustCompile(`\b\d+h\d+m\d+(\.\d+)?s\b`), "24h0m0s"},
 	{regexp.MustCompile(`\b\d+\.\d+(µs|ms|s)\b`), "8.7ms"},
 	{regexp.MustCompile(`( )\d+(\.\d+)? (µs|ms|s)\b`), "${1}8 ms"},
 	{regexp.MustCompile(`127\.0\.0\.1:\d+`), "127.0.0.1:54321"},
