@@ -1,4 +1,4 @@
-.PHONY: demo dev test race lint fuzz chaos bench pictures check check-long build pin
+.PHONY: demo dev test race lint fuzz chaos bench pictures samples check check-long build pin
 
 demo: ## some calls on a private Postgres, and their receipts
 	go run ./cmd/gem demo
@@ -31,6 +31,9 @@ bench: ## the tables of docs/performance.md, beside River and a floor, on a dura
 pictures: ## a PNG of each page of the dashboard in dist/pictures: light and dark, 1280 and 375 pixels wide
 	npm ci --silent --prefix dashboard/chromium
 	cd dashboard/chromium && GEM_TEST_REQUIRE=1 go test . -count=1 -run EveryPage -pictures ../../dist/pictures
+
+samples: ## writes the output that README.md and docs show, as the program prints it now
+	go test ./internal/cli -count=1 -run 'Samples|Guide' -update
 
 check: ## runs what CI runs for each change
 	bash .ci/run

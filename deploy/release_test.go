@@ -69,3 +69,23 @@ func TestGoreleaserHasOneVersion(t *testing.T) {
 		}
 	}
 }
+
+// The pages begin with what works from the repository, and mark what a release publishes until there is one.
+func TestThePagesMarkWhatComesWithTheFirstRelease(t *testing.T) {
+	t.Parallel()
+	released := strings.Contains(readFile(t, "CHANGELOG.md"), "\n## v0.1.0")
+	for page, order := range map[string][2]string{
+		"docs/docker.md":  {"docker compose up --build --wait", "## The published image"},
+		"docs/render.md":  {"### From a fork", "### From the published image"},
+		"docs/clients.md": {"cp path/to/gem/clients/js", "@gemworker/client"},
+	} {
+		text := readFile(t, page)
+		today, later := strings.Index(text, order[0]), strings.Index(text, order[1])
+		if today < 0 || later < today {
+			t.Errorf("%s: want %q before %q", page, order[0], order[1])
+		}
+		if marked := strings.Contains(text, "comes with v0.1.0"); marked == released {
+			t.Errorf("%s announces what comes with v0.1.0: %v. v0.1.0 is released: %v", page, marked, released)
+		}
+	}
+}

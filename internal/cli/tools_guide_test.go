@@ -37,7 +37,7 @@ func section(t *testing.T, heading string) [][]string {
 // what the test does to them.
 func follow(t *testing.T, heading, files string, change func(name, text string) string, command func(f *follower, line string) bool) *follower {
 	t.Helper()
-	f := &follower{root: fromRoot(t, "."), dir: reachableFolder(t), env: map[string]string{}, section: "docs/tools.md, " + heading}
+	f := &follower{root: fromRoot(t, "."), dir: reachableFolder(t), env: map[string]string{}, page: "docs/tools.md", section: "docs/tools.md, " + heading}
 	examples, err := os.ReadDir(fromRoot(t, files))
 	if err != nil {
 		t.Fatal(err)
