@@ -37,6 +37,8 @@ type loginPage struct {
 	Text     string // why it did not work
 	SignedIn bool
 	Again    string // another site led here, so that the browser kept its cookie back: where the page looks for it again
+	Issuer   string // where people sign in
+	StartAt  string // leads there
 }
 
 // routeLogin serves /login and /logout.
@@ -47,6 +49,9 @@ func (s *site) routeLogin(mux *http.ServeMux) {
 		s.setCookie(w, q, s.Login.SignOut(q))
 		http.Redirect(w, q, s.base(q)+"/login", http.StatusSeeOther)
 	})
+	if i, ok := s.Login.(IssuerLogin); ok {
+		s.routeIssuer(mux, i)
+	}
 }
 
 func (s *site) login(w http.ResponseWriter, q *http.Request) {
@@ -61,26 +66,44 @@ func (s *site) login(w http.ResponseWriter, q *http.Request) {
 			s.setCookie(w, q, cookie)
 		}
 	case errors.Is(err, ErrNoUser):
-		p := &loginPage{Password: s.Login.Password(), To: to}
+		p := s.newLoginPage(to)
 		if from := q.Header.Get("Sec-Fetch-Site"); from == "cross-site" || from == "same-site" {
 			p.Again = r.base + "/login?to=" + url.QueryEscape(to)
 		}
 		s.render(w, r, &view{Title: "Sign in", Template: "login", Data: p})
 		return
 	}
-	var refused *Refusal
 	switch {
 	case err == nil:
 		http.Redirect(w, q, r.base+to, http.StatusSeeOther)
-	case proven && errors.As(err, &refused):
-		if refused.After > 0 {
-			w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(refused.After.Seconds()))))
-		}
-		p := &loginPage{Password: s.Login.Password(), To: to, Text: refused.Text, SignedIn: r.user != User{}}
-		s.render(w, r, &view{Title: "Sign in", Template: "login", Data: p, Status: refused.Status})
+	case proven:
+		s.refuseLogin(w, r, to, err)
 	default:
 		s.fail(w, q, r, err)
 	}
+}
+
+func (s *site) newLoginPage(to string) *loginPage {
+	p := &loginPage{Password: s.Login.Password(), To: to}
+	if i, ok := s.Login.(IssuerLogin); ok {
+		p.Issuer, p.StartAt = i.Issuer(), i.StartAt(to)
+	}
+	return p
+}
+
+// refuseLogin shows the login page with the reason why it did not work.
+func (s *site) refuseLogin(w http.ResponseWriter, r *request, to string, err error) {
+	var refused *Refusal
+	if !errors.As(err, &refused) {
+		s.fail(w, r.Request, r, err)
+		return
+	}
+	if refused.After > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(refused.After.Seconds()))))
+	}
+	p := s.newLoginPage(to)
+	p.Text, p.SignedIn = refused.Text, r.user != User{}
+	s.render(w, r, &view{Title: "Sign in", Template: "login", Data: p, Status: refused.Status})
 }
 
 // setCookie sends a cookie for these pages, and no others of the host.

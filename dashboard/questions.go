@@ -33,10 +33,11 @@ type questionsPage struct {
 	Yours []client.Question `json:"yours"` // those that the user may answer
 	Open  []watch.Question  `json:"open"`  // all that are open
 	You   string            `json:"you"`   // as whom the user answers; empty if the dashboard takes no answers of the user
+	Other string            `json:"-"`     // why the user may have another name, so that approvals are refused: [User.OtherName]
 }
 
 func (s *site) questions(ctx context.Context, r *request) (*view, error) {
-	p := &questionsPage{Yours: []client.Question{}, Open: []watch.Question{}}
+	p := &questionsPage{Yours: []client.Question{}, Open: []watch.Question{}, Other: r.user.OtherName}
 	var err error
 	if r.mayAnswer() {
 		if p.You, _, err = r.answersAs(ctx); err != nil {
@@ -275,6 +276,10 @@ func (p *questionPage) whyNot(r *request) string {
 		return "This dashboard is read-only, and takes no answers."
 	case !r.mayAnswer():
 		return "You may look, and not answer: the dashboard knows no subject of yours."
+	}
+	if q.Others && r.user.OtherName != "" {
+		return "It takes someone other than the person who asked, and these pages cannot tell whether that is you: " + text(r.user.OtherName) +
+			". You would have two names. Answer it where calls are made, such as with gem approve."
 	}
 	said := "An answer is taken from those whom the question names"
 	if q.Others {

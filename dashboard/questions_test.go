@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/dashboard"
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/handlertest"
@@ -517,4 +518,45 @@ func TestWhatIsApprovedOnThePageIsWhatRuns(t *testing.T) {
 		t.Errorf("the receipt is %s with %s", r.Result, r.Effects)
 	}
 	o.wants(o.send(cleo, after, stale, 409), "does not take one from you now")
+}
+
+// The dashboard cannot know whether such a person asked for the call under the other name.
+func TestAnApprovalIsRefusedFromAPersonWithTwoNames(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	id := o.approval()
+	stranger := cleo
+	stranger.OtherName = "you signed in at https://login.example, and calls are made with tokens of <b>others</b>"
+	page := o.page(stranger, "/questions/"+id, 200)
+	o.wants(page, "Approval: waits for others", "https://login.example, and calls are made with tokens of &lt;b&gt;others&lt;/b&gt;", "two names")
+	o.lacks(page, `name="decision"`)
+	o.wants(o.page(stranger, "/questions", 200), "you signed in at https://login.example")
+	form := o.page(cleo, "/questions/"+id, 200)
+	fields := url.Values{"decision": {"approve"}}
+	for _, m := range hidden.FindAllStringSubmatch(form, -1) {
+		fields.Set(m[1], m[2])
+	}
+	o.user = stranger
+	answer, err := http.PostForm(o.server.URL+"/questions/"+id, fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = answer.Body.Close()
+	if got := o.given(id); answer.StatusCode != http.StatusForbidden || got != "null" {
+		t.Errorf("the form of somebody else: %d, answered: %s", answer.StatusCode, got)
+	}
+	// Postgres refuses it, whatever the page does.
+	var mine int
+	err = client.As(t.Context(), login(t, o.owner, o.owner.Config().ConnString(), "gem_operator, gem_door"),
+		client.Subject{ID: "cleo", Role: "gem_frontend", Claims: json.RawMessage(`{"gem_other_name": true}`)}, func(db client.DB) error {
+			if err := db.QueryRow(t.Context(), "select count(*) from open_questions").Scan(&mine); err != nil {
+				return err
+			}
+			return client.Answer(t.Context(), db, id, json.RawMessage(`{"approved": true}`), "")
+		})
+	if !errors.Is(err, client.ErrMayNotAnswer) || mine != 0 {
+		t.Errorf("by the function: %v, %d questions listed", err, mine)
+	}
+	own := o.ask("wait.approval", strings.Replace(fmt.Sprintf(refund, 9), `"text"`, `"others": false, "text"`, 1), byNobody)
+	o.wants(o.send(stranger, own, url.Values{"decision": {"approve"}}, 200), "You approved it.", "Answered by cleo")
 }

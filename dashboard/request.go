@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 )
@@ -51,7 +52,11 @@ func (r *request) as(ctx context.Context, do func(client.DB) error) error {
 	case r.user.Subject == "":
 		return do(r.site.Act)
 	default:
-		return client.As(ctx, r.site.Act, client.Subject{ID: r.user.Subject, Role: "gem_frontend"}, do)
+		s := client.Subject{ID: r.user.Subject, Role: "gem_frontend"}
+		if r.user.OtherName != "" {
+			s.Claims = json.RawMessage(`{"gem_other_name": true}`) // see gem.may_answer
+		}
+		return client.As(ctx, r.site.Act, s, do)
 	}
 }
 
@@ -189,7 +194,8 @@ func (s *site) request(q *http.Request) (*request, error) {
 		noteUser(q.Context(), r.user.Name)
 	case errors.As(err, &refused):
 		err = &pageError{refused.Status, refused.Text}
-	case !errors.Is(err, ErrNoUser):
+	case errors.Is(err, ErrNoUser), isAway(err), store.HasCode(err, "57014"): // a name is looked up in the database
+	default:
 		s.Log.Warn("a user is refused", zap.Error(err))
 		err = forbidden("You may not see these pages.")
 	}

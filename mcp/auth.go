@@ -7,19 +7,19 @@ import (
 	"net/http"
 	"strings"
 	"unicode"
+
+	"github.com/gemworker/gem/internal/issuer"
 )
 
-// verifier knows the callers of tokens. Its error is a [*refusedToken] for a token that is not valid; with any other, it is not known whether it is.
+// verifier knows the callers of tokens. Its error is an [*issuer.RefusedError] for a token that is not valid; with any other, it is not known whether
+// it is.
 type verifier interface {
 	verify(ctx context.Context, token string) (caller, error)
 }
 
-// refusedToken says why a token is not valid, in words that its bearer may read: nothing of the token is in them.
-type refusedToken struct{ reason string }
-
-func (e *refusedToken) Error() string { return e.reason }
-
-func refuse(format string, args ...any) error { return &refusedToken{fmt.Sprintf(format, args...)} }
+func refuse(format string, args ...any) error {
+	return &issuer.RefusedError{Reason: fmt.Sprintf(format, args...)}
+}
 
 // authenticate names the caller of each request by its bearer token. Without a verifier, all requests are made by the one subject of the door.
 func (s *httpServer) authenticate(next http.Handler) http.Handler {
@@ -30,14 +30,14 @@ func (s *httpServer) authenticate(next http.Handler) http.Handler {
 			if err == nil {
 				c, err = s.verifier.verify(r.Context(), token)
 			}
-			var refused *refusedToken
+			var refused *issuer.RefusedError
 			switch {
 			case errors.As(err, &refused):
-				s.challenge(w, http.StatusUnauthorized, refused.reason, given(token, "invalid_token"), "")
+				s.challenge(w, http.StatusUnauthorized, refused.Reason, given(token, "invalid_token"), "")
 				return
 			case err != nil:
-				if !errors.Is(err, errKeysAway) { // which was said when they were asked for
-					s.door.o.Log.Warn("tokens cannot be checked: " + err.Error())
+				if !errors.Is(err, issuer.ErrKeysAway) { // which was logged when they were fetched
+					s.door.o.Log.Warn("tokens cannot be checked, see GEM_MCP_JWKS: " + err.Error())
 				}
 				w.Header().Set("Retry-After", "5")
 				http.Error(w, "the token cannot be checked at the moment", http.StatusServiceUnavailable)

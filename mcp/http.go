@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gemworker/gem/internal/issuer"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/zap"
@@ -103,11 +104,11 @@ func (d *Door) newHTTPServer(at net.Addr, c HTTPConfig) (s *httpServer, err erro
 		}
 		s.verifier = tokens
 	case "jwt":
-		var published *keySet
+		var published *issuer.Keys
 		if c.Secret == "" {
-			published = newKeySet(c.JWKS, time.Now)
+			published = issuer.NewKeys(c.JWKS, time.Now)
 		}
-		s.verifier = newJWTVerifier(c.Issuer, c.Audience, published, c.Secret, time.Now)
+		s.verifier = &jwtVerifier{issuer.NewVerifier(c.Issuer, c.Audience, published, c.Secret, time.Now)}
 		if c.Audience != c.Resource {
 			d.o.Log.Warn("tokens that the issuer made for other services with the same audience are accepted too: GEM_MCP_AUDIENCE is not GEM_MCP_RESOURCE",
 				zap.String("audience", c.Audience))

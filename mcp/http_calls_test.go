@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/gemworker/gem/internal/issuer/issuertest"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -58,9 +59,9 @@ func TestACallOverHTTPIsItsSubjectsWithTheRightsOfASignedInUser(t *testing.T) {
 	}
 	o.count(2, "created_by = 'ada' and signed_in and status = 'succeeded'")
 
-	i := newIssuer(t)
+	i := issuertest.New(t)
 	theirs := serveHTTP(t, h.o, HTTPConfig{Auth: "jwt", Issuer: i.URL, JWKS: i.URL, Resource: testResource})
-	token := sign(t, jwt.SigningMethodES256, i.ec, "ec", map[string]any{"iss": i.URL, "sub": "carol", "role": "admin"})
+	token := sign(t, jwt.SigningMethodES256, i.EC, "ec", map[string]any{"iss": i.URL, "sub": "carol", "role": "admin"})
 	c := theirs.rpc(t, modern, "tools/call", `{"name":"shop_order","arguments":{"item":"roof"}}`, "token", token).called(t)
 	if c.IsError {
 		t.Errorf("%+v", c)

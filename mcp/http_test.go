@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gemworker/gem/internal/issuer/issuertest"
 	"github.com/gemworker/gem/registry"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -331,18 +332,18 @@ func TestWithoutATokenTheDoorSaysWhereToGetOne(t *testing.T) {
 
 func TestTokensOfAnIssuerComeIn(t *testing.T) {
 	t.Parallel()
-	i := newIssuer(t)
+	i := issuertest.New(t)
 	h := serveHTTP(t, Options{}, HTTPConfig{Auth: "jwt", Issuer: i.URL, JWKS: i.URL, Resource: testResource, Scopes: "on"})
 	ours := map[string]any{"iss": i.URL, "scope": "read:db"}
 	for name, c := range map[string]struct {
 		token  string
 		status int
 	}{
-		"ours":             {sign(t, jwt.SigningMethodES256, i.ec, "ec", ours), 200},
-		"another issuer":   {sign(t, jwt.SigningMethodES256, i.ec, "ec", nil), 401},
-		"another audience": {sign(t, jwt.SigningMethodES256, i.ec, "ec", map[string]any{"iss": i.URL, "aud": "https://other.example/mcp"}), 401},
+		"ours":             {sign(t, jwt.SigningMethodES256, i.EC, "ec", ours), 200},
+		"another issuer":   {sign(t, jwt.SigningMethodES256, i.EC, "ec", nil), 401},
+		"another audience": {sign(t, jwt.SigningMethodES256, i.EC, "ec", map[string]any{"iss": i.URL, "aud": "https://other.example/mcp"}), 401},
 		"alg none":         {sign(t, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, "ec", ours), 401},
-		"expired":          {sign(t, jwt.SigningMethodES256, i.ec, "ec", map[string]any{"iss": i.URL, "exp": 1}), 401},
+		"expired":          {sign(t, jwt.SigningMethodES256, i.EC, "ec", map[string]any{"iss": i.URL, "exp": 1}), 401},
 	} {
 		if a := h.rpc(t, modern, "tools/list", "", "token", c.token); a.status != c.status {
 			t.Errorf("%s: %d %s", name, a.status, a.text)
@@ -357,9 +358,9 @@ func TestTokensOfAnIssuerComeIn(t *testing.T) {
 	if err := json.NewDecoder(resp.Body).Decode(&m); err != nil || fmt.Sprint(m.AuthorizationServers) != "["+i.URL+"]" || len(m.ScopesSupported) == 0 {
 		t.Errorf("metadata %+v, error %v", m, err)
 	}
-	i.answers(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "", http.StatusBadGateway) })
+	i.Answers(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "", http.StatusBadGateway) })
 	fresh := serveHTTP(t, Options{}, HTTPConfig{Auth: "jwt", Issuer: i.URL, JWKS: i.URL, Resource: testResource})
-	if a := fresh.rpc(t, modern, "tools/list", "", "token", sign(t, jwt.SigningMethodES256, i.ec, "ec", ours)); a.status != 503 || a.header.Get("Retry-After") == "" {
+	if a := fresh.rpc(t, modern, "tools/list", "", "token", sign(t, jwt.SigningMethodES256, i.EC, "ec", ours)); a.status != 503 || a.header.Get("Retry-After") == "" {
 		t.Errorf("while the issuer is away: %d %s", a.status, a.text)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/issuer"
 )
 
 // HTTPConfig says who may come in over HTTP. Without Auth anyone may, and only a loopback address is served.
@@ -32,8 +33,8 @@ func (c *HTTPConfig) Wrong() map[string]string {
 	for name, right := range map[string]bool{
 		"GEM_MCP_LISTEN":      c.Listen == "" || hasPort(c.Listen),
 		"GEM_MCP_AUTH":        c.Auth == "" || c.Auth == "token" || c.Auth == "jwt",
-		"GEM_MCP_ISSUER":      c.Issuer == "" || safeURL(c.Issuer),
-		"GEM_MCP_JWKS":        c.JWKS == "" || safeURL(c.JWKS),
+		"GEM_MCP_ISSUER":      c.Issuer == "" || issuer.IsSafe(c.Issuer),
+		"GEM_MCP_JWKS":        c.JWKS == "" || issuer.IsSafe(c.JWKS),
 		"GEM_MCP_JWT_SECRET":  c.Secret == "" || len(c.Secret) >= 32,
 		"GEM_MCP_RESOURCE":    c.Resource == "" || plainURL(c.Resource),
 		"GEM_MCP_SCOPES":      c.Scopes == "" || c.Scopes == "on" || c.Scopes == "off",
@@ -55,12 +56,6 @@ func hasPort(address string) bool {
 func plainURL(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && u.User == nil && u.RawQuery == "" && u.Fragment == ""
-}
-
-// safeURL reports whether nobody between can change what the URL leads to: it is https, or on this machine.
-func safeURL(text string) bool {
-	u, err := url.Parse(text)
-	return err == nil && plainURL(text) && (u.Scheme == "https" || isLoopback(u.Host))
 }
 
 // ConfigError is the error of a configuration that does not go together.

@@ -33,6 +33,8 @@ var dashboardFlags = map[string]string{
 	"GEM_DASHBOARD_LISTEN": "listen", "GEM_DASHBOARD_PREFIX": "prefix", "GEM_DASHBOARD_AUTH": "auth", "GEM_DASHBOARD_READ_ONLY": "read-only",
 	"GEM_DASHBOARD_URL": "", "GEM_DASHBOARD_PASSWORD_HASH": "", "GEM_DASHBOARD_USER_HEADER": "", "GEM_DASHBOARD_GROUPS_HEADER": "",
 	"GEM_DASHBOARD_TRUSTED_PROXIES": "", "GEM_DASHBOARD_ROLES": "", "GEM_DASHBOARD_ACT_URL": "", "GEM_DASHBOARD_TRACE_URL": "",
+	"GEM_DASHBOARD_OIDC_ISSUER": "", "GEM_DASHBOARD_OIDC_CLIENT_ID": "", "GEM_DASHBOARD_OIDC_CLIENT_SECRET": "", "GEM_DASHBOARD_OIDC_GROUPS_CLAIM": "",
+	"GEM_DASHBOARD_OIDC_SUBJECT_CLAIM": "", "GEM_DASHBOARD_FRONTENDS_ISSUER": "",
 }
 
 func dashboardCommand() *cobra.Command {
@@ -100,6 +102,7 @@ type site struct {
 	url       string // of the overview
 	link      string // signs in, once; the same as url where nobody signs in by a link
 	read, act *pgxpool.Pool
+	announce  func(context.Context) // logs whether people will be able to sign in
 	log       *zap.Logger
 }
 
@@ -117,9 +120,9 @@ func openSite(ctx context.Context, c *config.Dashboard, l net.Listener, o siteOp
 	case auth == "" && local:
 		auth = "link"
 	case auth == "":
-		return nil, usage("%s can be reached from other machines, so people must prove who they are: set --auth to link, password or header, or serve 127.0.0.1", l.Addr())
+		return nil, usage("%s can be reached from other machines, so people must prove who they are: set --auth to link, password, header or oidc, or serve 127.0.0.1", l.Addr())
 	case auth == "none" && !local:
-		return nil, usage("%s can be reached from other machines, and with --auth none anybody there would see all calls: set it to link, password or header, or serve 127.0.0.1", l.Addr())
+		return nil, usage("%s can be reached from other machines, and with --auth none anybody there would see all calls: set it to link, password, header or oidc, or serve 127.0.0.1", l.Addr())
 	}
 	proxies, err := login.ParseProxies(c.TrustedProxies)
 	if err != nil {
@@ -151,9 +154,18 @@ func openSite(ctx context.Context, c *config.Dashboard, l net.Listener, o siteOp
 		}
 		name = s.act.Config().ConnConfig.User
 	}
+	oidcURL := s.url
+	if c.URL == "" && !local { // the issuer would send people back to a name of this machine alone
+		oidcURL = ""
+	}
 	link := func(token string) string { return s.url + "login?token=" + token }
 	door, err := login.New(login.Options{
 		Auth: auth, Name: name, PasswordHash: c.PasswordHash.Reveal(), UserHeader: c.UserHeader, GroupsHeader: c.GroupsHeader, Proxies: proxies, Roles: roles,
+		OIDC: login.OIDC{
+			Issuer: c.OIDCIssuer, ClientID: c.OIDCClientID, ClientSecret: c.OIDCSecret, GroupsClaim: c.OIDCGroups, SubjectClaim: c.OIDCSubject, URL: oidcURL,
+			Frontends: frontendsIssuers(c),
+		},
+		IsRole: isRole(s.read), Log: o.log,
 		Cookie: "gem_" + port, Secure: public.Scheme == "https",
 		Used: func(next string) { fmt.Fprintf(o.out, "The dashboard, for one more browser:\n  %s\n", link(next)) },
 	})
@@ -161,6 +173,7 @@ func openSite(ctx context.Context, c *config.Dashboard, l net.Listener, o siteOp
 		s.close()
 		return nil, usageError{err}
 	}
+	s.announce = door.Announce
 	s.handler, err = dashboard.New(dashboard.Options{
 		Read: s.read, Act: s.act, Prefix: prefix, User: door.User, Login: door.Login(), Hosts: []string{public.Host}, TrustedProxies: proxies, TraceURL: c.TraceURL, Log: o.log,
 	})
@@ -172,6 +185,26 @@ func openSite(ctx context.Context, c *config.Dashboard, l net.Listener, o siteOp
 		s.link = link(door.NewLink())
 	}
 	return s, nil
+}
+
+// frontendsIssuers are the issuers of the tokens with which calls are made, as far as the environment names them.
+func frontendsIssuers(c *config.Dashboard) (all []string) {
+	for _, of := range []string{c.Frontends, strings.TrimSpace(os.Getenv("GEM_MCP_ISSUER"))} {
+		if of != "" {
+			all = append(all, of)
+		}
+	}
+	return all
+}
+
+// isRole returns a function that reports whether a role of the server has a name, whatever the case of its letters.
+func isRole(db *pgxpool.Pool) func(context.Context, string) (bool, error) {
+	return func(ctx context.Context, name string) (is bool, err error) {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		err = db.QueryRow(ctx, `select exists (select from pg_catalog.pg_roles where lower(rolname::text collate "default") = lower($1))`, name).Scan(&is)
+		return is, err
+	}
 }
 
 func isLoopback(a net.Addr) bool {
@@ -201,6 +234,7 @@ func (s *site) serve(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(s.listener) }()
 	go s.lookAtRights(requests)
+	go s.announce(requests)
 	s.log.Info("serving the dashboard", zap.String("address", s.listener.Addr().String()), zap.String("url", s.url), zap.Bool("read_only", s.act == nil))
 	select {
 	case err := <-ended:

@@ -28,7 +28,7 @@ func TestADashboardIsRefusedWhereAnybodyCouldComeIn(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"", []string{"--listen", "0.0.0.0:0"}, "set --auth to link, password or header"},
+		{"", []string{"--listen", "0.0.0.0:0"}, "set --auth to link, password, header or oidc"},
 		{"", []string{"--listen", "0.0.0.0:0", "--auth", "none"}, "anybody there would see all calls"},
 		{"", []string{"--auth", "password"}, "GEM_DASHBOARD_PASSWORD_HASH is not set"},
 		{"GEM_DASHBOARD_PASSWORD_HASH=a/L3", []string{"--auth", "password"}, "single quotes"},
@@ -36,7 +36,9 @@ func TestADashboardIsRefusedWhereAnybodyCouldComeIn(t *testing.T) {
 		{"GEM_DASHBOARD_ROLES=admin=ada", nil, "GEM_DASHBOARD_ROLES"},
 		{"GEM_DASHBOARD_TRUSTED_PROXIES=nginx", nil, "GEM_DASHBOARD_TRUSTED_PROXIES"},
 		{"GEM_DASHBOARD_ACT_URL=postgres://u:hunter2@h:port/d", nil, "GEM_DASHBOARD_ACT_URL"},
-		{"", []string{"--auth", "oidc"}, "it may be link, password, header or none"},
+		{"", []string{"--auth", "saml"}, "it may be link, password, header, oidc or none"},
+		{"", []string{"--auth", "oidc"}, "GEM_DASHBOARD_OIDC_ISSUER"},
+		{"GEM_DASHBOARD_OIDC_ISSUER=http://issuer.example", []string{"--auth", "oidc"}, "GEM_DASHBOARD_OIDC_ISSUER is"},
 		{"", []string{"--prefix", "gem"}, "--prefix is"},
 		{"", []string{"--listen", "8470"}, "--listen is"},
 	} {

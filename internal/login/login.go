@@ -1,8 +1,10 @@
-// Package login finds out who asks gem dashboard: by a link that the process printed, by a password, or by a proxy's header.
+// Package login finds out who sends a request to gem dashboard: by a link that the process printed, by a password, by a proxy's header, or by an
+// OpenID Connect issuer.
 package login
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,11 +14,12 @@ import (
 	"unicode/utf8"
 
 	"github.com/gemworker/gem/dashboard"
+	"go.uber.org/zap"
 )
 
 // Options of a [Door].
 type Options struct {
-	// Auth is how people prove who they are: link, password, header or none. It is required.
+	// Auth is how people prove who they are: link, password, header, oidc or none. It is required.
 	Auth string
 	// Name is that of the one user of link and password.
 	Name string
@@ -27,7 +30,13 @@ type Options struct {
 	// GroupsHeader names the header with the user's groups, with commas between them. Empty: there are no groups.
 	GroupsHeader string
 	Proxies      Proxies
-	Roles        Roles // of header's users
+	Roles        Roles // of the users of header and oidc
+	// OIDC is required with oidc.
+	OIDC OIDC
+	// IsRole reports whether a role of the database has a name, whatever the case of its letters. It is required with header and oidc.
+	IsRole func(ctx context.Context, name string) (bool, error)
+	// Log has a line for each person whom an issuer signs in, and for each who is refused; nil means none.
+	Log *zap.Logger
 	// Cookie is the name of the cookie of link and password. The default is gem.
 	Cookie string
 	// Secure says that the cookie may only be sent over TLS, also where neither the connection nor a proxy has said that there is TLS.
@@ -39,9 +48,8 @@ type Options struct {
 // The refusals of users whom a proxy names.
 var (
 	errNotProxy = &dashboard.Refusal{Status: http.StatusForbidden, Text: "This dashboard is reached through its proxy only."}
-	errNoRole   = &dashboard.Refusal{Status: http.StatusForbidden, Text: "You may not look at this dashboard: GEM_DASHBOARD_ROLES names neither you nor one of your groups."}
 	errGroups   = fmt.Errorf("%w: the proxy sent more than one header of groups", dashboard.ErrNoUser)
-	errNoName   = fmt.Errorf("%w: the proxy sent no name, more than one, or one that is not printable", dashboard.ErrNoUser)
+	errNoName   = fmt.Errorf("%w: there is no name, more than one, or one that is not printable", dashboard.ErrNoUser)
 )
 
 // Door lets people in.
@@ -49,6 +57,8 @@ type Door struct {
 	o        Options
 	sessions *sessions
 	tries    *tries
+	subjects *subjects
+	issuer   *byIssuer     // of oidc
 	hashing  chan struct{} // one at a time: a hash is made to be slow
 }
 
@@ -68,17 +78,37 @@ func New(o Options) (*Door, error) {
 		if o.UserHeader == "" || len(o.Proxies) == 0 {
 			return nil, errors.New("--auth header needs GEM_DASHBOARD_USER_HEADER, in which the proxy names the user, and GEM_DASHBOARD_TRUSTED_PROXIES, its addresses")
 		}
+	case "oidc":
+		o.OIDC.SubjectClaim = cmp.Or(o.OIDC.SubjectClaim, "sub")
+		if err := o.OIDC.check(); err != nil {
+			return nil, err
+		}
+		if o.Roles["viewer"] == nil {
+			return nil, errors.New("GEM_DASHBOARD_ROLES does not say who is a viewer: with --auth oidc set it to such as 'operator=@ops viewer=@staff'. " +
+				"viewer=* is everybody whom the issuer signs in, which may be the whole world")
+		}
 	default:
-		return nil, fmt.Errorf("--auth is %q; it may be link, password, header or none", o.Auth)
+		return nil, fmt.Errorf("--auth is %q; it may be link, password, header, oidc or none", o.Auth)
 	}
-	if o.Auth != "header" && len(o.Roles) > 0 {
-		return nil, errors.New("GEM_DASHBOARD_ROLES counts only with --auth header: with link and password all are operators, and with none all are viewers")
+	people := o.Auth == "header" || o.Auth == "oidc"
+	switch {
+	case !people && len(o.Roles) > 0:
+		return nil, errors.New("GEM_DASHBOARD_ROLES counts only with --auth header or oidc: with link and password all are operators, and with none all are viewers")
+	case people && o.IsRole == nil:
+		return nil, errors.New("IsRole is required with header and oidc")
 	}
-	return newDoor(o, time.Now), nil
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	return newDoor(o, time.Now)
 }
 
-func newDoor(o Options, now func() time.Time) *Door {
-	return &Door{o: o, sessions: newSessions(now), tries: &tries{now: now}, hashing: make(chan struct{}, 1)}
+func newDoor(o Options, now func() time.Time) (d *Door, err error) {
+	d = &Door{o: o, sessions: newSessions(now), tries: &tries{now: now}, subjects: &subjects{isRole: o.IsRole, now: now}, hashing: make(chan struct{}, 1)}
+	if o.Auth == "oidc" {
+		d.issuer, err = newByIssuer(d, now)
+	}
+	return d, err
 }
 
 // NewLink returns the token of a new link, which signs in once. The link before is good for nothing then.
@@ -86,10 +116,20 @@ func (d *Door) NewLink() string { return d.sessions.newLink() }
 
 // Login returns what serves /login; nil where nobody signs in.
 func (d *Door) Login() dashboard.Login {
-	if d.o.Auth == "link" || d.o.Auth == "password" {
+	switch d.o.Auth {
+	case "link", "password":
 		return d
+	case "oidc":
+		return d.issuer
 	}
 	return nil
+}
+
+// Announce logs what people will not be able to do, as far as an issuer decides that. It returns at once unless people sign in at one.
+func (d *Door) Announce(ctx context.Context) {
+	if d.issuer != nil {
+		d.issuer.announce(ctx)
+	}
 }
 
 // User returns who sends a request. It is for [dashboard.Options].
@@ -101,8 +141,15 @@ func (d *Door) User(r *http.Request) (dashboard.User, error) {
 		return d.proxied(r)
 	}
 	for _, c := range r.CookiesNamed(d.o.Cookie) { // another port of the host, or a neighbouring name, may have set one beside ours
-		if d.sessions.has(c.Value) {
+		user, found := d.sessions.user(c.Value)
+		switch {
+		case found && d.issuer == nil:
 			return dashboard.User{Name: d.o.Name, Operator: true}, nil
+		case found: // a role may have got the name since
+			if err := d.subjects.check(r.Context(), user.Subject); err != nil {
+				return dashboard.User{}, err
+			}
+			return user, nil
 		}
 	}
 	return dashboard.User{}, dashboard.ErrNoUser
@@ -114,7 +161,7 @@ func (d *Door) proxied(r *http.Request) (dashboard.User, error) {
 		return dashboard.User{}, errNotProxy
 	}
 	names := r.Header.Values(d.o.UserHeader)
-	if len(names) != 1 || !isName(names[0]) { // of two, one is not the proxy's
+	if len(names) != 1 { // of two, one is not the proxy's
 		return dashboard.User{}, errNoName
 	}
 	var groups []string
@@ -126,11 +173,7 @@ func (d *Door) proxied(r *http.Request) (dashboard.User, error) {
 			groups = append(groups, strings.TrimSpace(g))
 		}
 	}
-	operator, viewer := d.o.Roles.of(names[0], groups)
-	if !viewer {
-		return dashboard.User{}, errNoRole
-	}
-	return dashboard.User{Name: names[0], Subject: names[0], Operator: operator}, nil
+	return d.person(r.Context(), names[0], groups)
 }
 
 // isName reports whether a text can be the name of a person in the journal.
@@ -144,6 +187,9 @@ func (d *Door) Password() bool { return d.o.Auth == "password" }
 
 // SignIn opens a session for the token of the link, or for the password.
 func (d *Door) SignIn(r *http.Request) (*http.Cookie, error) {
+	if d.issuer != nil {
+		return nil, &dashboard.Refusal{Status: http.StatusUnauthorized, Text: "Sign in at the issuer."}
+	}
 	if !d.Password() {
 		value, ok := d.sessions.exchange(r.URL.Query().Get("token"))
 		if !ok {

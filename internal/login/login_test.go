@@ -1,6 +1,7 @@
 package login
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/cookiejar"
@@ -19,6 +20,14 @@ import (
 // pages serves a dashboard that these options let people into. Its database is away: a page that there is not needs none.
 func pages(t *testing.T, o Options) (*httptest.Server, *Door, http.Handler) {
 	t.Helper()
+	server := httptest.NewUnstartedServer(nil)
+	d, h := serve(t, server, o)
+	return server, d, h
+}
+
+// serve starts a server with the pages.
+func serve(t *testing.T, server *httptest.Server, o Options) (*Door, http.Handler) {
+	t.Helper()
 	d, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -32,9 +41,15 @@ func pages(t *testing.T, o Options) (*httptest.Server, *Door, http.Handler) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(h)
+	server.Config.Handler = h
+	server.Start()
 	t.Cleanup(server.Close)
-	return server, d, h
+	return d, h
+}
+
+// isRole is a database whose roles are postgres and operator.
+func isRole(_ context.Context, name string) (bool, error) {
+	return strings.EqualFold(name, "postgres") || strings.EqualFold(name, "operator"), nil
 }
 
 // browser keeps cookies, and follows redirects.
@@ -243,7 +258,7 @@ func TestAProxyNamesTheUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := New(Options{Auth: "header", UserHeader: "x-user", GroupsHeader: "X-Groups", Proxies: proxies, Roles: roles})
+	d, err := New(Options{Auth: "header", UserHeader: "x-user", GroupsHeader: "X-Groups", Proxies: proxies, Roles: roles, IsRole: isRole})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,6 +275,8 @@ func TestAProxyNamesTheUser(t *testing.T) {
 		{"10.1.2.3:4", "dora", "cooks", 403, false},
 		{"192.0.2.2:4", "ada", "", 403, false},
 		{"10.1.2.3:4", "", "ops", 401, false},
+		{"10.1.2.3:4", "Postgres", "ops", 403, false},
+		{"10.1.2.3:4", "service_role", "ops", 403, false},
 		{"10.1.2.3:4", "ada\u202e", "", 401, false},
 		{"10.1.2.3:4", "ada|eve", "ops", 401, false},
 		{"10.1.2.3:4", "carl", "ops|staff", 401, false}, // the first may be of whom the proxy serves
@@ -302,7 +319,13 @@ func TestOptionsThatDoNotGoTogether(t *testing.T) {
 		"its cost is 31":                                        {Auth: "password", PasswordHash: "$2a$31$abcdefghijklmnopqrstuuQeVtbDmSLMgi2EM/RjZxM.n0MMVRvEq"},
 		"needs GEM_DASHBOARD_USER_HEADER":                       {Auth: "header", UserHeader: "X-User"},
 		"GEM_DASHBOARD_ROLES counts only with --auth header":    {Auth: "link", Roles: Roles{"viewer": {"*"}}},
-		`--auth is "oidc"; it may be link, password, header or`: {Auth: "oidc"},
+		`--auth is "saml"; it may be link, password, header, o`: {Auth: "saml"},
+		"needs GEM_DASHBOARD_OIDC_ISSUER":                       {Auth: "oidc", OIDC: OIDC{ClientID: "gem"}},
+		"GEM_DASHBOARD_OIDC_CLIENT_ID":                          {Auth: "oidc", OIDC: OIDC{Issuer: "https://issuer.example"}},
+		"needs GEM_DASHBOARD_URL":                               {Auth: "oidc", OIDC: OIDC{Issuer: "https://issuer.example", ClientID: "gem"}},
+		"does not say who is a viewer": {Auth: "oidc", Roles: Roles{"operator": {"ada"}},
+			OIDC: OIDC{Issuer: "https://issuer.example", ClientID: "gem", URL: "https://ops.example/"}},
+		"IsRole is required": {Auth: "header", UserHeader: "X-User", Proxies: Proxies{netip.MustParsePrefix("10.0.0.0/8")}},
 	} {
 		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v", o, err)

@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"sync"
 	"time"
+
+	"github.com/gemworker/gem/dashboard"
 )
 
 const (
@@ -18,11 +20,12 @@ type sessions struct {
 
 	mu   sync.Mutex
 	ends map[[sha256.Size]byte]time.Time
-	link [sha256.Size]byte // of the link that is good for one exchange; zero for none
+	of   map[[sha256.Size]byte]dashboard.User // the sessions of people whom an issuer named
+	link [sha256.Size]byte                    // of the link that is good for one exchange; zero for none
 }
 
 func newSessions(now func() time.Time) *sessions {
-	return &sessions{now: now, ends: map[[sha256.Size]byte]time.Time{}}
+	return &sessions{now: now, ends: map[[sha256.Size]byte]time.Time{}, of: map[[sha256.Size]byte]dashboard.User{}}
 }
 
 // newLink makes the token of a link, and ends that of the one before.
@@ -52,18 +55,27 @@ func (s *sessions) open() (cookie string) {
 	return s.add()
 }
 
+// openFor opens a session of a user.
+func (s *sessions) openFor(u dashboard.User) (cookie string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cookie = s.add()
+	s.of[sha256.Sum256([]byte(cookie))] = u
+	return cookie
+}
+
 func (s *sessions) add() (cookie string) {
 	var oldest [sha256.Size]byte
 	now := s.now()
 	for hash, end := range s.ends {
 		if !now.Before(end) {
-			delete(s.ends, hash)
+			s.remove(hash)
 		} else if first, found := s.ends[oldest]; !found || end.Before(first) {
 			oldest = hash
 		}
 	}
 	if len(s.ends) >= mostSessions {
-		delete(s.ends, oldest)
+		s.remove(oldest)
 	}
 	cookie = rand.Text()
 	s.ends[sha256.Sum256([]byte(cookie))] = now.Add(sessionTime)
@@ -72,14 +84,26 @@ func (s *sessions) add() (cookie string) {
 
 // has reports whether a cookie is that of an open session.
 func (s *sessions) has(cookie string) bool {
+	_, open := s.user(cookie)
+	return open
+}
+
+// user returns the user of an open session, which is zero unless an issuer named one.
+func (s *sessions) user(cookie string) (u dashboard.User, open bool) {
+	hash := sha256.Sum256([]byte(cookie))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	end, found := s.ends[sha256.Sum256([]byte(cookie))]
-	return found && s.now().Before(end)
+	end, found := s.ends[hash]
+	return s.of[hash], found && s.now().Before(end)
 }
 
 func (s *sessions) end(cookie string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.ends, sha256.Sum256([]byte(cookie)))
+	s.remove(sha256.Sum256([]byte(cookie)))
+}
+
+func (s *sessions) remove(hash [sha256.Size]byte) {
+	delete(s.ends, hash)
+	delete(s.of, hash)
 }

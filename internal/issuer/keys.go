@@ -1,4 +1,4 @@
-package mcp
+package issuer
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/big"
 	"net/http"
 	"strings"
@@ -23,12 +22,11 @@ import (
 const (
 	keysPause = time.Minute      // between two fetches of an issuer's keys
 	keysAge   = 10 * time.Minute // from which keys are fetched again: a key that was withdrawn is valid no longer than that
-	maxKeys   = 1 << 20          // bytes of the answer
 )
 
-// keySet holds the keys that an issuer publishes at one address. Tokens have no say in where keys come from, and cannot make it fetch more than once a
-// minute: neither one with an unknown key, nor while the issuer is away.
-type keySet struct {
+// Keys holds the keys that an issuer publishes at one address. A token has no influence on that address, and cannot cause more than one fetch a minute,
+// even with an unknown key or while the issuer is away.
+type Keys struct {
 	url    string
 	client *http.Client
 	now    func() time.Time
@@ -51,13 +49,13 @@ type publicKey struct {
 	alg string
 }
 
-func newKeySet(url string, now func() time.Time) *keySet {
-	return &keySet{url: url, now: now, client: &http.Client{Timeout: 5 * time.Second,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+// NewKeys returns the keys that are published at an address. They are fetched when a token needs one.
+func NewKeys(url string, now func() time.Time) *Keys {
+	return &Keys{url: url, now: now, client: httpClient(5 * time.Second)}
 }
 
-// key returns the key of an id for an algorithm. Its error is a [*refusedToken] if the issuer has no such key. A token without an id has the only key there is.
-func (s *keySet) key(ctx context.Context, id, alg string) (crypto.PublicKey, error) {
+// key returns the key of an id for an algorithm. Its error is a [*RefusedError] if the issuer has no such key. A token without an id has the only key there is.
+func (s *Keys) key(ctx context.Context, id, alg string) (crypto.PublicKey, error) {
 	held := s.known.Load()
 	k, ok := held.find(id)
 	if !ok || s.now().Sub(held.at) > keysAge {
@@ -90,44 +88,39 @@ func (k *keys) find(id string) (publicKey, bool) {
 	return found, ok && id != ""
 }
 
-var errKeysAway = errors.New("the issuer's keys were not to be had, and are asked for once a minute")
+// ErrKeysAway reports that the last fetch of the keys failed, less than a minute ago.
+var ErrKeysAway = errors.New("the issuer's keys are unavailable; they are fetched at most once a minute")
 
 // fetch reads the keys, unless someone did since held, or within the last minute. After a failure the keys that are known stay.
-func (s *keySet) fetch(ctx context.Context, held *keys) error {
+func (s *Keys) fetch(ctx context.Context, held *keys) error {
 	s.fetching.Lock()
 	defer s.fetching.Unlock()
 	if s.known.Load() != held {
 		return nil
 	}
 	if !s.tried.IsZero() && s.now().Sub(s.tried) < keysPause {
-		return errKeysAway
+		return ErrKeysAway
 	}
 	s.tried = s.now()
 	fetched, err := s.get(context.WithoutCancel(ctx)) // others wait for it too
 	if err != nil {
-		return fmt.Errorf("GEM_MCP_JWKS: %w", err)
+		return fmt.Errorf("fetch the issuer's keys: %w", err)
 	}
 	s.known.Store(&keys{byID: fetched, at: s.tried})
 	return nil
 }
 
-func (s *keySet) get(ctx context.Context) (map[string]publicKey, error) {
+func (s *Keys) get(ctx context.Context) (map[string]publicKey, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Accept", "application/json")
-	resp, err := s.client.Do(req)
-	if err != nil {
+	status, text, err := send(s.client, req)
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answered %s", s.url, resp.Status)
-	}
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxKeys))
-	if err != nil {
-		return nil, err
+	case status != http.StatusOK:
+		return nil, fmt.Errorf("%s returned HTTP status %d", s.url, status)
 	}
 	return parseKeys(text)
 }

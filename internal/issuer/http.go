@@ -1,0 +1,53 @@
+package issuer
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// maxAnswer bounds an answer of an issuer, in bytes.
+const maxAnswer = 1 << 20
+
+// httpClient follows no redirect: an issuer is asked at the address that was configured, or that it published itself.
+func httpClient(timeout time.Duration) *http.Client {
+	return &http.Client{Timeout: timeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+// send sends a request that asks for JSON, and returns the status and the body, which must not be longer than maxAnswer.
+func send(client *http.Client, req *http.Request) (status int, body []byte, err error) {
+	req.Header.Set("Accept", "application/json")
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return 0, nil, fmt.Errorf("read the answer of %s: %w", req.URL.Redacted(), err)
+	case len(body) > maxAnswer:
+		return 0, nil, fmt.Errorf("the answer of %s is longer than %d bytes", req.URL.Redacted(), maxAnswer)
+	}
+	return resp.StatusCode, body, nil
+}
+
+// IsSafe reports whether a text is the URL of a server that nobody on the network can change the answers of: an https URL, or one of this machine.
+// It must not have a user, a query or a fragment.
+func IsSafe(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.User == nil && u.RawQuery == "" && u.Fragment == "" && safe(u)
+}
+
+func safe(u *url.URL) bool {
+	return u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname()))
+}
+
+func isLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
+}

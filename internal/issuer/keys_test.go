@@ -1,0 +1,97 @@
+package issuer
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/internal/issuer/issuertest"
+	"github.com/golang-jwt/jwt/v5"
+)
+
+const (
+	testIssuer   = "https://issuer.example"
+	testAudience = "https://tools.example.com/mcp"
+)
+
+func sign(t *testing.T, i *issuertest.Issuer, kid string) string {
+	t.Helper()
+	return issuertest.Sign(t, jwt.SigningMethodES256, i.EC, kid, map[string]any{"iss": testIssuer, "aud": testAudience, "sub": "ada", "exp": time.Now().Add(time.Hour).Unix()})
+}
+
+func TestUnknownKeysAreFetchedOnceAMinute(t *testing.T) {
+	t.Parallel()
+	i := issuertest.New(t)
+	clock := atomic.Pointer[time.Time]{}
+	start := time.Now()
+	clock.Store(&start)
+	later := func(d time.Duration) { at := clock.Load().Add(d); clock.Store(&at) }
+	v := NewVerifier(testIssuer, testAudience, NewKeys(i.URL, func() time.Time { return *clock.Load() }), "", time.Now)
+	var flood sync.WaitGroup
+	for n := range 100 {
+		token := sign(t, i, fmt.Sprint("unknown ", n))
+		flood.Go(func() {
+			var refused *RefusedError
+			if _, err := v.Verify(t.Context(), token); !errors.As(err, &refused) {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+	flood.Wait()
+	if n := i.Fetches.Load(); n != 1 {
+		t.Errorf("%d fetches for a hundred unknown keys", n)
+	}
+	i.Rename("ec", "new")
+	rotated, before := sign(t, i, "new"), sign(t, i, "ec")
+	if _, err := v.Verify(t.Context(), rotated); err == nil {
+		t.Error("a key was fetched within the minute")
+	}
+	later(keysPause)
+	if _, err := v.Verify(t.Context(), rotated); err != nil {
+		t.Errorf("a minute later: %v", err)
+	}
+	if _, err := v.Verify(t.Context(), before); err == nil {
+		t.Error("a key that the issuer took away is still good")
+	}
+	i.Answers(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "", http.StatusBadGateway) })
+	later(keysAge + time.Second)
+	if _, err := v.Verify(t.Context(), rotated); err != nil {
+		t.Errorf("while the issuer is away: %v", err)
+	}
+	if n := i.Fetches.Load(); n != 3 {
+		t.Errorf("%d fetches in all", n)
+	}
+}
+
+func TestATokenIsNotRefusedWhileNobodyKnowsTheKeys(t *testing.T) {
+	t.Parallel()
+	i := issuertest.New(t)
+	elsewhere := issuertest.New(t)
+	for name, answer := range map[string]http.HandlerFunc{
+		"away":           func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "", http.StatusServiceUnavailable) },
+		"no keys":        func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"keys":[]}`)) },
+		"not JSON":       func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`<html>`)) },
+		"a redirect":     func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL, http.StatusFound) },
+		"without an end": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 2*maxAnswer)) },
+	} {
+		i.Answers(answer)
+		v := NewVerifier(testIssuer, testAudience, NewKeys(i.URL, time.Now), "", time.Now)
+		for range 2 {
+			_, err := v.Verify(t.Context(), sign(t, i, "ec"))
+			var refused *RefusedError
+			if err == nil || errors.As(err, &refused) {
+				t.Errorf("%s: error %v", name, err)
+			}
+		}
+	}
+	if n := i.Fetches.Load(); n != 5 {
+		t.Errorf("%d fetches", n)
+	}
+	if n := elsewhere.Fetches.Load(); n != 0 {
+		t.Errorf("keys were fetched from another host")
+	}
+}

@@ -1,0 +1,147 @@
+// Package oidcprovider starts an issuer that other people wrote: oidc-provider, from npm, a certified implementation of OpenID Connect. It requires
+// PKCE, and its pages sign in anybody by name.
+//
+//	issuer := oidcprovider.Start(t, oidcprovider.Options{Client: oidcprovider.Client{ID: "gem", Secret: "…", Redirects: []string{url + "/login/callback"}}})
+//
+// Where it is missing a test that needs it is skipped, or fails when GEM_TEST_REQUIRE is set; see [Install].
+package oidcprovider
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"html"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Install is the command that fetches oidc-provider. Run it at the top of the repository.
+const Install = "npm ci --prefix internal/issuer/oidcprovider"
+
+// Options of an issuer.
+type Options struct {
+	Client   Client                    `json:"client"`
+	Accounts map[string]map[string]any `json:"accounts"` // the claims of people, by their sub
+}
+
+// Client is the client that the issuer knows.
+type Client struct {
+	ID         string   `json:"client_id"`
+	Secret     string   `json:"client_secret,omitempty"`
+	AuthMethod string   `json:"token_endpoint_auth_method,omitempty"` // client_secret_basic by default
+	Redirects  []string `json:"redirect_uris"`
+}
+
+// Start starts an issuer on 127.0.0.1, which ends with the test, and returns its URL.
+func Start(t testing.TB, o Options) string {
+	t.Helper()
+	node, err := exec.LookPath("node")
+	if err != nil {
+		missing(t, "node is missing: install Node.js 20 or newer")
+	}
+	dir := folder(t)
+	if _, err := os.Stat(filepath.Join(dir, "node_modules", "oidc-provider")); err != nil {
+		missing(t, "oidc-provider is missing. Run at the top of the repository: "+Install)
+	}
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), node, "server.mjs") // its input ends it
+	var log strings.Builder
+	cmd.Dir, cmd.Stderr = dir, &log
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start node: %v", err)
+	}
+	t.Cleanup(func() {
+		_ = in.Close() // which ends it
+		if err := cmd.Wait(); err != nil || t.Failed() {
+			t.Errorf("oidc-provider: %v\n%s", err, log.String())
+		}
+	})
+	if err := json.NewEncoder(in).Encode(o); err != nil {
+		t.Fatal(err)
+	}
+	address, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatalf("oidc-provider printed no address: %v", err)
+	}
+	return strings.TrimSpace(address)
+}
+
+var action = regexp.MustCompile(`<form[^>]* action="([^"]+)"`)
+
+// SignIn opens the address of a sign-in with a browser that keeps cookies, fills in the issuer's two pages for a person, and returns the page to which
+// the issuer sends the browser back.
+func SignIn(t testing.TB, browser *http.Client, address, person string) (status int, page string, at *url.URL) {
+	t.Helper()
+	answer, err := browser.Get(address)
+	for _, form := range []url.Values{{"prompt": {"login"}, "login": {person}, "password": {"any"}}, {"prompt": {"consent"}}} {
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := read(t, answer)
+		found := action.FindStringSubmatch(text)
+		if found == nil {
+			t.Fatalf("%s has no form: %d %s", answer.Request.URL, answer.StatusCode, text)
+		}
+		to, wrong := answer.Request.URL.Parse(html.UnescapeString(found[1]))
+		if wrong != nil {
+			t.Fatal(wrong)
+		}
+		answer, err = browser.PostForm(to.String(), form)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, read(t, answer), answer.Request.URL
+}
+
+func read(t testing.TB, answer *http.Response) string {
+	t.Helper()
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// folder returns this package's own, wherever in the repository the test runs.
+func folder(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		here := filepath.Join(dir, "internal", "issuer", "oidcprovider")
+		if _, err := os.Stat(filepath.Join(here, "package.json")); err == nil {
+			return here
+		}
+		if dir == filepath.Dir(dir) {
+			t.Fatal("internal/issuer/oidcprovider was not found above the working directory")
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// missing ends a test that needs something which is not there: it is skipped, or fails where GEM_TEST_REQUIRE is set, as in CI.
+func missing(t testing.TB, text string) {
+	t.Helper()
+	if os.Getenv("GEM_TEST_REQUIRE") != "" {
+		t.Fatal(text)
+	}
+	t.Skip(text)
+}

@@ -1,0 +1,73 @@
+package login
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gemworker/gem/dashboard"
+)
+
+const (
+	freeTime = time.Minute // for which a name that no role has is not looked up again
+	mostFree = 1000        // such names
+)
+
+// subjects are the names that people may have. A person who had the name of a database role could give the answers of that login, and service_role
+// answers for everybody.
+type subjects struct {
+	isRole func(ctx context.Context, name string) (bool, error)
+	now    func() time.Time
+
+	mu   sync.Mutex
+	free map[string]time.Time // names that no role has, until when that counts
+}
+
+// errTaken refuses a name.
+var errTaken = &dashboard.Refusal{Status: http.StatusForbidden,
+	Text: "You have the name of a role of the database here, so that your answers could pass for those of its login. You need another name."}
+
+// check returns nil for a name that a person may have, and [errTaken] for one that a role has, whatever the case of its letters.
+func (s *subjects) check(ctx context.Context, name string) error {
+	if strings.EqualFold(name, "service_role") {
+		return errTaken
+	}
+	now := s.now()
+	s.mu.Lock()
+	until, known := s.free[name]
+	s.mu.Unlock()
+	if known && now.Before(until) {
+		return nil
+	}
+	switch taken, err := s.isRole(ctx, name); {
+	case err != nil:
+		return err
+	case taken:
+		return errTaken
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.free) >= mostFree || s.free == nil {
+		s.free = map[string]time.Time{}
+	}
+	s.free[name] = now.Add(freeTime)
+	return nil
+}
+
+// person returns the user with a name, who is in groups, whether a proxy or an issuer says so.
+func (d *Door) person(ctx context.Context, name string, groups []string) (dashboard.User, error) {
+	if !isName(name) {
+		return dashboard.User{}, errNoName
+	}
+	if err := d.subjects.check(ctx, name); err != nil {
+		return dashboard.User{}, err
+	}
+	operator, viewer := d.o.Roles.of(name, groups)
+	if !viewer {
+		return dashboard.User{}, &dashboard.Refusal{Status: http.StatusForbidden,
+			Text: "You may not look at this dashboard: GEM_DASHBOARD_ROLES names neither you, who are " + name + " here, nor one of your groups."}
+	}
+	return dashboard.User{Name: name, Subject: name, Operator: operator}, nil
+}
