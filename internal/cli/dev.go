@@ -265,4 +265,3 @@ func (s *setup) serveSite(ctx context.Context, o siteOptions, out io.Writer) (pa
 	}()
 	return pages, func() { cancel(); <-ended }, nil
 }
-

@@ -1,0 +1,48 @@
+// The service of the tool shop.refund. It needs Node.js 20 and nothing else: node --env-file=.env server.mjs
+import { createHmac, timingSafeEqual } from 'node:crypto'
+import { createServer } from 'node:http'
+
+const { PORT, SHOP_SECRET } = process.env
+
+const orders = new Map([[1, 40], [2, 250], [3, 300]]) // what can still be refunded; a database in your own service
+
+const tools = {
+  // call.id is the same in every attempt of a call: give it to services that take an idempotency key.
+  '/shop/refund': ({ order_id, amount }, call) => {
+    const left = orders.get(order_id) ?? 0
+    if (amount > left) {
+      const message = `There is no order ${order_id} of which ${amount} can be refunded.`
+      return [422, { error: { error_code: 'not_refundable', message } }]
+    }
+    orders.set(order_id, left - amount)
+    return [200, { result: { refunded: amount } }]
+  },
+}
+
+createServer(async (request, response) => {
+  const body = Buffer.concat(await request.toArray()).toString()
+  const [status, answer] = respond(request, body)
+  response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(answer))
+}).listen(PORT, '127.0.0.1', () => console.log(`listening on 127.0.0.1:${PORT}`))
+
+function respond(request, body) {
+  if (!isSigned(request.headers, body)) {
+    return [401, { error: { error_code: 'bad_signature', message: 'The request is not signed with SHOP_SECRET.' } }]
+  }
+  const tool = tools[request.url]
+  if (!tool) return [501, { reason: `This service has no ${request.url}.` }]
+  const { input, call } = JSON.parse(body)
+  return tool(input, call)
+}
+
+// The signature is that of Standard Webhooks (https://www.standardwebhooks.com).
+function isSigned(headers, body) {
+  const { 'webhook-id': id, 'webhook-timestamp': time, 'webhook-signature': signatures = '' } = headers
+  if (!(Math.abs(Date.now() / 1000 - time) < 300)) return false
+  const key = Buffer.from(SHOP_SECRET.replace('whsec_', ''), 'base64')
+  const expected = createHmac('sha256', key).update(`${id}.${time}.${body}`).digest()
+  return signatures.split(' ').some((signature) => {
+    const given = Buffer.from(signature.replace('v1,', ''), 'base64')
+    return given.length === expected.length && timingSafeEqual(given, expected)
+  })
+}
