@@ -157,6 +157,7 @@ func (f *follower) fillIn(t *testing.T, words []string) []string {
 		case "QUESTION_ID":
 			d := delta{T: t, db: testdb.Pool(t, f.env["DATABASE_URL"])}
 			words[i] = d.question(f.call)
+			f.dev.stdout.waitFor(t, words[i]) // then its roles are granted
 		}
 	}
 	return words
@@ -181,6 +182,7 @@ func (f *follower) run(t *testing.T, block string) {
 				f.env[name] = value
 			}
 		case words[0] == "ollama":
+		case words[0] == "mkdir": // the follower has a folder
 		case words[0] == "gem" && words[1] == "dev":
 			f.start(t)
 		case words[0] == "gem":
@@ -209,6 +211,9 @@ func (f *follower) run(t *testing.T, block string) {
 				t.Errorf("%s: exit code %d: %s", words, code, p.stderr.String())
 			}
 			f.said += p.stdout.String()
+			if words[1] == "init" {
+				addAsking(t, f.dir)
+			}
 		default:
 			t.Errorf("%s: nobody follows %q", f.section, words)
 		}
