@@ -116,7 +116,7 @@ func (p *Program) dev(ctx context.Context, cfg *config.Config, state *devState, 
 		return err
 	}
 
-	door, err := s.makeLogin(ctx, databaseURL, "mcp", "gem_door")
+	door, err := s.makeLogin(ctx, databaseURL, "mcp", "gem_door", state.passwordOf("mcp"))
 	if err != nil {
 		return err
 	}
@@ -217,9 +217,9 @@ func (s *setup) runOn(ctx context.Context, w *worker.Worker, changes <-chan cont
 	}
 }
 
-// makeLogin makes a login of the private server, a member of some roles, and returns its connection string.
-func (s *setup) makeLogin(ctx context.Context, databaseURL, name, roles string) (string, error) {
-	password := rand.Text() // letters and digits
+// makeLogin makes a login of the private server, a member of some roles, and returns its connection string. The password has
+// only letters and digits.
+func (s *setup) makeLogin(ctx context.Context, databaseURL, name, roles, password string) (string, error) {
 	_, err := s.pools[0].Exec(ctx, `do $$ begin if to_regrole('`+name+`') is null then create role `+name+` login; end if; end $$;
 		grant `+roles+` to `+name+`;
 		alter role `+name+` password '`+password+`'`)
@@ -240,10 +240,10 @@ const operatorLogin = "operator"
 // serveDashboard serves the pages of the private server until stop is called.
 func (s *setup) serveDashboard(ctx context.Context, databaseURL string, out io.Writer) (pages *site, stop func(), err error) {
 	var o siteOptions
-	if o.readURL, err = s.makeLogin(ctx, databaseURL, "monitor", "gem_monitor"); err != nil {
+	if o.readURL, err = s.makeLogin(ctx, databaseURL, "monitor", "gem_monitor", rand.Text()); err != nil {
 		return nil, nil, err
 	}
-	if o.actURL, err = s.makeLogin(ctx, databaseURL, operatorLogin, "gem_operator, gem_door"); err != nil {
+	if o.actURL, err = s.makeLogin(ctx, databaseURL, operatorLogin, "gem_operator, gem_door", rand.Text()); err != nil {
 		return nil, nil, err
 	}
 	return s.serveSite(ctx, o, out)

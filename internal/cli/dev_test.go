@@ -115,6 +115,7 @@ func TestDevIsTheSameAtEachStart(t *testing.T) {
 		return p, devURL(t, p)
 	}
 	first, url := start()
+	door := regexp.MustCompile(`DATABASE_URL='[^']+' gem mcp`).FindString(first.stdout.String())
 	wants(t, first.stdout.String(), "The data stay in "+folder+"/.gem/data; gem dev --fresh drops them.")
 	made := inFolder(t, folder, "call", "os.create_note", `{"domain": "both", "title": "keep me", "content": "x"}`, "--wait", "--timeout", "1m")
 	made.wantCode(t, exitDone)
@@ -144,6 +145,9 @@ func TestDevIsTheSameAtEachStart(t *testing.T) {
 		kept  bool
 	}{{nil, true}, {[]string{"--fresh"}, false}} {
 		p, again := start(next.flags...)
+		if door == "" || !strings.Contains(p.stdout.String(), door) {
+			t.Errorf("%s: the line for gem mcp is another", next.flags)
+		}
 		if again != url {
 			t.Errorf("%s: got %s, want %s", next.flags, again, url)
 		}

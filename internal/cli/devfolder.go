@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -108,6 +110,13 @@ func (s *devState) save() error {
 	}
 	_, err = s.file.WriteAt(append(text, '\n'), 0)
 	return errors.Join(err, s.file.Truncate(int64(len(text)+1)), s.file.Chmod(0o600))
+}
+
+// passwordOf is the password of another login, the same at each start: what gem dev prints may stand in a client's settings.
+func (s *devState) passwordOf(login string) string {
+	mac := hmac.New(sha256.New, []byte(s.JWTSecret))
+	_, _ = mac.Write([]byte("login " + login)) // it never fails
+	return hex.EncodeToString(mac.Sum(nil))
 }
 
 // close ends the lock.

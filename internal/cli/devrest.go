@@ -62,7 +62,7 @@ func (s *setup) serveRESTOn(ctx context.Context, state *devState, out io.Writer)
 	if err != nil {
 		return err
 	}
-	login, err := s.makeLogin(ctx, state.url(), "authenticator", "anon, authenticated, service_role")
+	login, err := s.makeLogin(ctx, state.url(), "authenticator", "anon, authenticated, service_role", state.passwordOf("authenticator"))
 	if err != nil {
 		return err
 	}
