@@ -184,7 +184,7 @@ func (f *follower) run(t *testing.T, block string) {
 		case words[0] == "ollama":
 		case words[0] == "mkdir": // the follower has a folder
 		case words[0] == "gem" && words[1] == "dev":
-			f.start(t)
+			f.start(t, words[2:]...)
 		case words[0] == "gem":
 			from := ""
 			if n := len(words); words[n-2] == "<" {
@@ -232,14 +232,14 @@ func (f *follower) prepare(t *testing.T, words []string) *process {
 }
 
 // start starts gem dev anew, with the providers of the routes file played, if there is one.
-func (f *follower) start(t *testing.T) {
+func (f *follower) start(t *testing.T, flags ...string) {
 	t.Helper()
 	f.stop(t)
 	delete(f.env, "DATABASE_URL")
 	if text, err := os.ReadFile(filepath.Join(f.dir, "llm.routes.json")); err == nil {
 		f.env["LLM_ROUTES"] = f.played(t, text)
 	}
-	f.dev = f.prepare(t, []string{"dev"})
+	f.dev = f.prepare(t, append([]string{"dev"}, flags...))
 	f.dev.start(t)
 	delete(f.env, "LLM_ROUTES")
 	f.env["DATABASE_URL"] = devURL(t, f.dev)
