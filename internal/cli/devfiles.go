@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -50,24 +51,18 @@ func (c contracts) hashes() map[string]string {
 	return all
 }
 
-// devFiles are the variables that name the files of gem dev, and the files without them.
-var devFiles = [][2]string{
+// devFiles are the files of gem dev: the variable that may name another one, and the name without it.
+var devFiles = []struct{ variable, name string }{
 	{"TOOLS_REGISTRY", "tools.registry.json"}, {"TOOLS_RULES", "rules.json"}, {"GEM_DOMAINS", elsewhere.File}, {"LLM_ROUTES", routes.File},
 }
 
-// devFileOf is the file that a variable names, or its default. It is empty if the variable holds JSON.
-func devFileOf(variable string) string {
-	for _, f := range devFiles {
-		if chosen := strings.TrimSpace(os.Getenv(variable)); f[0] == variable && chosen != "" {
-			if strings.HasPrefix(chosen, "{") {
-				return ""
-			}
-			return chosen
-		} else if f[0] == variable {
-			return f[1]
-		}
+// chosenFile is the path that a variable holds, or name. It is empty if the variable holds JSON.
+func chosenFile(variable, name string) string {
+	chosen := strings.TrimSpace(os.Getenv(variable))
+	if strings.HasPrefix(chosen, "{") {
+		return ""
 	}
-	return ""
+	return cmp.Or(chosen, name)
 }
 
 // load reads all files. It returns the faults by variable, and without any the contracts.
@@ -151,18 +146,18 @@ func (p *Program) watchFiles(ctx context.Context, before contracts, changes chan
 // reportFaults prints each new fault and each repair, and makes faulty what faults are now.
 func reportFaults(faulty map[string]string, faults map[string]error, progress io.Writer) {
 	for _, file := range devFiles {
-		name, text := devFileOf(file[0]), ""
-		if err := faults[file[0]]; err != nil {
+		name, text := cmp.Or(chosenFile(file.variable, file.name), file.variable), ""
+		if err := faults[file.variable]; err != nil {
 			text = err.Error()
 		}
-		switch before := faulty[file[0]]; {
-		case text == before:
+		switch {
+		case text == faulty[file.variable]:
 		case text == "":
 			fmt.Fprintf(progress, "repaired: %s\n", name)
 		default:
-			fmt.Fprintf(progress, "%s\nThe worker continues with what it had. This waits for %s to be repaired.\n", text, name)
+			fmt.Fprintf(progress, "%s\nThe worker continues with what it had, until %s is repaired.\n", text, name)
 		}
-		faulty[file[0]] = text
+		faulty[file.variable] = text
 	}
 }
 
@@ -170,7 +165,7 @@ func reportFaults(faulty map[string]string, faults map[string]error, progress io
 func digestOfFiles() ([]byte, error) {
 	h := sha256.New()
 	for _, f := range devFiles {
-		name := devFileOf(f[0])
+		name := chosenFile(f.variable, f.name)
 		if name == "" {
 			continue
 		}

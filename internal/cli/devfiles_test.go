@@ -46,7 +46,7 @@ func TestDevTakesFilesThatAppearChangeAndGo(t *testing.T) {
 	has("r.rules", "never")
 	call(`{"amount": 500}`, "rule_blocked")
 	write("rules.json", strings.Replace(devRule, "shop.refund", "shop.refnd", 1))
-	refused := p.stderr.waitFor(t, "This waits for rules.json to be repaired")
+	refused := p.stderr.waitFor(t, "until rules.json is repaired")
 	wants(t, refused, strings.TrimPrefix(inFolder(t, p.cmd.Dir, "rules", "check").stderr, "gem rules check: "))
 	call(`{"amount": 500}`, "rule_blocked")
 	write("rules.json", strings.Replace(devRule, "100", "1000", 1))
@@ -64,7 +64,7 @@ func TestDevTakesRoutesThatAppear(t *testing.T) {
 	p := startGem(t, nil, "dev")
 	db := testdb.Pool(t, devURL(t, p))
 	writeIn(t, p.cmd.Dir, "llm.routes.json", `{"version": `)
-	p.stderr.waitFor(t, "This waits for llm.routes.json to be repaired")
+	p.stderr.waitFor(t, "until llm.routes.json is repaired")
 	writeIn(t, p.cmd.Dir, "llm.routes.json", `{"version": "1", "providers": {"here": {"dialect": "openai", "base_url": "http://127.0.0.1:1/v1", "local": true}},
 		"arms": {"small": {"provider": "here", "model": "small", "context": 8000, "max_output": 1000}}, "routes": {"default": {"arms": ["small"]}}}`)
 	p.stderr.waitFor(t, "repaired: llm.routes.json")

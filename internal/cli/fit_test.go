@@ -162,7 +162,7 @@ func TestDevTakesAChangedRegistryAndChangedDomainsUnderTheSameVersion(t *testing
 		}
 	}
 	write(`{"version": `)
-	refused := p.stderr.waitFor(t, "This waits for "+file+" to be repaired")
+	refused := p.stderr.waitFor(t, "until "+file+" is repaired")
 	wants(t, refused, strings.TrimPrefix(gemWith(t, nil, "registry", "check", file).stderr, "gem registry check: "))
 	write(strings.Replace(string(builtIn.Registry), `"os.health_check"`, `"os.health_chek"`, 1))
 	p.stderr.waitFor(t, "repaired: "+file)

@@ -44,6 +44,9 @@ func TestInitWritesFilesThatWork(t *testing.T) {
 			if kind == "go" {
 				n.execute("go", "test", ".")
 			}
+			n.gem("call", "shop.refund", `{"order_id": 2, "amount": 150}`).start(t)
+			n.dev.stdout.waitFor(t, "Granted to postgres, since a question names it: the role manager. gem roles remove postgres manager takes it back.")
+			n.dev.stdout.waitFor(t, "A call asks:")
 			env, err := os.ReadFile(filepath.Join(n.dir, ".env"))
 			if err != nil || !strings.Contains(string(env), "DATABASE_URL='"+devURL(t, n.dev)+"'") {
 				t.Errorf("%v: .env does not have the URL of gem dev:\n%s", err, env)

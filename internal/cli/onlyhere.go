@@ -13,7 +13,7 @@ import (
 // empty for any other receipt.
 func onlyHere(r *receipts.Receipt) string {
 	failure, failed := r.Error()
-	file := devFileOf("TOOLS_REGISTRY")
+	file := chosenFile(devFiles[0].variable, devFiles[0].name)
 	if !failed || failure.Code != receipts.UnknownTool || file == "" {
 		return ""
 	}

@@ -40,7 +40,7 @@ func TestAToolThatOnlyTheFolderKnowsIsNamedWithTheFile(t *testing.T) {
 	dev.start(t)
 	devURL(t, dev)
 	writeIn(t, dev.cmd.Dir, "tools.registry.json", strings.Replace(devTool, `"mode"`, `"mod"`, 1))
-	dev.stderr.waitFor(t, "to be repaired")
+	dev.stderr.waitFor(t, "until tools.registry.json is repaired")
 	got := inFolder(t, dev.cmd.Dir, "call", "shop.refund", "{}", "--wait", "--timeout", "1m")
 	wants(t, got.stderr, "(version 1.5.0) does not: gem dev takes the file as soon as `gem registry check` finds no fault in it.")
 	dev.stop(t)

@@ -1,38 +1,34 @@
-// The service of the tool shop.refund. It needs Node.js 20 and nothing else: node --env-file=.env server.mjs
+// The service of the tool shop.refund. It needs Node.js 20.6 and nothing else: node --env-file=.env server.mjs
 import { createHmac, timingSafeEqual } from 'node:crypto'
 import { createServer } from 'node:http'
 
 const { PORT, SHOP_SECRET } = process.env
 
-const orders = new Map([[1, 40], [2, 250], [3, 300]]) // what can still be refunded; a database in your own service
+// In a service of your own, both are tables of a database.
+const orders = new Map([[1, 40], [2, 250], [3, 300]]) // what can still be refunded
+const answered = new Map() // by the id of the call, which is the same if GEM sends it again
 
 const tools = {
-  // call.id is the same in every attempt of a call: give it to services that take an idempotency key.
   '/shop/refund': ({ order_id, amount }, call) => {
+    if (answered.has(call.id)) return answered.get(call.id)
     const left = orders.get(order_id) ?? 0
     if (amount > left) {
       const message = `There is no order ${order_id} of which ${amount} can be refunded.`
       return [422, { error: { error_code: 'not_refundable', message } }]
     }
     orders.set(order_id, left - amount)
-    return [200, { result: { refunded: amount } }]
+    answered.set(call.id, [200, { result: { refunded: amount } }])
+    return answered.get(call.id)
   },
 }
 
-createServer(async (request, response) => {
-  const body = Buffer.concat(await request.toArray()).toString()
-  const [status, answer] = respond(request, body)
-  response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(answer))
-}).listen(PORT, '127.0.0.1', () => console.log(`listening on 127.0.0.1:${PORT}`))
-
-function respond(request, body) {
-  if (!isSigned(request.headers, body)) {
+function respond(path, headers, body) {
+  if (!isSigned(headers, body)) {
     return [401, { error: { error_code: 'bad_signature', message: 'The request is not signed with SHOP_SECRET.' } }]
   }
-  const tool = tools[request.url]
-  if (!tool) return [501, { reason: `This service has no ${request.url}.` }]
+  if (!tools[path]) return [501, { reason: `This service has no ${path}.` }]
   const { input, call } = JSON.parse(body)
-  return tool(input, call)
+  return tools[path](input, call)
 }
 
 // The signature is that of Standard Webhooks (https://www.standardwebhooks.com).
@@ -46,3 +42,14 @@ function isSigned(headers, body) {
     return given.length === expected.length && timingSafeEqual(given, expected)
   })
 }
+
+createServer(async (request, response) => {
+  let status = 500, answer = { error: { message: 'The service failed; its output says why.' } }
+  try {
+    const body = Buffer.concat(await request.toArray()).toString()
+    ;[status, answer] = respond(request.url, request.headers, body)
+  } catch (error) {
+    console.error(error)
+  }
+  response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(answer))
+}).listen(PORT, '127.0.0.1', () => console.log(`listening on 127.0.0.1:${PORT}`))
