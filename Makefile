@@ -4,7 +4,7 @@ demo: ## some calls on a private Postgres, and their receipts
 	go run ./cmd/gem demo
 
 dev: ## a private Postgres and a worker until Ctrl-C; the data stay
-	go run ./cmd/gem dev --keep
+	go run ./cmd/gem dev
 
 test: ## all tests; they start a Postgres themselves
 	go test ./...

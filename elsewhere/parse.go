@@ -23,6 +23,9 @@ const maxFile = 1 << 20
 //go:embed domains.schema.json
 var formText []byte
 
+// FileSchema returns the JSON Schema of a domains file, for editors.
+func FileSchema() []byte { return slices.Clone(formText) }
+
 var form = sync.OnceValue(func() *schema.Form { return schema.NewForm("the file", formText) })
 
 // Parse reads a file and checks all of it. Its error is an [*InvalidError] with every defect.

@@ -80,6 +80,9 @@ func (r *Registry) write(file map[string]any, added []string) {
 //go:embed registry.schema.json
 var formText []byte
 
+// FileSchema returns the JSON Schema of a registry file, for editors.
+func FileSchema() []byte { return slices.Clone(formText) }
+
 // form is registry.schema.json without the grammar of the tools' schemas, each of which is checked by its own draft.
 var form = sync.OnceValue(func() *schema.Form { return schema.NewForm("the registry", formText, "input", "schema") })
 

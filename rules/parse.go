@@ -70,6 +70,9 @@ func Parse(data []byte) (*Set, error) {
 //go:embed rules.schema.json
 var formText []byte
 
+// FileSchema returns the JSON Schema of a rules file, for editors.
+func FileSchema() []byte { return slices.Clone(formText) }
+
 // form is rules.schema.json without the grammar of the conditions' schemas, each of which is checked by its own draft.
 var form = sync.OnceValue(func() *schema.Form { return schema.NewForm("the rules", formText, "schema") })
 

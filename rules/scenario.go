@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"bytes"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -93,6 +94,9 @@ func ReadScenario(path string) (*Scenario, error) {
 
 //go:embed scenario.schema.json
 var scenarioText []byte
+
+// ScenarioSchema returns the JSON Schema of a file for [ReadScenario], for editors.
+func ScenarioSchema() []byte { return bytes.Clone(scenarioText) }
 
 var scenarioForm = sync.OnceValue(func() *schema.Form { return schema.NewForm("the test of rules", scenarioText) })
 

@@ -44,6 +44,7 @@ func (l *LLM) open(env handlers.Env) error {
 		return err
 	}
 	if r == nil {
+		l.models = nil
 		env.Log.Info("no routes of models")
 		return nil
 	}

@@ -124,10 +124,14 @@ func (s *setup) connect(ctx context.Context) (*worker.Worker, error) {
 	if !mode.KeepsSession() {
 		s.lookAtIsolation(ctx, s.pools[0])
 	}
-	if err := handlers.Open(handlers.Env{Pool: s.pools[1], Log: s.log, Meter: s.telemetry.Meter(), Isolated: s.isolated}, s.program.domainsOf(s.registry)...); err != nil {
+	if err := handlers.Open(s.environmentOfDomains(), s.program.domainsOf(s.registry)...); err != nil {
 		return nil, err
 	}
 	return s.newWorker()
+}
+
+func (s *setup) environmentOfDomains() handlers.Env {
+	return handlers.Env{Pool: s.pools[1], Log: s.log, Meter: s.telemetry.Meter(), Isolated: s.isolated}
 }
 
 // newWorker makes a worker of the registry, once everything is connected.

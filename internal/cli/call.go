@@ -160,6 +160,9 @@ func waitFor(ctx context.Context, out, progress io.Writer, db *pgxpool.Pool, id 
 	case r.Status == receipts.NotConfigured:
 		return exitError{code: exitNotConfigured}
 	}
+	if note := onlyHere(r); note != "" {
+		fmt.Fprintln(progress, note)
+	}
 	return exitError{code: exitFailed}
 }
 

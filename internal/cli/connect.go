@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
+	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -14,10 +16,19 @@ import (
 )
 
 // connect opens the database of DATABASE_URL for a command that a person waits for: it fails at once if Postgres cannot be
-// reached.
+// reached. Without DATABASE_URL it opens that of the gem dev that runs in the working directory.
 func connect(ctx context.Context) (*pgxpool.Pool, error) {
-	cfg, err := databaseConfig()
+	cfg, err := config.Load()
 	if err != nil {
+		return nil, err
+	}
+	if cfg.DatabaseURL == "" {
+		if url := runningDev(); url != "" {
+			fmt.Fprintf(os.Stderr, "using the database of the gem dev that runs in this folder (%s)\n", devFile)
+			return open(ctx, url)
+		}
+	}
+	if err := cfg.RequireDatabase(); err != nil {
 		return nil, err
 	}
 	return open(ctx, cfg.DatabaseURL.Reveal())

@@ -1,83 +1,85 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"net/url"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
+	"sync"
 	"time"
 
-	"github.com/gemworker/gem/client"
-	"github.com/gemworker/gem/elsewhere"
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/pgserver"
-	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/migrations"
-	"github.com/gemworker/gem/registry"
+	"github.com/gemworker/gem/worker"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 )
 
+type devOptions struct {
+	dir   string // of the data; empty: as dataFolder says
+	fresh bool
+}
+
 func devCommand(p *Program) *cobra.Command {
-	var (
-		keep bool
-		dir  string
-	)
+	var o devOptions
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Run a private Postgres and a worker until Ctrl-C",
 		Long: `
-It prints the connection string for other terminals, an INSERT to paste, and the
-link of a dashboard, at port 8470 or the next that is free. The worker is set up
-from the environment, as gem worker is (see gem worker --help); only
-DATABASE_URL is not used. A registry or domains that are read from a file are
-read again when the file changes, also under the same version. tools.sql in the
-working directory is run in the database at the start and when it changes: it
-may hold tools that are SQL functions, and their tables. A call that asks
-something is printed with the command that answers it. At the end everything is
-stopped, and the data are gone unless --keep or --dir says otherwise.`,
-		Example: "  gem dev\n  gem dev --keep                    go on with the same data next time",
+It prints the connection string for other programs, an INSERT to paste, and the
+link of a dashboard, at port 8470 or the next that is free. Other commands of
+gem that run in this folder without DATABASE_URL use its database.
+
+A folder has the same port and password at each start: .gem/dev.json keeps them,
+and only its owner can read it. The data stay in .gem too, or in the user's
+cache if the server's user cannot reach this folder; --fresh drops them. git
+ignores .gem. One gem dev runs in a folder at a time.
+
+The worker is set up from the environment, as gem worker is (see gem worker
+--help), and by .env in the working directory, whose variables count unless they
+are set. DATABASE_URL is not used. Registry, rules, domains and routes are read
+again when their files appear or change, even under the same version. A faulty
+file is reported, and the worker continues with the ones before. tools.sql is
+run in the database at the start and when it changes: it may hold tools that are
+SQL functions, and their tables. A call that asks something is printed with the
+command that answers it.
+
+If PostgREST is installed, a REST server runs in front, as Supabase has it.`,
+		Example: "  gem dev\n  gem dev --fresh                   begin without data",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			state, err := openDevState()
+			if err != nil {
+				return err
+			}
+			defer state.close()
+			if err := readEnvFile(cmd.ErrOrStderr()); err != nil {
+				return err
+			}
 			cfg, err := config.Load()
 			if err != nil {
 				return err
 			}
-			if keep && dir == "" {
-				if dir, err = keptFolder(); err != nil {
-					return err
-				}
-			}
-			return p.dev(cmd.Context(), cfg, dir, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return p.dev(cmd.Context(), cfg, state, o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().BoolVar(&keep, "keep", false, "keep the data for the next time, in a folder of the user's cache")
-	cmd.Flags().StringVar(&dir, "dir", "", "keep the data in this `folder`")
+	cmd.Flags().BoolVar(&o.fresh, "fresh", false, "drop the data of this folder first")
+	cmd.Flags().StringVar(&o.dir, "dir", "", "keep the data in this `folder`")
 	return cmd
 }
 
-func keptFolder() (string, error) {
-	cache, err := os.UserCacheDir()
-	if os.Geteuid() == 0 && os.Getenv("XDG_CACHE_HOME") == "" {
-		// Postgres does not run as root, and nobody else can reach what lies in root's own folder.
-		cache, err = "/var/cache", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("no folder to keep the data in: name one with --dir (%w)", err)
-	}
-	return filepath.Join(cache, "gem", "dev"), nil
-}
-
-// dev runs the server and the worker until ctx ends. The data stay in the folder dir; empty: they go.
-func (p *Program) dev(ctx context.Context, cfg *config.Config, dir string, out, progress io.Writer) (err error) {
-	if cfg.DatabaseURL != "" {
+// dev runs the server and the worker until ctx ends.
+func (p *Program) dev(ctx context.Context, cfg *config.Config, state *devState, o devOptions, out, progress io.Writer) (err error) {
+	if cfg.DatabaseURL != "" && cfg.DatabaseURL.Reveal() != state.url() {
 		fmt.Fprintln(progress, "DATABASE_URL is set, and is not used: gem dev has a database of its own. For the one of DATABASE_URL: gem worker")
+	}
+	if o.dir == "" {
+		if o.dir, err = dataFolder(); err != nil {
+			return err
+		}
 	}
 	cfg.LogFormat = "console" // a person watches
 	log := cfg.Logger()
@@ -86,15 +88,15 @@ func (p *Program) dev(ctx context.Context, cfg *config.Config, dir string, out, 
 	if err := s.prepare(ctx); err != nil {
 		return err
 	}
-	server, err := pgserver.Start(ctx, pgserver.Options{
-		DataDir: dir, Durable: dir != "",
-		Log: func(line string) { fmt.Fprintln(progress, line) },
-	})
+	server, err := startDevServer(ctx, state, o, progress)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, server.Stop()) }()
-	databaseURL := server.URL("postgres")
+	databaseURL := state.url()
+	if err := prepareDevDatabase(ctx, databaseURL); err != nil {
+		return err
+	}
 	if _, err := p.migrate(ctx, databaseURL, migrations.Options{}, s.registry); err != nil {
 		return err
 	}
@@ -105,15 +107,16 @@ func (p *Program) dev(ctx context.Context, cfg *config.Config, dir string, out, 
 	if err != nil {
 		return err
 	}
-	if err := s.forgetEarlierRegistries(ctx); err != nil {
+	models, err := s.program.chosenModels()
+	if err != nil {
+		return err
+	}
+	now := contracts{s.registry, s.from, s.rules, s.domains, models}
+	if err := s.forgetEarlier(ctx, now); err != nil {
 		return err
 	}
 
-	data := "Its data are gone at the end; --keep keeps them."
-	if dir != "" {
-		data = "Its data stay in " + dir + "."
-	}
-	door, err := s.makeLogin(ctx, databaseURL, "mcp", "gem_door")
+	door, err := s.makeLogin(ctx, databaseURL, "mcp", "gem_door", state.passwordOf("mcp"))
 	if err != nil {
 		return err
 	}
@@ -123,10 +126,11 @@ func (p *Program) dev(ctx context.Context, cfg *config.Config, dir string, out, 
 	}
 	defer stopPages()
 	sample := bestSample(s.registry)
-	fmt.Fprintf(out, `A private Postgres and a worker run until Ctrl-C. %s
+	fmt.Fprintf(out, `A private Postgres and a worker run until Ctrl-C.
+The data stay in %s; gem dev --fresh drops them.
 The tools: registry %s (%s); gem registry list shows them.
 
-For other terminals:
+Commands of gem in this folder use this database. For other programs, the same at each start:
   export DATABASE_URL='%s'
 
 A call, in SQL:
@@ -142,42 +146,80 @@ An MCP server for agents, which has the rights of a signed-in user:
 The dashboard, for one browser:
   %s
 
-`, data, s.registry.Version, s.from, databaseURL, sample.insert(), sample.command(), strings.TrimSuffix(pages.url, "/"), s.registryFile(), door, pages.link)
-	go s.watchQuestions(ctx, out)
-	go s.watchToolsFile(ctx, databaseURL, sql)
+`, o.dir, s.registry.Version, s.from, databaseURL, sample.insert(), sample.command(), strings.TrimSuffix(pages.url, "/"), s.registryFile(), door, pages.link)
+	watching, stopWatching := context.WithCancel(ctx)
+	var watches sync.WaitGroup
+	defer watches.Wait()
+	defer stopWatching()
+	changes := make(chan contracts)
+	watches.Go(func() { s.serveREST(watching, state, out, progress) })
+	watches.Go(func() { s.watchQuestions(watching, out) })
+	watches.Go(func() { s.watchToolsFile(watching, databaseURL, sql) })
+	watches.Go(func() { p.watchFiles(watching, now, changes, log, progress) })
+	return s.runOn(ctx, w, changes)
+}
+
+// startDevServer starts the server on the port of the folder, and keeps its password.
+func startDevServer(ctx context.Context, state *devState, o devOptions, progress io.Writer) (*pgserver.Server, error) {
+	server, err := pgserver.Start(ctx, pgserver.Options{
+		DataDir: o.dir, Durable: true, Fresh: o.fresh, Port: state.Port, Password: state.Password,
+		Log: func(line string) { fmt.Fprintln(progress, line) },
+	})
+	if errors.Is(err, pgserver.ErrPortTaken) {
+		return nil, fmt.Errorf("another program has port %d, which %s keeps for this folder: stop that program, "+
+			"or write another port into the file, and into DATABASE_URL wherever you use it", state.Port, devFile)
+	}
+	if err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(server.URL("postgres"))
+	if err == nil {
+		state.Password, _ = u.User.Password() // data that exist have kept theirs
+		err = state.save()
+	}
+	if err != nil {
+		return nil, errors.Join(err, server.Stop())
+	}
+	return server, nil
+}
+
+// runOn runs the worker until ctx ends, and a new one with each change of the contracts.
+func (s *setup) runOn(ctx context.Context, w *worker.Worker, changes <-chan contracts) error {
 	for {
 		running, stop := context.WithCancel(ctx)
-		changed := make(chan contracts, 1)
-		go s.watchFiles(running, func(now contracts) {
-			changed <- now
-			stop()
-		})
-		err := w.Run(running)
-		stop()
+		ended := make(chan error, 1)
+		go func() { ended <- w.Run(running) }()
+		var now contracts
 		select {
-		case now := <-changed:
-			s.registry, s.domains = now.registry, now.domains
-		default:
+		case err := <-ended:
+			stop()
+			return refusal(err)
+		case now = <-changes:
+			stop()
+		}
+		if err := <-ended; err != nil || ctx.Err() != nil {
 			return refusal(err)
 		}
-		if err != nil || ctx.Err() != nil {
-			return refusal(err)
-		}
-		if err := s.forgetEarlierRegistries(ctx); err != nil {
+		s.registry, s.from, s.rules, s.domains = now.registry, now.from, now.rules, now.domains
+		if err := s.forgetEarlier(ctx, now); err != nil {
 			return err
 		}
-		if _, err := p.migrate(ctx, databaseURL, migrations.Options{}, s.registry); err != nil { // it may have a tool of another domain
+		if _, err := s.program.migrate(ctx, s.config.DatabaseURL.Reveal(), migrations.Options{}, s.registry); err != nil { // a tool may have brought a domain
 			return err
 		}
+		if err := s.openModels(); err != nil {
+			return err
+		}
+		var err error
 		if w, err = s.newWorker(); err != nil {
 			return err
 		}
 	}
 }
 
-// makeLogin makes a login of the private server, a member of some roles, and returns its connection string.
-func (s *setup) makeLogin(ctx context.Context, databaseURL, name, roles string) (string, error) {
-	password := rand.Text() // letters and digits
+// makeLogin makes a login of the private server, a member of some roles, and returns its connection string. The password has
+// only letters and digits.
+func (s *setup) makeLogin(ctx context.Context, databaseURL, name, roles, password string) (string, error) {
 	_, err := s.pools[0].Exec(ctx, `do $$ begin if to_regrole('`+name+`') is null then create role `+name+` login; end if; end $$;
 		grant `+roles+` to `+name+`;
 		alter role `+name+` password '`+password+`'`)
@@ -198,10 +240,10 @@ const operatorLogin = "operator"
 // serveDashboard serves the pages of the private server until stop is called.
 func (s *setup) serveDashboard(ctx context.Context, databaseURL string, out io.Writer) (pages *site, stop func(), err error) {
 	var o siteOptions
-	if o.readURL, err = s.makeLogin(ctx, databaseURL, "monitor", "gem_monitor"); err != nil {
+	if o.readURL, err = s.makeLogin(ctx, databaseURL, "monitor", "gem_monitor", rand.Text()); err != nil {
 		return nil, nil, err
 	}
-	if o.actURL, err = s.makeLogin(ctx, databaseURL, operatorLogin, "gem_operator, gem_door"); err != nil {
+	if o.actURL, err = s.makeLogin(ctx, databaseURL, operatorLogin, "gem_operator, gem_door", rand.Text()); err != nil {
 		return nil, nil, err
 	}
 	return s.serveSite(ctx, o, out)
@@ -223,110 +265,3 @@ func (s *setup) serveSite(ctx context.Context, o siteOptions, out io.Writer) (pa
 	}()
 	return pages, func() { cancel(); <-ended }, nil
 }
-
-// watchQuestions prints each new question with the command that answers it. Whoever works on the private database has every role that a question
-// names.
-func (s *setup) watchQuestions(ctx context.Context, out io.Writer) {
-	printed := map[string]bool{}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(time.Second):
-		}
-		err := store.TakeRoles(ctx, s.pools[0], operatorLogin)
-		var open []client.Question
-		if err == nil {
-			open, err = client.OpenQuestions(ctx, s.pools[0], mostQuestions)
-		}
-		if err != nil && ctx.Err() == nil {
-			s.log.Warn("cannot look for questions", zap.Error(err))
-		}
-		for _, q := range open {
-			if !printed[q.ID] {
-				printed[q.ID] = true
-				fmt.Fprintf(out, "\nA call asks:\n%s\n\n", asked(q))
-			}
-		}
-	}
-}
-
-// forgetEarlierRegistries lets the private database take the registry and the domains under a version that it knows with other contents, and keeps
-// no call for a worker that knew a tool before.
-func (s *setup) forgetEarlierRegistries(ctx context.Context) error {
-	_, err := s.pools[0].Exec(ctx, "delete from core_registry_versions where version = $1 and sha256 <> $2", s.registry.Version, s.registry.SHA256())
-	if err == nil && s.domains != nil {
-		_, err = s.pools[0].Exec(ctx, "delete from gem.domains_versions where version = $1 and sha256 <> $2", s.domains.Version, s.domains.SHA256())
-	}
-	if err == nil {
-		_, err = s.pools[0].Exec(ctx, "delete from core_workers where stopped_at is not null")
-	}
-	return err
-}
-
-// contracts are what a worker is made of, and gem dev reads again.
-type contracts struct {
-	registry *registry.Registry
-	domains  *elsewhere.Domains
-}
-
-// registryFile sets TOOLS_REGISTRY for a command in another folder, if the registry is from a file.
-func (s *setup) registryFile() string {
-	path, err := filepath.Abs(s.from)
-	if _, none := os.Stat(path); err != nil || none != nil {
-		return ""
-	}
-	return "TOOLS_REGISTRY='" + path + "' "
-}
-
-// watchFiles reads the files of the registry and of the domains elsewhere again and again, and calls use once, with the first other contents that can
-// be used.
-func (s *setup) watchFiles(ctx context.Context, use func(contracts)) {
-	files := slices.DeleteFunc([]string{s.from, s.domainsFrom}, func(name string) bool {
-		_, err := os.Stat(name)
-		return err != nil // it is not from a file
-	})
-	for last := []byte(nil); len(files) > 0; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(registryPoll):
-		}
-		var texts []byte
-		var err error
-		for _, name := range files {
-			text, failed := os.ReadFile(name)
-			texts, err = append(append(texts, text...), 0), errors.Join(err, failed)
-		}
-		if err != nil || bytes.Equal(texts, last) {
-			continue // an editor may be replacing one
-		}
-		last = texts
-		now := contracts{s.registry, s.domains}
-		if slices.Contains(files, s.from) {
-			now.registry, err = registry.ReadFile(s.from)
-		}
-		if err == nil && slices.Contains(files, s.domainsFrom) {
-			now.domains, err = elsewhere.ReadFile(s.domainsFrom)
-		}
-		if err == nil {
-			_, _, err = s.program.fit(now.registry, now.domains)
-		}
-		switch {
-		case err != nil:
-			s.log.Error("the changed file is refused: the worker goes on with the one before", zap.Error(err))
-			continue
-		case now.registry.SHA256() != s.registry.SHA256():
-			s.log.Info("the registry has changed", zap.String("version", now.registry.Version), zap.Int("tools", len(now.registry.Tools())))
-		case s.domains != nil && now.domains.SHA256() != s.domains.SHA256():
-			s.log.Info("the domains elsewhere have changed", zap.String("version", now.domains.Version), zap.Strings("domains", now.domains.Names()))
-		default:
-			continue
-		}
-		use(now)
-		return
-	}
-}
-
-// registryPoll is how often gem dev looks at its files.
-const registryPoll = 300 * time.Millisecond

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -51,7 +53,7 @@ func TestDevRunsUntilCtrlC(t *testing.T) {
 	env, mark := marked()
 	p := startGem(t, append(env, "DATABASE_URL="+avoided(t)), "dev")
 	url := devURL(t, p)
-	wants(t, p.stdout.String(), "insert into core_tool_calls (tool_name, input) values", "--keep keeps them")
+	wants(t, p.stdout.String(), "insert into core_tool_calls (tool_name, input) values", "The data stay in "+p.cmd.Dir)
 	wants(t, p.stderr.String(), "DATABASE_URL is set, and is not used")
 
 	// The INSERT is there to paste.
@@ -101,23 +103,107 @@ func TestDevRunsUntilCtrlC(t *testing.T) {
 	wantNothingLeft(t, mark)
 }
 
-func TestDevKeepsItsData(t *testing.T) {
+func TestDevIsTheSameAtEachStart(t *testing.T) {
 	t.Parallel()
 	env, mark := marked()
-	folder := reachableFolder(t)
-	const title = `{"domain": "both", "title": "keep me", "content": "x"}`
-	for _, call := range [][]string{{"os.create_note", title}, {"os.search_notes", `{"query": "keep me"}`}} {
-		p := startGem(t, env, "dev", "--dir", folder+"/data")
-		url := devURL(t, p)
-		wants(t, p.stdout.String(), "stay in "+folder)
-		got := gemWith(t, []string{"DATABASE_URL=" + url}, append([]string{"call", "--wait", "--timeout", "1m"}, call...)...)
-		got.wantCode(t, 0)
-		if call[0] == "os.search_notes" && !strings.Contains(got.stdout, "keep me") {
-			t.Errorf("the note of the first time is gone:\n%s", got.stdout)
+	folder, other := reachableFolder(t), reachableFolder(t)
+	start := func(args ...string) (p *process, url string) {
+		t.Helper()
+		p = prepare(t, env, append([]string{"dev"}, args...)...)
+		p.cmd.Dir = folder
+		p.start(t)
+		return p, devURL(t, p)
+	}
+	first, url := start()
+	door := regexp.MustCompile(`DATABASE_URL='[^']+' gem mcp`).FindString(first.stdout.String())
+	wants(t, first.stdout.String(), "The data stay in "+folder+"/.gem/data; gem dev --fresh drops them.")
+	made := inFolder(t, folder, "call", "os.create_note", `{"domain": "both", "title": "keep me", "content": "x"}`, "--wait", "--timeout", "1m")
+	made.wantCode(t, exitDone)
+	wants(t, made.stderr, "using the database of the gem dev that runs in this folder (.gem/dev.json)")
+	for name, mode := range map[string]os.FileMode{"dev.json": 0o600, ".gitignore": 0o644} {
+		if info, err := os.Stat(folder + "/.gem/" + name); err != nil || info.Mode() != mode {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+	second := inFolder(t, folder, "dev")
+	second.wantCode(t, exitUsage)
+	wants(t, second.stderr, fmt.Sprintf("gem dev is already running in this folder (process %d)", first.cmd.Process.Pid))
+	if second.stdout != "" {
+		t.Errorf("a second one printed:\n%s", second.stdout)
+	}
+	elsewhere := inFolder(t, other, "status")
+	elsewhere.wantCode(t, exitUsage)
+	wants(t, elsewhere.stderr, "DATABASE_URL is not set")
+	first.stop(t)
+	stopped := inFolder(t, folder, "status")
+	stopped.wantCode(t, exitUsage)
+	wants(t, stopped.stderr, "DATABASE_URL is not set")
+
+	search := []string{"call", "os.search_notes", `{"query": "keep me"}`, "--wait", "--timeout", "1m"}
+	for _, next := range []struct {
+		flags []string
+		kept  bool
+	}{{nil, true}, {[]string{"--fresh"}, false}} {
+		p, again := start(next.flags...)
+		if door == "" || !strings.Contains(p.stdout.String(), door) {
+			t.Errorf("%s: the line for gem mcp is another", next.flags)
+		}
+		if again != url {
+			t.Errorf("%s: got %s, want %s", next.flags, again, url)
+		}
+		if got := inFolder(t, folder, search...); got.code != exitDone || strings.Contains(got.stdout, "keep me") != next.kept {
+			t.Errorf("%s: %d\n%s\n%s", next.flags, got.code, got.stdout, got.stderr)
 		}
 		p.stop(t)
 	}
 	wantNothingLeft(t, mark)
+}
+
+func TestDevKeepsItsDataInTheCacheIfItsServerCannotReachTheFolder(t *testing.T) {
+	t.Parallel()
+	cache, folder := reachableFolder(t), t.TempDir()
+	p := prepare(t, []string{"XDG_CACHE_HOME=" + cache}, "dev")
+	p.cmd.Dir = folder
+	if os.Geteuid() == 0 {
+		if err := os.Chmod(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		cache = folder // the server runs as this user, who can reach it
+	}
+	p.start(t)
+	devURL(t, p)
+	wants(t, p.stdout.String(), "The data stay in "+cache+"/")
+	p.stop(t)
+}
+
+func TestDevRefusesATakenPort(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	p := prepare(t, nil, "dev")
+	port := taken.Addr().(*net.TCPAddr).Port
+	writeIn(t, p.cmd.Dir, ".gem/dev.json", fmt.Sprintf(`{"port": %d}`, port))
+	p.start(t)
+	if code := p.wait(t); code != exitFailed {
+		t.Errorf("exit code %d", code)
+	}
+	wants(t, p.stderr.String(), fmt.Sprintf("another program has port %d, which .gem/dev.json keeps for this folder", port))
+}
+
+// writeIn writes a file of a folder.
+func writeIn(t *testing.T, folder, name, text string) {
+	t.Helper()
+	path := filepath.Join(folder, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil { //nolint:gosec // nothing secret
+		t.Fatal(err)
+	}
 }
 
 // reachableFolder is a temporary folder that other users can reach: as root, the server runs as another one.
@@ -144,14 +230,26 @@ func TestWhoeverUsesAPrivateDatabaseMayAnswerWhateverIsAsked(t *testing.T) {
 	db := testdb.Pool(t, url)
 	startWorker(t, url)
 	askedIn(t, db, "wait.answer", `{"text": "?", "by": ["role:boss", "role:clerk", "owner"]}`)
-	for range 2 {
-		if err := store.TakeRoles(t.Context(), db, operatorLogin); err != nil {
-			t.Fatal(err)
+	if err := store.PrepareTakeRoles(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{4, 0} {
+		if granted, err := store.TakeRoles(t.Context(), db, operatorLogin); err != nil || len(granted) != want {
+			t.Fatalf("granted: %v, %v, want %d", granted, err, want)
 		}
 	}
 	const roles = "select string_agg(subject || ' ' || role, ', ' order by subject = 'operator', role) from gem.roles"
 	owner := query[string](t, db, "select session_user::text")
 	if got, want := query[string](t, db, roles), owner+" boss, "+owner+" clerk, operator boss, operator clerk"; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+
+	// It is not granted again after someone took it back.
+	execute(t, db, "delete from gem.roles where role = 'boss' and subject = 'operator'")
+	if granted, err := store.TakeRoles(t.Context(), db, operatorLogin); err != nil || len(granted) > 0 {
+		t.Errorf("granted again: %v, %v", granted, err)
+	}
+	if got := query[int](t, db, "select count(*)::int from gem.roles"); got != 3 {
+		t.Errorf("got %d roles, want 3", got)
 	}
 }

@@ -23,7 +23,13 @@ workers that are alive. gem trace shows every step.`,
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintln(out, prose.Explanation(e))
+		said := prose.Explanation(e)
+		if e.Receipt != nil {
+			if note := onlyHere(e.Receipt); note != "" {
+				said += "\n" + note
+			}
+		}
+		_, err = fmt.Fprintln(out, said)
 		return err
 	})
 }

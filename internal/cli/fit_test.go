@@ -180,8 +180,10 @@ func TestDevTakesAChangedRegistryAndChangedDomainsUnderTheSameVersion(t *testing
 		}
 	}
 	write(`{"version": `)
-	p.stderr.waitFor(t, "the changed file is refused")
+	refused := p.stderr.waitFor(t, "until "+file+" is repaired")
+	wants(t, refused, strings.TrimPrefix(gemWith(t, nil, "registry", "check", file).stderr, "gem registry check: "))
 	write(strings.Replace(string(builtIn.Registry), `"os.health_check"`, `"os.health_chek"`, 1))
+	p.stderr.waitFor(t, "repaired: "+file)
 	p.stderr.waitFor(t, "did you mean HealthCheck?")
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "call", "os.health_check", "{}", "--wait", "--timeout", "1m")
 	if !strings.Contains(got.stdout+got.stderr, "unknown_tool") {

@@ -158,6 +158,7 @@ func (f *follower) fillIn(t *testing.T, words []string) []string {
 		case "QUESTION_ID":
 			d := delta{T: t, db: testdb.Pool(t, f.env["DATABASE_URL"])}
 			words[i] = d.question(f.call)
+			f.dev.stdout.waitFor(t, words[i]) // then its roles are granted
 		}
 	}
 	return words
@@ -182,8 +183,9 @@ func (f *follower) run(t *testing.T, block string) {
 				f.env[name] = value
 			}
 		case words[0] == "ollama":
+		case words[0] == "mkdir": // the follower has a folder
 		case words[0] == "gem" && words[1] == "dev":
-			f.start(t)
+			f.start(t, words[2:]...)
 		case words[0] == "gem":
 			from := ""
 			if n := len(words); words[n-2] == "<" {
@@ -210,6 +212,9 @@ func (f *follower) run(t *testing.T, block string) {
 				t.Errorf("%s: exit code %d: %s", words, code, p.stderr.String())
 			}
 			f.said += p.stdout.String()
+			if words[1] == "init" {
+				addAsking(t, f.dir)
+			}
 		default:
 			t.Errorf("%s: nobody follows %q", f.section, words)
 		}
@@ -228,14 +233,14 @@ func (f *follower) prepare(t *testing.T, words []string) *process {
 }
 
 // start starts gem dev anew, with the providers of the routes file played, if there is one.
-func (f *follower) start(t *testing.T) {
+func (f *follower) start(t *testing.T, flags ...string) {
 	t.Helper()
 	f.stop(t)
 	delete(f.env, "DATABASE_URL")
 	if text, err := os.ReadFile(filepath.Join(f.dir, "llm.routes.json")); err == nil {
 		f.env["LLM_ROUTES"] = f.played(t, text)
 	}
-	f.dev = f.prepare(t, []string{"dev"})
+	f.dev = f.prepare(t, append([]string{"dev"}, flags...))
 	f.dev.start(t)
 	delete(f.env, "LLM_ROUTES")
 	f.env["DATABASE_URL"] = devURL(t, f.dev)

@@ -119,6 +119,9 @@ func prepare(t *testing.T, env []string, args ...string) *process {
 	}
 	p := &process{cmd: exec.Command(self, args...)} // outlives the test's context, so that a cleanup can stop it in order
 	p.cmd.Dir = t.TempDir()
+	if len(args) > 0 && args[0] == "dev" {
+		p.cmd.Dir = reachableFolder(t) // so that its data are gone with it
+	}
 	p.cmd.Env = append(bareEnvironment(), playProgram+"="+string(builtIn.Registry), playDeadline+"="+patience.String())
 	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.WaitDelay = patience

@@ -38,7 +38,7 @@ commands below try that out, run it, and show what became of a call.`,
 		}
 		root.AddCommand(commands...)
 	}
-	add("try", "Try it, with nothing set up:", demoCommand(p), devCommand(p))
+	add("try", "Try it, with nothing set up:", demoCommand(p), initCommand(), devCommand(p))
 	add("operate", "Run it:", migrateCommand(p), workerCommand(p), statusCommand(), workersCommand(), healthcheckCommand(), auditCommand(), pruneCommand())
 	add("calls", "Make a call, and see what became of it:",
 		callCommand(), listCommand(), againCommand(), cancelCommand(), receiptCommand(), traceCommand(), explainCommand(), replayCommand(p))

@@ -116,6 +116,10 @@ func TestTheGuideToToolsInSQLIsFollowed(t *testing.T) {
 	f.env["DATABASE_URL"] = "postgres://127.0.0.1:1/nowhere"
 	wants(t, in("registry", "list").stderr, "note: functions in SQL could not be looked for: Postgres cannot be reached")
 	delete(f.env, "DATABASE_URL")
+	if check := in("registry", "check"); strings.Contains(check.stderr, "is not set") {
+		t.Errorf("it did not look in the database of gem dev: %s", check.stderr)
+	}
+	f.stop(t)
 	wants(t, in("registry", "check").stderr, "tools without a handler", "note: DATABASE_URL is not set: functions in SQL were not looked for")
 }
 

@@ -78,3 +78,9 @@ func Command(name string, args ...string) (*exec.Cmd, error) {
 	}
 	return as.command(name, args...), nil
 }
+
+// CanReach reports whether the user that runs the servers can reach a folder, and the folders above it.
+func CanReach(dir string) bool {
+	as, err := serverAccount()
+	return err == nil && as.command("/bin/sh", "-c", `[ -d "$1" ] && [ -x "$1" ]`, "sh", dir).Run() == nil
+}

@@ -3,7 +3,9 @@
 package pgserver_test
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -142,4 +144,37 @@ func list(t *testing.T, dir string) string {
 		t.Fatal(err)
 	}
 	return fmt.Sprint(entries)
+}
+
+func TestAFolderKeepsItsPasswordAndTakesAPort(t *testing.T) {
+	t.Parallel()
+	free, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := pgserver.Options{DataDir: filepath.Join(sharedDir(t), "data"), Password: "chosen", Port: free.Addr().(*net.TCPAddr).Port}
+	if _, err := pgserver.Start(t.Context(), o); !errors.Is(err, pgserver.ErrPortTaken) {
+		t.Errorf("on a taken port: got %v", err)
+	}
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("postgres://postgres:chosen@127.0.0.1:%d/postgres?sslmode=disable", o.Port)
+	for _, password := range []string{"chosen", "another"} { // that of the data counts
+		o.Password = password
+		s := start(t, o)
+		if got := s.URL("postgres"); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		exec(t, s.URL("postgres"), "create table if not exists kept ()")
+		if err := s.Stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o.Fresh = true
+	s := start(t, o)
+	if got := s.URL("postgres"); !strings.Contains(got, ":another@") {
+		t.Errorf("fresh data have the password of %s", got)
+	}
+	exec(t, s.URL("postgres"), "create table kept ()")
 }

@@ -3,6 +3,7 @@
 package pgserver
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -125,11 +126,21 @@ func lockFile(ctx context.Context, path string, refuse func(*os.File) error) (*o
 
 func (f folder) kept() bool { return f.lock != nil }
 
-// password returns the password of the kept data, or a new one. It returns an error if the binaries cannot open the data.
-func (f folder) password(bin binaries) (string, error) {
+// empty removes the data of a kept folder.
+func (f folder) empty() error {
+	var failed []error
+	for _, name := range []string{"data", "new", "password"} {
+		failed = append(failed, os.RemoveAll(filepath.Join(f.path, name)))
+	}
+	return errors.Join(failed...)
+}
+
+// password returns the password of the kept data, otherwise the chosen one, or a new one if that is empty. It returns an
+// error if the binaries cannot open the data.
+func (f folder) password(bin binaries, chosen string) (string, error) {
 	data, file := filepath.Join(f.path, "data"), filepath.Join(f.path, "password")
 	if _, err := os.Stat(data); errors.Is(err, fs.ErrNotExist) {
-		return rand.Text(), nil
+		return cmp.Or(chosen, rand.Text()), nil
 	}
 	password, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {

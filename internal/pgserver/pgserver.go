@@ -17,6 +17,12 @@ type Options struct {
 	// DataDir is a folder that keeps the data from one start to the next. Start creates it if it is missing. Only one server
 	// can use it at a time. By default the data is in a temporary folder, in memory if there is room, which Stop removes.
 	DataDir string
+	// Port is the port on 127.0.0.1. Start fails with [ErrPortTaken] if another program has it. By default any free port.
+	Port int
+	// Password is the superuser's. Data that exist keep theirs: see [Server.URL]. By default a new one.
+	Password string
+	// Fresh removes what DataDir has kept, once no other server uses it.
+	Fresh bool
 	// Durable makes commits survive a crash of the machine, as on a production server. By default a crash of the machine or
 	// of the server may lose the commits of the last half second, which is much faster.
 	Durable bool

@@ -23,7 +23,11 @@ const startLimit = time.Minute
 // behind; the error says what to do, or has the end of the server's log. After Start has returned, ctx has no effect: the
 // server runs until Stop, or until this process ends.
 func Start(ctx context.Context, o Options) (*Server, error) {
-	s, err := start(ctx, o, freePort)
+	choosePort := freePort
+	if o.Port != 0 {
+		choosePort = func() (int, error) { return o.Port, nil }
+	}
+	s, err := start(ctx, o, choosePort)
 	if err != nil {
 		return nil, fmt.Errorf("start a private Postgres server: %w", err)
 	}
@@ -41,14 +45,14 @@ func start(ctx context.Context, o Options, choosePort func() (int, error)) (s *S
 	}
 	// Another program may take the port before the server does.
 	for range 5 {
-		if s, err = startOn(ctx, choosePort, o, bin, search.as); !errors.Is(err, errPortTaken) {
+		if s, err = startOn(ctx, choosePort, o, bin, search.as); !errors.Is(err, ErrPortTaken) || o.Port != 0 {
 			break
 		}
 	}
 	return s, err
 }
 
-// startOn starts a server on a port. It returns errPortTaken if another program has taken the port meanwhile.
+// startOn starts a server on a port. It returns ErrPortTaken if another program has taken the port meanwhile.
 func startOn(ctx context.Context, choosePort func() (int, error), o Options, bin binaries, as account) (*Server, error) {
 	port, err := choosePort()
 	if err != nil {
@@ -58,7 +62,13 @@ func startOn(ctx context.Context, choosePort func() (int, error), o Options, bin
 	if err != nil {
 		return nil, err
 	}
-	password, err := f.password(bin)
+	if o.Fresh {
+		err = f.empty()
+	}
+	var password string
+	if err == nil {
+		password, err = f.password(bin, o.Password)
+	}
 	var k *keeper
 	if err == nil {
 		k, err = startKeeper(f, bin, as, password, o, settings(o, port))
@@ -105,7 +115,8 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-var errPortTaken = errors.New("another program has taken the port")
+// ErrPortTaken is the error of a start on a port that another program has.
+var ErrPortTaken = errors.New("another program has taken the port")
 
 // waitReady returns nil as soon as a client can connect to the server.
 func waitReady(ctx context.Context, s *Server, k *keeper) error {
@@ -124,7 +135,7 @@ func waitReady(ctx context.Context, s *Server, k *keeper) error {
 	}
 	switch tail := k.logTail(); {
 	case k.ended.Err() != nil && strings.Contains(tail, "could not create any TCP/IP sockets"):
-		return errPortTaken
+		return ErrPortTaken
 	case k.ended.Err() != nil:
 		return fmt.Errorf("it ended at once (%w): %s", k.status, tail)
 	case errors.Is(ctx.Err(), context.Canceled):

@@ -9,8 +9,14 @@ import (
 var errWindows = errors.New("a private Postgres server does not run on Windows: " +
 	"set DATABASE_URL to a database of yours, or run gem inside WSL")
 
+// ErrPortTaken is never returned on Windows.
+var ErrPortTaken = errors.New("another program has taken the port")
+
 // Start always fails on Windows.
 func Start(context.Context, Options) (*Server, error) { return nil, errWindows }
 
 // Command always fails on Windows.
 func Command(string, ...string) (*exec.Cmd, error) { return nil, errWindows }
+
+// CanReach is always false on Windows.
+func CanReach(string) bool { return false }

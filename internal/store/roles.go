@@ -24,12 +24,27 @@ func RemoveRole(ctx context.Context, db DB, r Role) (bool, error) {
 	return tag.RowsAffected() > 0, err
 }
 
-// TakeRoles gives the session's user, and others, each role that an open question names.
-func TakeRoles(ctx context.Context, db DB, others ...string) error {
-	_, err := db.Exec(ctx, `insert into gem.roles select subject, substr(word, 6) from public.core_tool_calls c, jsonb_array_elements_text(c.input -> 'by') word,
-			unnest($1::text[] || session_user::text) subject
-		where c.waits_for = 'answer' and c.tool_name like 'wait.%' and word like 'role:%' on conflict do nothing`, others)
+// PrepareTakeRoles makes the table of what [TakeRoles] has granted, in a private database.
+func PrepareTakeRoles(ctx context.Context, db DB) error {
+	_, err := db.Exec(ctx, `create schema if not exists gem_dev;
+		create table if not exists gem_dev.granted (subject text, role text, primary key (subject, role))`)
 	return err
+}
+
+// TakeRoles grants each role that an open question names to the session's user and to others, and returns what it granted. It
+// grants nothing twice, so that what someone took back stays away.
+func TakeRoles(ctx context.Context, db DB, others ...string) ([]Role, error) {
+	rows, err := db.Query(ctx, `
+		with named as (
+			select distinct subject, substr(word, 6) as role
+			from public.core_tool_calls c, jsonb_array_elements_text(c.input -> 'by') word, unnest($1::text[] || session_user::text) subject
+			where c.waits_for = 'answer' and c.tool_name like 'wait.%' and word like 'role:%'
+		), first as (insert into gem_dev.granted select subject, role from named on conflict do nothing returning subject, role)
+		insert into gem.roles (subject, role) select subject, role from first order by role, subject on conflict do nothing returning subject, role`, others)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Role])
 }
 
 // Roles returns all of them, by subject.

@@ -93,6 +93,9 @@ func Parse(data []byte) (*Routes, error) {
 //go:embed llm.routes.schema.json
 var formText []byte
 
+// FileSchema returns the JSON Schema of a routes file, for editors.
+func FileSchema() []byte { return slices.Clone(formText) }
+
 var form = sync.OnceValue(func() *schema.Form { return schema.NewForm("the file", formText) })
 
 // SHA256 returns the hash of [Routes.JSON] in hexadecimal digits. Formatting the file does not change it; any other change does.

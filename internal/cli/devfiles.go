@@ -1,0 +1,232 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gemworker/gem/elsewhere"
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/llm/routes"
+	"github.com/gemworker/gem/registry"
+	"github.com/gemworker/gem/rules"
+	"go.uber.org/zap"
+)
+
+// registryPoll is how often gem dev looks at its files.
+const registryPoll = 300 * time.Millisecond
+
+// contracts are what a worker is made of, as gem dev reads it again. All but the registry may be nil.
+type contracts struct {
+	registry *registry.Registry
+	from     string
+	rules    *rules.Set
+	domains  *elsewhere.Domains
+	models   *routes.Routes
+}
+
+// hashes tell which of the contracts have changed, by the sentences that say so.
+func (c contracts) hashes() map[string]string {
+	all := map[string]string{"the registry has changed": c.registry.SHA256()}
+	if c.rules != nil {
+		all["the rules have changed"] = c.rules.SHA256()
+	}
+	if c.domains != nil {
+		all["the domains elsewhere have changed"] = c.domains.SHA256()
+	}
+	if c.models != nil {
+		all["the routes of models have changed"] = c.models.SHA256()
+	}
+	return all
+}
+
+// devFiles are the files of gem dev: the variable that may name another one, and the name without it.
+var devFiles = []struct{ variable, name string }{
+	{"TOOLS_REGISTRY", "tools.registry.json"}, {"TOOLS_RULES", "rules.json"}, {"GEM_DOMAINS", elsewhere.File}, {"LLM_ROUTES", routes.File},
+}
+
+// chosenFile is the path that a variable holds, or name. It is empty if the variable holds JSON.
+func chosenFile(variable, name string) string {
+	chosen := strings.TrimSpace(os.Getenv(variable))
+	if strings.HasPrefix(chosen, "{") {
+		return ""
+	}
+	return cmp.Or(chosen, name)
+}
+
+// load reads all files. It returns the faults by variable, and without any the contracts.
+func (p *Program) load() (now contracts, faults map[string]error) {
+	faults = map[string]error{}
+	var err error
+	if now.registry, now.from, err = p.loadRegistry(os.Getenv("TOOLS_REGISTRY")); err != nil {
+		faults["TOOLS_REGISTRY"] = err
+	}
+	if now.domains, _, err = p.loadDomains(os.Getenv("GEM_DOMAINS")); err != nil {
+		faults["GEM_DOMAINS"] = err
+	}
+	if now.models, err = p.chosenModels(); err != nil {
+		faults["LLM_ROUTES"] = err
+	}
+	if now.rules, _, err = p.loadRules(os.Getenv("TOOLS_RULES")); err != nil {
+		faults["TOOLS_RULES"] = err
+	}
+	if faults["TOOLS_REGISTRY"] != nil || faults["GEM_DOMAINS"] != nil {
+		return now, faults
+	}
+	bound, _, err := p.fit(now.registry, now.domains)
+	if err != nil {
+		faults["TOOLS_REGISTRY"] = err
+	} else if now.rules != nil && faults["TOOLS_RULES"] == nil {
+		if _, err := rulesFit(now.rules, now.registry, bound); err != nil {
+			faults["TOOLS_RULES"] = err
+		}
+	}
+	return now, faults
+}
+
+// chosenModels reads the routes that a worker would load here. They are nil if there are none.
+func (p *Program) chosenModels() (*routes.Routes, error) {
+	if !p.asksModels() {
+		return nil, nil
+	}
+	r, _, err := routes.Find(os.Getenv("LLM_ROUTES"))
+	return r, err
+}
+
+// watchFiles sends the contracts whenever they differ from those before, and reports faulty files, until ctx ends.
+func (p *Program) watchFiles(ctx context.Context, before contracts, changes chan<- contracts, log *zap.Logger, progress io.Writer) {
+	var (
+		read, last []byte // the contents that were read last, and those that were looked at before
+		faulty     = map[string]string{}
+	)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(registryPoll):
+		}
+		contents, err := digestOfFiles()
+		settled := bytes.Equal(contents, last) // an editor may be writing
+		if last = contents; err != nil || !settled || bytes.Equal(contents, read) {
+			continue
+		}
+		read = contents
+		now, faults := p.load()
+		reportFaults(faulty, faults, progress)
+		if len(faults) > 0 {
+			continue
+		}
+		changed := changedIn(before.hashes(), now.hashes())
+		if len(changed) == 0 {
+			continue
+		}
+		for _, sentence := range changed {
+			log.Info(sentence)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case changes <- now:
+			before = now
+		}
+	}
+}
+
+// reportFaults prints each new fault and each repair, and makes faulty what faults are now.
+func reportFaults(faulty map[string]string, faults map[string]error, progress io.Writer) {
+	for _, file := range devFiles {
+		name, text := cmp.Or(chosenFile(file.variable, file.name), file.variable), ""
+		if err := faults[file.variable]; err != nil {
+			text = err.Error()
+		}
+		switch {
+		case text == faulty[file.variable]:
+		case text == "":
+			fmt.Fprintf(progress, "repaired: %s\n", name)
+		default:
+			fmt.Fprintf(progress, "%s\nThe worker continues with what it had, until %s is repaired.\n", text, name)
+		}
+		faulty[file.variable] = text
+	}
+}
+
+// digestOfFiles is a hash of the contents of all files. One that is missing is not an error.
+func digestOfFiles() ([]byte, error) {
+	h := sha256.New()
+	for _, f := range devFiles {
+		name := chosenFile(f.variable, f.name)
+		if name == "" {
+			continue
+		}
+		text, err := os.ReadFile(name)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		fmt.Fprintf(h, "%s %t %d\n%s", name, err == nil, len(text), text)
+	}
+	return h.Sum(nil), nil
+}
+
+// changedIn names what is new, gone or other in after.
+func changedIn(before, after map[string]string) []string {
+	names := map[string]bool{}
+	for _, all := range []map[string]string{before, after} {
+		for name := range all {
+			names[name] = names[name] || before[name] != after[name]
+		}
+	}
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(names)), func(name string) bool { return !names[name] })
+}
+
+// openModels opens the domain llm again, which reads its routes.
+func (s *setup) openModels() error {
+	for _, d := range handlers.Domains(s.program.domainsOf(s.registry)...) {
+		if d.Name() == "llm" {
+			return handlers.Open(s.environmentOfDomains(), d)
+		}
+	}
+	return nil
+}
+
+// forgetEarlier lets the private database take the contracts under versions that it knows with other contents, and keeps no
+// call for a worker that knew a tool before.
+func (s *setup) forgetEarlier(ctx context.Context, now contracts) error {
+	forget := func(table, version, sha256 string) error {
+		_, err := s.pools[0].Exec(ctx, "delete from "+table+" where version = $1 and sha256 <> $2", version, sha256)
+		return err
+	}
+	err := forget("core_registry_versions", now.registry.Version, now.registry.SHA256())
+	if now.rules != nil {
+		err = errors.Join(err, forget("core_rules_versions", now.rules.Version, now.rules.SHA256()))
+	}
+	if now.domains != nil {
+		err = errors.Join(err, forget("gem.domains_versions", now.domains.Version, now.domains.SHA256()))
+	}
+	if now.models != nil {
+		err = errors.Join(err, forget("core_llm_versions", now.models.Version, now.models.SHA256()))
+	}
+	if err == nil {
+		_, err = s.pools[0].Exec(ctx, "delete from core_workers where stopped_at is not null")
+	}
+	return err
+}
+
+// registryFile sets TOOLS_REGISTRY for a command in another folder, if the registry is from a file.
+func (s *setup) registryFile() string {
+	path, err := filepath.Abs(s.from)
+	if _, none := os.Stat(path); err != nil || none != nil {
+		return ""
+	}
+	return "TOOLS_REGISTRY='" + path + "' "
+}

@@ -1,0 +1,87 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gemworker/gem/internal/testdb"
+)
+
+const (
+	devTool = `{"version": "1", "tools": [{"name": "shop.refund", "description": "Refunds.", "input_schema": {"type": "object"}, "output_schema": {},
+		"permissions": ["write:db"], "idempotency": {"mode": "none"}, "timeout_ms": 60000}]}`
+	devRule = `{"version": "1", "rules": [{"name": "never", "tools": ["shop.refund"], "action": "block", "when": {"input": {"amount": {"minimum": 100}}}}]}`
+)
+
+// A folder is empty at the start, and its files come one after the other.
+func TestDevTakesFilesThatAppearChangeAndGo(t *testing.T) {
+	t.Parallel()
+	p := startGem(t, nil, "dev")
+	db := testdb.Pool(t, devURL(t, p))
+	write := func(name, text string) {
+		t.Helper()
+		writeIn(t, p.cmd.Dir, name, text)
+	}
+	// has waits until a worker has recorded a version that has a text.
+	has := func(column, text string) {
+		t.Helper()
+		for query[int](t, db, "select count(*)::int from core_workers w join core_registry_versions v on v.version = w.registry_version "+
+			"left join core_rules_versions r on r.version = w.rules_version left join gem.domains_versions d on true left join core_llm_versions m on true "+
+			"where w.stopped_at is null and "+column+"::text like '%' || $1 || '%'", text) == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	call := func(input, want string) {
+		t.Helper()
+		got := inFolder(t, p.cmd.Dir, "call", "shop.refund", input, "--wait", "--timeout", "1m")
+		wants(t, got.stdout, want)
+	}
+	write("tools.sql", "create or replace function tools.shop_refund(input jsonb) returns jsonb language sql as 'select input';")
+	write("tools.registry.json", devTool)
+	has("v.registry", "shop.refund")
+	call(`{"amount": 500}`, "succeeded")
+
+	write("rules.json", devRule)
+	has("r.rules", "never")
+	call(`{"amount": 500}`, "rule_blocked")
+	write("rules.json", strings.Replace(devRule, "shop.refund", "shop.refnd", 1))
+	refused := p.stderr.waitFor(t, "until rules.json is repaired")
+	wants(t, refused, strings.TrimPrefix(inFolder(t, p.cmd.Dir, "rules", "check").stderr, "gem rules check: "))
+	call(`{"amount": 500}`, "rule_blocked")
+	write("rules.json", strings.Replace(devRule, "100", "1000", 1))
+	p.stderr.waitFor(t, "repaired: rules.json")
+	has("r.rules", "1000")
+	call(`{"amount": 500}`, "succeeded")
+
+	write("domains.json", strings.Replace(crmAt, "crm", "till", 1))
+	has("d.domains", "till")
+	p.stop(t)
+}
+
+func TestDevTakesRoutesThatAppear(t *testing.T) {
+	t.Parallel()
+	p := startGem(t, nil, "dev")
+	db := testdb.Pool(t, devURL(t, p))
+	writeIn(t, p.cmd.Dir, "llm.routes.json", `{"version": `)
+	p.stderr.waitFor(t, "until llm.routes.json is repaired")
+	writeIn(t, p.cmd.Dir, "llm.routes.json", `{"version": "1", "providers": {"here": {"dialect": "openai", "base_url": "http://127.0.0.1:1/v1", "local": true}},
+		"arms": {"small": {"provider": "here", "model": "small", "context": 8000, "max_output": 1000}}, "routes": {"default": {"arms": ["small"]}}}`)
+	p.stderr.waitFor(t, "repaired: llm.routes.json")
+	for query[int](t, db, "select count(*)::int from core_llm_versions") == 0 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	got := inFolder(t, p.cmd.Dir, "call", "llm.models", "{}", "--wait", "--timeout", "1m")
+	got.wantCode(t, exitDone)
+	wants(t, got.stdout, `"small"`)
+	p.stop(t)
+}
+
+// inFolder runs a command to its end in a folder, with nothing set.
+func inFolder(t *testing.T, dir string, args ...string) ended {
+	t.Helper()
+	p := prepare(t, nil, args...)
+	p.cmd.Dir = dir
+	p.start(t)
+	return ended{p.wait(t), p.stdout.String(), p.stderr.String()}
+}

@@ -1,0 +1,208 @@
+package cli
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/big"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/gemworker/gem/elsewhere"
+	"github.com/gemworker/gem/internal/llm/routes"
+	"github.com/gemworker/gem/internal/pgserver"
+	"github.com/gemworker/gem/registry"
+	"github.com/gemworker/gem/rules"
+)
+
+const (
+	devFolder = ".gem" // of gem dev, in the working directory
+	devFile   = devFolder + "/dev.json"
+)
+
+// devState is the content of .gem/dev.json: what gem dev starts with again. It holds the password of a superuser, so only its
+// owner can read it. A running gem dev holds the lock on the file.
+type devState struct {
+	Port      int    `json:"port"`
+	Password  string `json:"password"`
+	RESTPort  int    `json:"rest_port"`
+	JWTSecret string `json:"jwt_secret"`
+	PID       int    `json:"pid,omitempty"` // of the last gem dev
+
+	file *os.File
+}
+
+// openDevState creates or opens the state of the working directory and locks it. It fails if gem dev runs here.
+func openDevState() (*devState, error) {
+	s, err := lockDevState()
+	if err != nil {
+		return nil, fmt.Errorf("gem dev keeps its port and password in the folder %s: %w", devFolder, err)
+	}
+	return s, nil
+}
+
+func lockDevState() (_ *devState, err error) {
+	if err := writeDevFolder(); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(devFile, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+		}
+	}()
+	locked, err := tryLock(f, true)
+	for range 10 { // a command may be looking
+		if locked || err != nil {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+		locked, err = tryLock(f, true)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := &devState{file: f}
+	text, err := io.ReadAll(f)
+	if err == nil && len(text) > 0 {
+		err = json.Unmarshal(text, s)
+	}
+	switch {
+	case !locked:
+		return nil, usage("gem dev is already running in this folder (process %d): stop that one first, or use it from here", s.PID)
+	case err != nil:
+		return nil, fmt.Errorf("%s cannot be read (%w): delete it, and gem dev chooses a new port and password", devFile, err)
+	}
+	for _, port := range []*int{&s.Port, &s.RESTPort} {
+		if *port == 0 {
+			if *port, err = steadyPort(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, secret := range []*string{&s.Password, &s.JWTSecret} {
+		if *secret == "" {
+			*secret = rand.Text() + rand.Text()
+		}
+	}
+	s.PID = os.Getpid()
+	return s, s.save()
+}
+
+// save writes the file in place, since its lock belongs to the open file.
+func (s *devState) save() error {
+	text, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = s.file.WriteAt(append(text, '\n'), 0)
+	return errors.Join(err, s.file.Truncate(int64(len(text)+1)), s.file.Chmod(0o600))
+}
+
+// passwordOf is the password of another login, the same at each start: what gem dev prints may stand in a client's settings.
+func (s *devState) passwordOf(login string) string {
+	mac := hmac.New(sha256.New, []byte(s.JWTSecret))
+	_, _ = mac.Write([]byte("login " + login)) // it never fails
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+// close ends the lock.
+func (s *devState) close() { _ = s.file.Close() }
+
+// url is the connection string of the private database.
+func (s *devState) url() string {
+	u := url.URL{Scheme: "postgres", User: url.UserPassword("postgres", s.Password), Host: "127.0.0.1:" + strconv.Itoa(s.Port), Path: "/postgres",
+		RawQuery: "sslmode=disable"}
+	return u.String()
+}
+
+// runningDev is the connection string of the gem dev that runs in the working directory, or empty.
+func runningDev() string {
+	f, err := os.Open(devFile)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if locked, err := tryLock(f, false); locked || err != nil {
+		return ""
+	}
+	var s devState
+	if json.NewDecoder(f).Decode(&s) != nil || s.Port == 0 {
+		return ""
+	}
+	return s.url()
+}
+
+// steadyPort chooses a free port below those that systems give to outgoing connections, which could take it at any time.
+func steadyPort() (int, error) {
+	const first, last = 15000, 32000
+	for range 100 {
+		n, err := rand.Int(rand.Reader, big.NewInt(last-first))
+		if err != nil {
+			return 0, err
+		}
+		port := first + int(n.Int64())
+		if l, err := net.Listen("tcp4", "127.0.0.1:"+strconv.Itoa(port)); err == nil { //nolint:noctx // returns at once
+			return port, l.Close()
+		}
+	}
+	return 0, errors.New("no free port was found")
+}
+
+// writeDevFolder creates the folder, which git ignores, with the schemas that editors read.
+func writeDevFolder() error {
+	if err := os.Mkdir(devFolder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	files := map[string][]byte{
+		".gitignore":           []byte("*\n"),
+		"registry.schema.json": registry.FileSchema(),
+		"rules.schema.json":    rules.FileSchema(),
+		"scenario.schema.json": rules.ScenarioSchema(),
+		"domains.schema.json":  elsewhere.FileSchema(),
+		"routes.schema.json":   routes.FileSchema(),
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(devFolder, name), text, 0o644); err != nil { //nolint:gosec // nothing secret
+			return err
+		}
+	}
+	return nil
+}
+
+// dataFolder is where the data of the working directory stay: below it if the server's user can get there, otherwise in the
+// user's cache, under a hash of the directory's path.
+func dataFolder() (string, error) {
+	here, err := filepath.Abs(devFolder)
+	if err != nil {
+		return "", err
+	}
+	if pgserver.CanReach(here) {
+		return filepath.Join(here, "data"), nil
+	}
+	cache, err := os.UserCacheDir()
+	if os.Geteuid() == 0 && os.Getenv("XDG_CACHE_HOME") == "" {
+		// Postgres does not run as root, and its user cannot reach root's own folder.
+		cache, err = "/var/cache", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("no folder to keep the data in: name one with --dir (%w)", err)
+	}
+	if real, err := filepath.EvalSymlinks(here); err == nil {
+		here = real
+	}
+	return filepath.Join(cache, "gem", "dev", fmt.Sprintf("%x", sha256.Sum256([]byte(here)))[:16]), nil
+}

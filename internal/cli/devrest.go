@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/gemworker/gem/internal/postgrest"
+	"github.com/gemworker/gem/internal/store"
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/jackc/pgx/v5"
+)
+
+// restUser is the signed-in user of the key that gem dev prints.
+const restUser = "dev"
+
+// prepareDevDatabase makes the roles that a Supabase project has, to which the migrations then grant what they grant there,
+// and the table of granted roles.
+func prepareDevDatabase(ctx context.Context, databaseURL string) error {
+	db, err := pgx.Connect(ctx, databaseURL)
+	if err != nil {
+		return refusal(err)
+	}
+	defer db.Close(context.WithoutCancel(ctx))
+	_, err = db.Exec(ctx, `do $$ begin
+		if to_regrole('anon') is null then create role anon nologin noinherit; end if;
+		if to_regrole('authenticated') is null then create role authenticated nologin noinherit; end if;
+		if to_regrole('service_role') is null then create role service_role nologin noinherit bypassrls; end if;
+		if to_regrole('authenticator') is null then create role authenticator login noinherit; end if;
+		grant usage on schema public to anon, authenticated, service_role;
+	end $$`)
+	if err == nil {
+		err = store.PrepareTakeRoles(ctx, db)
+	}
+	if err != nil {
+		return fmt.Errorf("prepare the private database: %w", refusal(err))
+	}
+	return nil
+}
+
+// serveREST serves the private database as Supabase does, until ctx ends. Without PostgREST it prints how to get it.
+func (s *setup) serveREST(ctx context.Context, state *devState, out, progress io.Writer) {
+	if err := s.serveRESTOn(ctx, state, out); err != nil && ctx.Err() == nil {
+		fmt.Fprintf(progress, "There is no REST server for supabase-js: %v\n", err)
+	}
+}
+
+func (s *setup) serveRESTOn(ctx context.Context, state *devState, out io.Writer) error {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return postgrest.ErrMissing
+	}
+	program, err := postgrest.Find(ctx, filepath.Join(cache, "gem"))
+	if err != nil {
+		return err
+	}
+	login, err := s.makeLogin(ctx, state.url(), "authenticator", "anon, authenticated, service_role", state.passwordOf("authenticator"))
+	if err != nil {
+		return err
+	}
+	key, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{"role": "authenticated", "sub": restUser}).SignedString([]byte(state.JWTSecret))
+	if err != nil {
+		return err
+	}
+	address := "127.0.0.1:" + strconv.Itoa(state.RESTPort)
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp4", address)
+	if err != nil {
+		return fmt.Errorf("%w: stop the program that has the port, or write another rest_port into %s", err, devFile)
+	}
+	defer listener.Close()
+	rest, err := postgrest.Start(ctx, postgrest.Options{Program: program, DatabaseURL: login, JWTSecret: state.JWTSecret, Connections: 4})
+	if err != nil {
+		return err
+	}
+	defer rest.Stop()
+	server := &http.Server{Handler: http.StripPrefix("/rest/v1", withoutKey(rest.Handler)), ReadHeaderTimeout: 5 * time.Second}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	fmt.Fprintf(out, "A REST server for supabase-js, with the key of a signed-in user named %s:\n  const supabase = createClient('%s', '%s')\n\n",
+		restUser, (&url.URL{Scheme: "http", Host: address}).String(), key)
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// withoutKey drops the header that Supabase's gateway reads: the token beside it says who asks.
+func withoutKey(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Header.Del("Apikey")
+		next.ServeHTTP(w, r)
+	})
+}

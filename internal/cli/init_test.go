@@ -1,0 +1,222 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/gemworker/gem/internal/mcpclients"
+	"github.com/santhosh-tekuri/jsonschema/v5"
+)
+
+// The commands that gem init prints work with the files that it wrote, as it wrote them.
+func TestInitWritesFilesThatWork(t *testing.T) {
+	t.Parallel()
+	for kind, test := range map[string]struct{ files, commands string }{
+		"sql":  {".env, .gitignore, rules.json, rules.test.json, tools.registry.json, tools.sql", "gem dev, gem call, gem rules"},
+		"http": {".env, .gitignore, domains.json, rules.json, rules.test.json, server.mjs, tools.registry.json", "node --env-file=.env, gem dev, gem call"},
+		"go":   {".env, .gitignore, 00001_orders.sql, go.mod, main.go, main_test.go, rules.json, rules.test.json, tools.registry.json", "go mod, go run, go run"},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			n := &newcomer{T: t, dir: reachableFolder(t)}
+			written := inFolder(t, n.dir, "init", kind)
+			written.wantCode(t, exitDone)
+			wants(t, written.stdout, "Written: "+test.files+"\n")
+			addAsking(t, n.dir)
+			var commands []string
+			for _, line := range regexp.MustCompile(`(?m)^  ((?:gem|go|node) .*)$`).FindAllStringSubmatch(written.stdout, -1) {
+				words := commandWords(t, line[1])
+				commands = append(commands, strings.Join(words[:2], " "))
+				n.do(words)
+			}
+			if got := strings.Join(commands, ", "); got != test.commands {
+				t.Errorf("the commands are %s, want %s", got, test.commands)
+			}
+			test := inFolder(t, n.dir, "rules", "test", "rules.test.json")
+			test.wantCode(t, exitDone)
+			wants(t, test.stdout, "ok: a refund of more than 100 needs a manager")
+			if kind == "go" {
+				n.execute("go", "test", ".")
+			}
+			n.gem("call", "shop.refund", `{"order_id": 2, "amount": 150}`).start(t)
+			n.dev.stdout.waitFor(t, "Granted to postgres, since a question names it: the role manager. gem roles remove postgres manager takes it back.")
+			n.dev.stdout.waitFor(t, "A call asks:")
+			env, err := os.ReadFile(filepath.Join(n.dir, ".env"))
+			if err != nil || !strings.Contains(string(env), "DATABASE_URL='"+devURL(t, n.dev)+"'") {
+				t.Errorf("%v: .env does not have the URL of gem dev:\n%s", err, env)
+			}
+			again := inFolder(t, n.dir, "call", "shop.refund", `{"order_id": 3, "amount": 1000, "more": 1}`, "--wait", "--timeout", "1m")
+			wants(t, again.stdout, "validation_error")
+			n.dev.stop(t)
+		})
+	}
+}
+
+// newcomer follows what gem init prints.
+type newcomer struct {
+	*testing.T
+	dir     string
+	program string // of a module in Go, once it is built
+	dev     *process
+}
+
+func (n *newcomer) do(words []string) {
+	n.Helper()
+	switch strings.Join(words[:2], " ") {
+	case "go mod":
+		n.execute(words...)
+		n.execute("go", "vet", ".")
+		n.execute("go", "build", "-o", "shop", ".")
+		n.program = filepath.Join(n.dir, "shop")
+	case "go run": // go run would not pass on signals
+		n.do(append([]string{"gem"}, words[3:]...))
+	case "node --env-file=.env":
+		server := mcpclients.Command(n.T, nil, "any.mjs") // which looks for node
+		server.Dir, server.Args = n.dir, words
+		out := &watched{}
+		server.Stdout, server.Stderr = out, out
+		if err := server.Start(); err != nil {
+			n.Fatal(err)
+		}
+		n.Cleanup(func() {
+			_ = server.Process.Kill()
+			_ = server.Wait()
+		})
+		out.waitFor(n.T, "listening on 127.0.0.1:")
+	case "gem dev":
+		n.dev = n.gem("dev")
+		n.dev.start(n.T)
+		devURL(n.T, n.dev)
+	default:
+		p := n.gem(words[1:]...)
+		p.start(n.T)
+		got := ended{p.wait(n.T), p.stdout.String(), p.stderr.String()}
+		got.wantCode(n.T, exitDone)
+		if words[1] == "call" {
+			wants(n.T, got.stdout, `"succeeded"`, `"refunded": 20`)
+		}
+	}
+}
+
+// gem prepares a command of the program, or of the module's own.
+func (n *newcomer) gem(args ...string) *process {
+	n.Helper()
+	p := prepare(n.T, nil, args...)
+	p.cmd.Dir = n.dir
+	if n.program != "" {
+		p.cmd.Path = n.program
+	}
+	return p
+}
+
+func (n *newcomer) execute(words ...string) {
+	n.Helper()
+	cmd := exec.CommandContext(n.Context(), words[0], words[1:]...)
+	cmd.Dir = n.dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		n.Fatalf("%s: %v\n%s", words, err, out)
+	}
+}
+
+// commandWords splits a line that a shell would run, up to its comment.
+func commandWords(t *testing.T, line string) []string {
+	t.Helper()
+	all := commands(t, line+"\n")
+	if len(all) != 1 {
+		t.Fatalf("%q is not one command", line)
+	}
+	return all[0]
+}
+
+// addAsking adds the entry of wait.approval to a folder's registry, which a registry has of its own once built-in tools are
+// always included.
+func addAsking(t *testing.T, dir string) {
+	t.Helper()
+	var entries []any
+	if err := json.Unmarshal([]byte(inFolder(t, dir, "registry", "show", "wait.approval").stdout), &entries); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, "tools.registry.json")
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file map[string]any
+	if err := json.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	file["tools"] = append(file["tools"].([]any), entries...)
+	if text, err = json.Marshal(file); err != nil {
+		t.Fatal(err)
+	}
+	writeIn(t, dir, "tools.registry.json", string(text))
+}
+
+func TestInitOverwritesNothing(t *testing.T) {
+	t.Parallel()
+	dir := reachableFolder(t)
+	writeIn(t, dir, "rules.json", "mine")
+	writeIn(t, dir, "notes.txt", "also mine")
+	got := inFolder(t, dir, "init")
+	got.wantCode(t, exitUsage)
+	wants(t, got.stderr, "this folder already has rules.json, and gem init overwrites nothing")
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 2 {
+		t.Errorf("it wrote something: %v, %v", entries, err)
+	}
+	other := inFolder(t, dir, "init", "rust")
+	other.wantCode(t, exitUsage)
+	wants(t, other.stderr, `there is no kind "rust": it is sql, http or go`)
+	clone := inFolder(t, dir, "init", "go", "--gem", dir)
+	clone.wantCode(t, exitUsage)
+	wants(t, clone.stderr, dir+" is not a clone of it: name yours with --gem FOLDER")
+
+	if err := os.Remove(filepath.Join(dir, "rules.json")); err != nil {
+		t.Fatal(err)
+	}
+	inFolder(t, dir, "init").wantCode(t, exitDone)
+	if text, err := os.ReadFile(filepath.Join(dir, "tools.sql")); err != nil || !strings.Contains(string(text), "tools.shop_refund") {
+		t.Errorf("without a kind it writes SQL: %v\n%s", err, text)
+	}
+}
+
+// The schemas that the files name for editors are there, and the files fit them.
+func TestTheFilesOfInitHaveSchemasForEditors(t *testing.T) {
+	t.Parallel()
+	dir := reachableFolder(t)
+	inFolder(t, dir, "init", "http").wantCode(t, exitDone)
+	for _, name := range []string{"tools.registry.json", "rules.json", "rules.test.json", "domains.json"} {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var file map[string]any
+		if err := json.Unmarshal(text, &file); err != nil {
+			t.Fatal(err)
+		}
+		compiler := jsonschema.NewCompiler()
+		names, _ := filepath.Glob(filepath.Join(dir, ".gem/*.schema.json"))
+		for _, schema := range names {
+			text, err := os.ReadFile(schema)
+			if err == nil {
+				err = compiler.AddResource("file://"+schema, bytes.NewReader(text))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		schema, err := compiler.Compile("file://" + filepath.Join(dir, file["$schema"].(string)))
+		if err == nil {
+			err = schema.Validate(file)
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

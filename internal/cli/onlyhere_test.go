@@ -1,0 +1,47 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestAToolThatOnlyTheFolderKnowsIsNamedWithTheFile(t *testing.T) {
+	t.Parallel()
+	url, dir := newDatabase(t), reachableFolder(t)
+	startWorker(t, url)
+	in := func(env ...string) (called, explained ended) {
+		t.Helper()
+		p := prepare(t, append(env, "DATABASE_URL="+url), "call", "shop.refund", "{}", "--wait", "--timeout", "1m")
+		p.cmd.Dir = dir
+		p.start(t)
+		called = ended{p.wait(t), p.stdout.String(), p.stderr.String()}
+		called.wantCode(t, exitFailed)
+		_, rest, _ := strings.Cut(called.stderr, "call ")
+		id, _, _ := strings.Cut(rest, "\n")
+		e := prepare(t, append(env, "DATABASE_URL="+url), "explain", id)
+		e.cmd.Dir = dir
+		e.start(t)
+		return called, ended{e.wait(t), e.stdout.String(), e.stderr.String()}
+	}
+	called, _ := in()
+	if strings.Contains(called.stderr, "does not:") {
+		t.Errorf("the folder has no registry:\n%s", called.stderr)
+	}
+	writeIn(t, dir, "tools.registry.json", strings.Replace(devTool, `"version": "1"`, `"version": "7"`, 1))
+	called, explained := in()
+	const want = "tools.registry.json here (version 7) has the tool shop.refund, and the registry of the worker that ended the call (version 1.5.0) does not: " +
+		"start a worker with this file: gem dev in this folder, or gem worker with TOOLS_REGISTRY="
+	wants(t, called.stderr, want+dir+"/tools.registry.json.\n")
+	wants(t, explained.stdout, want)
+
+	// A gem dev that refuses the file is named, and what shows the fault.
+	dev := prepare(t, nil, "dev")
+	dev.cmd.Dir = reachableFolder(t)
+	dev.start(t)
+	devURL(t, dev)
+	writeIn(t, dev.cmd.Dir, "tools.registry.json", strings.Replace(devTool, `"mode"`, `"mod"`, 1))
+	dev.stderr.waitFor(t, "until tools.registry.json is repaired")
+	got := inFolder(t, dev.cmd.Dir, "call", "shop.refund", "{}", "--wait", "--timeout", "1m")
+	wants(t, got.stderr, "(version 1.5.0) does not: gem dev takes the file as soon as `gem registry check` finds no fault in it.")
+	dev.stop(t)
+}

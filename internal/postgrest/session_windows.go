@@ -1,0 +1,5 @@
+package postgrest
+
+import "syscall"
+
+func ownSession() *syscall.SysProcAttr { return nil }
