@@ -24,6 +24,9 @@ import (
 // input says.
 type Late struct {
 	contexts chan context.Context // of each run
+	cleaning chan context.Context // of each run that holds, and of each clean-up that hangs, until its context ends or goOn is called
+	goOn     func()
+	going    chan struct{}
 
 	mu   sync.Mutex
 	did  []string
@@ -51,6 +54,10 @@ func (l *Late) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, err
 		_, err = question.Wait(ctx)
 	case "sleep":
 		err = handlers.Sleep(ctx, d, "an hour", time.Hour)
+	case "hold":
+		l.cleaning <- ctx
+		<-ctx.Done()
+		err = context.Cause(ctx)
 	case "all":
 		err = handlers.All(ctx, []handlers.Awaited{called, question}...)
 	case "first":
@@ -72,6 +79,17 @@ func (l *Late) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, err
 	switch in.Then {
 	case "waits":
 		err = errors.Join(err, handlers.Sleep(clean, d, "a moment", time.Millisecond))
+	case "hangs":
+		_, hung := handlers.Step(clean, d, "hang", func(ctx context.Context) (string, error) {
+			l.cleaning <- ctx
+			select {
+			case <-ctx.Done():
+				return "", ctx.Err()
+			case <-l.going:
+				return "", nil
+			}
+		})
+		err = errors.Join(err, hung)
 	case "asks":
 		_, undone := called.Wait(clean)
 		err = errors.Join(err, undone)
@@ -82,7 +100,8 @@ func (l *Late) Run(ctx context.Context, d *handlers.Durable, in Task) (Done, err
 
 func startLate(t *testing.T, change func(*worker.Options)) (*handlertest.Env, *Late) {
 	t.Helper()
-	late := &Late{contexts: make(chan context.Context, 10_000)}
+	late := &Late{contexts: make(chan context.Context, 10_000), cleaning: make(chan context.Context, 2), going: make(chan struct{})}
+	late.goOn = sync.OnceFunc(func() { close(late.going) })
 	tools := labRegistry("1.0.0", tool{name: "late.run", calls: []string{"lab.*"}}, tool{name: "lab.nothing"})
 	env := handlertest.Start(t, handlertest.Options{Registry: tools, Domains: []any{NewLab(), late}, Worker: change, NoWorker: true})
 	return env, late
@@ -223,6 +242,50 @@ func TestNoCancellationIsLost(t *testing.T) {
 			others := number(t, env, `select count(*) from core_tool_receipts where tool_name = 'late.run' and result #>> '{error,error_code}' <> 'cancelled'`)
 			if others > 0 {
 				t.Error(fmt.Sprint(others, " calls ended as something else"))
+			}
+			sound(t, env)
+		})
+	}
+}
+
+// A worker that stops, or no longer holds the call, does not wait for a clean-up.
+func TestACleanUpEndsWithItsAttempt(t *testing.T) {
+	t.Parallel()
+	for _, ends := range []string{"the worker stops", "the call is another worker's"} {
+		t.Run(ends, func(t *testing.T) {
+			t.Parallel()
+			env, late := startLate(t, nil)
+			defer late.goOn()
+			w := env.StartWorker(func(o *worker.Options) { o.HeartbeatInterval = 50 * time.Millisecond })
+			id := env.Insert(handlertest.Call{Tool: "late.run", Input: task(Task{Text: "hold", Then: "hangs"})})
+			<-late.cleaning
+			if _, err := client.Cancel(t.Context(), env.DB, id); err != nil {
+				t.Fatal(err)
+			}
+			clean := <-late.cleaning
+			stopped := make(chan struct{})
+			if ends == "the worker stops" {
+				go func() { defer close(stopped); w.Stop() }()
+			} else {
+				close(stopped)
+				if _, err := env.DB.Exec(t.Context(), "select gem.release(id, attempt, claimed_by) from core_tool_calls where id = $1", id); err != nil {
+					t.Fatal(err)
+				}
+			}
+			select {
+			case <-clean.Done():
+			case <-time.After(30 * time.Second):
+				t.Fatal("the context of the clean-up goes on")
+			}
+			<-stopped
+			if ends == "the worker stops" {
+				env.StartWorker()
+			}
+			<-late.cleaning // it runs again
+			<-late.cleaning
+			late.goOn()
+			if e := handlertest.ErrorOf(t, env.Await(id)); e.Code != receipts.Cancelled {
+				t.Errorf("%+v", e)
 			}
 			sound(t, env)
 		})

@@ -17,7 +17,7 @@ import (
 // readSteps reads the steps of the attempts before this one.
 func (a *attempt) readSteps(ctx context.Context) *end {
 	var events []store.Event
-	ctx, done := uncancelled(ctx)
+	ctx, done := a.uncancelled(ctx)
 	defer done(nil)
 	err := a.persist(ctx, "read the journal", func(ctx context.Context) (err error) {
 		events, err = store.Steps(ctx, a.options.Calls, a.CallID)
