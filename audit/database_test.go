@@ -426,6 +426,11 @@ var breaks = []struct {
 	{"cancel-due", "it goes on", "and someone asked to cancel it at ",
 		[]string{"update core_tool_calls set cancel_requested_at = date_trunc('day', now() - interval '1 day') where status = 'running' and cancel_requested_at is not null",
 			"update core_tool_events e set at = c.cancel_requested_at from core_tool_calls c where c.id = e.call_id and c.status = 'running' and e.event = 'cancel_requested'"}},
+	{"cancel-waits", "it waits for what it would have waited for anyway", "and it waits for nap without cleaning up",
+		[]string{"select gem.claim('d', 1, true)", "select gem.cancel(id) from core_tool_calls where claimed_by = 'd' and status = 'running'",
+			`select gem.wait(id, attempt, 'd', '[]', 'time', '{nap}', 1, '{"nap": 3600000}', null, true)
+			from core_tool_calls where claimed_by = 'd' and status = 'running' and cancel_requested_at is not null`,
+			"update core_tool_events set data = data - 'clean_up' where data ? 'clean_up'"}},
 	{"overdue", "its timeout is long over", " may take -01:00:00", // the calls are new, so it is the timeout that is moved
 		[]string{`update core_registry_versions set registry = jsonb_build_object('tools', (
 			select jsonb_agg(jsonb_build_object('name', tool_name, 'timeout_ms', -3600000)) from (select distinct tool_name from core_tool_calls) t))

@@ -80,8 +80,9 @@ type Explanation struct {
 	RulesVersion string
 	// Approvals are the questions to people that are still open.
 	Approvals []Question
-	// Cancel is who asked for the call's end, where somebody did.
-	Cancel Act
+	// Cancel is who asked for the call's end, where somebody did, and CancelAt when: the zero time where the call ended at once, and where nobody did.
+	Cancel   Act
+	CancelAt time.Time
 	// AgainOf is the call that an operator had made again by this one, and Again who it was; empty where it was made in another way.
 	AgainOf string
 	Again   Act
@@ -126,17 +127,23 @@ func Explain(ctx context.Context, db DB, id string) (*Explanation, error) {
 
 // readActs reads whom the journal names as having asked for the call, again, or for its end.
 func (e *Explanation) readActs(ctx context.Context, db DB) error {
-	rows, err := db.Query(ctx, `select event, coalesce(data ->> 'again_of', ''), data ->> 'by', coalesce(data ->> 'login', ''), coalesce(data ->> 'reason', '')
-		from public.core_tool_events where call_id = $1 and event in ('queued', 'cancel_requested', 'failed') and data ? 'by' order by seq`, e.Call.ID)
+	rows, err := db.Query(ctx, `select event, at, coalesce(data ->> 'again_of', ''), coalesce(data ->> 'by', ''), coalesce(data ->> 'login', ''),
+			coalesce(data ->> 'reason', '')
+		from public.core_tool_events
+		where call_id = $1 and (event in ('queued', 'failed') and data ? 'by' or event = 'cancel_requested') order by seq`, e.Call.ID)
 	if err != nil {
 		return err
 	}
 	var event, of string
+	var at time.Time
 	var act Act
-	_, err = pgx.ForEachRow(rows, []any{&event, &of, &act.By, &act.Login, &act.Reason}, func() error {
-		if event == "queued" {
+	_, err = pgx.ForEachRow(rows, []any{&event, &at, &of, &act.By, &act.Login, &act.Reason}, func() error {
+		switch event {
+		case "queued":
 			e.AgainOf, e.Again = of, act
-		} else {
+		case "cancel_requested":
+			e.Cancel, e.CancelAt = act, at
+		default:
 			e.Cancel = act
 		}
 		return nil

@@ -389,14 +389,20 @@ func traceLink(template, traceparent string) (to, id string) {
 
 // openSentence says where an open call stands to somebody who sees no more than the views.
 func openSentence(w *watch.Whole) string {
+	said := standing(w)
+	if w.Call.CancelRequested {
+		said += " Someone asked to cancel it."
+	}
+	return said
+}
+
+func standing(w *watch.Whole) string {
 	c := &w.Call
 	switch {
 	case c.Scheduled:
 		return fmt.Sprintf("It is queued to run no earlier than %s.", prose.Moment(c.RunAt))
 	case c.Status == "queued":
 		return fmt.Sprintf("It is queued, since %s: a worker claims it when it is next in line and a slot is free.", prose.Moment(c.UpdatedAt))
-	case c.Status == "running" && c.CancelRequested:
-		return fmt.Sprintf("It has been running on %s since %s, in attempt %d. Someone asked to cancel it.", c.WorkerID, prose.Moment(c.ClaimedAt), c.Attempt)
 	case c.Status == "running":
 		return fmt.Sprintf("It has been running on %s since %s, in attempt %d.", c.WorkerID, prose.Moment(c.ClaimedAt), c.Attempt)
 	case c.WaitsFor == "key" && w.KeyHolder != nil:

@@ -47,8 +47,9 @@ var ErrTimeout error = &Failure{Code: "timeout", Message: "What the call waited 
 // context.WithoutCancel(ctx), for an hour after the request at most; what it returns then, ends the call: an error as cancelled.
 var ErrCancelled error = &Failure{Code: "cancelled", Message: "Someone asked to cancel the call."}
 
-// Start makes a call of a tool under a name: once, however often the handler runs. It is sent with the next step or wait. The tool must be
-// one of those in `calls` of the handler's own entry in the registry; an input is an object of at most 1 MiB. T is what the tool returns.
+// Start makes a call of a tool under a name: once, however often the handler runs. It is sent with the next step or wait, and after a
+// cancellation only with a wait for it that cleans up. The tool must be one of those in `calls` of the handler's own entry in the registry; an
+// input is an object of at most 1 MiB. T is what the tool returns.
 // Why a call cannot be made, [Child.Wait] says. A call is not begun inside of a step.
 //
 // A child has the session, the user and the priority of its parent. One that has not ended when its parent does is cancelled.

@@ -1,8 +1,11 @@
 package worker
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/value"
@@ -127,35 +130,62 @@ func (s *steps) Digest(tool string, input json.RawMessage) (string, error) {
 	return digest, nil
 }
 
-// send makes the calls that the handler began and that are not made yet, and writes down which of them were refused: the next run is told the
-// same, whatever the registry says by then.
-func (s *steps) send() {
+// send makes the calls that the handler began and that are not made yet, and records which of them were refused: the next run gets the same
+// refusals, whatever the registry says by then. Once the end of the call is known, only a clean-up makes calls: those that it waits for.
+func (s *steps) send(ctx context.Context, of []handlers.Await) {
 	defer s.writeRefused()
-	for {
-		s.mu.Lock()
-		n, size := 0, 0
-		for n < len(s.unsent) && (n == 0 || size+len(s.unsent[n].Input) <= maxStartBytes) {
-			size += len(s.unsent[n].Input)
-			n++
-		}
-		batch := s.unsent[:n:n]
-		s.mu.Unlock()
-		if n == 0 {
+	for alone := 0; ; alone-- {
+		batch, cleansUp := s.nextUnsent(ctx, of, alone > 0)
+		if len(batch) == 0 {
 			return
 		}
-		_, err := s.wait(store.Wait{Start: batch, What: "call"})
-		for i := 0; err != nil && n > 1 && i < n; i++ { // one by one, to know which of them it is
-			if _, one := s.wait(store.Wait{Start: batch[i : i+1], What: "call"}); one != nil {
-				s.refusedByPostgres(batch[i], one)
-			}
-		}
-		if err != nil && n == 1 {
+		verdict, err := s.wait(store.Wait{Start: batch, What: "call", CleanUp: cleansUp})
+		switch {
+		case err != nil && len(batch) > 1: // one by one, to know which of them Postgres refuses
+			alone = len(batch) + 1
+			continue
+		case err != nil:
 			s.refusedByPostgres(batch[0], err)
+		case verdict == store.WaitCancelled:
+			s.asked(cleansUp)
+			continue
 		}
-		s.mu.Lock()
-		s.unsent = s.unsent[n:]
-		s.mu.Unlock()
+		s.sent(batch)
 	}
+}
+
+// nextUnsent returns the calls to make in the next statement, as many as fit, and whether a clean-up makes them.
+func (s *steps) nextUnsent(ctx context.Context, of []handlers.Await, alone bool) (batch []store.Start, cleansUp bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cleansUp = s.cleaning
+	if cleansUp && cmp.Or(context.Cause(s.life), context.Cause(ctx)) != nil {
+		return nil, false
+	}
+	size := 0
+	for _, start := range s.unsent {
+		if cleansUp && !slices.ContainsFunc(of, func(one handlers.Await) bool { return one.Name == start.Name }) {
+			continue
+		}
+		if size += len(start.Input); len(batch) > 0 && (alone || size > maxStartBytes) {
+			break
+		}
+		batch = append(batch, start)
+	}
+	return batch, cleansUp
+}
+
+// sent takes note that the calls of a batch were made, or refused.
+func (s *steps) sent(batch []store.Start) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unsent = slices.DeleteFunc(s.unsent, func(start store.Start) bool {
+		if len(batch) == 0 || start.ID != batch[0].ID {
+			return false
+		}
+		batch = batch[1:] // both are in the order in which the handler began them
+		return true
+	})
 }
 
 // refusedByPostgres takes note of a call that Postgres does not take.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/pgpool"
@@ -20,6 +21,7 @@ import (
 type wire struct {
 	// loses says of a request whether its answer is lost, and the connection with it; nil: none is.
 	loses func(request []byte) bool
+	delay time.Duration // of each packet, each way
 
 	mu    sync.Mutex
 	conns []net.Conn
@@ -66,8 +68,14 @@ func (w *wire) through(t *testing.T, route testdb.Route) *pgxpool.Pool {
 				cut.Store(cut.Load() || w.loses != nil && w.loses(request))
 				return true
 			}
-			go carry(client, backend, asks)
-			go carry(backend, client, func([]byte) bool { return !cut.Load() })
+			late := func(pass func([]byte) bool) func([]byte) bool {
+				return func(packet []byte) bool {
+					time.Sleep(w.delay)
+					return pass(packet)
+				}
+			}
+			go carry(client, backend, late(asks))
+			go carry(backend, client, late(func([]byte) bool { return !cut.Load() }))
 		}
 	}()
 	u.Host = l.Addr().String()

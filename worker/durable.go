@@ -78,7 +78,7 @@ const cleanUpTime = time.Hour
 
 // start returns the context of the handler. claimed is that of the call.
 func (s *steps) start(claimed context.Context) context.Context {
-	s.life, s.end = uncancelled(claimed)
+	s.life, s.end = s.uncancelled(claimed)
 	s.ctx, s.cancel = context.WithCancelCause(s.life)
 	s.open, s.close = context.WithCancel(context.Background())
 	s.timer = time.AfterFunc(s.tool.Timeout, func() { s.end(context.DeadlineExceeded) })
@@ -114,14 +114,10 @@ func (s *steps) endIn(left time.Duration, cause error) {
 	s.limits = append(s.limits, time.AfterFunc(left, func() { s.end(cause) }))
 }
 
-// uncancelled returns a context that ends with another, but not since someone asked for the end of the call.
-func uncancelled(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+// uncancelled returns a context with the values of another that ends with the attempt, even after someone has asked for the end of the call.
+func (c *claimedCall) uncancelled(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	context.AfterFunc(ctx, func() {
-		if cause := context.Cause(ctx); !errors.Is(cause, errCancelled) {
-			end(cause)
-		}
-	})
+	context.AfterFunc(c.life, func() { end(context.Cause(c.life)) })
 	return life, end
 }
 

@@ -51,7 +51,7 @@ func (w *Worker) heartbeat(ctx context.Context) error {
 			running[n.Attempt].cancel(errCancelled)
 		case store.NoticeLost: // or it is just ending, and its context does not matter
 			w.log.Debug("a running call is another worker's", zap.String("call_id", n.CallID), zap.Int("attempt", n.Number))
-			running[n.Attempt].cancel(errNotHeld)
+			running[n.Attempt].end(errNotHeld)
 		case store.NoticeUnknown:
 			unknown = append(unknown, n.Attempt)
 		case store.NoticeLate:

@@ -17,7 +17,7 @@ import (
 // readSteps reads the steps of the attempts before this one.
 func (a *attempt) readSteps(ctx context.Context) *end {
 	var events []store.Event
-	ctx, done := uncancelled(ctx)
+	ctx, done := a.uncancelled(ctx)
 	defer done(nil)
 	err := a.persist(ctx, "read the journal", func(ctx context.Context) (err error) {
 		events, err = store.Steps(ctx, a.options.Calls, a.CallID)
@@ -301,12 +301,13 @@ func (s *steps) Version(name string, current int) (version int) {
 	if len(s.unread()) > 0 { // an earlier run has gone on from here
 		return 0
 	}
-	exit, err := s.enter(context.Background(), 1, "the version "+name)
+	ctx := context.Background()
+	exit, err := s.enter(ctx, 1, "the version "+name)
 	if err != nil {
 		return current // nothing comes after it
 	}
 	defer exit(name)
-	s.send()
+	s.send(ctx, nil)
 	_ = s.write(store.StepEnded, &stepData{Name: name, Kind: codeVersion, Result: json.RawMessage(strconv.Itoa(current))})
 	return current
 }

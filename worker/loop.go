@@ -12,7 +12,9 @@ import (
 type claimedCall struct {
 	store.Call
 	claimedAt time.Time
-	ctx       context.Context // ends when the call is to end early
+	life      context.Context // ends when this attempt is to end: the worker stops, or no longer holds the call
+	end       context.CancelCauseFunc
+	ctx       context.Context // ends with life, and when someone asks for the call's end
 	cancel    context.CancelCauseFunc
 }
 
@@ -197,7 +199,8 @@ func (w *Worker) admit(ctx context.Context, calls []store.Call) {
 	for _, call := range calls {
 		c := &claimedCall{Call: call, claimedAt: now}
 		// A call is not ended by the order to stop, but by the end of the grace time.
-		c.ctx, c.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+		c.life, c.end = context.WithCancelCause(context.WithoutCancel(ctx))
+		c.ctx, c.cancel = context.WithCancelCause(c.life)
 		w.running[c.Attempt] = c
 		w.ready = append(w.ready, c)
 		if c.Suspect() {
@@ -241,7 +244,7 @@ func (w *Worker) slot() {
 
 // forget drops a call that has ended here.
 func (w *Worker) forget(c *claimedCall) {
-	c.cancel(nil)
+	c.end(nil)
 	w.mu.Lock()
 	if w.running[c.Attempt] == c { // a failover may have set the database back, and this worker has claimed the call again
 		delete(w.running, c.Attempt)

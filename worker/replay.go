@@ -36,7 +36,9 @@ const replayed how = "replayed"
 func (w *Worker) Replay(ctx context.Context, r *store.Recorded) *Replayed {
 	w = &Worker{id: w.id, options: w.options, log: w.log, handed: make(chan func())} // of which nothing is left
 	defer close(w.handed)
-	a := &attempt{Worker: w, started: time.Now(), claimedCall: &claimedCall{Call: store.Call{
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	a := &attempt{Worker: w, started: time.Now(), claimedCall: &claimedCall{life: ctx, Call: store.Call{
 		Attempt: store.Attempt{CallID: r.ID, Number: r.Attempt, WorkerID: w.id}, Tool: r.Tool, Input: r.Input, SessionID: r.SessionID, CreatedBy: r.CreatedBy,
 		Cancelled: r.Cancelled, Steps: 1}}}
 	var known, bound bool
@@ -46,8 +48,6 @@ func (w *Worker) Replay(ctx context.Context, r *store.Recorded) *Replayed {
 	if a.handler, bound = w.options.Handlers.For(r.Tool); !bound || !a.handler.Durable {
 		return &Replayed{Misfit: fmt.Sprintf("The program has no durable handler for %s.", r.Tool)}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	if end := a.takeSteps(r.Events); end != nil {
 		return &Replayed{Misfit: end.misfit.Message}
 	}

@@ -193,7 +193,7 @@ func (a *attempt) mayWait(e *end) *end {
 // nobody knows the tool.
 func (a *attempt) leaveUnknown(ctx context.Context) *end {
 	var left bool
-	ctx, done := uncancelled(ctx)
+	ctx, done := a.uncancelled(ctx)
 	defer done(nil)
 	err := a.persist(ctx, "look for a worker that knows the tool", func(ctx context.Context) (err error) {
 		left, err = store.LeaveTo(ctx, a.options.Calls, a.Attempt, knows(a.Tool))

@@ -40,13 +40,19 @@ func (s *steps) Step(ctx context.Context, kind handlers.StepKind, name string,
 		return nil, err
 	}
 	defer exit(name)
-	s.send()
+	s.send(ctx, nil)
+	if _, err := s.begins(ctx); err != nil {
+		return nil, err
+	}
 	data := stepData{Name: name, Kind: kind}
 	if kind == handlers.AtMostOnce {
 		if s.kindOf(name) == startedStep {
 			return s.keep(ctx, data, nil, handlers.ErrUnknown)
 		}
 		if err := s.write(store.StepBegan, &stepData{Name: name}); err != nil {
+			return nil, err
+		}
+		if err := context.Cause(ctx); errors.Is(err, errCancelled) { // it has not run
 			return nil, err
 		}
 	}
@@ -70,19 +76,20 @@ func (s *steps) enter(ctx context.Context, turns int64, what string) (exit func(
 	if err := s.turns.Acquire(waiting, turns); err != nil {
 		turns = 0
 	}
+	entered := false
 	release := func() { s.turns.Release(turns) }
-	if end := s.ends(); end != nil {
-		release()
-		s.leave(end)
-	}
-	if err := cmp.Or(context.Cause(s.life), context.Cause(ctx)); err != nil {
-		release()
+	defer func() {
+		if !entered {
+			release()
+		}
+	}()
+	if _, err := s.begins(ctx); err != nil {
 		return nil, err
 	}
 	if s.replaying {
-		release()
 		s.leave(&end{how: replayed, misfit: store.Misfit{Message: what}})
 	}
+	entered = true
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.running == 0 {
@@ -102,6 +109,22 @@ func (s *steps) enter(ctx context.Context, turns int64, what string) (exit func(
 		}
 		release()
 	}, nil
+}
+
+// begins returns the error for which nothing new begins in ctx, and whether what begins there cleans up: someone asked for the end of the call, and
+// ctx goes on after that. An attempt that is to begin nothing new ends here. What it finds may have changed after a round trip.
+//
+// cleanUp ends contexts before it sets s.cleaning, and this reads them the other way round, so that nothing else is taken for a clean-up. The reasons
+// to end the attempt are read last: the handler sees no error of a worker that stops.
+func (s *steps) begins(ctx context.Context) (cleansUp bool, err error) {
+	s.mu.Lock()
+	cleansUp = s.cleaning
+	s.mu.Unlock()
+	err = cmp.Or(context.Cause(s.life), context.Cause(ctx))
+	if end := s.ends(); end != nil {
+		s.leave(end)
+	}
+	return cleansUp, err
 }
 
 // inStep is the key of a context's mark that a step runs.

@@ -73,36 +73,41 @@ func (s *steps) Wait(ctx context.Context, need int, of []handlers.Await) error {
 		return err
 	}
 	defer exit("")
-	s.send()
-	wait := s.waitFor(need, of)
-	if wait.Need == 0 {
+	for {
+		s.send(ctx, of)
+		wait := s.waitFor(need, of)
+		if wait.Need == 0 {
+			s.readResult(of)
+			return nil // a call was refused
+		}
+		cleansUp, err := s.begins(ctx)
+		if err != nil {
+			return err
+		}
+		wait.Effects, wait.CleanUp = s.notKept(), cleansUp
+		switch verdict, err := s.wait(wait); {
+		case err != nil:
+			return err
+		case verdict == store.WaitParked:
+			s.leave(&end{how: waiting})
+		case verdict == store.WaitCancelled:
+			s.asked(cleansUp)
+			continue // it waits again if its context outlives that
+		}
+		if err := s.readWhatCame(); err != nil {
+			return err
+		}
 		s.readResult(of)
-		return nil // a call was refused
+		return nil
 	}
-	wait.Effects = s.notKept()
-	verdict, err := s.wait(wait)
-	if verdict == store.WaitCancelled { // which is news, or the time to clean up is over
-		s.cleanUp()
-		if wait.CleanUp = context.Cause(ctx) == nil; wait.CleanUp {
-			verdict, err = s.wait(wait)
-		}
+}
+
+// asked takes note that Postgres did nothing because someone asked for the call's end. For what cleans up, that means its time is over.
+func (s *steps) asked(cleansUp bool) {
+	s.cleanUp()
+	if cleansUp {
+		s.end(errCancelled)
 	}
-	switch {
-	case err != nil:
-		return err
-	case verdict == store.WaitParked:
-		s.leave(&end{how: waiting})
-	case verdict == store.WaitCancelled:
-		if wait.CleanUp { // the time for it is over, whatever the handler makes of the error
-			s.end(errCancelled)
-		}
-		return errCancelled
-	}
-	if err := s.readWhatCame(); err != nil {
-		return err
-	}
-	s.readResult(of)
-	return nil
 }
 
 func namesOf(of []handlers.Await) string {
@@ -127,7 +132,7 @@ func (s *steps) unsentAmong(of []handlers.Await) bool {
 func (s *steps) waitFor(need int, of []handlers.Await) store.Wait {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w := store.Wait{What: "time", Until: map[string]any{}, CleanUp: s.cleaning, Deadline: s.tool.Deadline}
+	w := store.Wait{What: "time", Until: map[string]any{}, Deadline: s.tool.Deadline}
 	known := map[string]bool{}
 	for _, one := range of {
 		if known[one.Name] {

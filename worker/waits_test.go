@@ -578,6 +578,7 @@ func TestCleaningUpTakesAnHourAtMost(t *testing.T) {
 	env.Until("it to wait again", func() bool {
 		return number(t, env, "select count(*) from core_tool_calls where id = $1 and status = 'waiting' and cancel_requested_at is not null", id) == 1
 	})
+	sound(t, env)
 	env.Pass(time.Hour)
 	if e := handlertest.ErrorOf(t, env.Await(id)); e.Code != receipts.Cancelled {
 		t.Errorf("%+v", e)

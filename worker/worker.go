@@ -319,7 +319,7 @@ func (w *Worker) stop() {
 	w.mu.Lock()
 	w.log.Warn("the grace time is over: ending running calls", zap.Int("running", len(w.running)))
 	for _, c := range w.running {
-		c.cancel(errStopping)
+		c.end(errStopping)
 	}
 	w.mu.Unlock()
 	<-ended

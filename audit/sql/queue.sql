@@ -73,6 +73,15 @@ where c.status = 'running' and c.cancel_requested_at < now() - case when c.steps
 
 union all
 
+select 'cancel-waits', c.id::text, format('someone asked to cancel the call at %s, and it waits for %s without cleaning up', c.cancel_requested_at,
+  coalesce(nullif(array_to_string(c.waits, ', '), ''), c.waits_for))
+from public.core_tool_calls c
+where c.status = 'waiting' and c.cancel_requested_at is not null and c.waits_for is distinct from 'code'
+  and (select e.data -> 'clean_up' from public.core_tool_events e where e.call_id = c.id and e.event = 'waiting' order by e.seq desc limit 1)
+    is distinct from 'true'
+
+union all
+
 select 'overdue', o.call_id::text, format('the call has run on %s for %s, and %s may take %s', o.worker_id, o.runs_for, o.tool_name, o.timeout)
 from gem.overdue o
 

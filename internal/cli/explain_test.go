@@ -225,6 +225,14 @@ func TestExplain(t *testing.T) {
 			execute(s.T, s.db, "select gem.wait($1, 1, 'w-1', '[]', 'time', '{nap}', 1, '{\"nap\": 3600000}', null)", id)
 			return id
 		}, []string{"Its handler sleeps, in no process. It goes on at"}, ""},
+		"waiting to clean up": {func(s scene) string {
+			s.worker("w-1", 4)
+			id := s.insert()
+			s.claim("w-1")
+			execute(s.T, s.db, "select gem.operator_cancel(array[$1::uuid], 'ada', 'a drill')", id)
+			execute(s.T, s.db, "select gem.wait($1, 1, 'w-1', '[]', 'time', '{nap}', 1, '{\"nap\": 600000}', null, true)", id)
+			return id
+		}, []string{"Its handler sleeps, in no process.", "Its end was requested at ", " by ada", "(a drill). Its handler may clean up until ", "To end it without that: gem cancel "}, ""},
 		"waiting for a key that a sleeping handler holds": {func(s scene) string {
 			s.worker("w-1", 4)
 			holder := s.insert()

@@ -14,10 +14,19 @@ import (
 // Explanation says where a call stands, why, and what to do.
 func Explanation(e *client.Explanation) string {
 	said := explanation(e)
+	if e.Receipt == nil && e.Call.Status != "running" && !e.CancelAt.IsZero() {
+		said += requestedEnd(e)
+	}
 	if e.AgainOf != "" {
 		said = fmt.Sprintf("%s had the call %s made again by this one%s. %s", Person(e.Again), e.AgainOf, Because(e.Again), said)
 	}
 	return said
+}
+
+// requestedEnd says of a call that nobody runs that its end was requested, and what that leaves to its handler.
+func requestedEnd(e *client.Explanation) string {
+	return fmt.Sprintf(" Its end was requested at %s by %s%s. Its handler may clean up until %s. To end it without that: gem cancel %s",
+		Moment(e.CancelAt), Person(e.Cancel), Because(e.Cancel), Moment(e.CancelAt.Add(time.Hour)), e.Call.ID)
 }
 
 func explanation(e *client.Explanation) string {
@@ -32,12 +41,8 @@ func explanation(e *client.Explanation) string {
 		if e.Misfit.Name != "" {
 			said += fmt.Sprintf(" That is the name %q in its journal.", e.Misfit.Name)
 		}
-		said += fmt.Sprintf(" Start workers of a program that fits: docs/durable.md says how code may change. It is tried again at %s, "+
+		return said + fmt.Sprintf(" Start workers of a program that fits: docs/durable.md says how code may change. It is tried again at %s, "+
 			"when a worker starts, and with gem resume %s.", Moment(c.WakeAt), c.ID)
-		if c.CancelRequested {
-			said += fmt.Sprintf(" It was cancelled, and its handler has an hour to clean up. To end it without that: gem cancel %s", c.ID)
-		}
-		return said
 	case e.WaitsFor == client.ForApproval:
 		return explainApprovals(e)
 	case e.WaitsFor == client.ForAnswer:

@@ -38,6 +38,7 @@ type EventData struct {
 	Name       string         `json:"name"` // of a step, or a call
 	Names      []string       `json:"names"`
 	For        []string       `json:"for"`
+	CleanUp    bool           `json:"clean_up"`
 	CallID     string         `json:"call_id"`
 	Tool       string         `json:"tool"`
 	Status     string         `json:"status"`
@@ -138,6 +139,9 @@ func Happened(e receipts.Event) string {
 			return "people are asked whether it may run, by " + TheRules(data.Rules, "")
 		}
 		if len(data.For) > 0 {
+			if data.CleanUp {
+				return "its handler cleans up, and waits for " + Cut(Named(data.For), 200)
+			}
 			return "its handler waits for " + Cut(Named(data.For), 200)
 		}
 		return "another call runs with the same key, so it waits for that call: " + data.HeldBy

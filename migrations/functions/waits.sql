@@ -2,7 +2,7 @@
 -- process, and no claim reads its row. All that comes is written into its journal, whether it waits by then or not:
 --
 --   called     {name, call_id, tool}                  the handler made a call
---   waiting    {for: [name], until: {name: time}}     it waits for some of these names: need says for how many
+--   waiting    {for: [name], until: {name: time}}     it waits for some of these names: need says for how many; clean_up: to clean up
 --   returned   {name, call_id, status, receipt_id}    such a call has ended; its result is on its receipt
 --   answered   {name, value, by}                      someone answered: see answers.sql
 --   timed_out  {names}                                the time of these names has come first
@@ -20,7 +20,8 @@ $$;
 -- Makes the calls of p_start, [{id, name, tool, input, traceparent}], and waits until p_need of the names p_for have come. Returns
 --   here       they have, or p_need is 0
 --   parked     the call waits (running → waiting), and is no longer the attempt's
---   cancelled  someone asked for its end, and nothing was done. With p_cleanup the call waits all the same, for an hour after that at most
+--   cancelled  someone asked for its end, and nothing was done. With p_cleanup the handler cleans up: it makes calls and waits all the same, for an
+--              hour after that at most, and the event says clean_up
 -- p_until has times for some of the names: {name: milliseconds from now, or the time itself}. p_for_what is what waits_for says.
 -- p_deadline is how many milliseconds after it was to run (gem.due) the call is woken in any case. p_effects are those of steps that were not
 -- kept. p_steps is how many steps the attempt knows of (see gem.finish), and steps the call's count of them by then. A call whose name is there is not made again. GM003: the call is a child of a child and
@@ -53,7 +54,8 @@ begin
     union
     select n from public.core_tool_events e, jsonb_array_elements_text(e.data -> 'names') n
     where e.call_id = p_call and e.event = 'timed_out' and n = any (p_for));
-  if cardinality(here) < p_need and (call.cleaned_up <= at or call.cancel_requested_at is not null and not p_cleanup) then
+  if (cardinality(here) < p_need or jsonb_array_length(p_start) > 0)
+    and (call.cleaned_up <= at or call.cancel_requested_at is not null and not p_cleanup) then
     verdict := 'cancelled';
     return;
   end if;
@@ -111,6 +113,7 @@ begin
   insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
   values (p_call, call.events + made + 1, at, 'waiting', p_attempt, p_worker, jsonb_build_object('for', missing)
     || case when deadlines is null then '{}' else jsonb_build_object('until', deadlines) end
+    || case when p_cleanup then '{"clean_up": true}' else '{}'::jsonb end
     || case when p_effects is null then '{}' else jsonb_build_object('effects', p_effects) end);
 end
 $$;
