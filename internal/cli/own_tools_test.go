@@ -32,11 +32,15 @@ func TestAProgramOfAnotherModuleHasEveryCommandForItsOwnTools(t *testing.T) {
 		wants(t, got.stdout, texts...)
 	}
 
-	wantDone(own("version"), "gem ", "built from example.com/shop with github.com/gemworker/gem ", "\nregistry shop-1, 1 tool (built in)\n")
+	wantDone(own("version"), "gem ", "built from example.com/shop with github.com/gemworker/gem ", "\nregistry shop-1, 3 tools (built in)\n")
 	wantDone(own("registry", "list"), "shop.order ", "own-tools/main.go Shop.Order")
+	wantDone(own("registry", "check", writeFile(t, strings.Replace(oneTool, `"tools"`, `"include": ["wait"], "tools"`, 1))), "ok: 4 tools, 3 of them included, version 1.0.0+")
+	models := own("registry", "check", writeFile(t, strings.Replace(oneTool, `"tools"`, `"include": ["llm.chat"], "tools"`, 1)))
+	models.wantCode(t, exitFailed)
+	wants(t, models.stderr, "llm.chat: the registry includes it, and this program has no domain llm")
 	demo := own("demo", "--use-database")
 	wantDone(demo, "shop.order  succeeded", "Each call has one receipt.")
-	wants(t, demo.stderr, "a worker runs, with 1 tool of registry shop-1 (built in)")
+	wants(t, demo.stderr, "a worker runs, with 3 tools of registry shop-1 (built in)")
 	wantDone(own("migrate"), "the schema is up to date")
 
 	worker := prepare(t, env, "worker")
