@@ -34,8 +34,11 @@ func TestAProgramOfAnotherModuleHasEveryCommandForItsOwnTools(t *testing.T) {
 
 	wantDone(own("version"), "gem ", "built from example.com/shop with github.com/gemworker/gem ", "\nregistry shop-1, 3 tools (built in)\n")
 	wantDone(own("registry", "list"), "shop.order ", "own-tools/main.go Shop.Order")
-	wantDone(own("registry", "check", writeFile(t, strings.Replace(oneTool, `"tools"`, `"include": ["wait"], "tools"`, 1))), "ok: 4 tools, 3 of them included, version 1.0.0+")
-	models := own("registry", "check", writeFile(t, strings.Replace(oneTool, `"tools"`, `"include": ["llm.chat"], "tools"`, 1)))
+	including := func(tool string) (file string) {
+		return writeFile(t, strings.Replace(oneTool, `"tools"`, `"include": ["`+tool+`"], "tools"`, 1))
+	}
+	wantDone(own("registry", "check", including("wait")), "ok: 4 tools, 3 of them included, version 1.0.0+")
+	models := own("registry", "check", including("llm.chat"))
 	models.wantCode(t, exitFailed)
 	wants(t, models.stderr, "llm.chat: the registry includes it, and this program has no domain llm")
 	demo := own("demo", "--use-database")
