@@ -57,7 +57,8 @@ func shopRegistry(t *testing.T) []byte {
 		return `{"name": "` + name + `", "input_schema": {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}, "n": {"type": "integer", "maximum": 9999}}},
 			"output_schema": {"type": "object"}, "timeout_ms": 60000, "permissions": [], "retry": {"max_attempts": 3, "backoff_ms": 1}, ` + more + `}`
 	}
-	return []byte(`{"version": "7.1", "tools": [` + entry("shop.order", `"idempotency": {"mode": "none"}, "calls": ["shop.*"]`) + `,
+	return []byte(`{"version": "7.1", "tools": [
+		` + entry("shop.order", `"idempotency": {"mode": "none"}, "calls": ["shop.*"]`) + `,
 		` + entry("shop.pack", `"idempotency": {"mode": "safe-retry"}`) + `]}`)
 }
 

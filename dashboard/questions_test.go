@@ -471,8 +471,9 @@ func (Till) Refund(_ context.Context, _ *handlers.Call, in struct{ Amount json.N
 func TestWhatIsApprovedOnThePageIsWhatRuns(t *testing.T) {
 	t.Parallel()
 	registryOf := func(version, description string) []byte {
-		return []byte(`{"version": "` + version + `", "tools": [{"name": "till.refund", "description": "` + description + `", "idempotency": {"mode": "none"}, "timeout_ms": 10000,
-			"permissions": ["send:money"], "input_schema": {"type": "object", "properties": {"amount": {"type": "number"}}}, "output_schema": {"type": "object"}}]}`)
+		return []byte(`{"version": "` + version + `", "tools": [{"name": "till.refund", "description": "` + description + `",
+			"input_schema": {"type": "object", "properties": {"amount": {"type": "number"}}}, "output_schema": {"type": "object"},
+			"permissions": ["send:money"], "idempotency": {"mode": "none"}, "timeout_ms": 10000}]}`)
 	}
 	asks, err := rules.Parse([]byte(`{"version": "1.0.0", "rules": [{"name": "refunds", "tools": ["till.refund"], "action": "ask", "ask": {"of": ["boss"], "within": "1h"},
 		"say": "Look at the order first."}]}`))

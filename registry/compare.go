@@ -9,13 +9,14 @@ func Compare(old, new *Registry) []string {
 }
 
 // CheckUpgrade returns an error if new has the version of old and other contents: receipts name the version, which must
-// stand for one registry only. Tools that GEM added to a file without "include" are not compared: they belong to the program.
+// stand for one registry only. Tools that a version does not cover are not compared: see [Always].
 func CheckUpgrade(old, new *Registry) error {
 	return schema.CheckUpgrade(old.file(old.named), new.file(new.named))
 }
 
 func (r *Registry) file(doc map[string]any) schema.File {
-	f := schema.File{Noun: "the registry", List: "tools", Version: r.Version, Doc: doc, Entries: map[string]map[string]any{}}
+	f := schema.File{Noun: "the registry", List: "tools", Version: r.Version, Doc: doc}
+	f.Entries = map[string]map[string]any{}
 	for _, v := range list(doc, "tools") {
 		entry := v.(map[string]any)
 		f.Entries[schema.As[string](entry["name"])] = entry

@@ -14,7 +14,8 @@ import (
 	"github.com/gemworker/gem/internal/schema"
 )
 
-// Always are the tools with which rules and handlers ask people. Every registry has them, even if it does not include them.
+// Always are the tools with which rules and handlers ask people. Every registry has them, even if it does not include
+// them.
 var Always = []string{"wait.answer", "wait.approval"}
 
 //go:embed own.registry.json
@@ -74,8 +75,9 @@ func domainOf(tool string) string {
 	return domain
 }
 
-// include adds the entries that come with the program to the tools of the file, sorted by name, with the file's overrides. A tool that the file
-// has itself stays as it is there. It returns the version of the result, and the tools that the file does not name.
+// include adds the entries that come with the program to the tools of the file, sorted by name, with the file's
+// overrides. A tool that the file has itself stays as it is there. It returns the version of the result, and the tools
+// that this version does not cover.
 func (p *parser) include(doc any, own catalog) (version string, added []string) {
 	named := p.named(doc, own)
 	overrides := schema.As[map[string]any](schema.ValueAt(doc, "/overrides"))
@@ -113,7 +115,8 @@ func (p *parser) include(doc any, own catalog) (version string, added []string) 
 		sum := sha256.Sum256(schema.Canonical(stated))
 		hash := fmt.Sprintf("+%x", sum[:4])
 		if most := mostVersion - len(hash); len(version) > most {
-			p.add("/version", fmt.Sprintf(`has %d characters, and "include" adds %d to it: shorten it to %d`, len(version), len(hash), most))
+			p.add("/version", fmt.Sprintf(`has %d characters, and "include" adds %d to it: shorten it to %d`,
+				len(version), len(hash), most))
 		}
 		version += hash
 	}
@@ -158,5 +161,6 @@ func (p *parser) notNamed(name string, own catalog, named map[string]bool) strin
 		return fmt.Sprintf(`is not included: add %q to "include"`, name)
 	}
 	included := slices.DeleteFunc(own.names(), func(name string) bool { return !named[name] })
-	return `is not an included tool` + cmp.Or(schema.DidYouMean(name, included), `: name a tool that "include" adds, or remove it`)
+	return "is not an included tool" +
+		cmp.Or(schema.DidYouMean(name, included), `: name a tool that "include" adds, or remove it`)
 }

@@ -3,6 +3,7 @@ package registry_test
 import (
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,8 +15,11 @@ import (
 )
 
 // ours are the entries of a program: two tools of one domain, one of another, and those that every registry has.
-var ours = []string{entry(fields{"name": `"agent.run"`, "calls": `["os.*"]`}), entry(fields{"name": `"llm.chat"`, "permissions": `["net:llm"]`}),
-	entry(fields{"name": `"llm.models"`}), entry(fields{"name": `"wait.answer"`}), entry(fields{"name": `"wait.approval"`}), entry(fields{"name": `"wait.event"`})}
+var ours = []string{
+	entry(fields{"name": `"agent.run"`, "calls": `["os.*"]`}), entry(fields{"name": `"llm.chat"`, "permissions": `["net:llm"]`}),
+	entry(fields{"name": `"llm.models"`}), entry(fields{"name": `"wait.answer"`}), entry(fields{"name": `"wait.approval"`}),
+	entry(fields{"name": `"wait.event"`}),
+}
 
 func resolve(t testing.TB, text string, own ...string) *registry.Registry {
 	t.Helper()
@@ -84,7 +88,8 @@ func TestTheVersionNamesTheIncludedEntries(t *testing.T) {
 	if overridden.Version != chat.Version {
 		t.Errorf("an override changed the version from %s to %s", chat.Version, overridden.Version)
 	}
-	if err := registry.CheckUpgrade(chat, overridden); err == nil || !strings.Contains(err.Error(), "llm.chat was changed (frontends)") {
+	err := registry.CheckUpgrade(chat, overridden)
+	if err == nil || !strings.Contains(err.Error(), "llm.chat was changed (frontends)") {
 		t.Errorf("another override under one version: %v", err)
 	}
 	again := resolve(t, with(`"include": ["llm.chat", "llm.chat"], `), ours...)
@@ -96,7 +101,8 @@ func TestTheVersionNamesTheIncludedEntries(t *testing.T) {
 	if r := resolve(t, with(`"include": ["llm.chat"], `), newer...); r.Version == chat.Version {
 		t.Errorf("a program with other entries has the version %s, too", r.Version)
 	}
-	if r := resolve(t, with(`"include": ["llm.models"], `), newer...); r.Version != resolve(t, with(`"include": ["llm.models"], `), ours...).Version {
+	models := with(`"include": ["llm.models"], `)
+	if resolve(t, models, newer...).Version != resolve(t, models, ours...).Version {
 		t.Error("an entry that is not included counts")
 	}
 }
@@ -110,10 +116,8 @@ func TestWithoutIncludeTheVersionIsThatOfTheFile(t *testing.T) {
 	if one.Version != "4" || one.SHA256() != two.SHA256() || one.SHA256() != without.SHA256() {
 		t.Errorf("version %s, %s, %s, %s", one.Version, one.SHA256(), two.SHA256(), without.SHA256())
 	}
-	for _, err := range []error{registry.CheckUpgrade(one, two), registry.CheckUpgrade(two, one), registry.CheckUpgrade(without, two)} {
-		if err != nil {
-			t.Error(err)
-		}
+	if err := errors.Join(registry.CheckUpgrade(one, two), registry.CheckUpgrade(without, two)); err != nil {
+		t.Error(err)
 	}
 	if got := registry.Compare(one, two); !slices.Equal(got, []string{"wait.answer was changed (description)"}) {
 		t.Errorf("compared: %v", got)
@@ -132,8 +136,11 @@ func TestACopiedEntryStaysAsItIs(t *testing.T) {
 		t.Errorf("version %s, want %s without the entry that it does not include", r.Version, want)
 	}
 	tool, _ := r.Tool("llm.chat")
-	if tool.Description != "mine" || tool.Included || !slices.Equal(namesOf(r), []string{"llm.chat", "leads.create", "llm.models", "wait.answer", "wait.approval"}) {
-		t.Errorf("%v: %+v", namesOf(r), tool)
+	if tool.Description != "mine" || tool.Included {
+		t.Errorf("%+v", tool)
+	}
+	if diff := cmp.Diff([]string{"llm.chat", "leads.create", "llm.models", "wait.answer", "wait.approval"}, namesOf(r)); diff != "" {
+		t.Error(diff)
 	}
 	asks := resolve(t, with("", entry(fields{"name": `"wait.approval"`, "description": `"mine"`})), ours...)
 	if tool, _ := asks.Tool("wait.approval"); tool.Description != "mine" || len(asks.Tools()) != 3 {
@@ -144,10 +151,14 @@ func TestACopiedEntryStaysAsItIs(t *testing.T) {
 func TestOverridesReplaceFieldsOfIncludedEntries(t *testing.T) {
 	t.Parallel()
 	r := resolve(t, with(`"include": ["llm", "agent.run", "wait.answer"], "overrides": {
-		"llm.chat": {"frontends": true, "timeout_ms": 7, "retry": {"max_attempts": 2}}, "agent.run": {"calls": ["shop.*"]}, "wait.answer": {"frontends": false}}, `), ours...)
+		"llm.chat": {"frontends": true, "timeout_ms": 7, "retry": {"max_attempts": 2}},
+		"agent.run": {"calls": ["shop.*"]}, "wait.answer": {"frontends": false}}, `), ours...)
 	chat, _ := r.Tool("llm.chat")
-	if !chat.Frontends || chat.Timeout.Milliseconds() != 7 || chat.Retry(true).MaxAttempts != 2 || !strings.Contains(string(chat.JSON()), `"timeout_ms":7`) {
-		t.Errorf("%+v, %s", chat, chat.JSON())
+	if !chat.Frontends || chat.Timeout.Milliseconds() != 7 || chat.Retry(true).MaxAttempts != 2 {
+		t.Errorf("%+v", chat)
+	}
+	if !strings.Contains(string(chat.JSON()), `"timeout_ms":7`) {
+		t.Errorf("%s", chat.JSON())
 	}
 	agent, _ := r.Tool("agent.run")
 	answer, _ := r.Tool("wait.answer")
@@ -165,44 +176,63 @@ func TestOverridesReplaceFieldsOfIncludedEntries(t *testing.T) {
 
 func TestAFaultyIncludeSaysWhatThereIs(t *testing.T) {
 	t.Parallel()
-	have := "it has agent.run, llm.chat, llm.models, wait.answer, wait.approval, wait.event"
-	for name, c := range map[string]struct{ top, field, want string }{
-		"an unknown tool":         {`"include": ["llm.chats"], `, "include[0]", `"llm.chats" does not come with this program: did you mean llm.chat; ` + have},
-		"an unknown domain":       {`"include": ["llm", "shop"], `, "include[1]", `shop does not come with this program; ` + have},
-		"a pattern":               {`"include": ["llm.*"], `, "include[0]", "A domain or a tool that comes with GEM"},
-		"no list":                 {`"include": "llm", `, "include", "must be a list and is a string"},
-		"no text":                 {`"include": [1], `, "include[0]", "is a number"},
-		"overrides of the file's": {`"overrides": {"leads.create": {"timeout_ms": 1}}, `, `overrides."leads.create"`, `is in "tools": change its entry there`},
-		"overrides without":       {`"overrides": {"llm.chat": {"timeout_ms": 1}}, `, `overrides."llm.chat"`, `is not included: add "llm.chat" to "include"`},
-		"of what is always there": {`"overrides": {"wait.answer": {"timeout_ms": 1}}, `, `overrides."wait.answer"`, `is not included: add "wait.answer" to "include"`},
-		"of an unknown tool":      {`"include": ["llm"], "overrides": {"llm.chet": {}}, `, `overrides."llm.chet"`, "is not an included tool: did you mean llm.chat?"},
-		"of a domain":             {`"include": ["llm"], "overrides": {"llm": {}}, `, "overrides.llm", "is not an included tool"},
-		"of an unknown field":     {`"include": ["llm"], "overrides": {"llm.chat": {"frontend": true}}, `, `overrides."llm.chat".frontend`, "unknown field: did you mean frontends?"},
-		"of the schema":           {`"include": ["llm"], "overrides": {"llm.chat": {"input_schema": {}}}, `, `overrides."llm.chat".input_schema`, "known fields are calls, frontends, retry, timeout_ms"},
-		"a wrong value":           {`"include": ["llm"], "overrides": {"llm.chat": {"timeout_ms": 0}}, `, `overrides."llm.chat".timeout_ms`, "must be at least 1; it is 0. The number of milliseconds"},
-		"a wrong retry":           {`"include": ["llm"], "overrides": {"llm.chat": {"retry": {"max": 2}}}, `, `overrides."llm.chat".retry.max`, "unknown field"},
-		"no object":               {`"overrides": [], `, "overrides", "is a list"},
-		"a long version":          {`"include": ["llm"], "version": "` + strings.Repeat("v", 56) + `", `, "version", `has 56 characters, and "include" adds 9 to it: shorten it to 55`},
+	const have = "; it has agent.run, llm.chat, llm.models, wait.answer, wait.approval, wait.event"
+	for top, want := range map[string]string{
+		`"include": ["llm.chats"]`:     `include[0]: "llm.chats" does not come with this program: did you mean llm.chat` + have,
+		`"include": ["llm", "shop"]`:   "include[1]: shop does not come with this program" + have,
+		`"include": ["llm.*"]`:         "include[0]: ",
+		`"include": "llm"`:             "include: must be a list and is a string",
+		`"include": [1]`:               "include[0]: must be a string and is a number",
+		`"include": ["llm.Chat"]`:      "A domain or a tool that comes with GEM: `gem registry show TOOL` prints its entry.",
+		`"overrides": []`:              "overrides: must be an object and is a list",
+		override("leads.create", `{}`): `overrides."leads.create": is in "tools": change its entry there`,
+		override("agent.run", `{}`):    `overrides."agent.run": is not included: add "agent.run" to "include"`,
+		override("wait.answer", `{}`):  `overrides."wait.answer": is not included: add "wait.answer" to "include"`,
+		override("llm.chet", `{}`):     `overrides."llm.chet": is not an included tool: did you mean llm.chat?`,
+		override("llm", `{}`):          `overrides.llm: is not an included tool`,
+		override("shop.x", `{}`):       `overrides."shop.x": is not an included tool: name a tool that "include" adds, or remove it`,
+		override("llm.chat", `3`):      `overrides."llm.chat": must be an object and is a number`,
+		change(`"frontend": true`):     `overrides."llm.chat".frontend: unknown field: did you mean frontends?`,
+		change(`"input_schema": {}`):   "known fields are calls, frontends, retry, timeout_ms",
+		change(`"timeout_ms": 0`):      `overrides."llm.chat".timeout_ms: must be at least 1; it is 0. The number of milliseconds`,
+		change(`"retry": {"max": 2}`):  `overrides."llm.chat".retry.max: unknown field`,
+		change(`"calls": ["shop"]`):    `overrides."llm.chat".calls[0]: does not match the pattern`,
+		change(`"frontends": "no"`):    `overrides."llm.chat".frontends: must be a boolean and is a string`,
 	} {
-		text := strings.Replace(with(c.top), `"version": "4", "include": ["llm"], "version"`, `"include": ["llm"], "version"`, 1)
-		_, err := registry.Resolve([]byte(text), []byte(file(ours...)))
-		if err == nil || !strings.Contains(err.Error(), c.field+": ") || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v\nwant %s: %s", name, err, c.field, c.want)
+		_, err := registry.Resolve([]byte(with(top+", ")), []byte(file(ours...)))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v\nwant %s", top, err, want)
 		}
+	}
+	long := strings.Replace(with(`"include": ["llm"], `), `"4"`, `"`+strings.Repeat("v", 56)+`"`, 1)
+	_, err := registry.Resolve([]byte(long), []byte(file(ours...)))
+	if err == nil || err.Error() != `version: has 56 characters, and "include" adds 9 to it: shorten it to 55` {
+		t.Error(err)
 	}
 }
 
+// override includes the tools of llm, and overrides a tool.
+func override(tool, fields string) string {
+	return `"include": ["llm"], "overrides": {"` + tool + `": ` + fields + `}`
+}
+
+// change overrides a field of a tool that is included.
+func change(field string) string { return override("llm.chat", "{"+field+"}") }
+
 func TestAnIncludedToolNeedsANameOfItsOwn(t *testing.T) {
 	t.Parallel()
-	_, err := registry.Resolve([]byte(with(`"include": ["llm"], `, entry(fields{"name": `"llm.add.model"`}))), []byte(file(entry(fields{"name": `"llm.add_model"`}))))
-	if want := "llm.add.model and llm.add_model are both called llm_add_model by agents"; err == nil || !strings.Contains(err.Error(), want) {
+	text, own := with(`"include": ["llm"], `, entry(fields{"name": `"llm.add.model"`})), file(entry(fields{"name": `"llm.add_model"`}))
+	_, err := registry.Resolve([]byte(text), []byte(own))
+	want := "llm.add.model and llm.add_model are both called llm_add_model by agents"
+	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestTheCanonicalFormHasTheIncludedEntries(t *testing.T) {
 	t.Parallel()
-	for _, top := range []string{``, `"include": ["llm"], `, `"include": ["wait", "llm.chat"], "overrides": {"wait.answer": {"frontends": false}}, `} {
+	overridden := `"include": ["wait", "llm.chat"], "overrides": {"wait.answer": {"frontends": false}}, `
+	for _, top := range []string{``, `"include": ["llm"], `, overridden} {
 		r := resolve(t, with(top), ours...)
 		// Another program reads it as it was written.
 		again := resolve(t, string(r.JSON()), entry(fields{"name": `"wait.answer"`, "description": `"another"`}))
@@ -232,8 +262,8 @@ func TestAnUnknownToolOfGEMIsToBeIncluded(t *testing.T) {
 
 func TestOwnHasTheToolsOfGEM(t *testing.T) {
 	t.Parallel()
-	want := []string{"agent.run", "extract.add_document", "extract.run", "extract.shard", "llm.chat", "llm.ensemble", "llm.models", "llm.structured", "llm.usage",
-		"wait.answer", "wait.approval", "wait.event"}
+	want := []string{"agent.run", "extract.add_document", "extract.run", "extract.shard", "llm.chat", "llm.ensemble", "llm.models",
+		"llm.structured", "llm.usage", "wait.answer", "wait.approval", "wait.event"}
 	if diff := cmp.Diff(want, namesOf(registry.Own())); diff != "" {
 		t.Error(diff)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/gemworker/gem/internal/schema"
 )
 
-// Parse reads a registry file, checks all of it, adds the entries that it includes, and compiles its schemas. Its error is an [*InvalidError]
-// with every defect.
+// Parse reads a registry file, checks all of it, adds the entries that it includes, and compiles its schemas. Its error
+// is an [*InvalidError] with every defect.
 func Parse(data []byte) (*Registry, error) {
 	entries, err := own()
 	if err != nil {
@@ -36,7 +36,8 @@ func Resolve(data, ownFile []byte) (*Registry, error) {
 
 func resolve(data []byte, own catalog) (*Registry, error) {
 	doc, problems := form().Read(data)
-	p := &parser{problems: problems, byName: map[string]*Tool{}, byFlatName: map[string]*Tool{}, places: map[*Tool]string{}}
+	p := &parser{problems: problems}
+	p.byName, p.byFlatName, p.places = map[string]*Tool{}, map[string]*Tool{}, map[*Tool]string{}
 	for i, v := range list(doc, "tools") {
 		if entry, ok := v.(map[string]any); ok {
 			at := "/tools/" + strconv.Itoa(i)
@@ -47,13 +48,14 @@ func resolve(data []byte, own catalog) (*Registry, error) {
 	if len(p.problems) > 0 {
 		return nil, &InvalidError{p.defects(doc)}
 	}
-	r := &Registry{Version: version, FileVersion: schema.As[string](schema.ValueAt(doc, "/version")), tools: p.tools, byName: p.byName, byFlatName: p.byFlatName, own: own}
+	r := &Registry{Version: version, tools: p.tools, byName: p.byName, byFlatName: p.byFlatName, own: own}
 	r.write(doc.(map[string]any), added)
 	return r, nil
 }
 
-// write makes the document of the registry from that of a valid file. added are the tools that the file does not name.
+// write makes the document of the registry from that of a valid file. Its version does not cover the tools in added.
 func (r *Registry) write(file map[string]any, added []string) {
+	r.FileVersion = schema.As[string](file["version"])
 	r.doc = maps.Clone(file)
 	for _, field := range []string{"$schema", "include", "overrides", "added"} {
 		delete(r.doc, field)
@@ -130,7 +132,8 @@ func (p *parser) enter(at, place string, t *Tool) {
 	case earlier.Name == t.Name:
 		p.add(at+"/name", fmt.Sprintf("%s and %s have the same name: rename or remove one", p.places[earlier], place))
 	default:
-		p.add(at+"/name", fmt.Sprintf("%s and %s are both called %s by agents, which know no dots: rename one", earlier.Name, t.Name, t.FlatName()))
+		p.add(at+"/name", fmt.Sprintf("%s and %s are both called %s by agents, which know no dots: rename one",
+			earlier.Name, t.Name, t.FlatName()))
 	}
 }
 

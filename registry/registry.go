@@ -19,14 +19,15 @@ import (
 
 // Registry is a valid registry file together with the entries that it includes.
 type Registry struct {
-	// Version names the contents: other contents need another version. See [CheckUpgrade]. If the file includes entries, it is the file's
-	// version, a plus sign, and the first eight hexadecimal digits of the sha256 of these entries, before the file's overrides.
+	// Version names the contents: other contents need another version. See [CheckUpgrade]. If the file includes
+	// entries, it is the file's version, a plus sign, and the first eight hexadecimal digits of the sha256 of these
+	// entries, before the file's overrides.
 	Version string
 	// FileVersion is the version that the file has.
 	FileVersion string
 
 	doc   map[string]any // resolved
-	named map[string]any // the same without the tools that Version does not cover: see Always
+	named map[string]any // without the tools that Version does not cover
 	json  []byte         // of doc
 	tools []*Tool
 	own   catalog
@@ -181,14 +182,15 @@ func ReadFile(path string) (*Registry, error) {
 	return r, nil
 }
 
-// SHA256 returns the hash, in hexadecimal digits, of what Version names: the canonical form without the tools of [Always] that the file does
-// not mention. Formatting the file does not change it; any other change does.
+// SHA256 returns the hash, in hexadecimal digits, of what Version names: the canonical form, but without the tools of
+// [Always] that a file without "include" does not have. Formatting the file does not change it; any other change does.
 func (r *Registry) SHA256() string {
 	return fmt.Sprintf("%x", sha256.Sum256(schema.Canonical(r.named)))
 }
 
 // JSON returns the registry in canonical form: keys sorted, no white space, numbers written in one way, and without the
-// $schema at the top, which only editors use. The entries that the file includes are among its tools. It parses to the same registry.
+// $schema at the top, which only editors use. The entries that the file includes are among its tools. It parses to the
+// same registry.
 func (r *Registry) JSON() []byte { return slices.Clone(r.json) }
 
 // Tool returns the tool with exactly that name, and whether there is one.

@@ -66,15 +66,18 @@ func TestProgramsWhoseIncludedEntriesDifferShareOneFile(t *testing.T) {
 			var versions []string
 			for _, program := range []func(*worker.Options){one, two, one} {
 				w := env.StartWorker(program)
-				versions = append(versions, env.Run(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x"})}).RegistryVersion)
+				r := env.Run(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x"})})
+				versions = append(versions, r.RegistryVersion)
 				answered(t, env)
 				w.Stop()
 			}
-			if versions[0] != versions[2] || (versions[0] != versions[1]) != (c.versions == 2) || !strings.HasPrefix(versions[1], "4") {
+			differ := versions[0] != versions[1]
+			if versions[0] != versions[2] || differ != (c.versions == 2) || !strings.HasPrefix(versions[1], "4") {
 				t.Errorf("the registries %v", versions)
 			}
 			var recorded int
-			if err := env.DB.QueryRow(t.Context(), "select count(*) from core_registry_versions").Scan(&recorded); err != nil || recorded != c.versions {
+			err := env.DB.QueryRow(t.Context(), "select count(*) from core_registry_versions").Scan(&recorded)
+			if err != nil || recorded != c.versions {
 				t.Errorf("%d registries are recorded: %v", recorded, err)
 			}
 		})
@@ -94,13 +97,16 @@ func answered(t *testing.T, env *handlertest.Env) {
 func TestTheRegistryInForceHasTheIncludedTools(t *testing.T) {
 	t.Parallel()
 	env, _ := startLab(t, nil)
-	file := append([]byte(`{"include": ["wait.event"], "overrides": {"wait.event": {"frontends": false}}, `), labRegistry("4", tool{name: "lab.send"})[1:]...)
-	r := must(registry.Parse(file))
+	file := strings.Replace(string(labRegistry("4", tool{name: "lab.send"})), "{",
+		`{"include": ["wait.event"], "overrides": {"wait.event": {"frontends": false}}, `, 1)
+	r := must(registry.Parse([]byte(file)))
 	env.StartWorker(func(o *worker.Options) { o.Registry = r })
 	env.Run(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "x"})})
 	var known, version string
-	err := env.DB.QueryRow(t.Context(), `select (select string_agg(name || ' ' || frontends, ', ' order by name) from gem.tools),
-		(select version from core_registry_versions where registry -> 'tools' @> '[{"name": "wait.event", "frontends": false}]')`).Scan(&known, &version)
+	err := env.DB.QueryRow(t.Context(), `
+		select (select string_agg(name || ' ' || frontends, ', ' order by name) from gem.tools),
+			(select version from core_registry_versions
+				where registry -> 'tools' @> '[{"name": "wait.event", "frontends": false}]')`).Scan(&known, &version)
 	if err != nil || known != "lab.send true, wait.answer true, wait.approval true, wait.event false" || version != r.Version {
 		t.Errorf("%s, %s, %v", known, version, err)
 	}
@@ -111,7 +117,8 @@ func TestAnUnknownToolOfGEMSaysHowToIncludeIt(t *testing.T) {
 	env, _ := startLab(t, nil, tool{name: "lab.send"})
 	env.StartWorker()
 	e := handlertest.ErrorOf(t, env.Run(handlertest.Call{Tool: "llm.chat"}))
-	if want := `The registry 1.0.0 has no tool "llm.chat": it comes with GEM, so add "llm.chat" to "include". `; e.Code != receipts.UnknownTool || !strings.HasPrefix(e.Message, want) {
+	want := `The registry 1.0.0 has no tool "llm.chat": it comes with GEM, so add "llm.chat" to "include". `
+	if e.Code != receipts.UnknownTool || !strings.HasPrefix(e.Message, want) {
 		t.Errorf("%+v", e)
 	}
 }

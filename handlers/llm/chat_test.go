@@ -1,7 +1,6 @@
 package llm_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -404,7 +403,7 @@ func TestAnAnswerThatTakesLongerThanItsToolMayIsATimeoutThatIsSettled(t *testing
 	s := newScene(t).arm("a", llmtest.OpenAI, nil).route("default", "a")
 	s.server.Always("/a", llmtest.Say("an answer that does not go on").With(llmtest.After(2, llmtest.Stalled)))
 	env := s.start(t, func(o *handlertest.Options) {
-		o.Registry = bytes.ReplaceAll(o.Registry, []byte(`"timeout_ms": 600000`), []byte(`"timeout_ms": 4000`))
+		o.Registry = withTimeout(t, o.Registry, "llm.chat", 4000)
 	})
 	r := env.Run(asks("hello"))
 	failedWith(t, r, "timeout")

@@ -1,6 +1,6 @@
 // Package wait has the tools that ask: wait.answer, wait.approval and wait.event. Each waits for one answer to its own call, which frontends
-// see in the view open_questions and give with the function answer_tool_call. They belong to every program. Their entries
-// are in package registry.
+// see in the view open_questions and give with the function answer_tool_call. They belong to every program. Their
+// entries are in package registry.
 package wait
 
 import (

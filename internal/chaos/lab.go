@@ -208,8 +208,8 @@ func labRegistry() []byte {
 	encoded, err := json.Marshal(object{
 		"version": "1.0.0", "include": []string{"wait", chat},
 		"overrides": object{chat: object{"timeout_ms": 30_000, "retry": object{"max_attempts": 20, "backoff_ms": 10}}},
-		"tools": []object{entry(write, "none"), entry(writeOnce, "keyed"), entry(send, "none"), entry(charge, "keyed"), entry(ping, "safe-retry"),
-			entry(flow, "none"), entry(unbuilt, "none")},
+		"tools": []object{entry(write, "none"), entry(writeOnce, "keyed"), entry(send, "none"), entry(charge, "keyed"),
+			entry(ping, "safe-retry"), entry(flow, "none"), entry(unbuilt, "none")},
 	})
 	if err != nil {
 		panic(err)

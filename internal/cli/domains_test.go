@@ -157,3 +157,13 @@ func TestAProgramOfToolsInSQLGetsTheCoresTablesOnly(t *testing.T) {
 	wants(t, got.stdout, `"leads": 1`)
 	gemWith(t, env, "audit").wantCode(t, exitDone)
 }
+
+func TestAnIncludedToolGetsTheTablesOfItsDomain(t *testing.T) {
+	t.Parallel()
+	url := testdb.NewEmpty(t)
+	env := []string{"DATABASE_URL=" + url, `TOOLS_REGISTRY={"version": "1", "include": ["llm", "extract.run"], "tools": []}`}
+	gemWith(t, env, "migrate").wantCode(t, exitDone)
+	if got := relations(t, testdb.Pool(t, url)); got != "extract_document_parts extract_documents" {
+		t.Errorf("there are %s", got)
+	}
+}

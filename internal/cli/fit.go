@@ -32,8 +32,8 @@ func (p *Program) fit(r *registry.Registry, d *elsewhere.Domains) (bound *handle
 
 // fit compares a registry with the program's handlers. The error has a line for each field of a handler's struct that its tool's
 // schema does not know, and for each property that the schema requires and the struct lacks: such a handler cannot do its work.
-// A tool that lives elsewhere has no struct, and no field that is for durable handlers. An included tool has a handler in Go. without is a sentence about the tools that live nowhere, or
-// empty.
+// A tool that lives elsewhere has no struct, and no field that is for durable handlers. An included tool needs a handler
+// in Go. without is a sentence about the tools that live nowhere, or empty.
 func fit(r *registry.Registry, bound *handlers.Handlers) (without string, err error) {
 	var (
 		faults []error
@@ -49,8 +49,8 @@ func fit(r *registry.Registry, bound *handlers.Handlers) (without string, err er
 		case ok:
 		case tool.Included:
 			domain, _, _ := strings.Cut(tool.Name, ".")
-			faults = append(faults, fmt.Errorf(`%s: the registry includes it, and this program has no domain %s: add the one of handlers/%[2]s to its Domains, `+
-				`or take the tool out of "include"`, tool.Name, domain))
+			faults = append(faults, fmt.Errorf(`%s: the registry includes it, and this program has no domain %s: add the one `+
+				`of handlers/%[2]s to its Domains, or take the tool out of "include"`, tool.Name, domain))
 			continue
 		default:
 			alone = append(alone, tool.Name)

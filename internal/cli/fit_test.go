@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/handlers"
+	modelled "github.com/gemworker/gem/handlers/agent"
+	"github.com/gemworker/gem/handlers/llm"
 	"github.com/gemworker/gem/handlers/wait"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/gemworker/gem/registry"
@@ -128,12 +130,16 @@ func TestToolsWithoutAHandlerAreNamedInOneLine(t *testing.T) {
 
 func TestAnIncludedToolNeedsItsDomain(t *testing.T) {
 	t.Parallel()
-	r, err := registry.Parse([]byte(`{"version": "1", "include": ["llm.chat"], "tools": []}`))
+	r, err := registry.Parse([]byte(`{"version": "1", "include": ["llm.chat", "agent"], "tools": []}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := builtIn.fit(r, nil); err != nil {
-		t.Error(err)
+	models, asked := llm.DomainAndModels()
+	with := Program{Domains: []any{Stall{}, models, modelled.Domain(asked)}}
+	for _, p := range []Program{builtIn, with} {
+		if _, _, err := p.fit(r, nil); err != nil {
+			t.Error(err)
+		}
 	}
 	without := Program{Domains: []any{Stall{}}}
 	_, _, err = without.fit(r, nil)

@@ -32,11 +32,18 @@ func TestAProgramOfAnotherModuleHasEveryCommandForItsOwnTools(t *testing.T) {
 		wants(t, got.stdout, texts...)
 	}
 
-	wantDone(own("version"), "gem ", "built from example.com/shop with github.com/gemworker/gem ", "\nregistry shop-1, 1 tool (built in)\n")
+	wantDone(own("version"), "gem ", "built from example.com/shop with github.com/gemworker/gem ", "\nregistry shop-1, 3 tools (built in)\n")
 	wantDone(own("registry", "list"), "shop.order ", "own-tools/main.go Shop.Order")
+	including := func(tool string) (file string) {
+		return writeFile(t, strings.Replace(oneTool, `"tools"`, `"include": ["`+tool+`"], "tools"`, 1))
+	}
+	wantDone(own("registry", "check", including("wait")), "ok: 4 tools, 3 of them included, version 1.0.0+")
+	models := own("registry", "check", including("llm.chat"))
+	models.wantCode(t, exitFailed)
+	wants(t, models.stderr, "llm.chat: the registry includes it, and this program has no domain llm")
 	demo := own("demo", "--use-database")
 	wantDone(demo, "shop.order  succeeded", "Each call has one receipt.")
-	wants(t, demo.stderr, "a worker runs, with 1 tool of registry shop-1 (built in)")
+	wants(t, demo.stderr, "a worker runs, with 3 tools of registry shop-1 (built in)")
 	wantDone(own("migrate"), "the schema is up to date")
 
 	worker := prepare(t, env, "worker")

@@ -81,7 +81,8 @@ looks for functions in SQL that the tools need.`,
 				fmt.Fprintln(cmd.ErrOrStderr(), "note:", note)
 			}
 			included := len(slices.DeleteFunc(r.Tools(), func(t *registry.Tool) bool { return !t.Included }))
-			said := []string{fmt.Sprintf("ok: %s, %d of them included, version %s (%s)", count(len(r.Tools()), "tool"), included, r.Version, from)}
+			said := []string{fmt.Sprintf("ok: %s, %d of them included, version %s (%s)",
+				count(len(r.Tools()), "tool"), included, r.Version, from)}
 			for _, warning := range r.Warnings() {
 				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", warning)
 			}
@@ -184,21 +185,23 @@ include them. It reads no FILE.`,
 	}
 }
 
-// shown returns the entry of a tool: from the registry r, or else from GEM's own entries or the registry that is built into the program. note
-// says how a registry that lacks the tool gets it.
+// shown returns a tool from the registry r, or else from GEM's own or from the registry that is built into the program.
+// note says how a registry that lacks the tool gets it.
 func (p *Program) shown(r *registry.Registry, from, name string) (t *registry.Tool, note string, err error) {
 	if t, ok := r.Tool(name); ok {
 		return t, "", nil
 	}
 	if t, ok := registry.Own().Tool(name); ok {
-		return t, fmt.Sprintf(`%s comes with GEM, and the registry (%s) lacks it: to have it, add %[1]q to "include"`, name, from), nil
+		return t, fmt.Sprintf(`%s comes with GEM, and the registry (%s) lacks it: to have it, add %[1]q to "include"`,
+			name, from), nil
 	}
 	builtIn, err := registry.Parse(p.Registry)
 	if err != nil {
 		return nil, "", fmt.Errorf("the registry (built in) is refused:\n%w", err)
 	}
 	if t, ok := builtIn.Tool(name); ok {
-		return t, fmt.Sprintf(`%s is in the registry that is built into this program, and the registry (%s) lacks it: to have it, copy this entry into "tools"`, name, from), nil
+		return t, fmt.Sprintf(`%s is built into this program, and the registry (%s) lacks it: to have it, copy this entry `+
+			`into "tools"`, name, from), nil
 	}
 	return nil, "", usage("the registry (%s) has no tool %q%s", from, name, r.DidYouMean(name))
 }

@@ -113,8 +113,8 @@ func TestRegistryShowFindsTheToolsThatComeWithGEM(t *testing.T) {
 	wants(t, builtIn.stdout, `"name": "leads.create"`)
 	wants(t, builtIn.stderr, `to have it, copy this entry into "tools"`)
 
-	included := gemWith(t, []string{"TOOLS_REGISTRY=" + strings.Replace(oneTool, `"tools"`, `"include": ["llm"], "overrides": {"llm.chat": {"timeout_ms": 77}}, "tools"`, 1)},
-		"registry", "show", "llm.chat")
+	text := strings.Replace(oneTool, `"tools"`, `"include": ["llm"], "overrides": {"llm.chat": {"timeout_ms": 77}}, "tools"`, 1)
+	included := gemWith(t, []string{"TOOLS_REGISTRY=" + text}, "registry", "show", "llm.chat")
 	included.wantCode(t, 0)
 	wants(t, included.stdout, `"timeout_ms": 77`)
 	if included.stderr != "" {

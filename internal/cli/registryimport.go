@@ -149,7 +149,8 @@ func (im *importing) run(ctx context.Context) error {
 		fmt.Fprintln(im.notes, "not imported:", refused)
 	}
 	if len(found.Entries) == 0 && !im.isNew {
-		_, err := fmt.Fprintf(im.out, "%s has %s, and nothing is to be changed in %s, version %s\n", im.domain, count(len(tools), "tool"), im.path, old.FileVersion)
+		_, err := fmt.Fprintf(im.out, "%s has %s, and nothing is to be changed in %s, version %s\n",
+			im.domain, count(len(tools), "tool"), im.path, old.FileVersion)
 		return err
 	}
 	text, err := registry.Rewrite(im.text, registry.NextVersion(old.FileVersion), found.Entries)
