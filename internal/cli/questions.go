@@ -140,7 +140,8 @@ gem deny answer an approval. Needs DATABASE_URL.`,
 			if !utf8.ValidString(args[1]) {
 				return usage("the value is not valid UTF-8")
 			}
-			return give(cmd, args[0], name, func(c *client.Call) any { return readAnswer(c, args[1]) }, func(_ *pgxpool.Pool, id string) error {
+			value := func(c *client.Call) any { return readAnswer(c, args[1]) }
+			return give(cmd, args[0], name, value, func(_ *pgxpool.Pool, id string) error {
 				_, err := fmt.Fprintf(cmd.OutOrStdout(), "answered; what became of it: gem receipt %s\n", id)
 				return err
 			})
@@ -165,7 +166,8 @@ func readAnswer(c *client.Call, arg string) any {
 }
 
 // give answers a call with what answer makes of its row, and then does what comes next with it.
-func give(cmd *cobra.Command, arg, name string, answer func(*client.Call) any, next func(db *pgxpool.Pool, id string) error) error {
+func give(cmd *cobra.Command, arg, name string, answer func(*client.Call) any,
+	next func(db *pgxpool.Pool, id string) error) error {
 	ctx := cmd.Context()
 	id, err := callID(arg)
 	if err != nil {
