@@ -69,7 +69,7 @@ func parseTemplate(question string) (t template, problem string) {
 	return append(t, piece{text: text.String()}), ""
 }
 
-// placeOf returns the JSON pointer that a place stands for: a pointer, or the name of a field at the top.
+// placeOf returns the JSON pointer of a place, which names a pointer or a field at the top.
 func placeOf(name string) (pointer, wrong string) {
 	switch {
 	case name == "":
@@ -148,7 +148,7 @@ func (r *Rule) reason(c *Check) string {
 	return cmp.Or(strings.Join(why, "; "), r.conditions())
 }
 
-// conditionWords says what a when or an unless asks for; empty if there is none.
+// conditionWords puts a when or an unless into words; empty if there is none.
 func conditionWords(condition any) string {
 	var all []string
 	parts := schema.As[map[string]any](condition)
@@ -171,7 +171,7 @@ var keywordWords = []struct{ keyword, words string }{
 	{"maximum", "is at most "},
 }
 
-// schemaWords says what a JSON Schema asks of a value, after the name of that value.
+// schemaWords puts a JSON Schema into words that follow the name of the value.
 func schemaWords(doc any) string {
 	keywords, isObject := doc.(map[string]any)
 	if !isObject {

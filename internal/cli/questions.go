@@ -20,7 +20,7 @@ import (
 
 const (
 	mostQuestions = 1000
-	mostShown     = 4000 // characters of a question, and of the arguments of what is to be approved
+	mostShown     = 4000 // characters of a question, and of the arguments that are to be approved
 )
 
 func questionsCommand() *cobra.Command {
@@ -73,7 +73,7 @@ func asked(q client.Question) string {
 		lines = append(lines, fmt.Sprintf("may it call %s with %s?", cut(printable(q.About), 200), shown))
 	}
 	if q.MadeBy == client.ByCaller {
-		lines = append(lines, "no rule and no handler asks this: the caller inserted it, and says what it is about")
+		lines = append(lines, "no rule and no handler asks this: the caller inserted it")
 	}
 	asker := "a call that names no caller"
 	if q.Asker != "" {

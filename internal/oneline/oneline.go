@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// Missing stands for a value that is not there.
+// Missing is printed for a missing value.
 const Missing = "–"
 
 // Most is how many characters of a value are printed, quotes and ellipsis included.
