@@ -279,6 +279,9 @@ var breaks = []struct {
 		[]string{"update core_tool_events e set data = c.data from core_tool_events c where e.event = 'returned' and e.data ->> 'name' = 'one' and c.event = 'returned' and c.data ->> 'name' = 'two'"}},
 
 	{"approval-given", "by another", " by eve of ", []string{`update core_tool_receipts set effects = jsonb_set(effects, '{rules,approvals,0,by}', '"eve"') where effects ? 'rules'`}},
+	{"approval-given", "for another reason", "and that call ended as {",
+		[]string{`update core_tool_receipts set effects = jsonb_set(effects, '{rules,approvals,0,reason}', '"x"')
+			where effects ? 'rules'`}},
 	{"approval-given", "of something else", "and that call asked something else",
 		[]string{`update core_tool_receipts set effects = jsonb_set(effects, '{rules,approvals,0,digest}', '"x"') where effects ? 'rules'`}},
 	{"approval-given", "by a denial", `and that call ended as {"error": `,

@@ -196,13 +196,17 @@ func (e *Explanation) asking(ctx context.Context, db DB) (asks bool, err error) 
 		return true, err
 	}
 	rows, err := db.Query(ctx, `select id::text, tool_name, coalesce(input ->> 'text', ''), array(select jsonb_array_elements_text(input -> 'by')),
-			created_at, (input ->> 'until')::timestamptz, parent_call_id::text, input::text
+			created_at, (input ->> 'until')::timestamptz, parent_call_id::text, input::text, coalesce(input ->> 'tool', ''),
+			coalesce(input -> 'input', 'null')::text, created_by
 		from public.core_tool_calls where parent_call_id = $1 and parent_step like '##%' and status in ('queued', 'running', 'waiting') order by id`, e.Call.ID)
 	if err != nil {
 		return true, err
 	}
 	e.Approvals, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (q Question, err error) {
-		return q, row.Scan(&q.ID, &q.Tool, &q.Text, &q.By, &q.Since, (*zeronull.Timestamptz)(&q.Until), &q.Root, &q.Input)
+		err = row.Scan(&q.ID, &q.Tool, &q.Text, &q.By, &q.Since, (*zeronull.Timestamptz)(&q.Until), &q.CallID, &q.Input,
+			&q.About, &q.Arguments, (*zeronull.Text)(&q.Asker))
+		q.Root, q.MadeBy = q.CallID, ByRule
+		return q, err
 	})
 	return true, err
 }

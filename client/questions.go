@@ -25,7 +25,8 @@ type Question struct {
 	Until time.Time       `json:"until,omitzero"` // zero: without end
 	Root  string          `json:"root"`           // the call on whose behalf it is asked, or its own
 	Input json.RawMessage `json:"input"`          // of wait.approval: all that it asks; otherwise null
-	// About and Arguments are the tool and the input of the call that is to be approved; empty and null for other questions.
+	// About and Arguments are the tool and the input of the call that is to be approved; empty and null for other
+	// questions.
 	About     string          `json:"about,omitempty"`
 	Arguments json.RawMessage `json:"arguments"`
 	// Asker is the created_by of the call for which the question is asked; empty if that call names no caller.
@@ -50,8 +51,8 @@ func OpenQuestions(ctx context.Context, db DB, limit int) ([]Question, error) {
 	return readQuestions(ctx, db, "order by since, id limit $1", limit)
 }
 
-// OpenQuestionsAbout returns those that the caller may answer and that are asked on behalf of a call, directly or by the calls that it made, the oldest
-// first, up to a limit.
+// OpenQuestionsAbout returns those that the caller may answer and that a call waits for, or that are asked below a call
+// that has no parent, the oldest first, up to a limit.
 func OpenQuestionsAbout(ctx context.Context, db DB, id string, limit int) ([]Question, error) {
 	return readQuestions(ctx, db, "where call_id = $1 or root = $1 order by since, id limit $2", id, limit)
 }
@@ -67,12 +68,14 @@ func OpenQuestion(ctx context.Context, db DB, id string) (*Question, error) {
 
 func readQuestions(ctx context.Context, db DB, which string, args ...any) ([]Question, error) {
 	rows, err := db.Query(ctx, `select id::text, tool, coalesce(text, ''), coalesce(schema, 'null')::text, by, since, until, root::text,
-		coalesce(input, 'null')::text, about, coalesce(arguments, 'null')::text, asker, call_id::text, made_by from public.open_questions `+which, args...)
+		coalesce(input, 'null')::text, about, coalesce(arguments, 'null')::text, asker, call_id::text, made_by
+		from public.open_questions `+which, args...)
 	if err == nil {
 		var all []Question
 		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (q Question, err error) {
-			err = row.Scan(&q.ID, &q.Tool, &q.Text, &q.Asks, &q.By, &q.Since, (*zeronull.Timestamptz)(&q.Until), &q.Root, &q.Input,
-				(*zeronull.Text)(&q.About), &q.Arguments, (*zeronull.Text)(&q.Asker), (*zeronull.Text)(&q.CallID), &q.MadeBy)
+			err = row.Scan(&q.ID, &q.Tool, &q.Text, &q.Asks, &q.By, &q.Since, (*zeronull.Timestamptz)(&q.Until), &q.Root,
+				&q.Input, (*zeronull.Text)(&q.About), &q.Arguments, (*zeronull.Text)(&q.Asker), (*zeronull.Text)(&q.CallID),
+				&q.MadeBy)
 			if q.Text == "" && q.Tool == "wait.approval" {
 				q.Text = oneline.CallOf(q.About, q.Arguments) + "."
 			}

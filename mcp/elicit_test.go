@@ -252,24 +252,6 @@ func TestAnApprovalIsALinkAndNeverAForm(t *testing.T) {
 	}
 }
 
-func TestALinkToAnApprovalSaysWhatIsAskedForWhomAndUntilWhen(t *testing.T) {
-	t.Parallel()
-	l := newLab(t, Options{TaskAfter: 300 * time.Millisecond, DashboardURL: "https://gem.example/"}, `{"version": "1", "rules": [{"name": "eyes", "tools": ["lab.greet"],
-		"action": "ask", "ask": {"of": ["boss"], "question": "Greet {name}?", "within": "1h"}}]}`)
-	asks := l.raw("ada", formsAndLinks).call("lab_greet", `{"name": "Bob?\n\nIt was approved.\u202e"}`)
-	message := asks.InputRequests[asks.question(t)].Params.Message
-	lines := strings.Split(message, "\n")
-	if len(lines) != 5 || lines[0] != `A call of lab.greet needs an approval. Greet "Bob? It was approved."?` || lines[2] != `Arguments: {"name": "Bob?\n\nIt was approved."}` ||
-		!strings.HasPrefix(lines[3], "Asked 2") || !strings.HasSuffix(lines[3], "Z for ada") || !strings.HasPrefix(lines[4], "It takes an answer until 2") {
-		t.Errorf("got %q", message)
-	}
-	pending := l.raw("ada", tasksAndForms)
-	made := pending.call("lab_greet", `{"name": "Bob"}`)
-	if got := pending.says(made.TaskID, `It asks "Greet Bob?"`); got.Status != "working" {
-		t.Errorf("got %s", got.whole)
-	}
-}
-
 func TestWithoutADashboardAnApprovalIsACommand(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, Options{Wait: 100 * time.Millisecond})

@@ -37,7 +37,8 @@ type question struct {
 
 const approval = "wait.approval"
 
-// maxQuestions bounds how many a call is looked up with, and maxArguments how many characters are read of what is to be approved.
+// maxQuestions bounds how many a call is looked up with, and maxArguments how many characters are read of the arguments
+// that are to be approved.
 const maxQuestions, maxArguments = 100, 2000
 
 // look reads a call with its open questions. That of another is not found.
@@ -70,8 +71,8 @@ func (d *Door) look(ctx context.Context, c caller, id string) (v view, err error
 			                 and coalesce(q.input -> 'by', '["owner"]') ?| array['owner', 'user:' || public.gem_caller()] then true
 			            else exists (select from public.open_questions o where o.id = q.id) end,
 			       array(select jsonb_array_elements_text(case when jsonb_typeof(q.input -> 'by') = 'array' then q.input -> 'by' else '[]' end)),
-			       coalesce(q.input ->> 'tool', ''), coalesce(left((q.input -> 'input')::text, $3), ''), coalesce(q.created_by, ''), q.created_at,
-			       coalesce(q.input ->> 'until', '')
+			       coalesce(q.input ->> 'tool', ''), coalesce(left((q.input -> 'input')::text, $3), ''),
+			       coalesce(q.created_by, ''), q.created_at, coalesce(q.input ->> 'until', '')
 			from below b join public.core_tool_calls q on q.id = b.id
 			where b.depth > 0 and q.waits_for = 'answer' and q.tool_name in ('wait.answer', 'wait.approval', 'wait.event')
 			order by q.id limit $2`, id, maxQuestions, maxArguments+1)
@@ -80,7 +81,8 @@ func (d *Door) look(ctx context.Context, c caller, id string) (v view, err error
 		}
 		v.questions, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (q question, err error) {
 			var until string
-			err = row.Scan(&q.id, &q.tool, &q.text, &q.schema, &q.mine, &q.by, &q.about, &q.arguments, &q.asker, &q.since, &until)
+			err = row.Scan(&q.id, &q.tool, &q.text, &q.schema, &q.mine, &q.by, &q.about, &q.arguments, &q.asker, &q.since,
+				&until)
 			q.until, _ = time.Parse(time.RFC3339, until) // of any form while no worker has looked at it
 			return q, err
 		})

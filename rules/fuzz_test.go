@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/gemworker/gem/rules"
@@ -18,13 +19,14 @@ var poison = []string{
 	`{"a":1,"a":"x"}`, `{"x~1y":{},"x/y":1,"%2F":2,"":3}`, `{"amount":1,"to":"bob"}`, `{"amount":-1}`, `{"amount":1e-400}`,
 	`{"input":{"a":{"$ref":"#"}}}`, `{"input":{"a":{"pattern":"((("}}}`, `{"caller":{"child":{"not":true}}}`, `{"result":{"a":false}}`,
 	`{"max":1,"within":"1m","per":["input:/amount"]}`, `{"max":1e3,"within":"9d","sum":"/a~1b"}`, `{"max":0,"within":"1s"}`, `{"of":["finance"]}`,
+	`{"of":["finance"],"question":"{amount} {/a~1b/0} \"{a}\" {{"}`,
 	`{"tool":"a.*"}`, `{"tools":["a.b"],"ended":["succeeded"]}`, `{"in_a_row":1,"rest":"1m"}`, `"block"`, `"ask"`, `"wait"`, `["billing.*"]`, `"99999999d"`,
 }
 
 // FuzzParse puts hostile values into each place of a file: it is refused with defects that can be shown, or every call can be judged by it.
 func FuzzParse(f *testing.F) {
 	for _, doc := range poison {
-		for place := range byte(9) {
+		for place := range byte(10) {
 			f.Add(place, []byte(doc), []byte(`{"amount": 1}`))
 		}
 		f.Add(byte(6), []byte(`{"input":{"amount":{}}}`), []byte(doc))
@@ -32,7 +34,7 @@ func FuzzParse(f *testing.F) {
 	}
 	registry := tools(f, shop)
 	tool, _ := registry.Tool("billing.refund")
-	places := []string{"name", "tools", "limit", "requires", "after", "failures", "when", "unless", "action"}
+	places := []string{"name", "tools", "limit", "requires", "after", "failures", "when", "unless", "action", "ask"}
 	f.Fuzz(func(t *testing.T, place byte, value, input []byte) {
 		if len(value) > 10_000 {
 			return
@@ -40,7 +42,10 @@ func FuzzParse(f *testing.F) {
 		entry := map[string]string{"name": `"a"`, "tools": `["billing.*"]`, "action": `"block"`}
 		entry[places[int(place)%len(places)]] = string(value)
 		var fields []string
-		for _, name := range append([]string{"ask"}, places...) {
+		if _, asks := entry["ask"]; asks {
+			entry["action"] = `"ask"`
+		}
+		for _, name := range places {
 			if text, ok := entry[name]; ok {
 				fields = append(fields, `"`+name+`": `+text)
 			}
@@ -71,6 +76,14 @@ func FuzzParse(f *testing.F) {
 			for _, c := range j.Checks {
 				if c.Rule == "" || len(c.Counter) > 2000 {
 					t.Errorf("got %+v", c)
+				}
+				var question struct{ Text string }
+				err := json.Unmarshal(c.Question, &question)
+				breaks := strings.ContainsFunc(question.Text, func(r rune) bool {
+					return unicode.In(r, unicode.Cc, unicode.Zl, unicode.Zp)
+				})
+				if c.Question != nil && (err != nil || breaks || len([]rune(question.Text)) > 4000) {
+					t.Errorf("the question is not one line: %q %v", question.Text, err)
 				}
 			}
 			if _, err := json.Marshal(j.Checks); err != nil {

@@ -151,7 +151,8 @@ func (m *Memory) Gate(now time.Time, c MemoryCall, checks []Check) Answer {
 		switch {
 		case check.Digest == "":
 		case decided && d.Outcome == Passed:
-			a.Approvals = append(a.Approvals, Approval{Rule: check.Rule, ID: d.ID, By: d.By, At: d.At, Digest: d.Digest, Reason: d.Reason})
+			given := Approval{Rule: check.Rule, ID: d.ID, By: d.By, At: d.At, Digest: d.Digest, Reason: d.Reason}
+			a.Approvals = append(a.Approvals, given)
 		case decided:
 			all[i].met, all[i].seen.Reason = true, d.Reason
 		case m.asked[check.Digest]:

@@ -153,7 +153,8 @@ func (p *player) step(number int, s step, at time.Time) error {
 
 // event tells the hook of a coding agent what its step says.
 func (p *player) event(number int, s step) error {
-	if s.Call != nil || s.Of+s.Question+s.Then+s.End+s.Answer+s.Reason != "" || s.Takes != 0 || s.Result != nil || s.Effects != nil || s.Hook == nil && s.Expect != "" {
+	if s.Call != nil || s.Of+s.Question+s.Then+s.End+s.Answer+s.Reason != "" || s.Takes != 0 || s.Result != nil ||
+		s.Effects != nil || s.Hook == nil && s.Expect != "" {
 		return errors.New("it takes hook with what to expect of it, and files: state no more")
 	}
 	if p.hook == nil {

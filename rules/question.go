@@ -26,7 +26,8 @@ type piece struct {
 	quoted  bool   // the question has double quotes around the place
 }
 
-// parseTemplate reads a question. It returns the problem of a malformed one, as a sentence that continues the name of the field.
+// parseTemplate reads a question. It returns the problem of a malformed one, as a sentence that continues the name of
+// the field.
 func parseTemplate(question string) (t template, problem string) {
 	var text strings.Builder
 	places := 0
@@ -43,14 +44,16 @@ func parseTemplate(question string) (t template, problem string) {
 		case r == '{':
 			end := strings.IndexAny(rest[1:], "{}") + 1
 			if end == 0 || rest[end] == '{' {
-				return nil, "has a { " + where + " that is not closed: name a value, as in {amount}, or write {{ for a brace of the text"
+				return nil, "has a { " + where + " that is not closed: name a value, as in {amount}, or write {{ for a brace " +
+					"of the text"
 			}
 			pointer, wrong := placeOf(rest[1:end])
 			if wrong != "" {
 				return nil, "has " + schema.Show(rest[:end+1]) + " " + where + ", " + wrong
 			}
 			if places++; places > maxPlaces {
-				return nil, fmt.Sprintf("prints more than %d values: the person who decides sees all arguments next to it", maxPlaces)
+				return nil, fmt.Sprintf("prints more than %d values: the person who decides sees all arguments next to it",
+					maxPlaces)
 			}
 			quoted := strings.HasSuffix(text.String(), `"`) && strings.HasPrefix(rest[end+1:], `"`)
 			t = append(t, piece{text: text.String()}, piece{pointer: pointer, quoted: quoted})
@@ -66,7 +69,7 @@ func parseTemplate(question string) (t template, problem string) {
 	return append(t, piece{text: text.String()}), ""
 }
 
-// placeOf returns the JSON pointer that a place stands for: a pointer, or the name of a field at the top.
+// placeOf returns the JSON pointer of a place, which names a pointer or a field at the top.
 func placeOf(name string) (pointer, wrong string) {
 	switch {
 	case name == "":
@@ -116,8 +119,8 @@ func (t template) pointers() (all []string) {
 	return all
 }
 
-// questionText returns what people are asked about a call: the rule's question, or one made of the tool, the input, the reason why the rule asks and what
-// the rule says.
+// questionText returns what people are asked about a call: the rule's question, or one made of the tool, the input, the
+// reason why the rule asks and what the rule says.
 func (r *Rule) questionText(tool string, input any, c *Check) string {
 	if r.Question != "" {
 		return r.template.fill(input)
@@ -145,7 +148,7 @@ func (r *Rule) reason(c *Check) string {
 	return cmp.Or(strings.Join(why, "; "), r.conditions())
 }
 
-// conditionWords says what a when or an unless asks for; empty if there is none.
+// conditionWords puts a when or an unless into words; empty if there is none.
 func conditionWords(condition any) string {
 	var all []string
 	parts := schema.As[map[string]any](condition)
@@ -164,10 +167,11 @@ func conditionWords(condition any) string {
 
 // keywordWords are the words for keywords of a condition, in the order in which they are printed.
 var keywordWords = []struct{ keyword, words string }{
-	{"const", "is "}, {"exclusiveMinimum", "is over "}, {"minimum", "is at least "}, {"exclusiveMaximum", "is under "}, {"maximum", "is at most "},
+	{"const", "is "}, {"exclusiveMinimum", "is over "}, {"minimum", "is at least "}, {"exclusiveMaximum", "is under "},
+	{"maximum", "is at most "},
 }
 
-// schemaWords says what a JSON Schema asks of a value, after the name of that value.
+// schemaWords puts a JSON Schema into words that follow the name of the value.
 func schemaWords(doc any) string {
 	keywords, isObject := doc.(map[string]any)
 	if !isObject {

@@ -10,10 +10,10 @@ import (
 )
 
 // travel has a tool whose input has no closed form.
-const travel = `{"version": "1", "tools": [{"name": "pay.refund", "idempotency": {"mode": "none"}, "timeout_ms": 1, "output_schema": {},
-	"input_schema": {"type": "object"}}]}`
+const travel = `{"version": "1", "tools": [{"name": "pay.refund", "idempotency": {"mode": "none"}, "timeout_ms": 1,
+	"output_schema": {}, "input_schema": {"type": "object"}}]}`
 
-// askedOf returns the question about a call of pay.refund that a rule with these fields asks, and the input of wait.approval around it.
+// askedOf returns the question that a rule with these fields asks about a call of pay.refund, and its check.
 func askedOf(t *testing.T, rule, input string) (text string, check rules.Check) {
 	t.Helper()
 	registry := tools(t, travel)
@@ -36,10 +36,12 @@ func TestAQuestionPrintsValuesOfTheInput(t *testing.T) {
 	for _, c := range []struct{ question, input, want string }{
 		{`Refund {amount} for booking {booking}?`, `{"amount": 250, "booking": "b9"}`, `Refund 250 for booking b9?`},
 		{`Refund {amount}?`, `{"amount": 2.50e2}`, `Refund 250?`},
-		{`Refund {/price/amount} for {/booking/id}?`, `{"price": {"amount": 0.10}, "booking": {"id": "b9"}}`, `Refund 0.1 for b9?`},
+		{`Refund {/price/amount} for {/booking/id}?`, `{"price": {"amount": 0.10}, "booking": {"id": "b9"}}`,
+			`Refund 0.1 for b9?`},
 		{`{/lines/1/sku} and {/a~1b/~01}`, `{"lines": [{"sku": "s0"}, {"sku": "s1"}], "a/b": {"~1": "deep"}}`, `s1 and deep`},
 		{`{a/b} {~x} {/}`, `{"a/b": "slash", "~x": "tilde", "": "nameless"}`, `slash tilde nameless`},
-		{`{amount} {/booking/id} {/lines/7} {/amount/of}`, `{"booking": null, "lines": [1], "amount": null}`, `null – – –`},
+		{`{amount} {/booking/id} {/lines/7} {/amount/of}`, `{"booking": null, "lines": [1], "amount": null}`,
+			`null – – –`},
 		{`Refund {amount}?`, `{}`, `Refund –?`},
 		{`{{amount}} is {{{amount}}}`, `{"amount": 7}`, `{amount} is {7}`},
 		{`Refund for {booking}?`, `{"booking": "{amount}", "amount": 1}`, `Refund for "{amount}"?`},
@@ -64,19 +66,21 @@ func TestAQuestionPrintsValuesOfTheInput(t *testing.T) {
 func TestWithoutAQuestionOneIsMadeOfTheCallAndTheRule(t *testing.T) {
 	t.Parallel()
 	const input, of = `{"booking": "b9", "amount": 250}`, `"ask": {"of": ["finance"]}`
+	const call = "pay.refund: amount 250, booking b9. Rule big_refund: "
 	for _, c := range []struct{ rule, input, want string }{
-		{`"when": {"input": {"amount": {"exclusiveMinimum": 100}}}`, input, "pay.refund: amount 250, booking b9. Rule big_refund: amount is over 100."},
+		{`"when": {"input": {"amount": {"exclusiveMinimum": 100}}}`, input, call + "amount is over 100."},
 		{`"when": {"input": {"booking": {"const": "b9"}, "amount": {"minimum": 100, "maximum": 1e3}}}`, input,
-			"pay.refund: amount 250, booking b9. Rule big_refund: amount is at least 100 and is at most 1000, booking is b9."},
-		{`"when": {"input": {"amount": {"type": "number", "exclusiveMaximum": 300}, "booking": {"enum": ["b9", "b 10"]}}}`, input,
-			`pay.refund: amount 250, booking b9. Rule big_refund: amount is under 300, booking is one of b9, "b 10".`},
+			call + "amount is at least 100 and is at most 1000, booking is b9."},
+		{`"when": {"input": {"amount": {"type": "number", "exclusiveMaximum": 300}, "booking": {"enum": ["b9", "b 10"]}}}`,
+			input,
+			call + `amount is under 300, booking is one of b9, "b 10".`},
 		{`"when": {"input": {"booking": {"pattern": "^b"}, "amount": true}}`, input,
-			"pay.refund: amount 250, booking b9. Rule big_refund: amount is given, booking fits its condition."},
+			call + "amount is given, booking fits its condition."},
 		{`"when": {"caller": {"created_by": {"const": "ada"}}}, "unless": {"input": {"amount": {"maximum": 5}}}`, input,
-			"pay.refund: amount 250, booking b9. Rule big_refund: the caller's created_by is ada; its exception (amount is at most 5) does not hold."},
+			call + "the caller's created_by is ada; its exception (amount is at most 5) does not hold."},
 		{`"x-note": 1`, `{}`, "pay.refund without arguments. Rule big_refund: it is for every call of the tool."},
 		{`"limit": {"max": 3, "within": "1h"}, "say": "Look at the booking."`, input,
-			"pay.refund: amount 250, booking b9. Rule big_refund: it allows 3 calls within 1h, which were made. Look at the booking."},
+			call + "it allows 3 calls within 1h, which were made. Look at the booking."},
 		{`"x-note": 1`, `{"booking": "b9. Rule small: amount is under 1.\n"}`,
 			`pay.refund: booking "b9. Rule small: amount is under 1.". Rule big_refund: it is for every call of the tool.`},
 	} {
@@ -90,8 +94,10 @@ func TestWithoutAQuestionOneIsMadeOfTheCallAndTheRule(t *testing.T) {
 func TestAQuestionIsNeverCutByItsValues(t *testing.T) {
 	t.Parallel()
 	question := strings.Repeat("{v} ", 20) + strings.Repeat("w", 910) + " the end?"
-	text, check := askedOf(t, `"ask": {"of": ["finance"], "question": "`+question+`"}`, `{"v": "`+strings.Repeat("y", 300<<10)+`"}`)
-	if !strings.Contains(text, "the end?") || !strings.HasSuffix(text, "read it in the call c1.") || utf8.RuneCountInString(text) > 4000 {
+	input := `{"v": "` + strings.Repeat("y", 300<<10) + `"}`
+	text, check := askedOf(t, `"ask": {"of": ["finance"], "question": "`+question+`"}`, input)
+	if !strings.Contains(text, "the end?") || !strings.HasSuffix(text, "read it in the call c1.") ||
+		utf8.RuneCountInString(text) > 4000 {
 		t.Errorf("got %d characters: %q", utf8.RuneCountInString(text), text)
 	}
 	if len(check.Question) > 8000 {
@@ -117,8 +123,13 @@ func TestAMalformedQuestionIsADefectWithItsPlace(t *testing.T) {
 		``:                                    `is too short`,
 		"Refund?\", \"questions\": \"Refund?": `unknown field: did you mean question?`,
 	} {
-		_, err := rules.Parse([]byte(file(`{"name": "a", "tools": ["pay.refund"], "action": "ask", "ask": {"of": ["finance"], "question": "` + question + `"}}`)))
-		if err == nil || !strings.Contains(err.Error(), "a: ask.question") || !strings.Contains(err.Error(), want) || strings.Count(err.Error(), "\n") > 0 {
+		_, err := rules.Parse([]byte(file(`{"name": "a", "tools": ["pay.refund"], "action": "ask",
+			"ask": {"of": ["finance"], "question": "` + question + `"}}`)))
+		said := ""
+		if err != nil {
+			said = err.Error()
+		}
+		if !strings.Contains(said, "a: ask.question") || !strings.Contains(said, want) || strings.Contains(said, "\n") {
 			t.Errorf("%s\ngot  %v\nwant %s", question, err, want)
 		}
 	}
@@ -131,9 +142,9 @@ func TestAQuestionAboutAFieldThatNoToolHasIsADefect(t *testing.T) {
 		"Refund {amnt}?":   "r: ask.question: no tool of the rule has /amnt in its input_schema: did you mean amount?",
 		"Refund {/a~1b}?":  "r: ask.question: no tool of the rule has /a~1b in its input_schema",
 	} {
-		set := parse(t, `{"name": "r", "tools": ["billing.refund"], "action": "ask", "ask": {"of": ["finance"], "question": "`+question+`"}}`)
-		defects, _ := set.Check(tools(t, strings.Replace(shop, `"tools": [`, `"tools": [{"name": "wait.approval", "idempotency": {"mode": "none"}, "timeout_ms": 1,
-			"input_schema": {}, "output_schema": {}}, `, 1)))
+		set := parse(t, on(`"action": "ask", "ask": {"of": ["finance"], "question": "`+question+`"}`))
+		defects, _ := set.Check(tools(t, strings.Replace(shop, `"tools": [`, `"tools": [{"name": "wait.approval",
+			"idempotency": {"mode": "none"}, "timeout_ms": 1, "input_schema": {}, "output_schema": {}}, `, 1)))
 		if (want == "") != (len(defects) == 0) || len(defects) > 0 && !strings.HasPrefix(defects[0].String(), want) {
 			t.Errorf("%s: got %v, want %q", question, defects, want)
 		}
@@ -147,7 +158,10 @@ func TestAnotherQuestionIsAnotherDigest(t *testing.T) {
 		return check.Digest
 	}
 	first := ask("Refund {amount}?", `{"amount": 250}`)
-	if ask("Refund {amount}?", ` {"amount": 2.5e2} `) != first || ask("Pay {amount}?", `{"amount": 250}`) == first || ask("Refund {amount}?", `{"amount": 251}`) == first {
-		t.Error("a digest is not of the input and the rule")
+	if ask("Refund {amount}?", ` {"amount": 2.5e2} `) != first {
+		t.Error("the digest depends on how the input is written")
+	}
+	if ask("Pay {amount}?", `{"amount": 250}`) == first || ask("Refund {amount}?", `{"amount": 251}`) == first {
+		t.Error("the digest is not of the input and the rule")
 	}
 }

@@ -42,7 +42,8 @@ type Rule struct {
 	// Of and Within are those of an ask: the roles of which one decides, and how long they may take; 24 h by default.
 	Of     []string
 	Within time.Duration
-	// Question is what an ask asks, with values of the input in braces, as in "Refund {amount}?". Empty: it is made of the call and the rule.
+	// Question is the question of an ask, with values of the input in braces, as in "Refund {amount}?". Empty: it is
+	// made of the call and the rule.
 	Question string
 	// AtMost is how long a call may wait for its turn; 1 h by default.
 	AtMost time.Duration

@@ -74,9 +74,11 @@ func TestTheFirstStepThatDiffersIsNamed(t *testing.T) {
 		{`{"call": {"tool": "billing.refund", "input": {"amount": 1}}, "result": {"n": 5}, "end": "failed", "expect": "warn a"}`, ""},
 		{`{"call": {"tool": "comms.send_sms", "input": {"to": "+1"}}, "expect": "ask soon then", "then": "expired soon"}`, ""},
 		{`{"call": {"tool": "comms.send_sms", "input": {"to": "+1"}}, "answer": "approved", "then": "run"}`, ""},
-		{`{"call": {"tool": "comms.send_sms", "input": {"to": "+1"}}, "question": "comms.send_sms: to +1. Rule then: to is +1."}`, ""},
+		{`{"call": {"tool": "comms.send_sms", "input": {"to": "+1"}},
+			"question": "comms.send_sms: to +1. Rule then: to is +1."}`, ""},
 		{`{"call": {"tool": "comms.send_sms", "input": {"to": "+1"}}, "question": "Send it?"}`,
-			"step 1 question Send it?: comms.send_sms: to +1. Rule soon: to is +1.\ncomms.send_sms: to +1. Rule then: to is +1."},
+			"step 1 question Send it?: comms.send_sms: to +1. Rule soon: to is +1.\n" +
+				"comms.send_sms: to +1. Rule then: to is +1."},
 		{`{` + sms + `, "question": "Send it?"}`, "step 1 question Send it?: "},
 	}
 	for _, c := range cases {

@@ -20,7 +20,8 @@ func openFor(t *testing.T, env *handlertest.Env, subject string) []client.Questi
 		t.Fatal(err)
 	}
 	defer tx.Rollback(t.Context())
-	if _, err := tx.Exec(t.Context(), "select set_config('request.jwt.claims', jsonb_build_object('role', 'authenticated', 'sub', $1::text)::text, true)", subject); err != nil {
+	claims := `{"role": "authenticated", "sub": "` + subject + `"}`
+	if _, err := tx.Exec(t.Context(), "select set_config('request.jwt.claims', $1, true)", claims); err != nil {
 		t.Fatal(err)
 	}
 	all, err := client.OpenQuestions(t.Context(), tx, 100)
@@ -62,8 +63,9 @@ func TestAQuestionShowsThoseWhoMayDecideWhatIsAsked(t *testing.T) {
 	if want := `Write "dear? It was approved." for ` + strings.Repeat("k", 99) + "…, {once}?"; q.Text != want {
 		t.Errorf("got  %q\nwant %q", q.Text, want)
 	}
-	if q.ID != question || q.About != "lab.write" || q.Asker != "ada" || q.CallID != id || q.Root != id || q.MadeBy != client.ByRule ||
-		q.Since.IsZero() || q.Until.Sub(q.Since) > 24*time.Hour || q.Until.Sub(q.Since) < 23*time.Hour {
+	if q.ID != question || q.About != "lab.write" || q.Asker != "ada" || q.CallID != id || q.Root != id ||
+		q.MadeBy != client.ByRule || q.Since.IsZero() || q.Until.Sub(q.Since) > 24*time.Hour ||
+		q.Until.Sub(q.Since) < 23*time.Hour {
 		t.Errorf("got %+v", q)
 	}
 	sound(t, env)
@@ -77,7 +79,8 @@ func TestAnApprovalWithoutATextSaysWhatItIsAbout(t *testing.T) {
 	env.StartWorker()
 	tree := startTreeCall(env, "approve a lab.send role:finance; wait a")
 	inserted := env.Insert(handlertest.Call{Tool: "wait.approval", CreatedBy: "bob", SignedIn: true,
-		Input: `{"tool": "pay.refund", "input": {"booking": "b9\n", "amount": 250}, "by": ["role:finance"], "digest": "` + strings.Repeat("0", 64) + `"}`})
+		Input: `{"tool": "pay.refund", "input": {"booking": "b9\n", "amount": 250}, "by": ["role:finance"],
+			"digest": "` + strings.Repeat("0", 64) + `"}`})
 	var open []client.Question
 	env.Until("both questions", func() bool {
 		open = openFor(t, env, "carol")
@@ -107,7 +110,9 @@ func TestTheReasonOfADecisionIsOnTheReceiptOfTheCall(t *testing.T) {
 		env.StartWorker()
 		id := env.Insert(inSession("s", "lab.write", "dear"))
 		question := questionOf(t, env, id)
-		if err := answerAs(t, env, "carol", question, map[string]any{"approved": approved, "reason": "the guest is right"}, ""); err != nil {
+		const reason = "the guest is right"
+		decision := map[string]any{"approved": approved, "reason": reason}
+		if err := answerAs(t, env, "carol", question, decision, ""); err != nil {
 			t.Fatal(err)
 		}
 		r := env.Await(id)
@@ -116,10 +121,12 @@ func TestTheReasonOfADecisionIsOnTheReceiptOfTheCall(t *testing.T) {
 			t.Fatalf("%s %v", r.Effects, err)
 		}
 		switch given := effects.Rules.Approvals; {
-		case approved && (len(given) != 1 || given[0].Reason != "the guest is right" || given[0].By != "carol" || given[0].ID != question):
-			t.Errorf("got %s", r.Effects)
-		case !approved && (len(given) != 0 || !strings.Contains(handlertest.ErrorOf(t, r).Message, "The answer was no: the guest is right.") ||
-			effects.Rules.Verdicts[0].Seen.Reason != "the guest is right"):
+		case approved:
+			if len(given) != 1 || given[0].Reason != reason || given[0].By != "carol" || given[0].ID != question {
+				t.Errorf("got %s", r.Effects)
+			}
+		case len(given) != 0 || effects.Rules.Verdicts[0].Seen.Reason != reason ||
+			!strings.Contains(handlertest.ErrorOf(t, r).Message, "The answer was no: the guest is right."):
 			t.Errorf("got %s, %s", r.Result, r.Effects)
 		}
 		sound(t, env)

@@ -36,4 +36,5 @@ from (
 join public.core_tool_calls k on k.id::text = a ->> 'id'
 left join public.core_tool_receipts q on q.call_id = k.id
 where (k.parent_call_id = r.call_id and k.parent_step like '##%' and split_part(k.parent_step, '#', 3) = a ->> 'digest' and k.tool_name = 'wait.approval'
-  and q.status = 'succeeded' and q.result -> 'approved' = 'true' and q.result ->> 'by' = a ->> 'by') is not true
+  and q.status = 'succeeded' and q.result -> 'approved' = 'true' and q.result ->> 'by' = a ->> 'by'
+  and coalesce(q.result ->> 'reason', '') = coalesce(a ->> 'reason', '')) is not true

@@ -50,7 +50,9 @@ DATABASE_URL.`,
 				}
 				return value
 			}
-			return give(cmd, args[0], "", decision, func(db *pgxpool.Pool, id string) error { return decided(cmd, db, id, done, wait) })
+			return give(cmd, args[0], "", decision, func(db *pgxpool.Pool, id string) error {
+				return decided(cmd, db, id, done, wait)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, at most 1,000 characters: it is on the receipt")
@@ -58,7 +60,8 @@ DATABASE_URL.`,
 	return cmd
 }
 
-// decided prints the receipt of the call that a rule stopped until this decision, or of the question if a handler or a caller asked.
+// decided prints the receipt of the call that a rule stopped until this decision, or of the question if a handler or
+// a caller asked.
 func decided(cmd *cobra.Command, db *pgxpool.Pool, id, done string, wait time.Duration) error {
 	ctx, progress := cmd.Context(), cmd.ErrOrStderr()
 	q, err := watch.OneQuestion(ctx, db, id)

@@ -10,7 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-const remindersAreAsked = `{"version": "1.0.0", "rules": [{"name": "ask_first", "tools": ["os.create_reminder"], "action": "ask",
+const remindersAreAsked = `{"version": "1.0.0", "rules": [
+	{"name": "ask_first", "tools": ["os.create_reminder"], "action": "ask",
 	"ask": {"of": ["boss"], "question": "Remind us of {title}?", "within": "24h"}}]}`
 
 // stopped makes a call of ada that a rule stops, and returns it and its question.
@@ -20,10 +21,12 @@ func stopped(t *testing.T, db *pgxpool.Pool, title string) (id, question string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	id = query[string](t, db, "insert into core_tool_calls (tool_name, input, created_by) values ('os.create_reminder', $1, 'ada') returning id::text", string(input))
-	for query[int](t, db, "select count(*)::int from core_tool_calls where parent_call_id = $1 and waits_for = 'answer'", id) == 0 {
+	id = query[string](t, db, `insert into core_tool_calls (tool_name, input, created_by)
+		values ('os.create_reminder', $1, 'ada') returning id::text`, string(input))
+	const asking = "from core_tool_calls where parent_call_id = $1 and waits_for = 'answer'"
+	for query[int](t, db, "select count(*)::int "+asking, id) == 0 {
 	}
-	return id, query[string](t, db, "select id::text from core_tool_calls where parent_call_id = $1", id)
+	return id, query[string](t, db, "select id::text "+asking, id)
 }
 
 func receiptIn(t *testing.T, out string) (r receipts.Receipt) {
@@ -45,8 +48,9 @@ func TestADecisionPrintsTheReceiptOfTheCallThatWaited(t *testing.T) {
 
 	id, question := stopped(t, db, "the roof?\x1b[2J\nIt was approved.")
 	shown := gemWith(t, env, "questions").stdout
-	wants(t, shown, `Remind us of "the roof? [2J It was approved."?`+"\n", "\n  may it call os.create_reminder with {", `"title": "the roof?\u001b[2J\nIt was approved."`,
-		"\n  asked ", " for ada\n  until ", "\n  by role:boss\n", "\n  gem approve "+question+" --reason '…'\n", "\n  gem deny "+question+" --reason '…'\n")
+	wants(t, shown, `Remind us of "the roof? [2J It was approved."?`+"\n", "\n  may it call os.create_reminder with {",
+		`"title": "the roof?\u001b[2J\nIt was approved."`, "\n  asked ", " for ada\n  until ", "\n  by role:boss\n",
+		"\n  gem approve "+question+" --reason '…'\n", "\n  gem deny "+question+" --reason '…'\n")
 	if strings.Contains(shown, "\x1b") || strings.Count(shown, "\n") != 7 {
 		t.Errorf("the caller wrote a line of %q", shown)
 	}
@@ -57,9 +61,13 @@ func TestADecisionPrintsTheReceiptOfTheCallThatWaited(t *testing.T) {
 	wants(t, approved.stderr, "approved; waiting for call "+id)
 	r := receiptIn(t, approved.stdout)
 	var effects receipts.Effects
-	if err := json.Unmarshal(r.Effects, &effects); err != nil || r.CallID != id || r.Status != receipts.Succeeded || effects.Rules == nil ||
-		len(effects.Rules.Approvals) != 1 || effects.Rules.Approvals[0].Reason != "it leaks" || effects.Rules.Approvals[0].By != me {
-		t.Errorf("got %s, %v", approved.stdout, err)
+	err := json.Unmarshal(r.Effects, &effects)
+	if err != nil || r.CallID != id || r.Status != receipts.Succeeded || effects.Rules == nil ||
+		len(effects.Rules.Approvals) != 1 {
+		t.Fatalf("got %s, %v", approved.stdout, err)
+	}
+	if given := effects.Rules.Approvals[0]; given.Reason != "it leaks" || given.By != me {
+		t.Errorf("got %+v", given)
 	}
 	again := gemWith(t, env, "approve", question, "--reason", "it leaks")
 	again.wantCode(t, exitDone)
@@ -72,9 +80,10 @@ func TestADecisionPrintsTheReceiptOfTheCallThatWaited(t *testing.T) {
 	id, question = stopped(t, db, "the door")
 	denied := gemWith(t, env, "deny", question, "--reason", "not ours")
 	denied.wantCode(t, exitDone)
-	if r := receiptIn(t, denied.stdout); r.CallID != id || !strings.Contains(string(r.Result), `"approval_denied"`) || !strings.Contains(string(r.Result), "The answer was no: not ours.") {
+	if r := receiptIn(t, denied.stdout); r.CallID != id {
 		t.Errorf("got %s", denied.stdout)
 	}
+	wants(t, denied.stdout, `"approval_denied"`, "The answer was no: not ours.")
 
 	id, question = stopped(t, db, "the window")
 	at0 := gemWith(t, env, "approve", question, "--wait", "0")
@@ -93,10 +102,11 @@ func TestADecisionForAHandlerPrintsTheReceiptOfTheQuestion(t *testing.T) {
 	w := startWorker(t, url)
 	env := []string{"DATABASE_URL=" + url}
 	execute(t, db, "insert into gem.roles values (session_user, 'boss')")
-	const approval = `{"tool": "comms.send_sms", "input": {"to": "+1555"}, "by": ["role:boss"], "digest": "` + digest + `"}`
+	const approval = `{"tool": "comms.send_sms", "input": {"to": "+1555"}, "by": ["role:boss"],
+		"digest": "` + digest + `"}`
 	id := askedIn(t, db, "wait.approval", approval)
-	wants(t, gemWith(t, env, "questions").stdout, "comms.send_sms: to +1555.\n  may it call comms.send_sms with {\"to\": \"+1555\"}?\n  no rule and no handler asks this",
-		" for a call that names no caller\n")
+	wants(t, gemWith(t, env, "questions").stdout, "comms.send_sms: to +1555.\n  may it call comms.send_sms with {",
+		"}?\n  no rule and no handler asks this", " for a call that names no caller\n")
 	got := gemWith(t, env, "approve", id, "--reason", "fine")
 	got.wantCode(t, exitDone)
 	if r := receiptIn(t, got.stdout); r.CallID != id || !strings.Contains(string(r.Result), `"reason": "fine"`) {
@@ -107,8 +117,10 @@ func TestADecisionForAHandlerPrintsTheReceiptOfTheQuestion(t *testing.T) {
 	w.stop(t)
 	late := gemWith(t, env, "deny", open, "--wait", "50ms")
 	late.wantCode(t, exitDone)
-	wants(t, late.stderr, "denied; waiting for call "+open, "No worker is running", "The call has not ended within 50ms. ", "its receipt later: gem receipt "+open)
-	if n := query[int](t, db, "select count(*)::int from core_tool_events where call_id = $1 and event = 'answered'", open); n != 1 || late.stdout != "" {
+	wants(t, late.stderr, "denied; waiting for call "+open, "No worker is running", "The call has not ended within 50ms. ",
+		"its receipt later: gem receipt "+open)
+	const answers = "select count(*)::int from core_tool_events where call_id = $1 and event = 'answered'"
+	if n := query[int](t, db, answers, open); n != 1 || late.stdout != "" {
 		t.Errorf("%d answers, and %q", n, late.stdout)
 	}
 }

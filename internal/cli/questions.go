@@ -20,7 +20,7 @@ import (
 
 const (
 	mostQuestions = 1000
-	mostShown     = 4000 // characters of a question, and of the arguments of what is to be approved
+	mostShown     = 4000 // characters of a question, and of the arguments that are to be approved
 )
 
 func questionsCommand() *cobra.Command {
@@ -73,7 +73,7 @@ func asked(q client.Question) string {
 		lines = append(lines, fmt.Sprintf("may it call %s with %s?", cut(printable(q.About), 200), shown))
 	}
 	if q.MadeBy == client.ByCaller {
-		lines = append(lines, "no rule and no handler asks this: the caller inserted it, and says what it is about")
+		lines = append(lines, "no rule and no handler asks this: the caller inserted it")
 	}
 	asker := "a call that names no caller"
 	if q.Asker != "" {
@@ -140,7 +140,8 @@ gem deny answer an approval. Needs DATABASE_URL.`,
 			if !utf8.ValidString(args[1]) {
 				return usage("the value is not valid UTF-8")
 			}
-			return give(cmd, args[0], name, func(c *client.Call) any { return readAnswer(c, args[1]) }, func(_ *pgxpool.Pool, id string) error {
+			value := func(c *client.Call) any { return readAnswer(c, args[1]) }
+			return give(cmd, args[0], name, value, func(_ *pgxpool.Pool, id string) error {
 				_, err := fmt.Fprintf(cmd.OutOrStdout(), "answered; what became of it: gem receipt %s\n", id)
 				return err
 			})
@@ -165,7 +166,8 @@ func readAnswer(c *client.Call, arg string) any {
 }
 
 // give answers a call with what answer makes of its row, and then does what comes next with it.
-func give(cmd *cobra.Command, arg, name string, answer func(*client.Call) any, next func(db *pgxpool.Pool, id string) error) error {
+func give(cmd *cobra.Command, arg, name string, answer func(*client.Call) any,
+	next func(db *pgxpool.Pool, id string) error) error {
 	ctx := cmd.Context()
 	id, err := callID(arg)
 	if err != nil {

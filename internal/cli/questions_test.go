@@ -93,8 +93,10 @@ func TestWhoWaitsForACallIsToldWhatItWaitsFor(t *testing.T) {
 		asked           client.Asked
 		dashboard, want string
 	}{
-		{approval, "", "It waits for an approval of comms.send_sms by role:boss, user:ada: gem approve 7, or gem deny. It asks \"Tell them?\""},
-		{approval, "https://ops.example.com/gem/", "It waits for an approval of comms.send_sms by role:boss, user:ada, at https://ops.example.com/gem/questions/7. It asks \"Tell them?\""},
+		{approval, "", `It waits for an approval of comms.send_sms by role:boss, user:ada: gem approve 7, or gem deny. ` +
+			`It asks "Tell them?"`},
+		{approval, "https://ops.example.com/gem/", `It waits for an approval of comms.send_sms by role:boss, user:ada, ` +
+			`at https://ops.example.com/gem/questions/7. It asks "Tell them?"`},
 		{client.Asked{ID: "7", Tool: "wait.event", Names: []string{"answer"}}, "", "It waits for an answer: gem answer 7 VALUE"},
 		{client.Asked{ID: "7", Tool: "a.flow", Names: []string{"paid"}}, "https://ops.example.com", "It waits for an answer: gem answer 7 VALUE --name 'paid'"},
 		{client.Asked{ID: "7", Tool: "a.flow", Names: []string{"it's; \x1b[2Jdone"}}, "", `It waits for an answer: gem answer 7 VALUE --name 'it'\''s;  [2Jdone'`},

@@ -1,5 +1,5 @@
-// Package oneline prints what callers wrote on one line, for a person who decides about it. A value cannot break the line, turn its direction
-// around, or pass for the words next to it.
+// Package oneline prints what callers wrote on one line, for a person who decides about it. A value cannot break the
+// line, change its direction, or pass for the words next to it.
 package oneline
 
 import (
@@ -13,13 +13,14 @@ import (
 	"unicode/utf8"
 )
 
-// Missing stands for a value that is not there.
+// Missing is printed for a missing value.
 const Missing = "–"
 
 // Most is how many characters of a value are printed, quotes and ellipsis included.
 const Most = 100
 
-// Value prints a JSON value: a single word, number, boolean and null as they are, any other text in double quotes, lists and objects as compact JSON.
+// Value prints a JSON value: a single word, a number, a boolean and null as they are, any other text in double quotes,
+// lists and objects as compact JSON.
 func Value(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -49,8 +50,8 @@ func Quoted(v any) string {
 // mostFields is how many fields of an input [Call] prints.
 const mostFields = 8
 
-// Call describes a call by its tool and the fields of its input: those named first come first, the others follow in the order of their names.
-// It has no full stop at its end.
+// Call describes a call by its tool and the fields of its input: those in first come first, and the others follow in
+// the order of their names. It has no full stop at its end.
 func Call(tool string, input map[string]any, first []string) string {
 	names := slices.DeleteFunc(slices.Clone(first), func(name string) bool { _, has := input[name]; return !has })
 	for _, name := range slices.Sorted(maps.Keys(input)) {
@@ -85,8 +86,8 @@ func CallOf(tool string, input json.RawMessage) string {
 // Text prints a text, such as JSON, on one line, cut to so many characters.
 func Text(text string, most int) string { return cutTo(clean(text), most) }
 
-// clean puts a text on one line: white space and control characters become single spaces, and characters without a shape of their own, such as those
-// that turn the direction of writing, are dropped.
+// clean puts a text on one line: white space and control characters become single spaces, and characters without a
+// shape of their own, such as those that change the direction of the text, are dropped.
 func clean(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {

@@ -24,7 +24,7 @@ func TestAValueIsPrintedOnOneLineAndPassesForNothingElse(t *testing.T) {
 		{"null", nil, "null"},
 		{"several words", "Ada Lovelace", `"Ada Lovelace"`},
 		{"nothing", "", `""`},
-		{"the sign of what is missing", "–", `"–"`},
+		{"the sign of a missing value", "–", `"–"`},
 		{"the end of the question", "b9? Approved by the CEO.", `"b9? Approved by the CEO."`},
 		{"quotes and backslashes", `5" \ 6`, `"5\" \\ 6"`},
 		{"braces", "{amount}", `"{amount}"`},

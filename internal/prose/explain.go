@@ -115,7 +115,7 @@ func explainQuestion(e *client.Explanation) string {
 			said += fmt.Sprintf(". It asks %q", Cut(Printable(asks.Text), 300))
 		}
 		if c.Tool == "wait.approval" {
-			said += fmt.Sprintf(". It is about %s with %s", Cut(Printable(asks.Tool), 200), Cut(Printable(string(asks.Input)), 300))
+			said += ". It is about " + Cut(Printable(asks.Tool), 200) + " with " + Cut(Printable(string(asks.Input)), 300)
 			if c.CreatedBy != "" {
 				said += ", for " + Cut(Printable(c.CreatedBy), 300)
 			}

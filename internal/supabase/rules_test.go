@@ -66,6 +66,14 @@ func TestNobodyApprovesTheirOwnCallThatARuleAsksAbout(t *testing.T) {
 	if got := string(d.must("grace", `from('open_questions').select('text, by')`, "200").Data); got != `[{"text":"May it?","by":["role:boss"]}]` {
 		t.Errorf("grace sees %s", got)
 	}
+	const columns = `from('open_questions').select('about, arguments, asker, call_id, made_by')`
+	want := fmt.Sprintf(`[{"about":"os.list_tasks","arguments":{},"asker":"%s","call_id":"%s","made_by":"rule"}]`,
+		p.Value("select created_by from core_tool_calls where id = '"+call+"'"), call)
+	for who, want := range map[string]string{"grace": want, "ada": "[]", "eve": "[]", "server": "[]"} {
+		if got := string(d.must(who, columns, "200").Data); got != want {
+			t.Errorf("%s sees %s, want %s", who, got, want)
+		}
+	}
 	approve := `rpc('answer_tool_call', {call_id: '` + question + `', answer: {approved: true}})`
 	d.unchanged("others", func() {
 		d.must("visitor", approve, "401 42501")

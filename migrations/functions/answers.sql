@@ -238,9 +238,9 @@ $$;
 
 -- The wait.* calls that wait for an answer which the caller may give, in time. `by` are those who may answer. It reads those of the caller, those that
 -- name the caller, and for whoever may answer for all, the first of wait.answer and of wait.event: a thousand at most of each kind.
--- For an approval, `about` and `arguments` are the tool and the input of the call that is to be approved. `asker` is the caller for whom the question
--- is asked, and `call_id` the call that waits for the answer. `made_by` is rule, handler or caller: the last one means that the asker inserted the
--- question, so that its text and its arguments are only that caller's claim.
+-- For an approval, `about` and `arguments` are the tool and the input of the call that is to be approved. `asker` is
+-- the caller for whom the question is asked, and `call_id` the call that waits for the answer. `made_by` is rule, handler
+-- or caller: the last one means that the asker inserted the question, and that the rest of it is only that caller's claim.
 create or replace function gem.open_questions() returns table (id uuid, tool text, text text, schema jsonb, by text[], since timestamptz,
   until timestamptz, root uuid, input jsonb, about text, arguments jsonb, asker text, call_id uuid, made_by text)
 language plpgsql stable security definer rows 10 set search_path = pg_catalog, pg_temp
@@ -255,9 +255,11 @@ begin
   return query
   select c.id, c.tool_name, c.input ->> 'text', gem.answer_schema(c.tool_name, c.input),
     array(select jsonb_array_elements_text(gem.answerers(c.tool_name, c.input))), c.created_at, case when c.input ? 'until' then gem.until_of(c.input) end,
-    case when c.parent_call_id is null then c.id else (select a.id from gem.ancestors(c.id, false) a order by a.depth desc limit 1) end, case when c.tool_name = 'wait.approval' then c.input end,
-    case when c.tool_name = 'wait.approval' then c.input ->> 'tool' end, case when c.tool_name = 'wait.approval' then c.input -> 'input' end,
-    c.created_by, case when c.parent_step is not null then c.parent_call_id end,
+    case when c.parent_call_id is null then c.id
+      else (select a.id from gem.ancestors(c.id, false) a order by a.depth desc limit 1) end,
+    case when c.tool_name = 'wait.approval' then c.input end,
+    case when c.tool_name = 'wait.approval' then c.input ->> 'tool' end,
+    case when c.tool_name = 'wait.approval' then c.input -> 'input' end, c.created_by, case when c.parent_step is not null then c.parent_call_id end,
     case when c.parent_step like '##%' then 'rule' when c.parent_step is not null then 'handler' else 'caller' end
   from public.core_tool_calls c
   where c.id in (

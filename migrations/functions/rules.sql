@@ -316,8 +316,8 @@ begin
         asking := asking || (this || jsonb_build_object('name', name));
         sees.met := true;
       elsif (answer.result ->> 'approved')::boolean then
-        approvals := approvals || (jsonb_build_object('rule', this ->> 'rule', 'id', answer.id, 'by', answer.result ->> 'by',
-          'at', answer.result ->> 'at', 'digest', this ->> 'digest')
+        approvals := approvals || (jsonb_build_object('rule', this ->> 'rule', 'id', answer.id,
+            'by', answer.result ->> 'by', 'at', answer.result ->> 'at', 'digest', this ->> 'digest')
           || case when answer.reason <> '' then jsonb_build_object('reason', answer.reason) else '{}' end);
       elsif answer.status <> 'succeeded' then
         unasked := true;
