@@ -30,8 +30,8 @@ const (
 	devFile   = devFolder + "/dev.json"
 )
 
-// devState is the content of .gem/dev.json: what gem dev starts with again. It holds the password of a superuser, so only its
-// owner can read it. A running gem dev holds the lock on the file.
+// devState is the content of .gem/dev.json: what gem dev starts with again. It holds the password of a superuser, so
+// only its owner can read it. A running gem dev holds the lock on the file.
 type devState struct {
 	Port      int    `json:"port"`
 	Password  string `json:"password"`
@@ -82,7 +82,7 @@ func lockDevState() (_ *devState, err error) {
 	}
 	switch {
 	case !locked:
-		return nil, usage("gem dev is already running in this folder (process %d): stop that one first, or use it from here", s.PID)
+		return nil, usage("gem dev is already running in this folder (process %d): use it from here, or stop it first", s.PID)
 	case err != nil:
 		return nil, fmt.Errorf("%s cannot be read (%w): delete it, and gem dev chooses a new port and password", devFile, err)
 	}
@@ -112,7 +112,8 @@ func (s *devState) save() error {
 	return errors.Join(err, s.file.Truncate(int64(len(text)+1)), s.file.Chmod(0o600))
 }
 
-// passwordOf is the password of another login, the same at each start: what gem dev prints may stand in a client's settings.
+// passwordOf is the password of another login, the same at each start: what gem dev prints may stand in a client's
+// settings.
 func (s *devState) passwordOf(login string) string {
 	mac := hmac.New(sha256.New, []byte(s.JWTSecret))
 	_, _ = mac.Write([]byte("login " + login)) // it never fails
@@ -124,8 +125,10 @@ func (s *devState) close() { _ = s.file.Close() }
 
 // url is the connection string of the private database.
 func (s *devState) url() string {
-	u := url.URL{Scheme: "postgres", User: url.UserPassword("postgres", s.Password), Host: "127.0.0.1:" + strconv.Itoa(s.Port), Path: "/postgres",
-		RawQuery: "sslmode=disable"}
+	u := url.URL{
+		Scheme: "postgres", User: url.UserPassword("postgres", s.Password), Host: "127.0.0.1:" + strconv.Itoa(s.Port),
+		Path: "/postgres", RawQuery: "sslmode=disable",
+	}
 	return u.String()
 }
 
@@ -146,7 +149,8 @@ func runningDev() string {
 	return s.url()
 }
 
-// steadyPort chooses a free port below those that systems give to outgoing connections, which could take it at any time.
+// steadyPort chooses a free port below those that systems give to outgoing connections, which could take it at any
+// time.
 func steadyPort() (int, error) {
 	const first, last = 15000, 32000
 	for range 100 {
@@ -183,8 +187,8 @@ func writeDevFolder() error {
 	return nil
 }
 
-// dataFolder is where the data of the working directory stay: below it if the server's user can get there, otherwise in the
-// user's cache, under a hash of the directory's path.
+// dataFolder is where the data of the working directory stay: below it if the server's user can get there, otherwise
+// in the user's cache, under a hash of the directory's path.
 func dataFolder() (string, error) {
 	here, err := filepath.Abs(devFolder)
 	if err != nil {
