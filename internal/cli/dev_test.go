@@ -128,7 +128,7 @@ func TestDevIsTheSameAtEachStart(t *testing.T) {
 	}
 	second := inFolder(t, folder, "dev")
 	second.wantCode(t, exitUsage)
-	wants(t, second.stderr, fmt.Sprintf("gem dev is already running in this folder (process %d)", first.cmd.Process.Pid))
+	wants(t, second.stderr, fmt.Sprintf("gem dev: it is already running in this folder (process %d)", first.cmd.Process.Pid))
 	if second.stdout != "" {
 		t.Errorf("a second one printed:\n%s", second.stdout)
 	}

@@ -97,7 +97,7 @@ func (s *setup) serveRESTOn(ctx context.Context, state *devState, out io.Writer)
 	return nil
 }
 
-// withoutKey drops the header that Supabase's gateway reads: the token beside it says who asks.
+// withoutKey drops the header that Supabase's gateway reads: the token next to it says who asks.
 func withoutKey(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Header.Del("Apikey")
