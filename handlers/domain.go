@@ -31,8 +31,8 @@ type Domain struct {
 	// before Wrong, a function that returns the value of any variable, without the white space around it: for variables whose
 	// names stand in a file of the domain's own. What may be secret in them becomes a [Secret] at once.
 	Config any
-	// Open, if set, is called once, after Config was filled and before the worker starts. In gem dev, the domain llm is opened
-	// again when its routes file has changed.
+	// Open, if set, is called once, after Config was filled and before the worker starts. In gem dev, the domain llm
+	// is opened again when its routes file has changed.
 	Open func(Env) error
 	// Check, if set, is called each time that a worker starts, once Postgres is there. With an error the worker does not start.
 	Check func(context.Context, DB) error

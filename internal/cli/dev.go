@@ -72,7 +72,9 @@ If PostgREST is installed, a REST server runs in front, as Supabase has it.`,
 }
 
 // dev runs the server and the worker until ctx ends.
-func (p *Program) dev(ctx context.Context, cfg *config.Config, state *devState, o devOptions, out, progress io.Writer) (err error) {
+func (p *Program) dev(
+	ctx context.Context, cfg *config.Config, state *devState, o devOptions, out, progress io.Writer,
+) (err error) {
 	if cfg.DatabaseURL != "" && cfg.DatabaseURL.Reveal() != state.url() {
 		fmt.Fprintln(progress, "DATABASE_URL is set, and is not used: gem dev has a database of its own. For the one of DATABASE_URL: gem worker")
 	}
@@ -146,7 +148,8 @@ An MCP server for agents, which has the rights of a signed-in user:
 The dashboard, for one browser:
   %s
 
-`, o.dir, s.registry.Version, s.from, databaseURL, sample.insert(), sample.command(), strings.TrimSuffix(pages.url, "/"), s.registryFile(), door, pages.link)
+`, o.dir, s.registry.Version, s.from, databaseURL, sample.insert(), sample.command(),
+		strings.TrimSuffix(pages.url, "/"), s.registryFile(), door, pages.link)
 	watching, stopWatching := context.WithCancel(ctx)
 	var watches sync.WaitGroup
 	defer watches.Wait()
@@ -204,7 +207,8 @@ func (s *setup) runOn(ctx context.Context, w *worker.Worker, changes <-chan cont
 		if err := s.forgetEarlier(ctx, now); err != nil {
 			return err
 		}
-		if _, err := s.program.migrate(ctx, s.config.DatabaseURL.Reveal(), migrations.Options{}, s.registry); err != nil { // a tool may have brought a domain
+		// A tool may have brought a domain with tables.
+		if _, err := s.program.migrate(ctx, s.config.DatabaseURL.Reveal(), migrations.Options{}, s.registry); err != nil {
 			return err
 		}
 		if err := s.openModels(); err != nil {
@@ -217,8 +221,8 @@ func (s *setup) runOn(ctx context.Context, w *worker.Worker, changes <-chan cont
 	}
 }
 
-// makeLogin makes a login of the private server, a member of some roles, and returns its connection string. The password has
-// only letters and digits.
+// makeLogin makes a login of the private server, a member of some roles, and returns its connection string. The
+// password has only letters and digits.
 func (s *setup) makeLogin(ctx context.Context, databaseURL, name, roles, password string) (string, error) {
 	_, err := s.pools[0].Exec(ctx, `do $$ begin if to_regrole('`+name+`') is null then create role `+name+` login; end if; end $$;
 		grant `+roles+` to `+name+`;

@@ -117,7 +117,8 @@ func TestDevIsTheSameAtEachStart(t *testing.T) {
 	first, url := start()
 	door := regexp.MustCompile(`DATABASE_URL='[^']+' gem mcp`).FindString(first.stdout.String())
 	wants(t, first.stdout.String(), "The data stay in "+folder+"/.gem/data; gem dev --fresh drops them.")
-	made := inFolder(t, folder, "call", "os.create_note", `{"domain": "both", "title": "keep me", "content": "x"}`, "--wait", "--timeout", "1m")
+	const note = `{"domain": "both", "title": "keep me", "content": "x"}`
+	made := inFolder(t, folder, "call", "os.create_note", note, "--wait", "--timeout", "1m")
 	made.wantCode(t, exitDone)
 	wants(t, made.stderr, "using the database of the gem dev that runs in this folder (.gem/dev.json)")
 	for name, mode := range map[string]os.FileMode{"dev.json": 0o600, ".gitignore": 0o644} {
@@ -127,14 +128,15 @@ func TestDevIsTheSameAtEachStart(t *testing.T) {
 	}
 	second := inFolder(t, folder, "dev")
 	second.wantCode(t, exitUsage)
-	wants(t, second.stderr, fmt.Sprintf("gem dev is already running in this folder (process %d)", first.cmd.Process.Pid))
+	wants(t, second.stderr, fmt.Sprintf("gem dev: it is already running in this folder (process %d)", first.cmd.Process.Pid))
 	if second.stdout != "" {
 		t.Errorf("a second one printed:\n%s", second.stdout)
 	}
 	elsewhere := inFolder(t, other, "status")
 	elsewhere.wantCode(t, exitUsage)
 	wants(t, elsewhere.stderr, "DATABASE_URL is not set")
-	first.stop(t)
+	first.signal(t, syscall.SIGKILL)
+	first.wait(t)
 	stopped := inFolder(t, folder, "status")
 	stopped.wantCode(t, exitUsage)
 	wants(t, stopped.stderr, "DATABASE_URL is not set")
@@ -151,7 +153,8 @@ func TestDevIsTheSameAtEachStart(t *testing.T) {
 		if again != url {
 			t.Errorf("%s: got %s, want %s", next.flags, again, url)
 		}
-		if got := inFolder(t, folder, search...); got.code != exitDone || strings.Contains(got.stdout, "keep me") != next.kept {
+		got := inFolder(t, folder, search...)
+		if got.code != exitDone || strings.Contains(got.stdout, "keep me") != next.kept {
 			t.Errorf("%s: %d\n%s\n%s", next.flags, got.code, got.stdout, got.stderr)
 		}
 		p.stop(t)
@@ -191,7 +194,8 @@ func TestDevRefusesATakenPort(t *testing.T) {
 	if code := p.wait(t); code != exitFailed {
 		t.Errorf("exit code %d", code)
 	}
-	wants(t, p.stderr.String(), fmt.Sprintf("another program has port %d, which .gem/dev.json keeps for this folder", port))
+	wants(t, p.stderr.String(),
+		fmt.Sprintf("another program has port %d, which .gem/dev.json keeps for this folder", port))
 }
 
 // writeIn writes a file of a folder.

@@ -14,10 +14,13 @@ import (
 // envFile has variables for gem dev and the services that it calls, in the working directory.
 const envFile = ".env"
 
+// ofDatabases are the variables that gem dev does not take from the file.
+var ofDatabases = []string{"DATABASE_URL", "DIRECT_URL", "DATABASE_POOLER"}
+
 var envLine = regexp.MustCompile(`^(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)$`)
 
-// readEnvFile sets the variables of .env that are not set, except those of databases, since gem dev has one of its own. It
-// prints their names. A value may be in quotes, in which nothing has a special meaning.
+// readEnvFile sets the variables of .env that are not set, except those of databases, since gem dev has one of its
+// own. It prints their names. A value may be in quotes, in which nothing has a special meaning.
 func readEnvFile(progress io.Writer) error {
 	text, err := os.ReadFile(envFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -38,7 +41,7 @@ func readEnvFile(progress io.Writer) error {
 			return usage("%s: line %d is not NAME=value: correct it, or begin it with #", envFile, number)
 		}
 		name, value := found[1], unquoted(found[2])
-		if _, set := os.LookupEnv(name); set || slices.Contains([]string{"DATABASE_URL", "DIRECT_URL", "DATABASE_POOLER"}, name) {
+		if _, set := os.LookupEnv(name); set || slices.Contains(ofDatabases, name) {
 			continue
 		}
 		if err := os.Setenv(name, value); err != nil {
@@ -55,7 +58,8 @@ func readEnvFile(progress io.Writer) error {
 // unquoted is a value without its quotes, or without the comment that follows it.
 func unquoted(value string) string {
 	if value != "" && strings.Contains(`'"`, value[:1]) {
-		if inner, rest, closed := strings.Cut(value[1:], value[:1]); closed && (strings.TrimSpace(rest) == "" || strings.HasPrefix(strings.TrimSpace(rest), "#")) {
+		inner, rest, closed := strings.Cut(value[1:], value[:1])
+		if rest = strings.TrimSpace(rest); closed && (rest == "" || rest[0] == '#') {
 			return inner
 		}
 	}

@@ -8,8 +8,9 @@ import (
 func TestValuesOfTheEnvFile(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`plain`: "plain", `two words # and a comment`: "two words", `a#b`: "a#b", ``: "", `'single # quoted'`: "single # quoted",
-		`"double $quoted"  # comment`: "double $quoted", `'not closed`: "'not closed", `"a" b`: `"a" b`, `whsec_ab+/=`: "whsec_ab+/=",
+		`plain`: "plain", `two words # and a comment`: "two words", `a#b`: "a#b", ``: "",
+		`'single # quoted'`: "single # quoted", `"double $quoted"  # comment`: "double $quoted",
+		`'not closed`: "'not closed", `"a" b`: `"a" b`, `whsec_ab+/=`: "whsec_ab+/=",
 	} {
 		if got := unquoted(text); got != want {
 			t.Errorf("%s: got %q, want %q", text, got, want)
@@ -20,7 +21,13 @@ func TestValuesOfTheEnvFile(t *testing.T) {
 func TestDevReadsTheEnvFile(t *testing.T) {
 	t.Parallel()
 	p := prepare(t, []string{"LOG_LEVEL=info"}, "dev")
-	writeIn(t, p.cmd.Dir, ".env", "# mine\n\nDATABASE_URL=postgres://elsewhere/x\nLOG_LEVEL=error\nexport CRM_SECRET='whsec_x' # of the service\nWORKER_ID=me\n")
+	writeIn(t, p.cmd.Dir, ".env", `# mine
+
+DATABASE_URL=postgres://elsewhere/x
+LOG_LEVEL=error
+export CRM_SECRET='whsec_x' # of the service
+WORKER_ID=me
+`)
 	writeIn(t, p.cmd.Dir, "domains.json", crmAt)
 	p.start(t)
 	devURL(t, p)

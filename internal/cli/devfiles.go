@@ -53,7 +53,10 @@ func (c contracts) hashes() map[string]string {
 
 // devFiles are the files of gem dev: the variable that may name another one, and the name without it.
 var devFiles = []struct{ variable, name string }{
-	{"TOOLS_REGISTRY", "tools.registry.json"}, {"TOOLS_RULES", "rules.json"}, {"GEM_DOMAINS", elsewhere.File}, {"LLM_ROUTES", routes.File},
+	{"TOOLS_REGISTRY", "tools.registry.json"},
+	{"TOOLS_RULES", "rules.json"},
+	{"GEM_DOMAINS", elsewhere.File},
+	{"LLM_ROUTES", routes.File},
 }
 
 // chosenFile is the path that a variable holds, or name. It is empty if the variable holds JSON.
@@ -105,7 +108,9 @@ func (p *Program) chosenModels() (*routes.Routes, error) {
 }
 
 // watchFiles sends the contracts whenever they differ from those before, and reports faulty files, until ctx ends.
-func (p *Program) watchFiles(ctx context.Context, before contracts, changes chan<- contracts, log *zap.Logger, progress io.Writer) {
+func (p *Program) watchFiles(
+	ctx context.Context, before contracts, changes chan<- contracts, log *zap.Logger, progress io.Writer,
+) {
 	var (
 		read, last []byte // the contents that were read last, and those that were looked at before
 		faulty     = map[string]string{}
@@ -199,8 +204,8 @@ func (s *setup) openModels() error {
 	return nil
 }
 
-// forgetEarlier lets the private database take the contracts under versions that it knows with other contents, and keeps no
-// call for a worker that knew a tool before.
+// forgetEarlier lets the private database take the contracts under versions that it knows with other contents, and
+// keeps no call for a worker that knew a tool before.
 func (s *setup) forgetEarlier(ctx context.Context, now contracts) error {
 	forget := func(table, version, sha256 string) error {
 		_, err := s.pools[0].Exec(ctx, "delete from "+table+" where version = $1 and sha256 <> $2", version, sha256)

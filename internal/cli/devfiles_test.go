@@ -9,9 +9,11 @@ import (
 )
 
 const (
-	devTool = `{"version": "1", "tools": [{"name": "shop.refund", "description": "Refunds.", "input_schema": {"type": "object"}, "output_schema": {},
+	devTool = `{"version": "1", "tools": [{"name": "shop.refund", "description": "Refunds.",
+		"input_schema": {"type": "object"}, "output_schema": {},
 		"permissions": ["write:db"], "idempotency": {"mode": "none"}, "timeout_ms": 60000}]}`
-	devRule = `{"version": "1", "rules": [{"name": "never", "tools": ["shop.refund"], "action": "block", "when": {"input": {"amount": {"minimum": 100}}}}]}`
+	devRule = `{"version": "1", "rules": [{"name": "never", "tools": ["shop.refund"], "action": "block",
+		"when": {"input": {"amount": {"minimum": 100}}}}]}`
 )
 
 // A folder is empty at the start, and its files come one after the other.
@@ -26,9 +28,11 @@ func TestDevTakesFilesThatAppearChangeAndGo(t *testing.T) {
 	// has waits until a worker has recorded a version that has a text.
 	has := func(column, text string) {
 		t.Helper()
-		for query[int](t, db, "select count(*)::int from core_workers w join core_registry_versions v on v.version = w.registry_version "+
-			"left join core_rules_versions r on r.version = w.rules_version left join gem.domains_versions d on true left join core_llm_versions m on true "+
-			"where w.stopped_at is null and "+column+"::text like '%' || $1 || '%'", text) == 0 {
+		for query[int](t, db, `select count(*)::int from core_workers w
+				join core_registry_versions v on v.version = w.registry_version
+				left join core_rules_versions r on r.version = w.rules_version
+				left join gem.domains_versions d on true
+			where w.stopped_at is null and `+column+"::text like '%' || $1 || '%'", text) == 0 {
 			time.Sleep(10 * time.Millisecond)
 		}
 	}
@@ -37,7 +41,8 @@ func TestDevTakesFilesThatAppearChangeAndGo(t *testing.T) {
 		got := inFolder(t, p.cmd.Dir, "call", "shop.refund", input, "--wait", "--timeout", "1m")
 		wants(t, got.stdout, want)
 	}
-	write("tools.sql", "create or replace function tools.shop_refund(input jsonb) returns jsonb language sql as 'select input';")
+	write("tools.sql",
+		"create or replace function tools.shop_refund(input jsonb) returns jsonb language sql as 'select input';")
 	write("tools.registry.json", devTool)
 	has("v.registry", "shop.refund")
 	call(`{"amount": 500}`, "succeeded")
@@ -65,8 +70,10 @@ func TestDevTakesRoutesThatAppear(t *testing.T) {
 	db := testdb.Pool(t, devURL(t, p))
 	writeIn(t, p.cmd.Dir, "llm.routes.json", `{"version": `)
 	p.stderr.waitFor(t, "until llm.routes.json is repaired")
-	writeIn(t, p.cmd.Dir, "llm.routes.json", `{"version": "1", "providers": {"here": {"dialect": "openai", "base_url": "http://127.0.0.1:1/v1", "local": true}},
-		"arms": {"small": {"provider": "here", "model": "small", "context": 8000, "max_output": 1000}}, "routes": {"default": {"arms": ["small"]}}}`)
+	writeIn(t, p.cmd.Dir, "llm.routes.json", `{"version": "1",
+		"providers": {"here": {"dialect": "openai", "base_url": "http://127.0.0.1:1/v1", "local": true}},
+		"arms": {"small": {"provider": "here", "model": "small", "context": 8000, "max_output": 1000}},
+		"routes": {"default": {"arms": ["small"]}}}`)
 	p.stderr.waitFor(t, "repaired: llm.routes.json")
 	for query[int](t, db, "select count(*)::int from core_llm_versions") == 0 {
 		time.Sleep(10 * time.Millisecond)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -30,8 +31,8 @@ const (
 	devFile   = devFolder + "/dev.json"
 )
 
-// devState is the content of .gem/dev.json: what gem dev starts with again. It holds the password of a superuser, so only its
-// owner can read it. A running gem dev holds the lock on the file.
+// devState is the content of .gem/dev.json: what gem dev starts with again. It holds the password of a superuser, so
+// only its owner can read it. A running gem dev holds the lock on the file.
 type devState struct {
 	Port      int    `json:"port"`
 	Password  string `json:"password"`
@@ -44,36 +45,9 @@ type devState struct {
 
 // openDevState creates or opens the state of the working directory and locks it. It fails if gem dev runs here.
 func openDevState() (*devState, error) {
-	s, err := lockDevState()
+	f, locked, err := lockDevFile()
 	if err != nil {
 		return nil, fmt.Errorf("gem dev keeps its port and password in the folder %s: %w", devFolder, err)
-	}
-	return s, nil
-}
-
-func lockDevState() (_ *devState, err error) {
-	if err := writeDevFolder(); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(devFile, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			_ = f.Close()
-		}
-	}()
-	locked, err := tryLock(f, true)
-	for range 10 { // a command may be looking
-		if locked || err != nil {
-			break
-		}
-		time.Sleep(20 * time.Millisecond)
-		locked, err = tryLock(f, true)
-	}
-	if err != nil {
-		return nil, err
 	}
 	s := &devState{file: f}
 	text, err := io.ReadAll(f)
@@ -82,24 +56,48 @@ func lockDevState() (_ *devState, err error) {
 	}
 	switch {
 	case !locked:
-		return nil, usage("gem dev is already running in this folder (process %d): stop that one first, or use it from here", s.PID)
+		err = usage("it is already running in this folder (process %d): use it from here, or stop it first", s.PID)
 	case err != nil:
-		return nil, fmt.Errorf("%s cannot be read (%w): delete it, and gem dev chooses a new port and password", devFile, err)
+		err = fmt.Errorf("%s cannot be read (%w): delete it, and gem dev chooses a new port and password", devFile, err)
+	default:
+		err = s.complete()
 	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// lockDevFile opens the file, and reports whether it could be locked.
+func lockDevFile() (f *os.File, locked bool, err error) {
+	if err := os.Mkdir(devFolder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, false, err
+	}
+	if f, err = os.OpenFile(devFile, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		return nil, false, err
+	}
+	locked, err = tryLock(f, true)
+	for tries := 0; !locked && err == nil && tries < 10; tries++ { // a command may be looking
+		time.Sleep(20 * time.Millisecond)
+		locked, err = tryLock(f, true)
+	}
+	return f, locked, err
+}
+
+// complete chooses what is missing, and writes the files of the folder.
+func (s *devState) complete() (err error) {
 	for _, port := range []*int{&s.Port, &s.RESTPort} {
-		if *port == 0 {
+		for *port == 0 || s.Port == s.RESTPort {
 			if *port, err = steadyPort(); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
-	for _, secret := range []*string{&s.Password, &s.JWTSecret} {
-		if *secret == "" {
-			*secret = rand.Text() + rand.Text()
-		}
-	}
+	s.Password = cmp.Or(s.Password, rand.Text())
+	s.JWTSecret = cmp.Or(s.JWTSecret, rand.Text()+rand.Text()) // PostgREST wants 32 bytes
 	s.PID = os.Getpid()
-	return s, s.save()
+	return errors.Join(s.save(), writeDevFolder())
 }
 
 // save writes the file in place, since its lock belongs to the open file.
@@ -112,7 +110,8 @@ func (s *devState) save() error {
 	return errors.Join(err, s.file.Truncate(int64(len(text)+1)), s.file.Chmod(0o600))
 }
 
-// passwordOf is the password of another login, the same at each start: what gem dev prints may stand in a client's settings.
+// passwordOf is the password of another login, the same at each start: what gem dev prints may stand in a client's
+// settings.
 func (s *devState) passwordOf(login string) string {
 	mac := hmac.New(sha256.New, []byte(s.JWTSecret))
 	_, _ = mac.Write([]byte("login " + login)) // it never fails
@@ -124,8 +123,10 @@ func (s *devState) close() { _ = s.file.Close() }
 
 // url is the connection string of the private database.
 func (s *devState) url() string {
-	u := url.URL{Scheme: "postgres", User: url.UserPassword("postgres", s.Password), Host: "127.0.0.1:" + strconv.Itoa(s.Port), Path: "/postgres",
-		RawQuery: "sslmode=disable"}
+	u := url.URL{
+		Scheme: "postgres", User: url.UserPassword("postgres", s.Password), Host: "127.0.0.1:" + strconv.Itoa(s.Port),
+		Path: "/postgres", RawQuery: "sslmode=disable",
+	}
 	return u.String()
 }
 
@@ -146,7 +147,8 @@ func runningDev() string {
 	return s.url()
 }
 
-// steadyPort chooses a free port below those that systems give to outgoing connections, which could take it at any time.
+// steadyPort chooses a free port below those that systems give to outgoing connections, which could take it at any
+// time.
 func steadyPort() (int, error) {
 	const first, last = 15000, 32000
 	for range 100 {
@@ -162,11 +164,8 @@ func steadyPort() (int, error) {
 	return 0, errors.New("no free port was found")
 }
 
-// writeDevFolder creates the folder, which git ignores, with the schemas that editors read.
+// writeDevFolder lets git ignore the folder, and writes the schemas that editors read.
 func writeDevFolder() error {
-	if err := os.Mkdir(devFolder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
 	files := map[string][]byte{
 		".gitignore":           []byte("*\n"),
 		"registry.schema.json": registry.FileSchema(),
@@ -183,8 +182,8 @@ func writeDevFolder() error {
 	return nil
 }
 
-// dataFolder is where the data of the working directory stay: below it if the server's user can get there, otherwise in the
-// user's cache, under a hash of the directory's path.
+// dataFolder is where the data of the working directory stay: below it if the server's user can get there, otherwise
+// in the user's cache, under a hash of the directory's path.
 func dataFolder() (string, error) {
 	here, err := filepath.Abs(devFolder)
 	if err != nil {

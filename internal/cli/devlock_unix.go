@@ -8,7 +8,8 @@ import (
 	"syscall"
 )
 
-// tryLock locks a file until it is closed, alone or with others that do not want it alone. It reports false if that cannot be.
+// tryLock locks a file until it is closed, alone or with others that do not want it alone. It reports false if that
+// cannot be.
 func tryLock(f *os.File, alone bool) (bool, error) {
 	how := syscall.LOCK_SH
 	if alone {

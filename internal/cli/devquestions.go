@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// watchQuestions prints each new question with the command that answers it. It grants the roles that questions name to those
-// who work on the private database, each once.
+// watchQuestions prints each new question with the command that answers it. It grants the roles that questions name to
+// those who work on the private database, each once.
 func (s *setup) watchQuestions(ctx context.Context, out io.Writer) {
 	printed := map[string]bool{}
 	for {
@@ -24,7 +24,8 @@ func (s *setup) watchQuestions(ctx context.Context, out io.Writer) {
 		granted, err := store.TakeRoles(ctx, s.pools[0], operatorLogin)
 		for _, g := range granted {
 			role := cut(printable(g.Role), 200)
-			fmt.Fprintf(out, "\nGranted to %s, since a question names it: the role %s. gem roles remove %[1]s %[2]s takes it back.\n", g.Subject, role)
+			fmt.Fprintf(out, "\nGranted to %s, since a question names it: the role %s. "+
+				"gem roles remove %[1]s %[2]s takes it back.\n", g.Subject, role)
 		}
 		var open []client.Question
 		if err == nil {

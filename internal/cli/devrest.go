@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -22,8 +21,8 @@ import (
 // restUser is the signed-in user of the key that gem dev prints.
 const restUser = "dev"
 
-// prepareDevDatabase makes the roles that a Supabase project has, to which the migrations then grant what they grant there,
-// and the table of granted roles.
+// prepareDevDatabase makes the roles that a Supabase project has, to which the migrations then grant what they grant
+// there, and the table of granted roles.
 func prepareDevDatabase(ctx context.Context, databaseURL string) error {
 	db, err := pgx.Connect(ctx, databaseURL)
 	if err != nil {
@@ -62,11 +61,13 @@ func (s *setup) serveRESTOn(ctx context.Context, state *devState, out io.Writer)
 	if err != nil {
 		return err
 	}
-	login, err := s.makeLogin(ctx, state.url(), "authenticator", "anon, authenticated, service_role", state.passwordOf("authenticator"))
+	const name = "authenticator"
+	login, err := s.makeLogin(ctx, state.url(), name, "anon, authenticated, service_role", state.passwordOf(name))
 	if err != nil {
 		return err
 	}
-	key, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{"role": "authenticated", "sub": restUser}).SignedString([]byte(state.JWTSecret))
+	claims := jwt.MapClaims{"role": "authenticated", "sub": restUser}
+	key, err := jwt.NewWithClaims(jwt.SigningMethodHS256, claims).SignedString([]byte(state.JWTSecret))
 	if err != nil {
 		return err
 	}
@@ -76,22 +77,27 @@ func (s *setup) serveRESTOn(ctx context.Context, state *devState, out io.Writer)
 		return fmt.Errorf("%w: stop the program that has the port, or write another rest_port into %s", err, devFile)
 	}
 	defer listener.Close()
-	rest, err := postgrest.Start(ctx, postgrest.Options{Program: program, DatabaseURL: login, JWTSecret: state.JWTSecret, Connections: 4})
+	rest, err := postgrest.Start(ctx, postgrest.Options{
+		Program: program, DatabaseURL: login, JWTSecret: state.JWTSecret, Connections: 4,
+	})
 	if err != nil {
 		return err
 	}
 	defer rest.Stop()
-	server := &http.Server{Handler: http.StripPrefix("/rest/v1", withoutKey(rest.Handler)), ReadHeaderTimeout: 5 * time.Second}
+	handler := http.StripPrefix("/rest/v1", withoutKey(rest.Handler))
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
-	fmt.Fprintf(out, "A REST server for supabase-js, with the key of a signed-in user named %s:\n  const supabase = createClient('%s', '%s')\n\n",
-		restUser, (&url.URL{Scheme: "http", Host: address}).String(), key)
+	fmt.Fprintf(out, `A REST server for supabase-js, with the key of a signed-in user named %s:
+  const supabase = createClient('http://%s', '%s')
+
+`, restUser, address, key)
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
 }
 
-// withoutKey drops the header that Supabase's gateway reads: the token beside it says who asks.
+// withoutKey drops the header that Supabase's gateway reads: the token next to it says who asks.
 func withoutKey(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Header.Del("Apikey")

@@ -72,11 +72,13 @@ if one of the files exists, it writes none.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "Written: %s\n\nNext:\n%s\n", strings.Join(slices.Sorted(maps.Keys(files)), ", "), kind.next)
-			return nil
+			names := strings.Join(slices.Sorted(maps.Keys(files)), ", ")
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "Written: %s\n\nNext:\n%s\n", names, kind.next)
+			return err
 		},
 	}
-	cmd.Flags().StringVar(&clone, "gem", "", "for go: the `folder` of your clone of GEM; by default the one that this program was built in")
+	cmd.Flags().StringVar(&clone, "gem", "",
+		"for go: the `folder` of your clone of GEM; by default the one that this program was built in")
 	return cmd
 }
 
@@ -88,7 +90,10 @@ func firstFiles(name string, kind firstKind, clone string) (map[string]string, e
 	}
 	key := make([]byte, 24)
 	_, _ = rand.Read(key) // it never fails
-	fill := []string{"PERMISSION", kind.permission, "SERVICE_PORT", strconv.Itoa(port), "SERVICE_SECRET", "whsec_" + base64.StdEncoding.EncodeToString(key)}
+	fill := []string{
+		"PERMISSION", kind.permission, "SERVICE_PORT", strconv.Itoa(port),
+		"SERVICE_SECRET", "whsec_" + base64.StdEncoding.EncodeToString(key),
+	}
 	files := map[string]string{}
 	if name == "go" {
 		version, replace, err := ownModule(clone)
@@ -123,7 +128,8 @@ func writeFirst(files map[string]string) error {
 		}
 	}
 	if len(there) > 0 {
-		return usage("this folder already has %s, and gem init overwrites nothing: run it in an empty folder", strings.Join(there, ", "))
+		return usage("this folder already has %s, and gem init overwrites nothing: run it in an empty folder",
+			strings.Join(there, ", "))
 	}
 	url := runningDev()
 	if url == "" {
@@ -155,8 +161,8 @@ const modulePath = "github.com/gemworker/gem"
 
 var released = regexp.MustCompile(`^v\d+\.\d+\.\d+$`)
 
-// ownModule returns the version of GEM for a go.mod: that of this program if it is a release. Otherwise replace is the rest of
-// the line and the lines after it, which name the folder of the source.
+// ownModule returns the version of GEM for a go.mod: that of this program if it is a release. Otherwise replace is the
+// rest of the line and the lines after it, which name the folder of the source.
 func ownModule(clone string) (version, replace string, err error) {
 	if clone == "" {
 		if info, ok := debug.ReadBuildInfo(); ok {
@@ -175,7 +181,8 @@ func ownModule(clone string) (version, replace string, err error) {
 	}
 	text, err := os.ReadFile(filepath.Join(clone, "go.mod"))
 	if err != nil || !strings.HasPrefix(strings.TrimSpace(string(text)), "module "+modulePath+"\n") {
-		return "", "", usage("a program in Go needs the source of GEM, and %s is not a clone of it: name yours with --gem FOLDER", clone)
+		return "", "", usage("a program in Go needs the source of GEM, and %s is not a clone of it: "+
+			"name yours with --gem FOLDER", clone)
 	}
 	if strings.ContainsAny(clone, " \t'\"()`") {
 		clone = strconv.Quote(clone)

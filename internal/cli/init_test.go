@@ -18,16 +18,18 @@ import (
 func TestInitWritesFilesThatWork(t *testing.T) {
 	t.Parallel()
 	for kind, test := range map[string]struct{ files, commands string }{
-		"sql":  {".env, .gitignore, rules.json, rules.test.json, tools.registry.json, tools.sql", "gem dev, gem call, gem rules"},
-		"http": {".env, .gitignore, domains.json, rules.json, rules.test.json, server.mjs, tools.registry.json", "node --env-file=.env, gem dev, gem call"},
-		"go":   {".env, .gitignore, 00001_orders.sql, go.mod, main.go, main_test.go, rules.json, rules.test.json, tools.registry.json", "go mod, go run, go run"},
+		"sql": {"rules.json, rules.test.json, tools.registry.json, tools.sql", "gem dev, gem call, gem rules"},
+		"http": {"domains.json, rules.json, rules.test.json, server.mjs, tools.registry.json",
+			"node --env-file=.env, gem dev, gem call"},
+		"go": {"00001_orders.sql, go.mod, main.go, main_test.go, rules.json, rules.test.json, tools.registry.json",
+			"go mod, go run, go run"},
 	} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			n := &newcomer{T: t, dir: reachableFolder(t)}
 			written := inFolder(t, n.dir, "init", kind)
 			written.wantCode(t, exitDone)
-			wants(t, written.stdout, "Written: "+test.files+"\n")
+			wants(t, written.stdout, "Written: .env, .gitignore, "+test.files+"\n")
 			addAsking(t, n.dir)
 			var commands []string
 			for _, line := range regexp.MustCompile(`(?m)^  ((?:gem|go|node) .*)$`).FindAllStringSubmatch(written.stdout, -1) {
@@ -45,14 +47,15 @@ func TestInitWritesFilesThatWork(t *testing.T) {
 				n.execute("go", "test", ".")
 			}
 			n.gem("call", "shop.refund", `{"order_id": 2, "amount": 150}`).start(t)
-			n.dev.stdout.waitFor(t, "Granted to postgres, since a question names it: the role manager. gem roles remove postgres manager takes it back.")
+			n.dev.stdout.waitFor(t, "Granted to postgres, since a question names it: the role manager. "+
+				"gem roles remove postgres manager takes it back.")
 			n.dev.stdout.waitFor(t, "A call asks:")
 			env, err := os.ReadFile(filepath.Join(n.dir, ".env"))
 			if err != nil || !strings.Contains(string(env), "DATABASE_URL='"+devURL(t, n.dev)+"'") {
 				t.Errorf("%v: .env does not have the URL of gem dev:\n%s", err, env)
 			}
-			again := inFolder(t, n.dir, "call", "shop.refund", `{"order_id": 3, "amount": 1000, "more": 1}`, "--wait", "--timeout", "1m")
-			wants(t, again.stdout, "validation_error")
+			wrong := inFolder(t, n.dir, "call", "shop.refund", `{"order_id": 3, "more": 1}`, "--wait", "--timeout", "1m")
+			wants(t, wrong.stdout, "validation_error")
 			n.dev.stop(t)
 		})
 	}
@@ -134,8 +137,8 @@ func commandWords(t *testing.T, line string) []string {
 	return all[0]
 }
 
-// addAsking adds the entry of wait.approval to a folder's registry, which a registry has of its own once built-in tools are
-// always included.
+// addAsking adds the entry of wait.approval to a folder's registry, which a registry has of its own once built-in
+// tools are always included.
 func addAsking(t *testing.T, dir string) {
 	t.Helper()
 	var entries []any
@@ -181,7 +184,8 @@ func TestInitOverwritesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	inFolder(t, dir, "init").wantCode(t, exitDone)
-	if text, err := os.ReadFile(filepath.Join(dir, "tools.sql")); err != nil || !strings.Contains(string(text), "tools.shop_refund") {
+	text, err := os.ReadFile(filepath.Join(dir, "tools.sql"))
+	if err != nil || !strings.Contains(string(text), "tools.shop_refund") {
 		t.Errorf("without a kind it writes SQL: %v\n%s", err, text)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/gemworker/gem/receipts"
 )
 
-// onlyHere says that a call ended as unknown_tool although the registry file of this folder has its tool, and what to do. It is
-// empty for any other receipt.
+// onlyHere says that a call ended as unknown_tool although the registry file of this folder has its tool, and what to
+// do. It is empty for any other receipt.
 func onlyHere(r *receipts.Receipt) string {
 	failure, failed := r.Error()
 	file := chosenFile(devFiles[0].variable, devFiles[0].name)
@@ -36,8 +36,9 @@ func onlyHere(r *receipts.Receipt) string {
 		if runningDev() != "" {
 			remedy = "gem dev takes the file as soon as `gem registry check` finds no fault in it. Then make the call again"
 		}
-		return fmt.Sprintf("%s here (version %s) has the tool %s, and the registry of the worker that ended the call (version %s) does not: %s.",
-			file, cut(printable(here.Version), 100), cut(printable(r.ToolName), 200), r.RegistryVersion, remedy)
+		return fmt.Sprintf("%s here (version %s) has the tool %s, and the registry of the worker that ended the call "+
+			"(version %s) does not: %s.", file, cut(printable(here.Version), 100), cut(printable(r.ToolName), 200),
+			r.RegistryVersion, remedy)
 	}
 	return ""
 }

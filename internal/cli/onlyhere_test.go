@@ -29,10 +29,11 @@ func TestAToolThatOnlyTheFolderKnowsIsNamedWithTheFile(t *testing.T) {
 	}
 	writeIn(t, dir, "tools.registry.json", strings.Replace(devTool, `"version": "1"`, `"version": "7"`, 1))
 	called, explained := in()
-	const want = "tools.registry.json here (version 7) has the tool shop.refund, and the registry of the worker that ended the call (version 1.5.0) does not: " +
-		"start a worker with this file: gem dev in this folder, or gem worker with TOOLS_REGISTRY="
-	wants(t, called.stderr, want+dir+"/tools.registry.json.\n")
-	wants(t, explained.stdout, want)
+	for _, text := range []string{called.stderr, explained.stdout} {
+		wants(t, text, "tools.registry.json here (version 7) has the tool shop.refund, and the registry of the worker "+
+			"that ended the call (version 1.5.0", "does not: start a worker with this file: gem dev in this folder, "+
+			"or gem worker with TOOLS_REGISTRY="+dir+"/tools.registry.json.\n")
+	}
 
 	// A gem dev that refuses the file is named, and what shows the fault.
 	dev := prepare(t, nil, "dev")
@@ -42,6 +43,6 @@ func TestAToolThatOnlyTheFolderKnowsIsNamedWithTheFile(t *testing.T) {
 	writeIn(t, dev.cmd.Dir, "tools.registry.json", strings.Replace(devTool, `"mode"`, `"mod"`, 1))
 	dev.stderr.waitFor(t, "until tools.registry.json is repaired")
 	got := inFolder(t, dev.cmd.Dir, "call", "shop.refund", "{}", "--wait", "--timeout", "1m")
-	wants(t, got.stderr, "(version 1.5.0) does not: gem dev takes the file as soon as `gem registry check` finds no fault in it.")
+	wants(t, got.stderr, "does not: gem dev takes the file as soon as `gem registry check` finds no fault in it.")
 	dev.stop(t)
 }

@@ -152,7 +152,8 @@ func TestAFolderKeepsItsPasswordAndTakesAPort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := pgserver.Options{DataDir: filepath.Join(sharedDir(t), "data"), Password: "chosen", Port: free.Addr().(*net.TCPAddr).Port}
+	port := free.Addr().(*net.TCPAddr).Port
+	o := pgserver.Options{DataDir: filepath.Join(sharedDir(t), "data"), Password: "chosen", Port: port}
 	if _, err := pgserver.Start(t.Context(), o); !errors.Is(err, pgserver.ErrPortTaken) {
 		t.Errorf("on a taken port: got %v", err)
 	}

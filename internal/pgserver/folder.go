@@ -135,8 +135,8 @@ func (f folder) empty() error {
 	return errors.Join(failed...)
 }
 
-// password returns the password of the kept data, otherwise the chosen one, or a new one if that is empty. It returns an
-// error if the binaries cannot open the data.
+// password returns the password of the kept data, otherwise the chosen one, or a new one if that is empty. It returns
+// an error if the binaries cannot open the data.
 func (f folder) password(bin binaries, chosen string) (string, error) {
 	data, file := filepath.Join(f.path, "data"), filepath.Join(f.path, "password")
 	if _, err := os.Stat(data); errors.Is(err, fs.ErrNotExist) {

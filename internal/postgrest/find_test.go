@@ -14,7 +14,8 @@ import (
 func npm(t *testing.T, script string) {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "npm"), []byte("#!/bin/sh\n"+script), 0o700); err != nil { //nolint:gosec // it is run
+	text := []byte("#!/bin/sh\n" + script)
+	if err := os.WriteFile(filepath.Join(dir, "npm"), text, 0o700); err != nil { //nolint:gosec // it is run
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir)

@@ -22,8 +22,8 @@ import (
 // startLimit is how long PostgREST may take until it answers. A quarter of a second is usual.
 const startLimit = time.Minute
 
-// keeper runs a program and ends it when its own standard input closes, which also happens when this process was killed. Then
-// it removes the program's folder, its first argument.
+// keeper runs a program and ends it when its own standard input closes, which also happens when this process was
+// killed. Then it removes the program's folder, its first argument.
 const keeper = `
 folder=$1
 shift
@@ -51,8 +51,8 @@ type Server struct {
 	Stop    func() // ends the server and waits for it; it may be called again
 }
 
-// Start starts PostgREST and returns once it has read the schema of the database. The server runs until Stop, or until this
-// process ends.
+// Start starts PostgREST and returns once it has read the schema of the database. The server runs until Stop, or until
+// this process ends.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	dir, err := os.MkdirTemp("", "gem") // the path of a socket must be short
 	if err != nil {

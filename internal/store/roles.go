@@ -31,16 +31,20 @@ func PrepareTakeRoles(ctx context.Context, db DB) error {
 	return err
 }
 
-// TakeRoles grants each role that an open question names to the session's user and to others, and returns what it granted. It
-// grants nothing twice, so that what someone took back stays away.
+// TakeRoles grants each role that an open question names to the session's user and to others, and returns what it
+// granted. It grants nothing twice, so that what someone took back stays away.
 func TakeRoles(ctx context.Context, db DB, others ...string) ([]Role, error) {
 	rows, err := db.Query(ctx, `
 		with named as (
 			select distinct subject, substr(word, 6) as role
-			from public.core_tool_calls c, jsonb_array_elements_text(c.input -> 'by') word, unnest($1::text[] || session_user::text) subject
+			from public.core_tool_calls c, jsonb_array_elements_text(c.input -> 'by') word,
+				unnest($1::text[] || session_user::text) subject
 			where c.waits_for = 'answer' and c.tool_name like 'wait.%' and word like 'role:%'
-		), first as (insert into gem_dev.granted select subject, role from named on conflict do nothing returning subject, role)
-		insert into gem.roles (subject, role) select subject, role from first order by role, subject on conflict do nothing returning subject, role`, others)
+		), first as (
+			insert into gem_dev.granted select subject, role from named on conflict do nothing returning subject, role
+		)
+		insert into gem.roles (subject, role) select subject, role from first order by role, subject
+		on conflict do nothing returning subject, role`, others)
 	if err != nil {
 		return nil, err
 	}

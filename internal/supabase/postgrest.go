@@ -31,7 +31,9 @@ func findPostgREST(t testing.TB) string {
 // startAPI starts PostgREST on the database, and the gateway in front.
 func (p *Project) startAPI(program, database string) {
 	p.t.Helper()
-	server, err := postgrest.Start(p.t.Context(), postgrest.Options{Program: program, DatabaseURL: database, JWTSecret: p.secret, Connections: 8})
+	server, err := postgrest.Start(p.t.Context(), postgrest.Options{
+		Program: program, DatabaseURL: database, JWTSecret: p.secret, Connections: 8,
+	})
 	if err != nil {
 		p.t.Fatal(err)
 	}
