@@ -28,6 +28,7 @@ type Program struct {
 	// named Shop. Domain names must be unique, and every domain has at least one method.
 	Domains []any
 	// Registry is the tools.registry.json of the program: the tools' names, schemas, idempotency and timeouts. It is required.
+	// It may include entries of GEM's own tools, whose domains are then among Domains; that of wait always is.
 	// At run time the variable TOOLS_REGISTRY (a path, or the JSON itself) overrides it, and then a file
 	// tools.registry.json in the working directory; the log and the command version show which one is in use.
 	Registry []byte
@@ -43,7 +44,8 @@ type Program struct {
 	Elsewhere []byte
 }
 
-// BuiltInRegistry is the tools.registry.json of the built-in domains, as it was when GEM was built.
+// BuiltInRegistry is the tools.registry.json of the built-in domains, as it was when GEM was built. It includes the entries
+// of GEM's own tools: registry.Parse adds them.
 //
 //go:embed tools.registry.json
 var BuiltInRegistry []byte

@@ -1,7 +1,8 @@
 // Package registry loads tools.registry.json, the only source of truth for the tools' names, schemas and idempotency.
 //
-// [Parse] reports every defect of a file at once. The [Registry] that it returns is compiled and never changes; many
-// goroutines can use its tools to validate inputs and outputs. The package uses no database.
+// [Parse] adds the entries of GEM's own tools that a file includes, and reports every defect of it at once. The [Registry]
+// that it returns is compiled and never changes; many goroutines can use its tools to validate inputs and outputs. The
+// package uses no database.
 package registry
 
 import (

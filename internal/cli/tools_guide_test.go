@@ -12,6 +12,7 @@ import (
 
 	"github.com/gemworker/gem/internal/mcpclients"
 	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/registry"
 )
 
 // section is the part of docs/tools.md below a heading, in blocks of a language each.
@@ -31,6 +32,16 @@ func section(t *testing.T, heading string) [][]string {
 		blocks = append(blocks, b[1:])
 	}
 	return blocks
+}
+
+func TestTheGuidesRegistryIncludesTools(t *testing.T) {
+	t.Parallel()
+	for _, block := range section(t, "The registry") {
+		r, err := registry.Parse([]byte(block[1]))
+		if err != nil || !strings.HasPrefix(r.Version, "4+") {
+			t.Errorf("%v: %s", err, block[1])
+		}
+	}
 }
 
 // follow does what the blocks of a section say, in an empty folder with the binary alone: files is where those that it shows stand, and change
