@@ -27,7 +27,9 @@ type Totals struct {
 }
 
 // Ended is how many calls the totals count.
-func (t Totals) Ended() int64 { return t.Succeeded + t.Failed + t.Refused + t.Cancelled + t.NotConfigured }
+func (t Totals) Ended() int64 {
+	return t.Succeeded + t.Failed + t.Refused + t.Cancelled + t.NotConfigured
+}
 
 // Minute is a point of a plot: what ended in the Step seconds from At on.
 type Minute struct {
