@@ -86,8 +86,8 @@ type Explanation struct {
 	// AgainOf is the call that an operator had made again by this one, and Again who it was; empty where it was made in another way.
 	AgainOf string
 	Again   Act
-	// Context says where a failed function of SQL failed, with what Postgres said; of a queued call, in its last attempt. It is for operators, since it
-	// shows code; empty if there is none.
+	// Context is where a function in SQL failed, after Postgres's message; for a queued call, in its last attempt. It shows code, so
+	// only operators may see it. Empty if there is none.
 	Context string
 	// Receipt says how and why a call ended; nil before that.
 	Receipt *receipts.Receipt
@@ -123,7 +123,8 @@ func Explain(ctx context.Context, db DB, id string) (*Explanation, error) {
 		return nil, err
 	}
 	if e.Receipt.Status == receipts.Failed {
-		err = db.QueryRow(ctx, `select coalesce(max(data ->> 'context'), '') from public.core_tool_events where call_id = $1 and event = 'failed'`, id).Scan(&e.Context)
+		err = db.QueryRow(ctx, `select coalesce(max(data ->> 'context'), '') from public.core_tool_events
+			where call_id = $1 and event = 'failed'`, id).Scan(&e.Context)
 	}
 	if e.Receipt.ReplayOf != "" {
 		e.RepeatedCall, err = callOfReceipt(ctx, db, e.Receipt.ReplayOf)

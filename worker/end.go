@@ -215,7 +215,7 @@ func (a *attempt) failure(err error) receipts.Outcome {
 	return receipts.Failure(receipts.ExecutionError, publicMessage(err), details)
 }
 
-// contextOf is what an error says to operators only.
+// contextOf returns what only operators may read of an error, or "".
 func contextOf(err error) string {
 	if failed := (*handlers.Failure)(nil); errors.As(err, &failed) {
 		return failed.Context

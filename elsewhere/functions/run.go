@@ -126,9 +126,9 @@ func (of function) record(call *handlers.Call, noted string) error {
 	return nil
 }
 
-// errorOf is what an error of the function's statement means for its call. Users read the messages that the tool's author raises, as P0001 or GM100. Of
-// any other error they get a sentence, the SQLSTATE and a reference: what Postgres says may show code and rows. Operators find it in the journal and
-// the log.
+// errorOf returns what an error of the function's statement means for its call. Users read the messages that the tool's author
+// raises, as P0001 or GM100. Of any other error they get a sentence, the SQLSTATE and a reference: Postgres's message may show code
+// and rows. Operators find it in the journal and the log.
 func (of function) errorOf(e *pgconn.PgError, call *handlers.Call) error {
 	switch e.Code {
 	case failure:
@@ -151,9 +151,11 @@ func (of function) errorOf(e *pgconn.PgError, call *handlers.Call) error {
 	case noOutput:
 		return &handlers.Failure{Code: string(receipts.OutputInvalid), Message: e.Message}
 	}
-	f := &handlers.Failure{Message: cmp.Or(e.Message, "The function failed."), Context: contextOf(e), Details: map[string]string{"sqlstate": e.Code}}
+	f := &handlers.Failure{Message: cmp.Or(e.Message, "The function failed."), Context: contextOf(e),
+		Details: map[string]string{"sqlstate": e.Code}}
 	if e.Code != raised {
-		f.Message = fmt.Sprintf("%s failed unexpectedly. Its operators can look up the cause by the reference %s.", call.Tool, call.ID)
+		f.Message = fmt.Sprintf("%s failed unexpectedly. Its operators can look up the cause by the reference %s.",
+			call.Tool, call.ID)
 		f.Context = strings.TrimSuffix(value.Shorten(e.Message, 1000)+"\n"+f.Context, "\n")
 		f.Details = map[string]string{"sqlstate": e.Code, "reference": call.ID}
 	}
@@ -163,7 +165,7 @@ func (of function) errorOf(e *pgconn.PgError, call *handlers.Call) error {
 	return f
 }
 
-// contextOf is where in the function the error happened: the function, the line and the statement, without those of gem.run_tool.
+// contextOf returns where the error happened: the function, the line and the statement, without those of gem.run_tool.
 func contextOf(e *pgconn.PgError) string {
 	const runner = "PL/pgSQL function gem.run_tool("
 	if strings.HasPrefix(e.Where, runner) {

@@ -317,7 +317,8 @@ func explainFailed(explained *client.Explanation) string {
 	case receipts.ExecutionError:
 		return fmt.Sprintf("The handler of %s returned an error: %s %s", tool, message, whatNext(r, e))
 	}
-	return strings.TrimSpace(fmt.Sprintf("The handler of %s failed with its own code %s: %s %s", tool, Cut(string(e.Code), 100), message, whatNext(r, e)))
+	said := fmt.Sprintf("The handler of %s failed with its own code %s: %s %s", tool, Cut(string(e.Code), 100), message, whatNext(r, e))
+	return strings.TrimSpace(said)
 }
 
 // faults lists what is wrong with each field, or returns the message where the details list nothing.

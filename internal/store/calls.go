@@ -105,7 +105,8 @@ func (f Final) Statement() Statement {
 func Retry(ctx context.Context, db DB, a Attempt, reason receipts.Outcome, retry registry.Retry, pause time.Duration,
 	effects json.RawMessage) (time.Time, error) {
 	var again time.Time
-	err := db.QueryRow(ctx, `select gem.retry($1, $2, $3, (($4::jsonb) -> 'error') || case when $10::text is null then '{}' else jsonb_build_object('context', $10) end,
+	err := db.QueryRow(ctx, `select gem.retry($1, $2, $3,
+		(($4::jsonb) -> 'error') || case when $10::text is null then '{}' else jsonb_build_object('context', $10) end,
 		$5, make_interval(secs => $6), $7, make_interval(secs => $8), make_interval(secs => $9))`,
 		a.CallID, a.Number, a.WorkerID, string(reason.Result), retry.MaxAttempts, retry.Backoff.Seconds(), zeronull.Text(effects), pause.Seconds(),
 		retry.Most.Seconds(), zeronull.Text(reason.Context)).Scan((*zeronull.Timestamptz)(&again))
