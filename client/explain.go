@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -86,6 +87,9 @@ type Explanation struct {
 	// AgainOf is the call that an operator had made again by this one, and Again who it was; empty where it was made in another way.
 	AgainOf string
 	Again   Act
+	// Context is where a function in SQL failed, after Postgres's message; for a queued call, in its last attempt. It shows code, so
+	// only operators may see it. Empty if there is none.
+	Context string
 	// Receipt says how and why a call ended; nil before that.
 	Receipt *receipts.Receipt
 	// RepeatedCall is the call whose receipt this call's receipt repeats; empty if it repeats none.
@@ -118,6 +122,10 @@ func Explain(ctx context.Context, db DB, id string) (*Explanation, error) {
 	}
 	if e.Receipt, err = Receipt(ctx, db, id); err != nil {
 		return nil, err
+	}
+	if e.Receipt.Status == receipts.Failed {
+		err = db.QueryRow(ctx, `select coalesce(max(data ->> 'context'), '') from public.core_tool_events
+			where call_id = $1 and event = 'failed'`, id).Scan(&e.Context)
 	}
 	if e.Receipt.ReplayOf != "" {
 		e.RepeatedCall, err = callOfReceipt(ctx, db, e.Receipt.ReplayOf)
@@ -229,6 +237,14 @@ func (e *Explanation) queued(ctx context.Context, db DB) error {
 		e.CameBack = nil
 	} else if err != nil {
 		return err
+	} else {
+		var data struct {
+			Error struct {
+				Context string `json:"context"`
+			} `json:"error"`
+		}
+		_ = json.Unmarshal(e.CameBack.Data, &data) // most events have no error
+		e.Context = data.Error.Context
 	}
 	turn := e.CameBack != nil && e.CameBack.Event == "delayed"
 	if turn {

@@ -25,6 +25,7 @@ type Failure struct {
 	Message string // a sentence for a person
 	Details any    // anything that JSON can hold; may be nil
 	Advice  Advice // whether to make the call again, if the tool knows; it becomes details.advice
+	Context string // where it happened, for operators: the journal and the log have it, and never the receipt
 }
 
 // Advice says to the caller of a failed call whether to make it again.

@@ -253,7 +253,7 @@ func TestFailuresComeNewestFirst(t *testing.T) {
 		select count(*) from gem.claim('w', 110, true)`)
 	for i, id := range texts(t, db, "select id::text from core_tool_calls order by seq") {
 		code := "timeout"
-		if i >= 102 { // the last eight are no failures
+		if i >= 102 { // the last eight are not failures
 			code = []string{"rule_blocked", "limit_reached", "approval_denied", "approval_expired", "rule_error", "not_allowed", "key_reused", "cancelled"}[i-102]
 		}
 		insert(t, db, fmt.Sprintf(`select gem.finish('%s', 1, 'w', 'failed', '{"error": {"error_code": "%s", "message": "The end"}}', '{}', '1')`, id, code))

@@ -20,7 +20,7 @@ func (c Code) Kind() Kind {
 	return KindFailed
 }
 
-// Ended returns what counts and lists say of a call: its status, or its kind if the status is failed. Other statuses ignore the code.
+// Ended returns the word that counts and lists use for a call: its status, or its kind if the status is failed.
 func Ended(status string, code Code) string {
 	if status == string(Failed) {
 		return string(code.Kind())

@@ -10,6 +10,7 @@ import (
 )
 
 const (
+	maxContext = 8 << 10  // bytes of an error's context
 	maxMessage = 4 << 10  // bytes of an error's message
 	maxDetails = 64 << 10 // bytes of an error's details
 )
@@ -20,6 +21,8 @@ type Outcome struct {
 	Result json.RawMessage
 	// Code is the error's code when Status is Failed, for logs.
 	Code Code
+	// Context tells operators where a failure came from. It goes into the journal and the log, and never onto the receipt.
+	Context string
 	// ReplayOf is the receipt that a hit repeats; empty otherwise.
 	ReplayOf string
 }
@@ -37,6 +40,12 @@ func Replay(receiptID string, result json.RawMessage) Outcome {
 func Failure(code Code, message string, details any) Outcome {
 	e := Error{Code: Code(cleanText(string(code), 100)), Message: cleanText(message, maxMessage), Details: CleanDetails(details)}
 	return Outcome{Status: Failed, Code: e.Code, Result: mustEncode(map[string]Error{"error": e})}
+}
+
+// Within returns the outcome with a context, which is cut if it is too long.
+func (o Outcome) Within(context string) Outcome {
+	o.Context = cleanText(context, maxContext)
+	return o
 }
 
 // Unconfigured is the outcome of a call whose tool exists while its setup is missing.

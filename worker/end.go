@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -205,13 +206,21 @@ func (a *attempt) failure(err error) receipts.Outcome {
 		if code == "" {
 			code = receipts.ExecutionError
 		}
-		return receipts.Failure(code, failed.Message, failed.Details)
+		return receipts.Failure(code, failed.Message, failed.Details).Within(contextOf(err))
 	}
 	var details any
 	if spent := a.spent() + 1; spent > 1 {
 		details = map[string]int{"attempts": spent}
 	}
 	return receipts.Failure(receipts.ExecutionError, publicMessage(err), details)
+}
+
+// contextOf returns what only operators may read of an error, or "".
+func contextOf(err error) string {
+	if failed := (*handlers.Failure)(nil); errors.As(err, &failed) {
+		return failed.Context
+	}
+	return ""
 }
 
 // publicMessage is the text of an error on a receipt. Connection errors are hidden: they name hosts and users.
@@ -318,6 +327,7 @@ func (a *attempt) putBack(e *end) (again time.Time, err error) {
 	if e.late {
 		failure = a.failure(e.reason)
 	}
+	failure = failure.Within(contextOf(e.reason))
 	retry := a.retry()
 	err = a.persist(context.Background(), "put the call back", func(ctx context.Context) error {
 		again, err = store.Retry(ctx, a.options.Calls, a.Attempt, failure, retry, pauseOf(e.reason), a.notKept())
@@ -386,6 +396,9 @@ func (a *attempt) tell(e *end) {
 	fields := a.fields(zap.String("outcome", e.name()), zap.Duration("duration", time.Since(a.started)))
 	if e.outcome.Code != "" {
 		fields = append(fields, zap.String("error_code", string(e.outcome.Code)))
+	}
+	if context := cmp.Or(e.outcome.Context, contextOf(e.reason)); context != "" {
+		fields = append(fields, zap.String("context", context))
 	}
 	if e.outcome.ReplayOf != "" {
 		fields = append(fields, zap.String("replay_of", e.outcome.ReplayOf))

@@ -121,7 +121,8 @@ func plain(err error) error {
 	case errors.As(err, &unencodable):
 		copied = &handlers.OutputError{Err: errors.New(unencodable.Err.Error())}
 	case errors.As(err, &failure):
-		copied = &handlers.Failure{Code: failure.Code, Message: failure.Message, Details: advised(receipts.CleanDetails(failure.Details), failure.Advice)}
+		copied = &handlers.Failure{Code: failure.Code, Message: failure.Message,
+			Details: advised(receipts.CleanDetails(failure.Details), failure.Advice), Context: failure.Context}
 	default:
 		copied = errors.New(publicMessage(err))
 	}

@@ -112,6 +112,12 @@ func said(r *receipts.Receipt) string {
 	return string(r.Result)
 }
 
+// unexpected is what users read of an error that the tool's author did not raise for them.
+func unexpected(r *receipts.Receipt, sqlstate string) string {
+	return fmt.Sprintf(`execution_error: %[1]s failed unexpectedly. Its operators can look up the cause by the reference %[2]s. {"sqlstate":%[3]q,"reference":%[2]q}`,
+		r.ToolName, r.CallID, sqlstate)
+}
+
 const newOrder = "insert into orders (call_id, item) values (call ->> 'id', input ->> 'item') returning orders.id into id; perform gem.wrote('orders', 'insert', id);"
 
 func TestAFunctionIsATool(t *testing.T) {
@@ -154,9 +160,9 @@ func TestWhatAFunctionDoesStandsOnTheReceipt(t *testing.T) {
 	}
 	cases := map[string]struct{ body, want string }{
 		"raises":                         {"raise exception 'There are % left.', 3 using detail = 'secret', hint = 'secret';", `execution_error: There are 3 left. {"sqlstate":"P0001"}`},
-		"breaks a constraint":            {"insert into orders (item) values ('same'), ('same');", `execution_error: duplicate key value violates unique constraint "orders_item_key" {"sqlstate":"23505"}`},
-		"breaks a constraint at the end": {"insert into parts values (-1); $ok", `execution_error: insert or update on table "parts" violates foreign key constraint "parts_order_id_fkey" {"sqlstate":"23503"}`},
-		"divides by zero":                {"id := 1 / 0;", `execution_error: division by zero {"sqlstate":"22012"}`},
+		"breaks a constraint":            {"insert into orders (item) values ('same'), ('same');", `unexpected 23505`},
+		"breaks a constraint at the end": {"insert into parts values (-1); $ok", `unexpected 23503`},
+		"divides by zero":                {"id := 1 / 0;", `unexpected 22012`},
 		"fails on its own terms":         {raise("GM100", `{"error_code": "sold_out", "details": {"left": [0]}}`), `sold_out: There are none. {"left":[0]}`},
 		"fails without details":          {raise("GM100", `{"error_code": "sold_out"}`), `sold_out: There are none.`},
 		"detail is no JSON": {raise("GM100", "sold_out"), `execution_error: tools.lab_detail_is_no_json(input jsonb, call jsonb) failed: There are none. (with errcode GM100, ` +
@@ -172,14 +178,14 @@ func TestWhatAFunctionDoesStandsOnTheReceipt(t *testing.T) {
 		"returns null":         {"return null;", `output_invalid: tools.lab_returns_null returned null: a tool returns an output, such as one that jsonb_build_object makes`},
 		"returns too much":     {`return to_jsonb(repeat('x', 17000000));`, `output_invalid: tools.lab_returns_too_much returned more than 16 MiB`},
 		"returns another type": {`return '{"order_id": "1"}';`, `output_invalid: The output of lab.returns_another_type does not fit its schema.`},
-		"commits":              {"commit;", `execution_error: invalid transaction termination {"sqlstate":"2D000"}`},
+		"commits":              {"commit;", `unexpected 2D000`},
 		"says that it does not hold its call": {"raise exception 'no' using errcode = 'GM001';",
-			`execution_error: no {"sqlstate":"GM001"}`},
+			`unexpected GM001`},
 		"ends its call": {"perform gem.finish((call ->> 'id')::uuid, 1, c.claimed_by, 'succeeded', '{}', '{}', '1') from core_tool_calls c where c.id = (call ->> 'id')::uuid; $ok",
 			`execution_error: tools.lab_ends_its_call(input jsonb, call jsonb) failed: the call is not its own in its transaction`},
-		"names no action":      {"perform gem.wrote('orders', 'upsert', id); $ok", `execution_error: gem.wrote('orders', 'upsert', NULL) names a table, then insert, update or delete, then the id of the row {"sqlstate":"22023"}`},
-		"reads less than none": {"perform gem.read('orders', -1); $ok", `execution_error: gem.read('orders', '-1') names a table, and how many of its rows were read {"sqlstate":"22023"}`},
-		"lists no end of rows": {"perform gem.wrote('orders', 'insert', n) from generate_series(1, 10000) n; $ok", `execution_error: gem.wrote: a receipt lists at most 256 KiB of rows {"sqlstate":"54000"}`},
+		"names no action":      {"perform gem.wrote('orders', 'upsert', id); $ok", `unexpected 22023`},
+		"reads less than none": {"perform gem.read('orders', -1); $ok", `unexpected 22023`},
+		"lists no end of rows": {"perform gem.wrote('orders', 'insert', n) from generate_series(1, 10000) n; $ok", `unexpected 54000`},
 		"forges its effects":   {"perform set_config('gem.wrote', 'nonsense', true); $ok", `execution_error: gem.wrote is a setting that only GEM changes {"sqlstate":"P0001"}`},
 		"forges one effect":    {"perform gem.wrote('a', 'insert', 1); perform set_config('gem.wrote_1', 'nonsense', true); $ok", `execution_error: tools.lab_forges_one_effect(input jsonb, call jsonb) changed settings that only GEM changes`},
 		"forges a long effect": {"perform set_config('gem.wrote', '1', true), set_config('gem.wrote_1', jsonb_build_object('table', repeat('x', 20000), 'action', 'insert', 'id', '1')::text, true); $ok",
@@ -187,7 +193,7 @@ func TestWhatAFunctionDoesStandsOnTheReceipt(t *testing.T) {
 		"forges an action": {"perform set_config('gem.wrote', '1', true), set_config('gem.wrote_1', '{\"table\": \"a\", \"action\": \"drop\", \"id\": \"1\"}', true); $ok",
 			`execution_error: tools.lab_forges_an_action(input jsonb, call jsonb) changed settings that only GEM changes`},
 		"only reads": {"set transaction read only; $ok",
-			`execution_error: tools.lab_only_reads made its transaction read-only, in which its receipt is written {"sqlstate":"55000"}`},
+			`unexpected 55000`},
 		"keeps a table, and listens": {"create temp table core_tool_calls (id uuid); create type pg_temp.uuid as (a int); declare c cursor for select from core_tool_calls; begin open c; end; execute 'declare h cursor with hold for select 1'; listen news; $ok", `{"order_id": 1}`},
 		"takes another role":         {"set role gem_monitor; $ok", `{"order_id": 1}`},
 		"takes another user":         {"set local session authorization gem_monitor; $ok", `{"order_id": 1}`},
@@ -195,7 +201,7 @@ func TestWhatAFunctionDoesStandsOnTheReceipt(t *testing.T) {
 			`{"order_id": 1}`},
 		"speaks without end": {"for n in 1..1000 loop raise warning '%', repeat('x', 10000); end loop; $ok", `{"order_id": 1}`},
 		"catches its errors": {"begin perform gem.wrote('orders', 'insert', 'none'); raise exception 'no'; exception when others then id := 1; end; $ok", `{"order_id": 1}`},
-		"lists one long row": {"perform gem.wrote('orders', 'insert', repeat('x', 8000)); $ok", `execution_error: gem.wrote: a receipt lists at most 256 KiB of rows {"sqlstate":"54000"}`},
+		"lists one long row": {"perform gem.wrote('orders', 'insert', repeat('x', 8000)); $ok", `unexpected 54000`},
 		"lists many rows":    {"perform gem.wrote('orders', 'insert', n) from generate_series(1, 500) n; $ok", `{"order_id": 1}`},
 		"makes a row of any kind": {"perform gem.wrote('a', 'insert', 'literal'), gem.wrote('a', 'update', gen_random_uuid()), gem.wrote('a', 'delete', 1), gem.wrote('a', 'delete', 'x'::varchar); $ok",
 			`{"order_id": 1}`},
@@ -228,8 +234,12 @@ func TestWhatAFunctionDoesStandsOnTheReceipt(t *testing.T) {
 		if cut, _, _ := strings.Cut(got, " [{"); strings.Contains(got, "output_invalid") {
 			got = cut
 		}
-		if got != cases[name].want {
-			t.Errorf("%s:\ngot  %s\nwant %s", name, got, cases[name].want)
+		want := cases[name].want
+		if state, is := strings.CutPrefix(want, "unexpected "); is {
+			want = unexpected(r, state)
+		}
+		if got != want {
+			t.Errorf("%s:\ngot  %s\nwant %s", name, got, want)
 		}
 		rows, kept := l.count(t, "orders where call_id = '"+r.CallID+"'"), 0
 		if r.Status == receipts.Succeeded {
@@ -287,11 +297,15 @@ func TestAFunctionHasTheRightsOfTheWorkersRole(t *testing.T) {
 	l.StartWorker(func(o *worker.Options) { o.Calls, o.Control, o.ListenURL = pool, pool, as.String() })
 
 	for tool, want := range map[string]string{
-		"shop.forge":  `execution_error: permission denied for table core_tool_calls {"sqlstate":"42501"}`,
-		"shop.order":  `execution_error: permission denied for table orders {"sqlstate":"42501"}`,
+		"shop.forge":  `unexpected 42501`,
+		"shop.order":  `unexpected 42501`,
 		"shop.closed": `{"reason": "tools.shop_closed(jsonb) cannot be the tool shop.closed: the worker's role may not execute it.", "status": "not_configured", "next_steps": ["As its owner: grant execute on function tools.shop_closed(jsonb) to gem_worker"], "required_env": []}`,
 	} {
-		if got := said(l.Run(handlertest.Call{Tool: tool, Input: `{"item": ""}`})); got != want {
+		r := l.Run(handlertest.Call{Tool: tool, Input: `{"item": ""}`})
+		if state, is := strings.CutPrefix(want, "unexpected "); is {
+			want = unexpected(r, state)
+		}
+		if got := said(r); got != want {
 			t.Errorf("%s: %s", tool, got)
 		}
 	}
@@ -480,7 +494,7 @@ func TestAConflictRunsAgain(t *testing.T) {
 	if said(r) != `{"order_id": 2}` || r.Attempt != 2 || l.count(t, "orders") != 1 || handlertest.Effects(t, r) != "insert orders" {
 		t.Errorf("attempt %d: %s %s", r.Attempt, said(r), r.Effects)
 	}
-	if r := l.Run(handlertest.Call{Tool: "shop.never", Input: `{"item": ""}`}); said(r) != `execution_error: Two calls wait for one another. {"sqlstate":"40P01"}` || r.Attempt != 2 {
+	if r := l.Run(handlertest.Call{Tool: "shop.never", Input: `{"item": ""}`}); said(r) != unexpected(r, "40P01") || r.Attempt != 2 {
 		t.Errorf("attempt %d: %s", r.Attempt, said(r))
 	}
 	first, second := l.Run(handlertest.Call{Tool: "shop.keyed", Input: `{"item": "k"}`}), l.Run(handlertest.Call{Tool: "shop.keyed", Input: `{"item": "k"}`})

@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gemworker/gem/elsewhere"
 	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/handlers/value"
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -23,6 +25,7 @@ const (
 	notConfigured = "GM101" // detail: {"reason", "required_env", "next_steps"}
 	noOutput      = "GM102" // of gem.run_tool
 	cancelled     = "57014"
+	raised        = "P0001" // raise exception, without another code
 )
 
 // handler returns the handler of a tool that is this function.
@@ -88,7 +91,7 @@ func (of function) run(ctx context.Context, tx handlers.Tx, call *handlers.Call)
 		<-ctx.Done()
 		return nil, ctx.Err()
 	case errors.As(err, &pgErr):
-		return nil, of.errorOf(pgErr)
+		return nil, of.errorOf(pgErr, call)
 	case err != nil:
 		return nil, err
 	case !there:
@@ -123,9 +126,10 @@ func (of function) record(call *handlers.Call, noted string) error {
 	return nil
 }
 
-// errorOf is what an error of the function's statement means for its call. Of Postgres's error only the message and the SQLSTATE are told:
-// detail, hint and context may show rows and code.
-func (of function) errorOf(e *pgconn.PgError) error {
+// errorOf returns what an error of the function's statement means for its call. Users read the messages that the tool's author
+// raises, as P0001 or GM100. Of any other error they get a sentence, the SQLSTATE and a reference: Postgres's message may show code
+// and rows. Operators find it in the journal and the log.
+func (of function) errorOf(e *pgconn.PgError, call *handlers.Call) error {
 	switch e.Code {
 	case failure:
 		var said struct {
@@ -137,7 +141,7 @@ func (of function) errorOf(e *pgconn.PgError) error {
 			return of.malformed(e, `{"error_code": "…", "details": …, "advice": …}`)
 		}
 		failed := elsewhere.Failure(said.ErrorCode, e.Message, said.Details)
-		failed.Advice = said.Advice
+		failed.Advice, failed.Context = said.Advice, contextOf(e)
 		return failed
 	case notConfigured:
 		if err := strictly(cmp.Or(e.Detail, "{}"), &handlers.NotConfigured{}); err != nil {
@@ -147,17 +151,40 @@ func (of function) errorOf(e *pgconn.PgError) error {
 	case noOutput:
 		return &handlers.Failure{Code: string(receipts.OutputInvalid), Message: e.Message}
 	}
-	f := &handlers.Failure{Message: cmp.Or(e.Message, "The function failed."), Details: map[string]string{"sqlstate": e.Code}}
+	f := &handlers.Failure{Message: cmp.Or(e.Message, "The function failed."), Context: contextOf(e),
+		Details: map[string]string{"sqlstate": e.Code}}
+	if e.Code != raised {
+		f.Message = fmt.Sprintf("%s failed unexpectedly. Its operators can look up the cause by the reference %s.",
+			call.Tool, call.ID)
+		f.Context = strings.TrimSuffix(value.Shorten(e.Message, 1000)+"\n"+f.Context, "\n")
+		f.Details = map[string]string{"sqlstate": e.Code, "reference": call.ID}
+	}
 	if store.IsTransient(e) {
 		return handlers.Transient(f)
 	}
 	return f
 }
 
+// contextOf returns where the error happened: the function, the line and the statement, without those of gem.run_tool.
+func contextOf(e *pgconn.PgError) string {
+	const runner = "PL/pgSQL function gem.run_tool("
+	if strings.HasPrefix(e.Where, runner) {
+		return ""
+	}
+	within, _, _ := strings.Cut(e.Where, "\n"+runner)
+	if at := strings.LastIndex(within, "\nSQL statement \"select tools."); at >= 0 {
+		within = within[:at]
+	}
+	if e.InternalQuery != "" { // a statement that Postgres could not read or plan
+		within = fmt.Sprintf("SQL statement \"%s\"\n%s", value.Shorten(e.InternalQuery, 1000), within)
+	}
+	return within
+}
+
 // malformed is the error of a function whose error is not what its SQLSTATE promises.
 func (of function) malformed(e *pgconn.PgError, wanted string) error {
 	return &handlers.Failure{Message: fmt.Sprintf("%s failed: %s (with errcode %s, its detail must be JSON of the form %s)", of.signature, e.Message, e.Code, wanted),
-		Details: map[string]string{"sqlstate": e.Code}}
+		Details: map[string]string{"sqlstate": e.Code}, Context: contextOf(e)}
 }
 
 // strictly decodes the detail of an error, which must have no other fields.

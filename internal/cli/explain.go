@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/prose"
@@ -17,7 +18,9 @@ func explainCommand() *cobra.Command {
 		Short: "Say why a call waits, or why it ended as it did, and what to do",
 		Long: `
 One or two sentences, from the call's row, its journal, its receipt and the
-workers that are alive. gem trace shows every step.`,
+workers that are alive. If a request to a service failed, they name the likely
+cause. If a function in SQL failed, its error follows, with line and statement.
+gem trace shows every step.`,
 	}, func(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error {
 		e, err := client.Explain(ctx, db, id)
 		if err != nil {
@@ -26,10 +29,18 @@ workers that are alive. gem trace shows every step.`,
 		said := prose.Explanation(e)
 		if e.Receipt != nil {
 			if note := onlyHere(e.Receipt); note != "" {
-				said += "\n" + note
+				said += "
+" + note
 			}
 		}
-		_, err = fmt.Fprintln(out, said)
+		if _, err = fmt.Fprintln(out, said); err == nil && e.Context != "" {
+			_, err = fmt.Fprintln(out, "
+The error, for operators:")
+			for line := range strings.SplitSeq(e.Context, "
+") {
+				fmt.Fprintln(out, "  "+printable(line))
+			}
+		}
 		return err
 	})
 }

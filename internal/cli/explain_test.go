@@ -57,6 +57,18 @@ func (s scene) finish(id, worker, status, result string) {
 	execute(s.T, s.db, "select gem.finish($1, 1, $2, $3, $4, '{}', '7')", id, worker, status, result)
 }
 
+// answered is a call whose service answered with a status, or did not answer if it is 0.
+func (s scene) answered(status int, code, message string) string {
+	s.Helper()
+	s.worker("w-1", 4)
+	id := s.insert()
+	s.claim("w-1")
+	execute(s.T, s.db, `select gem.finish($1, 1, 'w-1', 'failed', jsonb_build_object('error', jsonb_build_object('error_code', $2::text, 'message', $3::text)),
+		jsonb_build_object('external_calls', jsonb_build_array(jsonb_build_object('service', 'leads', 'endpoint', 'https://leads.example/x', 'status_code', $4::int))), '7')`,
+		id, code, message, status)
+	return id
+}
+
 // failed is a call that ended with an error.
 func (s scene) failed(code, message, details string) string {
 	s.Helper()
@@ -277,6 +289,35 @@ func TestExplain(t *testing.T) {
 			[]string{"3 times.", "memory"}, ""},
 		"execution error": {func(s scene) string { return s.failed("execution_error", "There is no row 1 in leads", "null") },
 			[]string{"leads.create returned an error: There is no row 1 in leads."}, ""},
+		"a wrong secret": {func(s scene) string { return s.answered(401, "execution_error", "leads answered 401: no") },
+			[]string{"leads answered 401: no.", "Most likely its secret is not the one that the worker signs with", "secret_env"}, "If the input is wrong"},
+		"a wrong secret, told with a code": {func(s scene) string { return s.answered(401, "bad_signature", "It is not signed") },
+			[]string{"its own code bad_signature: It is not signed.", "secret_env"}, ""},
+		"forbidden": {func(s scene) string { return s.answered(403, "execution_error", "leads answered 403: no") }, []string{"secret_env"}, ""},
+		"forbidden, with a code of the tool": {func(s scene) string { return s.answered(403, "not_yours", "It belongs to bob") },
+			[]string{"its own code not_yours: It belongs to bob."}, "secret"},
+		"a redirect": {func(s scene) string { return s.answered(308, "execution_error", "leads answered 308: (an empty body)") },
+			[]string{"GEM follows no redirect", "write the final address into domains.json"}, ""},
+		"a certificate": {func(s scene) string {
+			return s.answered(0, "execution_error", "leads could not be connected, and nothing was sent: tls: failed to verify certificate: x509: certificate has expired")
+		}, []string{"The connection is not trusted: the certificate has expired", "SSL_CERT_FILE"}, "firewall"},
+		"an unknown host": {func(s scene) string {
+			return s.answered(0, "execution_error", "the host of leads, leads.exmaple, could not be resolved")
+		},
+			[]string{"cannot resolve the host's name", "domains.json"}, "If the input is wrong"},
+		"nobody listens": {func(s scene) string {
+			return s.answered(0, "execution_error", "leads could not be connected, and nothing was sent: dial tcp 127.0.0.1:9: connect: connection refused")
+		}, []string{"Nothing listens at that address"}, ""},
+		"out of reach": {func(s scene) string {
+			return s.answered(0, "execution_error", "leads could not be connected within the call's time, and nothing was sent")
+		}, []string{"cannot reach the host", "firewall"}, ""},
+		"retried since nobody listens": {func(s scene) string {
+			s.worker("w-1", 1)
+			id := s.insert()
+			s.claim("w-1")
+			execute(s.T, s.db, `select gem.retry($1, 1, 'w-1', '{"error_code": "execution_error", "message": "dial tcp 127.0.0.1:9: connect: connection refused"}', 3, '10 minutes')`, id)
+			return id
+		}, []string{"connection refused.", "Nothing listens at that address", "The next attempt starts in"}, ""},
 		"cancelled": {func(s scene) string {
 			id := s.insert()
 			execute(s.T, s.db, "select cancel_tool_call($1)", id)
@@ -284,6 +325,13 @@ func TestExplain(t *testing.T) {
 		}, []string{"Cancelled by postgres. The call was cancelled before it ran. Make a new call"}, ""},
 		"a code of the handler's own": {func(s scene) string { return s.failed("no_credit", "The account is empty", "null") },
 			[]string{"its own code no_credit: The account is empty."}, ""},
+		"the tool's advice": {func(s scene) string { return s.failed("sold_out", "There are none", `{"advice": "later"}`) },
+			[]string{"its own code sold_out: There are none. The tool advises to make the call again later."}, ""},
+		"the tool's advice on an error": {func(s scene) string { return s.failed("execution_error", "No such lamp", `{"advice": "change_input"}`) },
+			[]string{"No such lamp. The tool advises to make a new call with another input."}, "If the input is wrong"},
+		"advice against it": {func(s scene) string { return s.failed("closed", "It is closed", `{"advice": "never"}`) },
+			[]string{"not to make the call again"}, ""},
+		"no advice at all": {func(s scene) string { return s.failed("closed", "It is closed", `["advice"]`) }, []string{"It is closed."}, "advises"},
 		"variables are missing": {func(s scene) string {
 			return s.ended("not_configured", `{"status": "not_configured", "reason": "SMS is not set up", "required_env": ["A", "B"], "next_steps": ["Set them."]}`)
 		}, []string{"its setup is missing: SMS is not set up.", "Set A, B for the worker"}, ""},
@@ -305,5 +353,27 @@ func TestExplain(t *testing.T) {
 				t.Errorf("it is not one plain line: %q", got.stdout)
 			}
 		})
+	}
+}
+
+// The error of a function in SQL follows the sentence, a line of it on a line, and cannot move the cursor of a terminal.
+func TestExplainShowsWhereAFunctionFailed(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	s := scene{t, testdb.Pool(t, url)}
+	s.worker("w-1", 4)
+	ended, retried := s.insert(), s.insert()
+	s.claim("w-1")
+	execute(t, s.db, `select gem.finish($1, 1, 'w-1', 'failed', '{"error": {"error_code": "execution_error", "message": "leads.create failed unexpectedly"}}', '{}', '7',
+		p_context => $2)`, ended, "division by zero\nPL/pgSQL function \x1b[31mtools.leads_create(jsonb) line 3 at assignment")
+	s.claim("w-1")
+	execute(t, s.db, `select gem.retry($1, 1, 'w-1', '{"error_code": "execution_error", "message": "busy", "context": "deadlock detected"}', 3, '10 minutes')`, retried)
+	for id, want := range map[string]string{
+		ended:   "\n\nThe error, for operators:\n  division by zero\n  PL/pgSQL function  [31mtools.leads_create(jsonb) line 3 at assignment\n",
+		retried: "\n\nThe error, for operators:\n  deadlock detected\n",
+	} {
+		if got := gemWith(t, []string{"DATABASE_URL=" + url}, "explain", id); !strings.HasSuffix(got.stdout, want) {
+			t.Errorf("got %q, want %q at the end", got.stdout, want)
+		}
 	}
 }

@@ -43,12 +43,14 @@ func printStatus(w io.Writer, o *watch.Overview) error {
 		fmt.Fprintln(w, "! "+least+needed(n, o.At))
 	}
 	fmt.Fprintf(w, "\nQueue    %s\nWorkers  %s\n\n", queued(o.Queue, o.At), working(o.Workers))
-	ended := [][]string{{"ENDED", "SUCCEEDED", "HITS", "FAILED", "REFUSED", "CANCELLED", "NOT CONFIGURED", "P50", "P95", "QUEUE P50", "QUEUE P95"}}
+	ended := [][]string{{"ENDED", "SUCCEEDED", "HITS", "FAILED", "REFUSED", "CANCELLED", "NOT CONFIGURED",
+		"P50", "P95", "QUEUE P50", "QUEUE P95"}}
 	for _, t := range []struct {
 		name string
 		watch.Totals
 	}{{"last hour", o.Hour}, {"last day", o.Day}} {
-		ended = append(ended, []string{t.name, fmt.Sprint(t.Succeeded), fmt.Sprint(t.Hits), fmt.Sprint(t.Failed), fmt.Sprint(t.Refused), fmt.Sprint(t.Cancelled), fmt.Sprint(t.NotConfigured),
+		ended = append(ended, []string{t.name, fmt.Sprint(t.Succeeded), fmt.Sprint(t.Hits), fmt.Sprint(t.Failed),
+			fmt.Sprint(t.Refused), fmt.Sprint(t.Cancelled), fmt.Sprint(t.NotConfigured),
 			took(t.P50MS), took(t.P95MS), took(t.QueueP50MS), took(t.QueueP95MS)})
 	}
 	if err := table(w, ended); err != nil {
@@ -94,7 +96,7 @@ func needed(n watch.Need, at time.Time) string {
 	case "outcome_unknown":
 		return fmt.Sprintf("%s ended in the last day without anybody knowing what was done: gem list --code outcome_unknown", calls)
 	case "rule_error":
-		return fmt.Sprintf("%s of the last day refused, as a rule could not be judged: gem explain %s", calls, n.CallID)
+		return fmt.Sprintf("%s refused in the last day, since a rule could not be judged: gem explain %s", calls, n.CallID)
 	case "rules_required":
 		return fmt.Sprintf("workers that claim nothing, since this database requires rules and they run without: %d; set TOOLS_RULES where they run", n.Count)
 	case "expiring":

@@ -140,7 +140,8 @@ func cameBack(explained *client.Explanation) string {
 	case "delayed":
 		return gaveTurn(explained)
 	case "retried":
-		return fmt.Sprintf("Attempt %d ended with a transient error: %s", e.Attempt, Sentence(Cut(data.Error.Message, 500)))
+		said := fmt.Sprintf("Attempt %d ended with a transient error: %s", e.Attempt, Sentence(Cut(data.Error.Message, 500)))
+		return strings.TrimSpace(said + " " + causeOf(data.Error.Message))
 	case "lost":
 		return fmt.Sprintf("Attempt %d lost its worker, %s, which died.", e.Attempt, data.LostWorker)
 	case "released":
@@ -327,9 +328,10 @@ func explainFailed(explained *client.Explanation) string {
 	case receipts.WorkerLost:
 		return message + " The last log lines of those workers tell why: most often the memory ran out. Make a new call when that is solved."
 	case receipts.ExecutionError:
-		return fmt.Sprintf("The handler of %s returned an error: %s If the input is wrong, correct it; then make a new call.", tool, message)
+		return fmt.Sprintf("The handler of %s returned an error: %s %s", tool, message, whatNext(r, e))
 	}
-	return fmt.Sprintf("The handler of %s failed with its own code %s: %s", tool, Cut(string(e.Code), 100), message)
+	said := fmt.Sprintf("The handler of %s failed with its own code %s: %s %s", tool, Cut(string(e.Code), 100), message, whatNext(r, e))
+	return strings.TrimSpace(said)
 }
 
 // faults lists what is wrong with each field, or returns the message where the details list nothing.

@@ -92,12 +92,12 @@ type Final struct {
 
 // FinishSQL ends a call: its status, its receipt and its last event in one statement, which returns the receipt's id. Where
 // the handler has a transaction, it is that transaction's last statement.
-const FinishSQL = "select gem.finish($1, $2, $3, $4, $5, $6, $7, $8, $9)::text"
+const FinishSQL = "select gem.finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)::text"
 
 // Statement writes the receipt. JSON goes as text: through a pooler Postgres must not have to guess.
 func (f Final) Statement() Statement {
 	return Statement{FinishSQL, []any{f.CallID, f.Number, f.WorkerID, string(f.Status), string(f.Result), string(f.Effects),
-		f.RegistryVersion, zeronull.Text(f.ReplayOf), f.Steps}}
+		f.RegistryVersion, zeronull.Text(f.ReplayOf), f.Steps, zeronull.Text(f.Context)}}
 }
 
 // Retry puts a call back after the transient error that reason describes, for pause at least, and returns when it may run again. It returns the
@@ -105,9 +105,11 @@ func (f Final) Statement() Statement {
 func Retry(ctx context.Context, db DB, a Attempt, reason receipts.Outcome, retry registry.Retry, pause time.Duration,
 	effects json.RawMessage) (time.Time, error) {
 	var again time.Time
-	err := db.QueryRow(ctx, "select gem.retry($1, $2, $3, ($4::jsonb) -> 'error', $5, make_interval(secs => $6), $7, make_interval(secs => $8), make_interval(secs => $9))",
+	err := db.QueryRow(ctx, `select gem.retry($1, $2, $3,
+		(($4::jsonb) -> 'error') || case when $10::text is null then '{}' else jsonb_build_object('context', $10) end,
+		$5, make_interval(secs => $6), $7, make_interval(secs => $8), make_interval(secs => $9))`,
 		a.CallID, a.Number, a.WorkerID, string(reason.Result), retry.MaxAttempts, retry.Backoff.Seconds(), zeronull.Text(effects), pause.Seconds(),
-		retry.Most.Seconds()).Scan((*zeronull.Timestamptz)(&again))
+		retry.Most.Seconds(), zeronull.Text(reason.Context)).Scan((*zeronull.Timestamptz)(&again))
 	return again, err
 }
 

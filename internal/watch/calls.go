@@ -18,7 +18,8 @@ type Call struct {
 	Tool string `json:"tool"`
 	// Status is queued, running, waiting, succeeded, failed or not_configured.
 	Status string `json:"status"`
-	// Outcome is the status of a call that has ended, but refused or cancelled where the status failed has such a code. It is empty before.
+	// Outcome is the status of a call that has ended, but refused or cancelled where the status failed has such a code. It is empty
+	// before.
 	Outcome string `json:"outcome,omitempty"`
 	// WaitsFor says what a waiting call waits for: key, call, answer, time or code. Otherwise it is empty.
 	WaitsFor string `json:"waits_for,omitempty"`

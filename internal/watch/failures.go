@@ -14,7 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
-// Failure sums up calls of a tool that failed or were not configured for the same reason. Refused and cancelled calls are no failures.
+// Failure sums up calls of a tool that failed or were not configured for the same reason. Refused and cancelled calls are not
+// failures.
 type Failure struct {
 	Tool   string `json:"tool"`
 	Status string `json:"status"` // failed or not_configured
@@ -49,8 +50,8 @@ func (f Failure) Filter(from time.Time) Filter {
 
 const mostFailures = 5000
 
-// ReadFailures sums up the last failures since a time, 5,000 at most, of one tool or of all, among the last 20,000 calls that did not succeed. The zero
-// time means the last day.
+// ReadFailures sums up the last failures since a time, 5,000 at most, of one tool or of all, among the last 20,000 calls that did
+// not succeed. The zero time means the last day.
 func ReadFailures(ctx context.Context, db DB, from time.Time, tool string) (*Failures, error) {
 	all, err := readFailures(ctx, db, from, tool)
 	if err != nil {
@@ -69,7 +70,8 @@ type failure struct {
 	CallID  string    `json:"call_id"`
 }
 
-// endedSince selects the last calls that did not succeed since a time of SQL, with more columns. Refused and cancelled ones are among them: see outcome.
+// endedSince selects the last calls that did not succeed since a time of SQL, with more columns. Refused and cancelled ones are
+// among them: see outcome.
 func endedSince(since, most, more string) string {
 	return "select r.tool_name as tool, r.status, r.outcome, coalesce(r.error_code, r.status) as code, " + ofMessage("r.message") + " as message, r.created_at as at, r.call_id" + more +
 		" from gem.receipts r where r.status <> 'succeeded' and r.created_at >= " + since + " order by r.created_at desc limit " + most

@@ -36,8 +36,10 @@ type Filter struct {
 }
 
 // States are the values of [Filter.State]: the statuses of calls, and scheduled (queued until a time that has not come, which queued leaves
-// out), open (all that have not ended) and ended. Of the calls with the status failed, failed has those that were neither refused nor cancelled.
-var States = []string{"queued", "scheduled", "waiting", "running", "succeeded", "failed", "refused", "cancelled", "not_configured", "open", "ended"}
+// out), open (all that have not ended) and ended. Of the calls with the status failed, failed has those that were neither refused
+// nor cancelled.
+var States = []string{"queued", "scheduled", "waiting", "running", "succeeded", "failed", "refused", "cancelled", "not_configured",
+	"open", "ended"}
 
 // FilterError says which value of a filter is wrong, and why.
 type FilterError struct{ Name, Message string }

@@ -12,7 +12,8 @@ import (
 // Totals sums up the calls that ended within some time, as far as workers have counted them: the last 15 to 30 s are not.
 type Totals struct {
 	Succeeded int64 `json:"succeeded"`
-	// Failed counts neither those that were Refused, by rules, people or the tool's terms, nor those that were Cancelled: see [receipts.Kind].
+	// Failed counts neither those that were Refused, by rules, people or the tool's terms, nor those that were Cancelled: see
+	// [receipts.Kind].
 	Failed        int64 `json:"failed"`
 	Refused       int64 `json:"refused"`
 	Cancelled     int64 `json:"cancelled"`
@@ -27,7 +28,9 @@ type Totals struct {
 }
 
 // Ended is how many calls the totals count.
-func (t Totals) Ended() int64 { return t.Succeeded + t.Failed + t.Refused + t.Cancelled + t.NotConfigured }
+func (t Totals) Ended() int64 {
+	return t.Succeeded + t.Failed + t.Refused + t.Cancelled + t.NotConfigured
+}
 
 // Minute is a point of a plot: what ended in the Step seconds from At on.
 type Minute struct {

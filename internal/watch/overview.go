@@ -65,7 +65,8 @@ type Need struct {
 	//	expiring         questions whose time is over within the hour; CallID is the first, Since when that is
 	//	question         calls wait for somebody's answer; CallID is the first
 	//	code             calls wait for a program that can go on with them; CallID is the first
-	//	failing          at least 10 calls of a tool failed in the last hour, more than a tenth of those that were neither refused nor cancelled
+	//	failing          at least 10 calls of a tool failed in the last hour, more than a tenth of those that were neither refused
+	//	                 nor cancelled
 	//	rule_error       calls of the last day were refused because a rule could not be judged; CallID is the last
 	//	unknown_tools    at least 10 calls of the last day named tools that the worker's registry does not have; CallID is the last
 	//	two_registries   the living workers run with different registries
@@ -115,7 +116,8 @@ var howThingsStand = `
 		union all
 		select 'code', count(*), null, (array_agg(id order by updated_at, id))[1], null, min(updated_at) from code having count(*) > 0
 		union all
-		select 'rule_error', count(*), null, (array_agg(call_id order by at desc))[1], null, max(at) from unsuccessful where code = 'rule_error' having count(*) > 0
+		select 'rule_error', count(*), null, (array_agg(call_id order by at desc))[1], null, max(at)
+			from unsuccessful where code = 'rule_error' having count(*) > 0
 		union all
 		select 'unknown_tools', count(*), null, (array_agg(call_id order by at desc))[1], null, max(at) from failed where code = 'unknown_tool' having count(*) >= 10
 		union all

@@ -23,7 +23,7 @@ const refusals = `
 
 const refusedTools = "a.approval_denied a.approval_expired a.key_reused a.limit_reached a.not_allowed a.rule_blocked a.rule_error"
 
-func TestRefusedAndCancelledCallsAreNoFailures(t *testing.T) {
+func TestRefusedAndCancelledCallsAreNotFailures(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t))
 	execute(t, db, refusals)

@@ -71,7 +71,7 @@ const secrets = `
 	update core_tool_calls set input = '{"secret": "in the input"}' where status = 'queued';
 	insert into core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
 		select id, events + 1, now(), 'step', 1, 'w', '{"name": "shown", "kind": "step", "result": {"secret": 1}, "effects": {"secret": 1}, "error":
-			{"error_code": "shown too", "message": "and this", "details": {"secret": 1}}, "something_new": "secret"}' from core_tool_calls where tool_name = 'a.one';
+			{"error_code": "shown too", "message": "and this", "details": {"secret": 1}, "context": "secret"}, "context": "secret", "something_new": "secret"}' from core_tool_calls where tool_name = 'a.one';
 	insert into core_tool_events (call_id, seq, at, event, attempt, data)
 		select id, events + 2, now(), 'answered', 1, '{"name": "#answer", "value": "secret", "by": "ada"}' from core_tool_calls where tool_name = 'a.one'`
 

@@ -337,14 +337,18 @@ $$;
 -- running → succeeded | failed | not_configured
 ------------------------------------------------------------------------------------------------------------------------
 
+-- The one without p_context would make calls of gem.finish ambiguous.
+drop function if exists gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer);
+
 -- Ends a call: its status, its last event and its receipt, in one statement. A handler's transaction runs it last, before
 -- its commit. Returns the receipt's id. p_steps is how many steps the attempt knows of: a database that has fewer was set back by a
--- failover, and the call is to begin again with those.
+-- failover, and the call is to begin again with those. p_context tells operators where a failure came from: only the
+-- journal has it.
 --
 -- The call is found by its id alone, here and below; coalesce hides the other conditions from the planner. With statistics
 -- from a quiet hour it would take the index over running calls, which holds an entry for every call since the last vacuum.
 create or replace function gem.finish(p_call uuid, p_attempt integer, p_worker text, p_status text, p_result jsonb, p_effects jsonb,
-  p_registry_version text, p_replay_of uuid default null, p_steps integer default 0)
+  p_registry_version text, p_replay_of uuid default null, p_steps integer default 0, p_context text default null)
 returns uuid language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   at        timestamptz := gem.now();
@@ -364,7 +368,9 @@ begin
     returning c.id, c.tool_name, c.claimed_at, c.events, c.computed_key, c.parent_call_id, c.parent_step
   ), journal as (
     insert into public.core_tool_events (call_id, seq, at, event, attempt, worker_id, data)
-    select id, events, at, p_status, p_attempt, p_worker, jsonb_build_object('receipt_id', receipt) from ended
+    select id, events, at, p_status, p_attempt, p_worker,
+      case when p_context is null then jsonb_build_object('receipt_id', receipt)
+      else jsonb_build_object('receipt_id', receipt, 'context', p_context) end from ended
   ), written as (
     insert into public.core_tool_receipts (id, call_id, tool_name, status, result, effects, created_at, attempt, worker_id,
       registry_version, idempotency_key, replay_of, duration)
@@ -607,6 +613,7 @@ $$;
 
 select gem.grant_to('gem_worker', 'execute on function gem.claim(text, integer, boolean, jsonb, integer),
   gem.hold_key(uuid, integer, text, text), gem.input_differs(uuid, uuid, text, boolean),
-  gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer), gem.retry(uuid, integer, text, jsonb, integer, interval, jsonb, interval, interval),
+  gem.finish(uuid, integer, text, text, jsonb, jsonb, text, uuid, integer, text), gem.retry(uuid, integer, text, jsonb,
+    integer, interval, jsonb, interval, interval),
   gem.release(uuid, integer, text, jsonb), gem.leave_to(uuid, integer, text, text), gem.tell_ended(uuid[])');
 revoke all on all functions in schema gem from public;

@@ -15,10 +15,11 @@
 --
 -- The role gem_monitor may read them and nothing else; security_barrier keeps a condition of its own from seeing more.
 
--- The kind of a call with the status failed, by its error code: refused by a rule, by people or by the tool's terms; cancelled; or failed. In Go it
--- is receipts.Code.Kind. Without settings of its own, Postgres inlines it.
+-- The kind of a call with the status failed, by its error code: refused by a rule, by people or by the tool's terms; cancelled;
+-- or failed. In Go it is receipts.Code.Kind. Without settings of its own, Postgres inlines it.
 create or replace function gem.failure_kind(p_code text) returns text language sql immutable return case
-  when p_code in ('rule_blocked', 'limit_reached', 'approval_denied', 'approval_expired', 'rule_error', 'not_allowed', 'key_reused') then 'refused'
+  when p_code in ('rule_blocked', 'limit_reached', 'approval_denied', 'approval_expired', 'rule_error', 'not_allowed',
+    'key_reused') then 'refused'
   when p_code = 'cancelled' then 'cancelled'
   else 'failed' end;
 
@@ -67,7 +68,8 @@ create or replace view gem.outcomes_of_receipts as
 select r.id, (r.created_at at time zone 'UTC')::date as day,
   case when r.tool_name = '' or r.status = 'failed' and (r.attempt = 0 or r.result -> 'error' ->> 'error_code' = 'unknown_tool')
     then '(unknown)' else r.tool_name end as tool_name,
-  case when r.status = 'failed' then gem.failure_kind(r.result -> 'error' ->> 'error_code') else r.status end as outcome,
+  case when r.status = 'failed' then gem.failure_kind(r.result -> 'error' ->> 'error_code')
+    else r.status end as outcome,
   r.replay_of is not null as hit, case when r.replay_of is null then gem.duration_bucket(r.duration) end as bucket,
   date_bin('1 minute', r.created_at, '2000-01-01Z') as minute, r.call_id, r.attempt
 from public.core_tool_receipts r;
@@ -95,21 +97,27 @@ begin
   ), slice as materialized (
     select *, row_number() over (order by id) as place from ended
   ), counts as materialized (
-    select minute, day, tool_name, bucket, count(*) as calls, count(*) filter (where outcome = 'succeeded') as succeeded,
+    select minute, day, tool_name, bucket, count(*) as calls,
+      count(*) filter (where outcome = 'succeeded') as succeeded,
       count(*) filter (where outcome = 'failed') as failed, count(*) filter (where outcome = 'refused') as refused,
-      count(*) filter (where outcome = 'cancelled') as cancelled, count(*) filter (where outcome = 'not_configured') as not_configured,
+      count(*) filter (where outcome = 'cancelled') as cancelled,
+        count(*) filter (where outcome = 'not_configured') as not_configured,
       count(*) filter (where hit) as hits
     from slice where place <= p_limit group by 1, 2, 3, 4
   ), durations as (
-    insert into gem.outcome_counts as c (day, tool_name, bucket, succeeded, failed, refused, cancelled, not_configured, hits)
-    select day, tool_name, bucket, sum(succeeded), sum(failed), sum(refused), sum(cancelled), sum(not_configured), sum(hits)
+    insert into gem.outcome_counts as c (day, tool_name, bucket, succeeded, failed, refused, cancelled, not_configured,
+      hits)
+    select day, tool_name, bucket, sum(succeeded), sum(failed), sum(refused), sum(cancelled), sum(not_configured),
+      sum(hits)
     from counts group by 1, 2, 3
-    on conflict (day, tool_name, bucket) do update set succeeded = c.succeeded + excluded.succeeded, failed = c.failed + excluded.failed,
+    on conflict (day, tool_name, bucket) do update set succeeded = c.succeeded + excluded.succeeded,
+      failed = c.failed + excluded.failed,
       refused = c.refused + excluded.refused, cancelled = c.cancelled + excluded.cancelled,
       not_configured = c.not_configured + excluded.not_configured, hits = c.hits + excluded.hits
   ), days as (
     insert into gem.outcome_days as d (day, tool_name, succeeded, failed, refused, cancelled, not_configured, hits)
-    select day, tool_name, sum(succeeded), sum(failed), sum(refused), sum(cancelled), sum(not_configured), sum(hits) from counts group by 1, 2
+    select day, tool_name, sum(succeeded), sum(failed), sum(refused), sum(cancelled), sum(not_configured),
+      sum(hits) from counts group by 1, 2
     on conflict (day, tool_name) do update set succeeded = d.succeeded + excluded.succeeded, failed = d.failed + excluded.failed,
       refused = d.refused + excluded.refused, cancelled = d.cancelled + excluded.cancelled,
       not_configured = d.not_configured + excluded.not_configured, hits = d.hits + excluded.hits
@@ -121,13 +129,16 @@ begin
     select minute, coalesce(tool_name, '') as tool_name, gem.list_counts(array_agg(bucket), array_agg(1::bigint)) as list
     from sample group by grouping sets ((minute, tool_name), (minute))
   ), sums as (
-    select minute, coalesce(tool_name, '') as tool_name, sum(succeeded) as succeeded, sum(failed) as failed, sum(refused) as refused,
+    select minute, coalesce(tool_name, '') as tool_name, sum(succeeded) as succeeded, sum(failed) as failed,
+      sum(refused) as refused,
       sum(cancelled) as cancelled, sum(not_configured) as not_configured, sum(hits) as hits,
       gem.list_counts(array_agg(bucket) filter (where bucket is not null), array_agg(calls) filter (where bucket is not null)) as durations
     from counts group by grouping sets ((minute, tool_name), (minute))
   ), minutes as (
-    insert into gem.outcome_minutes as m (minute, tool_name, succeeded, failed, refused, cancelled, not_configured, hits, durations, waits)
-    select s.minute, s.tool_name, s.succeeded, s.failed, s.refused, s.cancelled, s.not_configured, s.hits, s.durations, coalesce(w.list, '{}')
+    insert into gem.outcome_minutes as m (minute, tool_name, succeeded, failed, refused, cancelled, not_configured,
+      hits, durations, waits)
+    select s.minute, s.tool_name, s.succeeded, s.failed, s.refused, s.cancelled, s.not_configured, s.hits, s.durations,
+      coalesce(w.list, '{}')
     from sums s left join waits w using (minute, tool_name)
     on conflict (minute, tool_name) do update set succeeded = m.succeeded + excluded.succeeded, failed = m.failed + excluded.failed,
       refused = m.refused + excluded.refused, cancelled = m.cancelled + excluded.cancelled,
@@ -196,7 +207,8 @@ create or replace view gem.queue with (security_barrier) as select * from gem.qu
 -- nothing here keeps a condition on day or tool_name from the index: a WITH would, since gem.now() is volatile.
 create or replace view gem.outcomes with (security_barrier) as
 select day, tool_name, sum(calls)::bigint as calls, sum(succeeded)::bigint as succeeded, sum(failed)::bigint as failed,
-  sum(refused)::bigint as refused, sum(cancelled)::bigint as cancelled, sum(not_configured)::bigint as not_configured, sum(hits)::bigint as hits,
+  sum(refused)::bigint as refused, sum(cancelled)::bigint as cancelled, sum(not_configured)::bigint as not_configured,
+    sum(hits)::bigint as hits,
   gem.bucket_ms(min(bucket) filter (where ran > 0 and upto >= 0.5 * of)) as p50_ms,
   gem.bucket_ms(min(bucket) filter (where ran > 0 and upto >= 0.95 * of)) as p95_ms
 from (
@@ -204,12 +216,14 @@ from (
   from (
     select *, case when bucket is not null then calls else 0 end as ran
     from (
-      select c.day, c.tool_name, c.bucket, (c.succeeded + c.failed + c.refused + c.cancelled + c.not_configured)::float8 as calls,
+      select c.day, c.tool_name, c.bucket,
+        (c.succeeded + c.failed + c.refused + c.cancelled + c.not_configured)::float8 as calls,
         c.succeeded, c.failed, c.refused, c.cancelled, c.not_configured, c.hits
       from generate_series(0, 30) ago cross join lateral (
         select * from gem.outcome_counts c where c.day = ((select gem.now()) at time zone 'UTC')::date - ago) c
       union all
-      select r.day, r.tool_name, r.bucket, 1, (r.outcome = 'succeeded')::integer, (r.outcome = 'failed')::integer, (r.outcome = 'refused')::integer,
+      select r.day, r.tool_name, r.bucket, 1, (r.outcome = 'succeeded')::integer, (r.outcome = 'failed')::integer,
+        (r.outcome = 'refused')::integer,
         (r.outcome = 'cancelled')::integer, (r.outcome = 'not_configured')::integer, r.hit::integer
       from gem.outcomes_of_receipts r
       where r.id >= (select upto from gem.outcomes_counted where only_row) and r.id < gem.first_id_at((select gem.now()) + interval '1 minute')
@@ -236,7 +250,8 @@ from (
   from generate_series(0, 30) ago cross join lateral (
     select * from gem.outcome_days d where d.day = ((select gem.now()) at time zone 'UTC')::date - ago) d
   union all
-  select r.tool_name, (r.outcome = 'succeeded')::integer, (r.outcome = 'failed')::integer, (r.outcome = 'refused')::integer,
+  select r.tool_name, (r.outcome = 'succeeded')::integer, (r.outcome = 'failed')::integer,
+    (r.outcome = 'refused')::integer,
     (r.outcome = 'cancelled')::integer, (r.outcome = 'not_configured')::integer, r.hit::integer
   from gem.outcomes_of_receipts r
   where r.id >= (select upto from gem.outcomes_counted where only_row) and r.id < gem.first_id_at((select gem.now()) + interval '1 minute')
@@ -251,7 +266,8 @@ create or replace view gem.recent_failures with (security_barrier) as
 select r.created_at as at, r.tool_name, r.status, r.call_id, r.result -> 'error' ->> 'error_code' as error_code,
   coalesce(r.result -> 'error' ->> 'message', r.result ->> 'reason') as message, r.attempt, r.worker_id, c.created_by, r.duration
 from (
-  select * from (select * from public.core_tool_receipts where status <> 'succeeded' order by created_at desc limit 20000) last
+  select *
+    from (select * from public.core_tool_receipts where status <> 'succeeded' order by created_at desc limit 20000) last
   where gem.failure_kind(result -> 'error' ->> 'error_code') = 'failed' order by created_at desc limit 100) r
 left join public.core_tool_calls c on c.id = r.call_id
 order by r.created_at desc;
@@ -288,15 +304,18 @@ order by c.claimed_at;
 -- Receipts that are older than these views, such as those of an earlier GEM, are counted here; later ones by the workers.
 insert into gem.outcomes_counted (upto, at) values (gem.first_id_at(gem.now() - interval '15 seconds'), gem.now()) on conflict do nothing;
 insert into gem.outcome_counts (day, tool_name, bucket, succeeded, failed, refused, cancelled, not_configured, hits)
-select r.day, r.tool_name, r.bucket, count(*) filter (where outcome = 'succeeded'), count(*) filter (where outcome = 'failed'),
-  count(*) filter (where outcome = 'refused'), count(*) filter (where outcome = 'cancelled'), count(*) filter (where outcome = 'not_configured'),
+select r.day, r.tool_name, r.bucket, count(*) filter (where outcome = 'succeeded'),
+  count(*) filter (where outcome = 'failed'),
+  count(*) filter (where outcome = 'refused'), count(*) filter (where outcome = 'cancelled'),
+    count(*) filter (where outcome = 'not_configured'),
   count(*) filter (where hit)
 from gem.outcomes_of_receipts r
 where not exists (select from gem.outcome_counts)
   and r.id in (select o.id from public.core_tool_receipts o where o.created_at < (select at - interval '15 seconds' from gem.outcomes_counted))
 group by 1, 2, 3;
 insert into gem.outcome_days (day, tool_name, succeeded, failed, refused, cancelled, not_configured, hits)
-select c.day, c.tool_name, sum(c.succeeded), sum(c.failed), sum(c.refused), sum(c.cancelled), sum(c.not_configured), sum(c.hits)
+select c.day, c.tool_name, sum(c.succeeded), sum(c.failed), sum(c.refused), sum(c.cancelled), sum(c.not_configured),
+  sum(c.hits)
 from gem.outcome_counts c
 where not exists (select from gem.outcome_days)
 group by 1, 2;

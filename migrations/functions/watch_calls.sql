@@ -13,7 +13,8 @@
 create or replace view gem.receipts as
 select r.id, r.call_id, r.tool_name, r.status, r.created_at, r.attempt, r.worker_id, r.registry_version, r.idempotency_key, r.replay_of, r.duration,
   case when r.status = 'failed' then r.result -> 'error' ->> 'error_code' end as error_code,
-  case when r.status = 'failed' then gem.failure_kind(r.result -> 'error' ->> 'error_code') else r.status end as outcome,
+  case when r.status = 'failed' then gem.failure_kind(r.result -> 'error' ->> 'error_code')
+    else r.status end as outcome,
   case when r.status <> 'succeeded' then left(coalesce(r.result -> 'error' ->> 'message', r.result ->> 'reason'), 1000) end as message
 from public.core_tool_receipts r;
 
