@@ -258,7 +258,8 @@ func TestAProxyNamesTheUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := New(Options{Auth: "header", UserHeader: "x-user", GroupsHeader: "X-Groups", Proxies: proxies, Roles: roles, IsRole: isRole})
+	d, err := New(Options{Auth: "header", UserHeader: "x-user", GroupsHeader: "X-Groups", Proxies: proxies, Roles: roles,
+		IsRole: isRole})
 	if err != nil {
 		t.Fatal(err)
 	}
