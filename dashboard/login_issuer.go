@@ -5,19 +5,20 @@ import (
 	"net/url"
 )
 
-// IssuerLogin is a [Login] of people whom an OpenID Connect issuer signs in. /login links to StartAt, which leads to the issuer, and the issuer sends
-// the browser back to /login/callback.
+// IssuerLogin is a [Login] of people whom an OpenID Connect issuer signs in. /login links to StartAt, which leads to
+// the issuer, and the issuer sends the browser back to /login/callback.
 type IssuerLogin interface {
 	Login
 	// Issuer is the host of the issuer, for people to read.
 	Issuer() string
-	// StartAt is the URL of /login/start, with the page to go to afterwards. Its host is the one to which the issuer sends the browser back.
+	// StartAt is the URL of /login/start, with the page to go to afterwards. Its host is the one to which the issuer
+	// sends the browser back.
 	StartAt(to string) string
-	// Start returns the issuer's address, and a cookie for /login/callback that binds the sign-in to the browser. Its error is a [*Refusal] if the
-	// issuer is away.
+	// Start returns the issuer's address, and a cookie for /login/callback that binds the sign-in to the browser. Its
+	// error is a [*Refusal] if the issuer is away.
 	Start(r *http.Request, to string) (address string, cookie *http.Cookie, err error)
-	// Finish returns the cookie of the session that the issuer's answer opens, and the page to go to. Its error is a [*Refusal] if the answer is not
-	// that of a sign-in which this browser started, or if the person may not come in.
+	// Finish returns the cookie of the session that the issuer's answer opens, and the page to go to. Its error is a
+	// [*Refusal] if the answer is not that of a sign-in which this browser started, or if the person may not come in.
 	Finish(r *http.Request) (session *http.Cookie, to string, err error)
 }
 

@@ -33,7 +33,7 @@ type questionsPage struct {
 	Yours []client.Question `json:"yours"` // those that the user may answer
 	Open  []watch.Question  `json:"open"`  // all that are open
 	You   string            `json:"you"`   // as whom the user answers; empty if the dashboard takes no answers of the user
-	Other string            `json:"-"`     // why the user may have another name, so that approvals are refused: [User.OtherName]
+	Other string            `json:"-"`     // [User.OtherName]
 }
 
 func (s *site) questions(ctx context.Context, r *request) (*view, error) {
@@ -278,8 +278,8 @@ func (p *questionPage) whyNot(r *request) string {
 		return "You may look, and not answer: the dashboard knows no subject of yours."
 	}
 	if q.Others && r.user.OtherName != "" {
-		return "It takes someone other than the person who asked, and these pages cannot tell whether that is you: " + text(r.user.OtherName) +
-			". You would have two names. Answer it where calls are made, such as with gem approve."
+		return "It takes someone other than the person who asked, and these pages cannot tell whether that is you: " +
+			text(r.user.OtherName) + ". You would have two names. Answer it where calls are made, such as with gem approve."
 	}
 	said := "An answer is taken from those whom the question names"
 	if q.Others {

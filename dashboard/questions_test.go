@@ -529,7 +529,8 @@ func TestAnApprovalIsRefusedFromAPersonWithTwoNames(t *testing.T) {
 	stranger := cleo
 	stranger.OtherName = "you signed in at https://login.example, and calls are made with tokens of <b>others</b>"
 	page := o.page(stranger, "/questions/"+id, 200)
-	o.wants(page, "Approval: waits for others", "https://login.example, and calls are made with tokens of &lt;b&gt;others&lt;/b&gt;", "two names")
+	o.wants(page, "Approval: waits for others", "two names",
+		"https://login.example, and calls are made with tokens of &lt;b&gt;others&lt;/b&gt;")
 	o.lacks(page, `name="decision"`)
 	o.wants(o.page(stranger, "/questions", 200), "you signed in at https://login.example")
 	form := o.page(cleo, "/questions/"+id, 200)
@@ -548,16 +549,18 @@ func TestAnApprovalIsRefusedFromAPersonWithTwoNames(t *testing.T) {
 	}
 	// Postgres refuses it, whatever the page does.
 	var mine int
-	err = client.As(t.Context(), login(t, o.owner, o.owner.Config().ConnString(), "gem_operator, gem_door"),
-		client.Subject{ID: "cleo", Role: "gem_frontend", Claims: json.RawMessage(`{"gem_other_name": true}`)}, func(db client.DB) error {
-			if err := db.QueryRow(t.Context(), "select count(*) from open_questions").Scan(&mine); err != nil {
-				return err
-			}
-			return client.Answer(t.Context(), db, id, json.RawMessage(`{"approved": true}`), "")
-		})
+	act := login(t, o.owner, o.owner.Config().ConnString(), "gem_operator, gem_door")
+	subject := client.Subject{ID: "cleo", Role: "gem_frontend", Claims: json.RawMessage(`{"gem_other_name": true}`)}
+	err = client.As(t.Context(), act, subject, func(db client.DB) error {
+		if err := db.QueryRow(t.Context(), "select count(*) from open_questions").Scan(&mine); err != nil {
+			return err
+		}
+		return client.Answer(t.Context(), db, id, json.RawMessage(`{"approved": true}`), "")
+	})
 	if !errors.Is(err, client.ErrMayNotAnswer) || mine != 0 {
 		t.Errorf("by the function: %v, %d questions listed", err, mine)
 	}
-	own := o.ask("wait.approval", strings.Replace(fmt.Sprintf(refund, 9), `"text"`, `"others": false, "text"`, 1), byNobody)
+	forAnybody := strings.Replace(fmt.Sprintf(refund, 9), `"text"`, `"others": false, "text"`, 1)
+	own := o.ask("wait.approval", forAnybody, byNobody)
 	o.wants(o.send(stranger, own, url.Values{"decision": {"approve"}}, 200), "You approved it.", "Answered by cleo")
 }

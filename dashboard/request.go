@@ -194,7 +194,8 @@ func (s *site) request(q *http.Request) (*request, error) {
 		noteUser(q.Context(), r.user.Name)
 	case errors.As(err, &refused):
 		err = &pageError{refused.Status, refused.Text}
-	case errors.Is(err, ErrNoUser), isAway(err), store.HasCode(err, "57014"): // a name is looked up in the database
+	case errors.Is(err, ErrNoUser):
+	case isAway(err), store.HasCode(err, "57014"), q.Context().Err() != nil: // a name is looked up in the database
 	default:
 		s.Log.Warn("a user is refused", zap.Error(err))
 		err = forbidden("You may not see these pages.")

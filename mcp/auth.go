@@ -11,8 +11,8 @@ import (
 	"github.com/gemworker/gem/internal/issuer"
 )
 
-// verifier knows the callers of tokens. Its error is an [*issuer.RefusedError] for a token that is not valid; with any other, it is not known whether
-// it is.
+// verifier knows the callers of tokens. Its error is an [*issuer.RefusedError] for a token that is not valid; with any
+// other, it is not known whether it is.
 type verifier interface {
 	verify(ctx context.Context, token string) (caller, error)
 }

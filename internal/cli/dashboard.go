@@ -33,8 +33,8 @@ var dashboardFlags = map[string]string{
 	"GEM_DASHBOARD_LISTEN": "listen", "GEM_DASHBOARD_PREFIX": "prefix", "GEM_DASHBOARD_AUTH": "auth", "GEM_DASHBOARD_READ_ONLY": "read-only",
 	"GEM_DASHBOARD_URL": "", "GEM_DASHBOARD_PASSWORD_HASH": "", "GEM_DASHBOARD_USER_HEADER": "", "GEM_DASHBOARD_GROUPS_HEADER": "",
 	"GEM_DASHBOARD_TRUSTED_PROXIES": "", "GEM_DASHBOARD_ROLES": "", "GEM_DASHBOARD_ACT_URL": "", "GEM_DASHBOARD_TRACE_URL": "",
-	"GEM_DASHBOARD_OIDC_ISSUER": "", "GEM_DASHBOARD_OIDC_CLIENT_ID": "", "GEM_DASHBOARD_OIDC_CLIENT_SECRET": "", "GEM_DASHBOARD_OIDC_GROUPS_CLAIM": "",
-	"GEM_DASHBOARD_OIDC_SUBJECT_CLAIM": "", "GEM_DASHBOARD_FRONTENDS_ISSUER": "",
+	"GEM_DASHBOARD_OIDC_ISSUER": "", "GEM_DASHBOARD_OIDC_CLIENT_ID": "", "GEM_DASHBOARD_OIDC_CLIENT_SECRET": "",
+	"GEM_DASHBOARD_OIDC_GROUPS_CLAIM": "", "GEM_DASHBOARD_OIDC_SUBJECT_CLAIM": "", "GEM_DASHBOARD_FRONTENDS_ISSUER": "",
 }
 
 func dashboardCommand() *cobra.Command {
@@ -120,9 +120,11 @@ func openSite(ctx context.Context, c *config.Dashboard, l net.Listener, o siteOp
 	case auth == "" && local:
 		auth = "link"
 	case auth == "":
-		return nil, usage("%s can be reached from other machines, so people must prove who they are: set --auth to link, password, header or oidc, or serve 127.0.0.1", l.Addr())
+		return nil, usage("%s can be reached from other machines, so people must prove who they are: "+
+			"set --auth to link, password, header or oidc, or serve 127.0.0.1", l.Addr())
 	case auth == "none" && !local:
-		return nil, usage("%s can be reached from other machines, and with --auth none anybody there would see all calls: set it to link, password, header or oidc, or serve 127.0.0.1", l.Addr())
+		return nil, usage("%s can be reached from other machines, and with --auth none anybody there would see all calls: "+
+			"set it to link, password, header or oidc, or serve 127.0.0.1", l.Addr())
 	}
 	proxies, err := login.ParseProxies(c.TrustedProxies)
 	if err != nil {
@@ -162,8 +164,8 @@ func openSite(ctx context.Context, c *config.Dashboard, l net.Listener, o siteOp
 	door, err := login.New(login.Options{
 		Auth: auth, Name: name, PasswordHash: c.PasswordHash.Reveal(), UserHeader: c.UserHeader, GroupsHeader: c.GroupsHeader, Proxies: proxies, Roles: roles,
 		OIDC: login.OIDC{
-			Issuer: c.OIDCIssuer, ClientID: c.OIDCClientID, ClientSecret: c.OIDCSecret, GroupsClaim: c.OIDCGroups, SubjectClaim: c.OIDCSubject, URL: oidcURL,
-			Frontends: frontendsIssuers(c),
+			Issuer: c.OIDCIssuer, ClientID: c.OIDCClientID, ClientSecret: c.OIDCSecret, GroupsClaim: c.OIDCGroups,
+			SubjectClaim: c.OIDCSubject, URL: oidcURL, Frontends: frontendsIssuers(c),
 		},
 		IsRole: isRole(s.read), Log: o.log,
 		Cookie: "gem_" + port, Secure: public.Scheme == "https",
@@ -202,7 +204,8 @@ func isRole(db *pgxpool.Pool) func(context.Context, string) (bool, error) {
 	return func(ctx context.Context, name string) (is bool, err error) {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		err = db.QueryRow(ctx, `select exists (select from pg_catalog.pg_roles where lower(rolname::text collate "default") = lower($1))`, name).Scan(&is)
+		err = db.QueryRow(ctx, `select exists (select from pg_catalog.pg_roles
+			where lower(rolname::text collate "default") = lower($1))`, name).Scan(&is)
 		return is, err
 	}
 }

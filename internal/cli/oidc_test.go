@@ -44,30 +44,35 @@ func TestPeopleSignInAtAnIssuerAndApproveAsThemselves(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			pages := "http://127.0.0.1:" + freePort(t)
 			issuer := oidcprovider.Start(t, oidcprovider.Options{
-				Client: oidcprovider.Client{ID: "gem dashboard", Secret: c.secret, AuthMethod: c.method, Redirects: []string{pages + "/gem/login/callback"}},
+				Client: oidcprovider.Client{
+					ID: "gem dashboard", Secret: c.secret, AuthMethod: c.method, Redirects: []string{pages + "/gem/login/callback"},
+				},
 				Accounts: map[string]map[string]any{
-					"cleo": {"groups": []string{"staff", "ops"}}, "bob": {"groups": []string{"staff"}}, "eve": {}, role.User.Username(): {"groups": []string{"staff"}},
+					"cleo": {"groups": []string{"staff", "ops"}}, "bob": {"groups": []string{"staff"}}, "eve": {},
+					role.User.Username(): {"groups": []string{"staff"}},
 				},
 			})
 			if c.frontends == "" {
 				c.frontends = issuer
 			}
 			p := startGem(t, []string{
-				"DATABASE_URL=" + loginOf(t, db, database, "gem_monitor"), "GEM_DASHBOARD_ACT_URL=" + operator, "GEM_DASHBOARD_AUTH=oidc",
-				"GEM_DASHBOARD_OIDC_ISSUER=" + issuer, "GEM_DASHBOARD_OIDC_CLIENT_ID=gem dashboard", "GEM_DASHBOARD_OIDC_CLIENT_SECRET=" + c.secret,
-				"GEM_DASHBOARD_OIDC_GROUPS_CLAIM=groups", "GEM_DASHBOARD_ROLES=operator=@ops viewer=@staff", "GEM_MCP_ISSUER=" + c.frontends,
+				"DATABASE_URL=" + loginOf(t, db, database, "gem_monitor"), "GEM_DASHBOARD_ACT_URL=" + operator,
+				"GEM_DASHBOARD_AUTH=oidc", "GEM_DASHBOARD_OIDC_ISSUER=" + issuer, "GEM_DASHBOARD_OIDC_CLIENT_ID=gem dashboard",
+				"GEM_DASHBOARD_OIDC_CLIENT_SECRET=" + c.secret, "GEM_DASHBOARD_OIDC_GROUPS_CLAIM=groups",
+				"GEM_DASHBOARD_ROLES=operator=@ops viewer=@staff", "GEM_MCP_ISSUER=" + c.frontends,
 			}, "dashboard", "--listen", strings.TrimPrefix(pages, "http://"), "--prefix", "/gem")
 			p.stdout.waitFor(t, pages+"/gem/")
 
 			startWorker(t, database)
 			execute(t, db, "insert into gem.roles values ('cleo', 'boss') on conflict do nothing")
-			id := query[string](t, db, `insert into core_tool_calls (tool_name, input, created_by) values ('wait.approval', $1, 'bob') returning id::text`,
+			id := query[string](t, db, `insert into core_tool_calls (tool_name, input, created_by)
+				values ('wait.approval', $1, 'bob') returning id::text`,
 				`{"tool": "a.b", "input": {}, "text": "May it?", "by": ["role:boss"], "digest": "`+digest+`"}`)
 			for query[string](t, db, "select status from core_tool_calls where id = $1", id) != "waiting" {
 			}
 
 			cleo, question := newBrowser(t), pages+"/gem/questions/"+id
-			if _, page := visit(t, cleo, question); !strings.Contains(page, "Sign in at 127.0.0.1") {
+			if _, page := visit(t, cleo, question); !strings.Contains(page, "Sign in at localhost") {
 				t.Fatalf("the login page: %s", page)
 			}
 			start := pages + "/gem/login/start?to=" + url.QueryEscape("/questions/"+id)
@@ -88,9 +93,12 @@ func TestPeopleSignInAtAnIssuerAndApproveAsThemselves(t *testing.T) {
 			if again.Path != at.Path || !strings.Contains(page, "You are signed in.") {
 				t.Errorf("bob: %s", page)
 			}
-			for person, want := range map[string]string{"eve": "neither you, who are eve here, nor one of your groups", role.User.Username(): "the name of a role of the database"} {
+			for person, want := range map[string]string{
+				"eve": "neither you, who are eve here, nor one of your groups", role.User.Username(): "the name of a role of the database",
+			} {
 				stranger := newBrowser(t)
-				if status, page, _ := oidcprovider.SignIn(t, stranger, start, person); status != 403 || !strings.Contains(page, want) {
+				status, page, _ := oidcprovider.SignIn(t, stranger, start, person)
+				if status != 403 || !strings.Contains(page, want) {
 					t.Errorf("%s: %d %s", person, status, page)
 				}
 				if _, page := visit(t, stranger, pages+"/gem/"); !strings.Contains(page, "Sign in at") {
@@ -103,8 +111,8 @@ func TestPeopleSignInAtAnIssuerAndApproveAsThemselves(t *testing.T) {
 			if c.secret != "" && strings.Contains(log, c.secret) || strings.Contains(log, "code=") {
 				t.Errorf("a secret is in the log: %s", log)
 			}
-			if refused := strings.Contains(log, "approvals that take someone other than the asker are refused"); refused == c.approves {
-				t.Errorf("said that approvals are refused: %v", refused)
+			if said := strings.Contains(log, "approvals that take someone other than the asker are refused"); said == c.approves {
+				t.Errorf("said that approvals are refused: %v", said)
 			}
 		})
 	}

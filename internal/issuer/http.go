@@ -15,10 +15,12 @@ const maxAnswer = 1 << 20
 
 // httpClient follows no redirect: an issuer is asked at the address that was configured, or that it published itself.
 func httpClient(timeout time.Duration) *http.Client {
-	return &http.Client{Timeout: timeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &http.Client{Timeout: timeout, CheckRedirect: stay}
 }
 
-// send sends a request that asks for JSON, and returns the status and the body, which must not be longer than maxAnswer.
+// send sends a request that asks for JSON, and returns the status and the body, which must not be longer than
+// maxAnswer.
 func send(client *http.Client, req *http.Request) (status int, body []byte, err error) {
 	req.Header.Set("Accept", "application/json")
 	resp, err := client.Do(req)
@@ -36,8 +38,8 @@ func send(client *http.Client, req *http.Request) (status int, body []byte, err 
 	return resp.StatusCode, body, nil
 }
 
-// IsSafe reports whether a text is the URL of a server that nobody on the network can change the answers of: an https URL, or one of this machine.
-// It must not have a user, a query or a fragment.
+// IsSafe reports whether a text is the URL of a server that nobody on the network can change the answers of: an https
+// URL, or one of this machine. It must not have a user, a query or a fragment.
 func IsSafe(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && u.User == nil && u.RawQuery == "" && u.Fragment == "" && safe(u)

@@ -21,11 +21,11 @@ import (
 
 const (
 	keysPause = time.Minute      // between two fetches of an issuer's keys
-	keysAge   = 10 * time.Minute // from which keys are fetched again: a key that was withdrawn is valid no longer than that
+	keysAge   = 10 * time.Minute // after which keys are fetched again: a withdrawn key is valid no longer than that
 )
 
-// Keys holds the keys that an issuer publishes at one address. A token has no influence on that address, and cannot cause more than one fetch a minute,
-// even with an unknown key or while the issuer is away.
+// Keys holds the keys that an issuer publishes at one address. A token has no influence on that address, and cannot
+// cause more than one fetch a minute, even with an unknown key or while the issuer is away.
 type Keys struct {
 	url    string
 	client *http.Client
@@ -54,7 +54,8 @@ func NewKeys(url string, now func() time.Time) *Keys {
 	return &Keys{url: url, now: now, client: httpClient(5 * time.Second)}
 }
 
-// key returns the key of an id for an algorithm. Its error is a [*RefusedError] if the issuer has no such key. A token without an id has the only key there is.
+// key returns the key of an id for an algorithm. Its error is a [*RefusedError] if the issuer has no such key. A
+// token without an id has the only key there is.
 func (s *Keys) key(ctx context.Context, id, alg string) (crypto.PublicKey, error) {
 	held := s.known.Load()
 	k, ok := held.find(id)
@@ -91,7 +92,8 @@ func (k *keys) find(id string) (publicKey, bool) {
 // ErrKeysAway reports that the last fetch of the keys failed, less than a minute ago.
 var ErrKeysAway = errors.New("the issuer's keys are unavailable; they are fetched at most once a minute")
 
-// fetch reads the keys, unless someone did since held, or within the last minute. After a failure the keys that are known stay.
+// fetch reads the keys, unless someone did since held, or within the last minute. After a failure the keys that are
+// known stay.
 func (s *Keys) fetch(ctx context.Context, held *keys) error {
 	s.fetching.Lock()
 	defer s.fetching.Unlock()
@@ -138,7 +140,8 @@ type jwk struct {
 	Y   string `json:"y"`
 }
 
-// parseKeys reads a JWK Set. Keys that are not for signatures, symmetric ones, and those that cannot be read are left out; so is an id that two keys have.
+// parseKeys reads a JWK Set. Keys that are not for signatures, symmetric ones, and those that cannot be read are left
+// out; so is an id that two keys have.
 func parseKeys(text []byte) (map[string]publicKey, error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`

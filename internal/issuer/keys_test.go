@@ -20,7 +20,8 @@ const (
 
 func sign(t *testing.T, i *issuertest.Issuer, kid string) string {
 	t.Helper()
-	return issuertest.Sign(t, jwt.SigningMethodES256, i.EC, kid, map[string]any{"iss": testIssuer, "aud": testAudience, "sub": "ada", "exp": time.Now().Add(time.Hour).Unix()})
+	return issuertest.Sign(t, jwt.SigningMethodES256, i.EC, kid, map[string]any{
+		"iss": testIssuer, "aud": testAudience, "sub": "ada", "exp": time.Now().Add(time.Hour).Unix()})
 }
 
 func TestUnknownKeysAreFetchedOnceAMinute(t *testing.T) {

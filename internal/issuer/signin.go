@@ -71,7 +71,8 @@ func NewClient(o ClientOptions) *Client {
 	return &Client{o: o, http: httpClient(10 * time.Second), exchanges: make(chan struct{}, mostExchanges)}
 }
 
-// Metadata returns the issuer's metadata, which is fetched once an hour. After a failure the metadata that is known remains in use.
+// Metadata returns the issuer's metadata, which is fetched once an hour. After a failure the metadata that is known
+// remains in use.
 func (c *Client) Metadata(ctx context.Context) (*Metadata, error) {
 	m, _, err := c.metadata(ctx)
 	return m, err
@@ -118,20 +119,25 @@ func (c *Client) fetch(ctx context.Context) (*Metadata, error) {
 	case m.Issuer != c.o.Issuer:
 		return nil, fmt.Errorf("%s names the issuer %.200q, which must be exactly %q", address, m.Issuer, c.o.Issuer)
 	}
-	for name, endpoint := range map[string]string{"authorization_endpoint": m.Authorization, "token_endpoint": m.Token, "jwks_uri": m.JWKS} {
+	for name, endpoint := range map[string]string{
+		"authorization_endpoint": m.Authorization, "token_endpoint": m.Token, "jwks_uri": m.JWKS,
+	} {
 		u, err := url.Parse(endpoint)
+		wrong := err != nil || u.User != nil || u.Fragment != "" || !safe(u)
 		// An issuer elsewhere must not make this process send requests to this machine.
-		if err != nil || u.User != nil || u.Fragment != "" || !safe(u) || strings.HasPrefix(c.o.Issuer, "https:") && u.Scheme != "https" {
+		if wrong || strings.HasPrefix(c.o.Issuer, "https:") && u.Scheme != "https" {
 			return nil, fmt.Errorf("%s: %s is %.200q, and must be an https URL", address, name, endpoint)
 		}
 	}
 	if c.o.Secret == "" && !slices.Contains(m.Challenges, "S256") {
-		return nil, fmt.Errorf("%s does not list S256 among code_challenge_methods_supported: such an issuer needs a client with a secret", address)
+		return nil, fmt.Errorf("%s does not list S256 among code_challenge_methods_supported: "+
+			"such an issuer needs a client with a secret", address)
 	}
 	return m, nil
 }
 
-// Start returns the address at which a person signs in. state returns with the browser, nonce with the token; verifier is PKCE's.
+// Start returns the address at which a person signs in. state returns with the browser, nonce with the token;
+// verifier is PKCE's.
 func (c *Client) Start(ctx context.Context, state, nonce, verifier string) (address string, err error) {
 	m, err := c.Metadata(ctx)
 	if err != nil {
@@ -150,7 +156,8 @@ func (c *Client) Start(ctx context.Context, state, nonce, verifier string) (addr
 	challenge := sha256.Sum256([]byte(verifier))
 	q := u.Query()
 	for name, value := range map[string]string{
-		"response_type": "code", "client_id": c.o.ID, "redirect_uri": c.o.Redirect, "scope": strings.Join(scopes, " "), "state": state, "nonce": nonce,
+		"response_type": "code", "client_id": c.o.ID, "redirect_uri": c.o.Redirect, "scope": strings.Join(scopes, " "),
+		"state": state, "nonce": nonce,
 		"code_challenge": base64.RawURLEncoding.EncodeToString(challenge[:]), "code_challenge_method": "S256",
 	} {
 		q.Set(name, value)
@@ -159,8 +166,8 @@ func (c *Client) Start(ctx context.Context, state, nonce, verifier string) (addr
 	return u.String(), nil
 }
 
-// Finish exchanges the code that the browser brought back, and returns the claims of the ID token. iss is the parameter of that name. The error is a
-// [*RefusedError] if the sign-in is not valid.
+// Finish exchanges the code that the browser brought back, and returns the claims of the ID token. iss is the
+// parameter of that name. The error is a [*RefusedError] if the sign-in is not valid.
 func (c *Client) Finish(ctx context.Context, code, iss, nonce, verifier string) (claims map[string]any, err error) {
 	m, keys, err := c.metadata(ctx)
 	if err != nil {
@@ -205,7 +212,8 @@ var errorCode = regexp.MustCompile(`^[a-z_]{1,40}$`)
 
 // exchange returns the ID token for a code.
 func (c *Client) exchange(ctx context.Context, m *Metadata, code, verifier string) (token string, err error) {
-	form := url.Values{"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {c.o.Redirect}, "code_verifier": {verifier}}
+	form := url.Values{"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {c.o.Redirect},
+		"code_verifier": {verifier}}
 	basic := len(m.AuthMethods) == 0 || slices.Contains(m.AuthMethods, "client_secret_basic")
 	switch {
 	case c.o.Secret == "":

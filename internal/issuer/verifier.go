@@ -1,5 +1,5 @@
-// Package issuer deals with an issuer of tokens: it fetches the issuer's keys, verifies the tokens that the issuer signed, and lets people sign in
-// there by OpenID Connect.
+// Package issuer deals with an issuer of tokens: it fetches the issuer's keys, verifies the tokens that the issuer
+// signed, and lets people sign in there by OpenID Connect.
 package issuer
 
 import (
@@ -19,7 +19,8 @@ import (
 // Skew is how far the clocks of an issuer and of this process may differ.
 const Skew = 30 * time.Second
 
-// RefusedError says why a token or a sign-in is not valid. The person who sent it may read the reason, which quotes nothing of the token.
+// RefusedError says why a token or a sign-in is not valid. The person who sent it may read the reason, which quotes
+// nothing of the token.
 type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string { return e.Reason }
@@ -33,7 +34,8 @@ type Verifier struct {
 	secret handlers.Secret // of HS256
 }
 
-// asymmetric are the algorithms whose keys an issuer publishes. HS256 is not among them: its key would be a published text.
+// asymmetric are the algorithms whose keys an issuer publishes. HS256 is not among them: its key would be a published
+// text.
 var asymmetric = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 
 // NewVerifier returns a verifier with published keys, or with a secret if keys is nil.
@@ -42,12 +44,14 @@ func NewVerifier(issuer, audience string, keys *Keys, secret handlers.Secret, no
 	if keys == nil {
 		methods = []string{"HS256"}
 	}
-	return &Verifier{keys: keys, secret: secret, parser: jwt.NewParser(jwt.WithValidMethods(methods), jwt.WithIssuer(issuer), jwt.WithAudience(audience),
-		jwt.WithExpirationRequired(), jwt.WithLeeway(Skew), jwt.WithTimeFunc(now), jwt.WithJSONNumber(), jwt.WithStrictDecoding())}
+	parser := jwt.NewParser(jwt.WithValidMethods(methods), jwt.WithIssuer(issuer), jwt.WithAudience(audience),
+		jwt.WithExpirationRequired(), jwt.WithLeeway(Skew), jwt.WithTimeFunc(now), jwt.WithJSONNumber(),
+		jwt.WithStrictDecoding())
+	return &Verifier{keys: keys, secret: secret, parser: parser}
 }
 
-// Verify returns the claims of a token; numbers are of type [json.Number]. The error is a [*RefusedError] if the token is not valid. With any other
-// error, it is not known whether it is.
+// Verify returns the claims of a token; numbers are of type [json.Number]. The error is a [*RefusedError] if the
+// token is not valid. With any other error, it is not known whether it is.
 func (v *Verifier) Verify(ctx context.Context, token string) (claims map[string]any, err error) {
 	claims = map[string]any{}
 	var keyErr error
@@ -84,7 +88,8 @@ func (v *Verifier) Verify(ctx context.Context, token string) (claims map[string]
 	return claims, nil
 }
 
-// hasUniqueNames reports whether no object in the claims of a verified token has a name twice. Other readers of such a token might read another value.
+// hasUniqueNames reports whether no object in the claims of a verified token has a name twice. Other readers of such
+// a token might read another value.
 func hasUniqueNames(token string) bool {
 	payload, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package login finds out who sends a request to gem dashboard: by a link that the process printed, by a password, by a proxy's header, or by an
-// OpenID Connect issuer.
+// Package login finds out who sends a request to gem dashboard: by a link that the process printed, by a password, by a
+// proxy's header, or by an OpenID Connect issuer.
 package login
 
 import (
@@ -33,7 +33,8 @@ type Options struct {
 	Roles        Roles // of the users of header and oidc
 	// OIDC is required with oidc.
 	OIDC OIDC
-	// IsRole reports whether a role of the database has a name, whatever the case of its letters. It is required with header and oidc.
+	// IsRole reports whether a role of the database has a name, whatever the case of its letters. It is required with
+	// header and oidc.
 	IsRole func(ctx context.Context, name string) (bool, error)
 	// Log has a line for each person whom an issuer signs in, and for each who is refused; nil means none.
 	Log *zap.Logger
@@ -84,8 +85,8 @@ func New(o Options) (*Door, error) {
 			return nil, err
 		}
 		if o.Roles["viewer"] == nil {
-			return nil, errors.New("GEM_DASHBOARD_ROLES does not say who is a viewer: with --auth oidc set it to such as 'operator=@ops viewer=@staff'. " +
-				"viewer=* is everybody whom the issuer signs in, which may be the whole world")
+			return nil, errors.New("GEM_DASHBOARD_ROLES does not say who is a viewer: with --auth oidc set it to such as " +
+				"'operator=@ops viewer=@staff'. viewer=* is everybody whom the issuer signs in, which may be the whole world")
 		}
 	default:
 		return nil, fmt.Errorf("--auth is %q; it may be link, password, header, oidc or none", o.Auth)
@@ -93,7 +94,8 @@ func New(o Options) (*Door, error) {
 	people := o.Auth == "header" || o.Auth == "oidc"
 	switch {
 	case !people && len(o.Roles) > 0:
-		return nil, errors.New("GEM_DASHBOARD_ROLES counts only with --auth header or oidc: with link and password all are operators, and with none all are viewers")
+		return nil, errors.New("GEM_DASHBOARD_ROLES counts only with --auth header or oidc: with link and password all are " +
+			"operators, and with none all are viewers")
 	case people && o.IsRole == nil:
 		return nil, errors.New("IsRole is required with header and oidc")
 	}
@@ -104,7 +106,8 @@ func New(o Options) (*Door, error) {
 }
 
 func newDoor(o Options, now func() time.Time) (d *Door, err error) {
-	d = &Door{o: o, sessions: newSessions(now), tries: &tries{now: now}, subjects: &subjects{isRole: o.IsRole, now: now}, hashing: make(chan struct{}, 1)}
+	d = &Door{o: o, sessions: newSessions(now), tries: &tries{now: now}, hashing: make(chan struct{}, 1)}
+	d.subjects = &subjects{isRole: o.IsRole, now: now}
 	if o.Auth == "oidc" {
 		d.issuer, err = newByIssuer(d, now)
 	}
@@ -125,7 +128,8 @@ func (d *Door) Login() dashboard.Login {
 	return nil
 }
 
-// Announce logs what people will not be able to do, as far as an issuer decides that. It returns at once unless people sign in at one.
+// Announce logs what people will not be able to do, as far as an issuer decides that. It returns at once unless people
+// sign in at one.
 func (d *Door) Announce(ctx context.Context) {
 	if d.issuer != nil {
 		d.issuer.announce(ctx)

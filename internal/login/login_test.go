@@ -258,7 +258,8 @@ func TestAProxyNamesTheUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := New(Options{Auth: "header", UserHeader: "x-user", GroupsHeader: "X-Groups", Proxies: proxies, Roles: roles, IsRole: isRole})
+	d, err := New(Options{Auth: "header", UserHeader: "x-user", GroupsHeader: "X-Groups", Proxies: proxies, Roles: roles,
+		IsRole: isRole})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,6 +296,40 @@ func TestAProxyNamesTheUser(t *testing.T) {
 		if w.Code != c.status || u.Operator != c.operator || u.Subject != u.Name || c.status == 404 && u.Name != c.user {
 			t.Errorf("%+v: %d %+v", c, w.Code, u)
 		}
+	}
+}
+
+// Nobody is let in while it is not known whether a role has the name. The page says that the database is away.
+func TestNamesAreLookedUpInTheDatabase(t *testing.T) {
+	t.Parallel()
+	away, err := pgpool.Open(t.Context(), "postgres://nobody@127.0.0.1:1/none", pgpool.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(away.Close)
+	asked, down := 0, true
+	_, _, h := pages(t, Options{Auth: "header", UserHeader: "X-User", Proxies: Proxies{netip.MustParsePrefix("10.0.0.0/8")},
+		IsRole: func(ctx context.Context, name string) (bool, error) {
+			if asked++; down {
+				return false, away.Ping(ctx)
+			}
+			return isRole(ctx, name)
+		}})
+	look := func(want int) {
+		t.Helper()
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, none, nil)
+		r.RemoteAddr = "10.1.2.3:4"
+		r.Header.Set("X-User", "ada")
+		if h.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("%d, want %d: %s", w.Code, want, w.Body)
+		}
+	}
+	look(503)
+	down = false
+	look(404)
+	look(404)
+	if asked != 2 {
+		t.Errorf("the database was asked %d times", asked)
 	}
 }
 

@@ -44,15 +44,17 @@ const (
 func (o *OIDC) check() error {
 	switch {
 	case o.Issuer == "" || o.ClientID == "":
-		return errors.New("--auth oidc needs GEM_DASHBOARD_OIDC_ISSUER, the issuer that people sign in at, and GEM_DASHBOARD_OIDC_CLIENT_ID, which it knows this dashboard by")
+		return errors.New("--auth oidc needs GEM_DASHBOARD_OIDC_ISSUER, the issuer that people sign in at, and " +
+			"GEM_DASHBOARD_OIDC_CLIENT_ID, the client that it knows this dashboard as")
 	case o.URL == "":
-		return errors.New("--auth oidc needs GEM_DASHBOARD_URL, since the issuer sends people back to it and this address can be reached under several names")
+		return errors.New("--auth oidc needs GEM_DASHBOARD_URL, since the issuer sends people back to it and this address can " +
+			"be reached under several names")
 	}
 	return nil
 }
 
-// byIssuer signs people in at an issuer. All that is known about a sign-in under way is in the browser's cookie, encrypted: nobody can fill the
-// process with sign-ins that they do not finish.
+// byIssuer signs people in at an issuer. All that is known about a sign-in under way is in the browser's cookie,
+// encrypted: nobody can fill the process with sign-ins that they do not finish.
 type byIssuer struct {
 	*Door
 	client *issuer.Client
@@ -77,7 +79,9 @@ func newByIssuer(d *Door, now func() time.Time) (*byIssuer, error) {
 		scopes = append(scopes, "email", "profile")
 	}
 	b.client = issuer.NewClient(issuer.ClientOptions{
-		Issuer: o.Issuer, ID: o.ClientID, Secret: o.ClientSecret, Redirect: o.URL + "login/callback", Scopes: scopes, Now: now})
+		Issuer: o.Issuer, ID: o.ClientID, Secret: o.ClientSecret, Redirect: o.URL + "login/callback", Scopes: scopes,
+		Now: now,
+	})
 	return b, nil
 }
 
@@ -97,14 +101,17 @@ func (b *byIssuer) Issuer() string {
 	return u.Host
 }
 
-// StartAt is where a sign-in starts: under the name to which the issuer sends people back, so that the cookie returns too.
+// StartAt is where a sign-in starts: under the name to which the issuer sends people back, so that the cookie returns
+// too.
 func (b *byIssuer) StartAt(to string) string {
 	return b.o.OIDC.URL + "login/start?to=" + url.QueryEscape(to)
 }
 
-// Start returns the issuer's address, and the cookie of the sign-in. It must be SameSite=Lax, since the issuer's site leads back.
+// Start returns the issuer's address, and the cookie of the sign-in. It must be SameSite=Lax, since the issuer's site
+// leads back.
 func (b *byIssuer) Start(r *http.Request, to string) (address string, cookie *http.Cookie, err error) {
-	s := signIn{State: rand.Text(), Nonce: rand.Text(), Verifier: rand.Text() + rand.Text(), To: to, Until: b.sessions.now().Add(signInTime)}
+	s := signIn{State: rand.Text(), Nonce: rand.Text(), Verifier: rand.Text() + rand.Text(), To: to,
+		Until: b.sessions.now().Add(signInTime)}
 	if address, err = b.client.Start(r.Context(), s.State, s.Nonce, s.Verifier); err != nil {
 		return "", nil, b.away(err)
 	}
@@ -178,16 +185,19 @@ func (b *byIssuer) Finish(r *http.Request) (cookie *http.Cookie, to string, err 
 
 func (b *byIssuer) refused(reason string) error {
 	b.o.Log.Warn("a sign-in was refused", zap.String("reason", reason))
-	return &dashboard.Refusal{Status: http.StatusUnauthorized, Text: "You were not signed in: " + reason + ". Sign in again."}
+	return &dashboard.Refusal{Status: http.StatusUnauthorized,
+		Text: "You were not signed in: " + reason + ". Sign in again."}
 }
 
-// away is the error of an issuer that cannot be asked, or that answers in a way that only the configuration of one side can change.
+// away is the error of an issuer that cannot be asked, or that answers in a way that only the configuration of one
+// side can change.
 func (b *byIssuer) away(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
 	b.o.Log.Error("people cannot sign in, see GEM_DASHBOARD_OIDC_ISSUER, _CLIENT_ID and _CLIENT_SECRET: " + err.Error())
-	return &dashboard.Refusal{Status: http.StatusBadGateway, Text: "The issuer cannot be asked who you are. The log of the dashboard has the reason. Try again in a moment."}
+	return &dashboard.Refusal{Status: http.StatusBadGateway,
+		Text: "The issuer cannot be asked who you are. The log of the dashboard has the reason. Try again in a moment."}
 }
 
 // userOf returns the user whom the claims of an ID token name.
@@ -205,11 +215,13 @@ func (b *byIssuer) userOf(ctx context.Context, claims map[string]any) (dashboard
 		return dashboard.User{}, b.refused(reason)
 	}
 	if !isName(subject) {
-		return dashboard.User{}, b.refused("the claim " + o.SubjectClaim + " of your token has more than 255 characters, or some that cannot be printed")
+		return dashboard.User{}, b.refused("the claim " + o.SubjectClaim +
+			" of your token has more than 255 characters, or some that cannot be printed")
 	}
 	groups, ok := groupsOf(claims[o.GroupsClaim])
 	if !ok {
-		return dashboard.User{}, b.refused(fmt.Sprintf("the claim %s of your token is neither a text nor a list of at most %d texts", o.GroupsClaim, mostGroups))
+		return dashboard.User{}, b.refused(fmt.Sprintf("the claim %s of your token is neither a text nor a list of at most %d texts",
+			o.GroupsClaim, mostGroups))
 	}
 	user, err := b.person(ctx, subject, groups)
 	if err != nil {
@@ -243,7 +255,8 @@ func groupsOf(claim any) (groups []string, ok bool) {
 	return nil, false
 }
 
-// otherName says why the calls of a person may have another name than the one that the person has here; empty if they have the same.
+// otherName says why the calls of a person may have another name than the one that the person has here; empty if they
+// have the same.
 func (o *OIDC) otherName(m *issuer.Metadata) string {
 	other := slices.IndexFunc(o.Frontends, func(of string) bool { return of != o.Issuer })
 	switch {
@@ -270,7 +283,8 @@ func (b *byIssuer) announce(ctx context.Context) {
 		return
 	}
 	if reason := b.o.OIDC.otherName(m); reason != "" {
-		b.o.Log.Warn("approvals that take someone other than the asker are refused on these pages: "+reason, zap.String("issuer", m.Issuer))
+		b.o.Log.Warn("approvals that take someone other than the asker are refused on these pages: "+reason,
+			zap.String("issuer", m.Issuer))
 	}
 }
 

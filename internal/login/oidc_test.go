@@ -40,7 +40,10 @@ func newLobby(t *testing.T, change func(*Options)) *lobby {
 	l.logs = logs
 	o := Options{
 		Auth: "oidc", Roles: Roles{"viewer": {"*"}, "operator": {"@ops"}}, IsRole: isRole, Log: zap.New(core),
-		OIDC: OIDC{Issuer: l.URL, ClientID: issuertest.ClientID, ClientSecret: handlers.Secret(issuertest.ClientSecret), GroupsClaim: "groups"},
+		OIDC: OIDC{
+			Issuer: l.URL, ClientID: issuertest.ClientID, ClientSecret: handlers.Secret(issuertest.ClientSecret),
+			GroupsClaim: "groups",
+		},
 	}
 	if change != nil {
 		change(&o)
@@ -147,8 +150,8 @@ func TestAnIssuerNamesTheUser(t *testing.T) {
 		t.Errorf("%+v %v", u, err)
 	}
 	q := l.Asked
-	if q.Get("response_type") != "code" || q.Get("code_challenge_method") != "S256" || q.Get("scope") != "openid" || q.Get("theme") != "dark" ||
-		q.Get("redirect_uri") != l.url+"/login/callback" || len(q.Get("nonce")) < 20 || len(q.Get("state")) < 20 {
+	if q.Get("response_type") != "code" || q.Get("code_challenge_method") != "S256" || q.Get("scope") != "openid" ||
+		q.Get("theme") != "dark" || q.Get("redirect_uri") != l.url+"/login/callback" || len(q.Get("nonce")) < 20 || len(q.Get("state")) < 20 {
 		t.Errorf("asked for %v", q)
 	}
 	if v := l.Exchanged.Get("code_verifier"); len(v) < 43 {
@@ -164,14 +167,17 @@ func TestAnIssuerNamesTheUser(t *testing.T) {
 	}
 }
 
-// A browser keeps a strict cookie back on the way from the issuer; that of the sign-in must come along, and goes nowhere else.
+// A browser keeps a strict cookie back on the way from the issuer; that of the sign-in must come along, and goes
+// nowhere else.
 func TestTheCookieOfASignInReturnsFromTheIssuer(t *testing.T) {
 	t.Parallel()
 	l := newLobby(t, nil)
 	c := browser(t)
 	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	p := get(t, c, l.url+"/login/start?to=/calls")
-	if got := p.header.Get("Set-Cookie"); !strings.HasPrefix(got, "gem_signin=") || !strings.HasSuffix(got, "; Path=/login/callback; Max-Age=600; HttpOnly; SameSite=Lax") {
+	const attributes = "; Path=/login/callback; Max-Age=600; HttpOnly; SameSite=Lax"
+	got := p.header.Get("Set-Cookie")
+	if !strings.HasPrefix(got, "gem_signin=") || !strings.HasSuffix(got, attributes) {
 		t.Errorf("cookie %s", got)
 	}
 	to, err := url.Parse(p.header.Get("Location"))
@@ -188,7 +194,9 @@ func TestTheCookieOfASignInReturnsFromTheIssuer(t *testing.T) {
 func TestASignInLeadsToPagesOfThisDashboardAlone(t *testing.T) {
 	t.Parallel()
 	l := newLobby(t, nil)
-	for _, to := range []string{"//evil.example/x", "https://evil.example/", "/\\evil.example", "/../x", "javascript:alert(1)"} {
+	for _, to := range []string{
+		"//evil.example/x", "https://evil.example/", "/\\evil.example", "/../x", "javascript:alert(1)",
+	} {
 		p := get(t, browser(t), l.url+"/login/start?to="+url.QueryEscape(to))
 		if p.status != 200 || !strings.Contains(p.text, `content="0;url=/"`) {
 			t.Errorf("to %s: %d %s", to, p.status, p.text)
@@ -227,7 +235,8 @@ func TestASignInBelongsToOneBrowserAndCountsOnce(t *testing.T) {
 			t.Errorf("%s: %d", address, p.status)
 		}
 	}
-	if p := get(t, carl, answer+"&iss=https%3A%2F%2Fevil.example"); p.status != 401 || !strings.Contains(p.text, "another issuer") {
+	p := get(t, carl, answer+"&iss=https%3A%2F%2Fevil.example")
+	if p.status != 401 || !strings.Contains(p.text, "another issuer") {
 		t.Errorf("another issuer's answer: %d %s", p.status, p.text)
 	}
 }
@@ -288,37 +297,45 @@ func TestAnIDTokenThatIsNotForThisSignInIsRefused(t *testing.T) {
 		token func(map[string]any) string
 		want  string
 	}{
-		"another issuer":                 {with("iss", "https://evil.example"), "another issuer"},
-		"another audience":               {with("aud", "another"), "another audience"},
-		"no audience":                    {with("aud", nil), "lacks"},
-		"several audiences":              {with("aud", []string{issuertest.ClientID, "another"}), "another client"},
-		"another party":                  {with("azp", "another"), "another client"},
-		"expired":                        {with("exp", now.Add(-time.Hour).Unix()), "expired"},
-		"without an end":                 {with("exp", nil), "lacks"},
-		"issued tomorrow":                {with("iat", now.Add(24*time.Hour).Unix()), "not valid yet"},
-		"without the time of issue":      {with("iat", nil), "lacks iat"},
-		"a time of issue as text":        {with("iat", "now"), "lacks iat"},
-		"another nonce":                  {with("nonce", "another"), "nonce"},
-		"no nonce":                       {with("nonce", nil), "nonce"},
-		"alg none":                       {signed(jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, "ec"), "signature is wrong"},
-		"HS256 with the public key":      {signed(jwt.SigningMethodHS256, public, "rsa"), "signature is wrong"},
-		"HS256 with the client's secret": {signed(jwt.SigningMethodHS256, []byte(issuertest.ClientSecret), ""), "signature is wrong"},
-		"HS256 with the set's symmetric": {signed(jwt.SigningMethodHS256, []byte(issuertest.Secret), "symmetric"), "signature is wrong"},
-		"an unknown key":                 {signed(jwt.SigningMethodES256, l.EC, "new"), "no key"},
-		"no token":                       {func(map[string]any) string { return "ada" }, "is wrong"},
-		"no subject":                     {with("sub", nil), "no text in the claim sub"},
-		"an empty subject":               {with("sub", ""), "no text in the claim sub"},
-		"a subject that is a number":     {with("sub", 5), "no text in the claim sub"},
-		"a subject that is a list":       {with("sub", []string{"ada"}), "no text in the claim sub"},
-		"a long subject":                 {with("sub", strings.Repeat("a", 256)), "more than 255"},
-		"a subject with a line":          {with("sub", "ada\nbob"), "cannot be printed"},
-		"a subject with bidi":            {with("sub", "ada\u202e"), "cannot be printed"},
-		"service_role":                   {with("sub", "service_role"), "name of a role of the database"},
-		"a role of the database":         {with("sub", "operator"), "name of a role of the database"},
-		"a role in capitals":             {with("sub", "OPERATOR"), "name of a role of the database"},
-		"groups as an object":            {with("groups", map[string]bool{"ops": true}), "neither a text nor a list"},
-		"groups with a number":           {with("groups", []any{"ops", 1}), "neither a text nor a list"},
-		"groups without an end":          {with("groups", strings.Split(strings.Repeat("ops ", mostGroups+1), " ")), "neither a text nor a list"},
+		"another issuer":            {with("iss", "https://evil.example"), "another issuer"},
+		"another audience":          {with("aud", "another"), "another audience"},
+		"no audience":               {with("aud", nil), "lacks"},
+		"several audiences":         {with("aud", []string{issuertest.ClientID, "another"}), "another client"},
+		"another party":             {with("azp", "another"), "another client"},
+		"expired":                   {with("exp", now.Add(-time.Hour).Unix()), "expired"},
+		"without an end":            {with("exp", nil), "lacks"},
+		"issued tomorrow":           {with("iat", now.Add(24*time.Hour).Unix()), "not valid yet"},
+		"without the time of issue": {with("iat", nil), "lacks iat"},
+		"a time of issue as text":   {with("iat", "now"), "lacks iat"},
+		"another nonce":             {with("nonce", "another"), "nonce"},
+		"no nonce":                  {with("nonce", nil), "nonce"},
+		"alg none": {
+			signed(jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, "ec"), "signature is wrong",
+		},
+		"HS256 with the public key": {signed(jwt.SigningMethodHS256, public, "rsa"), "signature is wrong"},
+		"HS256 with the client's secret": {
+			signed(jwt.SigningMethodHS256, []byte(issuertest.ClientSecret), ""), "signature is wrong",
+		},
+		"HS256 with the set's symmetric": {
+			signed(jwt.SigningMethodHS256, []byte(issuertest.Secret), "symmetric"), "signature is wrong",
+		},
+		"an unknown key":             {signed(jwt.SigningMethodES256, l.EC, "new"), "no key"},
+		"no token":                   {func(map[string]any) string { return "ada" }, "is wrong"},
+		"no subject":                 {with("sub", nil), "no text in the claim sub"},
+		"an empty subject":           {with("sub", ""), "no text in the claim sub"},
+		"a subject that is a number": {with("sub", 5), "no text in the claim sub"},
+		"a subject that is a list":   {with("sub", []string{"ada"}), "no text in the claim sub"},
+		"a long subject":             {with("sub", strings.Repeat("a", 256)), "more than 255"},
+		"a subject with a line":      {with("sub", "ada\nbob"), "cannot be printed"},
+		"a subject with bidi":        {with("sub", "ada\u202e"), "cannot be printed"},
+		"service_role":               {with("sub", "service_role"), "name of a role of the database"},
+		"a role of the database":     {with("sub", "operator"), "name of a role of the database"},
+		"a role in capitals":         {with("sub", "OPERATOR"), "name of a role of the database"},
+		"groups as an object":        {with("groups", map[string]bool{"ops": true}), "neither a text nor a list"},
+		"groups with a number":       {with("groups", []any{"ops", 1}), "neither a text nor a list"},
+		"groups without an end": {
+			with("groups", strings.Split(strings.Repeat("ops ", mostGroups+1), " ")), "neither a text nor a list",
+		},
 		"a claim twice": {func(claims map[string]any) string {
 			text, _ := json.Marshal(claims)
 			head := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"ES256","kid":"ec"}`))
@@ -352,12 +369,20 @@ func TestTheSubjectAndTheGroupsAreClaims(t *testing.T) {
 		"no comma divides a text":     {"", map[string]any{"groups": "staff,ops"}, "ada", 200, false},
 		"no groups":                   {"", nil, "ada", 200, false},
 		"nobody is in a group by sub": {"", map[string]any{"sub": "@ops"}, "@ops", 200, false},
-		"a verified email":            {"email", map[string]any{"email": "ada@example.com", "email_verified": true}, "ada@example.com", 200, false},
-		"an unverified email":         {"email", map[string]any{"email": "ada@example.com", "email_verified": false}, "", 401, false},
-		"an email, verified in words": {"email", map[string]any{"email": "ada@example.com", "email_verified": "true"}, "", 401, false},
-		"an email without a word":     {"email", map[string]any{"email": "ada@example.com"}, "", 401, false},
-		"another claim":               {"preferred_username", map[string]any{"preferred_username": "countess"}, "countess", 200, false},
-		"another claim is missing":    {"preferred_username", nil, "", 401, false},
+		"a verified email": {
+			"email", map[string]any{"email": "ada@example.com", "email_verified": true}, "ada@example.com", 200, false,
+		},
+		"an unverified email": {
+			"email", map[string]any{"email": "ada@example.com", "email_verified": false}, "", 401, false,
+		},
+		"an email, verified in words": {
+			"email", map[string]any{"email": "ada@example.com", "email_verified": "true"}, "", 401, false,
+		},
+		"an email without a word": {"email", map[string]any{"email": "ada@example.com"}, "", 401, false},
+		"another claim": {
+			"preferred_username", map[string]any{"preferred_username": "countess"}, "countess", 200, false,
+		},
+		"another claim is missing": {"preferred_username", nil, "", 401, false},
 	} {
 		l := newLobby(t, func(o *Options) { o.OIDC.SubjectClaim = c.subject })
 		l.Claims = c.claims
@@ -366,7 +391,8 @@ func TestTheSubjectAndTheGroupsAreClaims(t *testing.T) {
 		if p.status != c.status || u.Name != c.want || u.Operator != c.op {
 			t.Errorf("%s: %d %+v %s", name, p.status, u, p.text)
 		}
-		if want := map[bool]string{true: "openid", false: "openid email profile"}[c.subject == ""]; l.Asked.Get("scope") != want {
+		scope := map[bool]string{true: "openid", false: "openid email profile"}[c.subject == ""]
+		if l.Asked.Get("scope") != scope {
 			t.Errorf("%s: scope %s", name, l.Asked.Get("scope"))
 		}
 	}
@@ -394,15 +420,27 @@ func TestAnIssuerThatCannotBeAskedIsReported(t *testing.T) {
 		change func(*lobby)
 		want   string // in the log
 	}{
-		"the issuer of another":         {func(l *lobby) { l.Metadata = map[string]any{"issuer": l.URL + "/"} }, "must be exactly"},
-		"an endpoint without TLS":       {func(l *lobby) { l.Metadata = map[string]any{"token_endpoint": "http://issuer.example/token"} }, "token_endpoint is"},
-		"an endpoint that is no URL":    {func(l *lobby) { l.Metadata = map[string]any{"jwks_uri": "file:///etc/passwd"} }, "jwks_uri is"},
-		"an endpoint with a user":       {func(l *lobby) { l.Metadata = map[string]any{"authorization_endpoint": "https://a:b@issuer.example"} }, "authorization_endpoint is"},
-		"no token endpoint":             {func(l *lobby) { l.Metadata = map[string]any{"token_endpoint": nil} }, "token_endpoint is"},
-		"secrets that it does not take": {func(l *lobby) { l.Metadata = map[string]any{"token_endpoint_auth_methods_supported": []string{"tls"}} }, "neither client_secret_basic"},
-		"no metadata":                   {func(l *lobby) { l.Discovery = status(404) }, "HTTP status 404"},
-		"metadata that redirects":       {func(l *lobby) { l.Discovery = loop }, "HTTP status 302"},
-		"metadata without an end":       {func(l *lobby) { l.Discovery = endless }, "longer than"},
+		"the issuer of another": {
+			func(l *lobby) { l.Metadata = map[string]any{"issuer": l.URL + "/"} }, "must be exactly",
+		},
+		"an endpoint without TLS": {
+			func(l *lobby) { l.Metadata = map[string]any{"token_endpoint": "http://issuer.example/token"} }, "token_endpoint is",
+		},
+		"an endpoint that is no URL": {
+			func(l *lobby) { l.Metadata = map[string]any{"jwks_uri": "file:///etc/passwd"} }, "jwks_uri is",
+		},
+		"an endpoint with a user": {
+			func(l *lobby) { l.Metadata = map[string]any{"authorization_endpoint": "https://a:b@issuer.example"} }, "authorization_endpoint is",
+		},
+		"no token endpoint": {
+			func(l *lobby) { l.Metadata = map[string]any{"token_endpoint": nil} }, "token_endpoint is",
+		},
+		"secrets that it does not take": {
+			func(l *lobby) { l.Metadata = map[string]any{"token_endpoint_auth_methods_supported": []string{"tls"}} }, "neither client_secret_basic",
+		},
+		"no metadata":             {func(l *lobby) { l.Discovery = status(404) }, "HTTP status 404"},
+		"metadata that redirects": {func(l *lobby) { l.Discovery = loop }, "HTTP status 302"},
+		"metadata without an end": {func(l *lobby) { l.Discovery = endless }, "longer than"},
 		"metadata of another form": {func(l *lobby) {
 			l.Discovery = func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "[]") }
 		}, "not JSON"},
@@ -435,8 +473,8 @@ func TestAnIssuersWordsAreShownAsTextToTheBrowserThatItSentBack(t *testing.T) {
 		http.Redirect(w, r, r.URL.Query().Get("redirect_uri")+"?"+q.Encode(), http.StatusFound)
 	}
 	p, _ := l.signIn(t, "/calls")
-	if p.status != 401 || !strings.Contains(p.text, "The issuer did not sign you in: access_denied, &lt;script&gt;") || strings.Contains(p.text, strings.Repeat("x", 301)) ||
-		strings.Contains(p.text, "<script>alert") || strings.ContainsRune(p.text, '\u202e') {
+	if p.status != 401 || !strings.Contains(p.text, "The issuer did not sign you in: access_denied, &lt;script&gt;") ||
+		strings.Contains(p.text, strings.Repeat("x", 301)) || strings.Contains(p.text, "<script>alert") || strings.ContainsRune(p.text, '\u202e') {
 		t.Errorf("%d %s", p.status, p.text)
 	}
 	for name, values := range p.header {
@@ -454,7 +492,8 @@ func TestAClientMaySendItsSecretInTheFormOrHaveNone(t *testing.T) {
 	t.Parallel()
 	post := newLobby(t, nil)
 	post.Metadata = map[string]any{"token_endpoint_auth_methods_supported": []string{"client_secret_post"}}
-	if p, _ := post.signIn(t, "/calls"); p.status != 200 || post.Exchanged.Get("client_secret") != issuertest.ClientSecret {
+	p, _ := post.signIn(t, "/calls")
+	if p.status != 200 || post.Exchanged.Get("client_secret") != issuertest.ClientSecret {
 		t.Errorf("client_secret_post: %d %s", p.status, p.text)
 	}
 	public := newLobby(t, func(o *Options) { o.OIDC.ClientSecret = "" })
@@ -476,12 +515,20 @@ func TestOnlyTheIssuerOfTheFrontendsKnowsPeopleByTheirNames(t *testing.T) {
 		metadata map[string]any
 		want     string // a part of the reason; empty: they have one name
 	}{
-		"the same issuer":             {func(o *Options, at string) { o.OIDC.Frontends = []string{at, at} }, nil, ""},
-		"not known":                   {func(*Options, string) {}, nil, "GEM_DASHBOARD_FRONTENDS_ISSUER"},
-		"another issuer":              {func(o *Options, _ string) { o.OIDC.Frontends = []string{"https://other.example"} }, nil, "https://other.example"},
-		"another issuer of gem mcp":   {func(o *Options, at string) { o.OIDC.Frontends = []string{at, "https://other.example"} }, nil, "https://other.example"},
-		"another claim":               {func(o *Options, at string) { o.OIDC.Frontends, o.OIDC.SubjectClaim = []string{at}, "name" }, nil, "the claim name"},
-		"another sub for each client": {func(o *Options, at string) { o.OIDC.Frontends = []string{at} }, map[string]any{"subject_types_supported": []string{"pairwise"}}, "another sub"},
+		"the same issuer": {func(o *Options, at string) { o.OIDC.Frontends = []string{at, at} }, nil, ""},
+		"not known":       {func(*Options, string) {}, nil, "GEM_DASHBOARD_FRONTENDS_ISSUER"},
+		"another issuer": {
+			func(o *Options, _ string) { o.OIDC.Frontends = []string{"https://other.example"} }, nil, "https://other.example",
+		},
+		"another issuer of gem mcp": {
+			func(o *Options, at string) { o.OIDC.Frontends = []string{at, "https://other.example"} }, nil, "https://other.example",
+		},
+		"another claim": {
+			func(o *Options, at string) { o.OIDC.Frontends, o.OIDC.SubjectClaim = []string{at}, "name" }, nil, "the claim name",
+		},
+		"another sub for each client": {
+			func(o *Options, at string) { o.OIDC.Frontends = []string{at} }, map[string]any{"subject_types_supported": []string{"pairwise"}}, "another sub",
+		},
 	} {
 		l := newLobby(t, func(o *Options) { c.change(o, o.OIDC.Issuer) })
 		l.Claims, l.Metadata = map[string]any{"name": "Ada"}, c.metadata

@@ -15,8 +15,8 @@ const (
 	mostFree = 1000        // such names
 )
 
-// subjects are the names that people may have. A person who had the name of a database role could give the answers of that login, and service_role
-// answers for everybody.
+// subjects are the names that people may have. A person who had the name of a database role could give the answers of
+// that login, and service_role answers for everybody.
 type subjects struct {
 	isRole func(ctx context.Context, name string) (bool, error)
 	now    func() time.Time
@@ -27,9 +27,11 @@ type subjects struct {
 
 // errTaken refuses a name.
 var errTaken = &dashboard.Refusal{Status: http.StatusForbidden,
-	Text: "You have the name of a role of the database here, so that your answers could pass for those of its login. You need another name."}
+	Text: "You have the name of a role of the database here, so that your answers could pass for those of its login. " +
+		"You need another name."}
 
-// check returns nil for a name that a person may have, and [errTaken] for one that a role has, whatever the case of its letters.
+// check returns nil for a name that a person may have, and [errTaken] for one that a role has, whatever the case of
+// its letters.
 func (s *subjects) check(ctx context.Context, name string) error {
 	if strings.EqualFold(name, "service_role") {
 		return errTaken
@@ -67,7 +69,8 @@ func (d *Door) person(ctx context.Context, name string, groups []string) (dashbo
 	operator, viewer := d.o.Roles.of(name, groups)
 	if !viewer {
 		return dashboard.User{}, &dashboard.Refusal{Status: http.StatusForbidden,
-			Text: "You may not look at this dashboard: GEM_DASHBOARD_ROLES names neither you, who are " + name + " here, nor one of your groups."}
+			Text: "You may not look at this dashboard: GEM_DASHBOARD_ROLES names neither you, who are " +
+				name + " here, nor one of your groups."}
 	}
 	return dashboard.User{Name: name, Subject: name, Operator: operator}, nil
 }

@@ -1,5 +1,5 @@
-// Package issuertest has an issuer of tokens for tests: it publishes keys, signs tokens and signs people in by OpenID Connect. It does right by
-// default, and each part of it can be made to do wrong.
+// Package issuertest has an issuer of tokens for tests: it publishes keys, signs tokens and signs people in by OpenID
+// Connect. It does right by default, and each part of it can be made to do wrong.
 package issuertest
 
 import (
@@ -10,7 +10,6 @@ import (
 	"crypto/rsa"
 	"encoding/base64"
 	"encoding/json"
-	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -38,11 +37,17 @@ type Issuer struct {
 	signIn
 }
 
+// rsaKey is made once, since that takes long.
+var rsaKey = sync.OnceValue(func() *rsa.PrivateKey {
+	key, _ := rsa.GenerateKey(rand.Reader, 2048)
+	return key
+})
+
 // New starts an issuer, which ends with the test.
 func New(t testing.TB) *Issuer {
 	t.Helper()
 	i := &Issuer{}
-	i.RSA, _ = rsa.GenerateKey(rand.Reader, 2048)
+	i.RSA = rsaKey()
 	i.EC, _ = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	_, i.Ed, _ = ed25519.GenerateKey(rand.Reader)
 	point, err := i.EC.PublicKey.Bytes()
@@ -50,7 +55,7 @@ func New(t testing.TB) *Issuer {
 		t.Fatal(err)
 	}
 	i.keys = []map[string]string{
-		{"kty": "RSA", "kid": "rsa", "use": "sig", "n": text64(i.RSA.N.Bytes()), "e": text64(big.NewInt(int64(i.RSA.E)).Bytes())},
+		{"kty": "RSA", "kid": "rsa", "use": "sig", "n": text64(i.RSA.N.Bytes()), "e": "AQAB"},
 		{"kty": "EC", "kid": "ec", "alg": "ES256", "crv": "P-256", "x": text64(point[1:33]), "y": text64(point[33:])},
 		{"kty": "OKP", "kid": "ed", "crv": "Ed25519", "x": text64(i.Ed.Public().(ed25519.PublicKey))},
 		{"kty": "RSA", "kid": "for encryption", "use": "enc", "n": text64(i.RSA.N.Bytes()), "e": "AQAB"},

@@ -14,7 +14,8 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// ClientID and ClientSecret are those of the one client that the issuer knows. The secret has characters that must be encoded.
+// ClientID and ClientSecret are those of the one client that the issuer knows. The secret has characters that must be
+// encoded.
 const (
 	ClientID     = "gem: dashboard"
 	ClientSecret = "hunter2 %+&/ü"
@@ -51,7 +52,9 @@ func (s *signIn) begin(i *Issuer) {
 
 func (s *signIn) serve(w http.ResponseWriter, r *http.Request) bool {
 	routes := map[string][2]http.HandlerFunc{
-		"/.well-known/openid-configuration": {s.Discovery, s.discovery}, "/authorize": {s.Authorize, s.authorize}, "/token": {s.Token, s.token},
+		"/.well-known/openid-configuration": {s.Discovery, s.discovery},
+		"/authorize":                        {s.Authorize, s.authorize},
+		"/token":                            {s.Token, s.token},
 	}
 	route, found := routes[r.URL.Path]
 	switch {
@@ -68,8 +71,9 @@ func (s *signIn) serve(w http.ResponseWriter, r *http.Request) bool {
 func (s *signIn) discovery(w http.ResponseWriter, _ *http.Request) {
 	at := s.issuer.URL
 	all := map[string]any{
-		"issuer": at, "authorization_endpoint": at + "/authorize?theme=dark", "token_endpoint": at + "/token", "jwks_uri": at + "/keys",
-		"scopes_supported": []string{"openid", "email", "profile"}, "code_challenge_methods_supported": []string{"S256"}, "subject_types_supported": []string{"public"},
+		"issuer": at, "authorization_endpoint": at + "/authorize?theme=dark", "token_endpoint": at + "/token",
+		"jwks_uri": at + "/keys", "scopes_supported": []string{"openid", "email", "profile"},
+		"code_challenge_methods_supported": []string{"S256"}, "subject_types_supported": []string{"public"},
 	}
 	maps.Copy(all, s.Metadata)
 	maps.DeleteFunc(all, func(_ string, v any) bool { return v == nil })
@@ -83,7 +87,8 @@ func (s *signIn) authorize(w http.ResponseWriter, r *http.Request) {
 	s.Asked = r.URL.Query()
 	code := rand.Text()
 	s.codes[code] = s.Asked
-	http.Redirect(w, r, s.Asked.Get("redirect_uri")+"?"+url.Values{"code": {code}, "state": {s.Asked.Get("state")}}.Encode(), http.StatusFound)
+	answer := url.Values{"code": {code}, "state": {s.Asked.Get("state")}}
+	http.Redirect(w, r, s.Asked.Get("redirect_uri")+"?"+answer.Encode(), http.StatusFound)
 }
 
 func (s *signIn) token(w http.ResponseWriter, r *http.Request) {
@@ -109,13 +114,16 @@ func (s *signIn) token(w http.ResponseWriter, r *http.Request) {
 	asked, found := s.codes[r.PostForm.Get("code")]
 	delete(s.codes, r.PostForm.Get("code"))
 	sum := sha256.Sum256([]byte(r.PostForm.Get("code_verifier")))
-	if !found || asked.Get("code_challenge") != text64(sum[:]) || asked.Get("redirect_uri") != r.PostForm.Get("redirect_uri") {
+	if !found || asked.Get("code_challenge") != text64(sum[:]) ||
+		asked.Get("redirect_uri") != r.PostForm.Get("redirect_uri") {
 		refuse(http.StatusBadRequest, "invalid_grant")
 		return
 	}
 	now := time.Now()
-	claims := map[string]any{"iss": s.issuer.URL, "aud": ClientID, "sub": "ada", "iat": now.Unix(), "exp": now.Add(time.Hour).Unix(), "nonce": asked.Get("nonce")}
+	claims := map[string]any{"iss": s.issuer.URL, "aud": ClientID, "sub": "ada", "iat": now.Unix(),
+		"exp": now.Add(time.Hour).Unix(), "nonce": asked.Get("nonce")}
 	maps.Copy(claims, s.Claims)
 	maps.DeleteFunc(claims, func(_ string, v any) bool { return v == nil })
-	_ = json.NewEncoder(w).Encode(map[string]any{"access_token": "unused", "token_type": "Bearer", "id_token": s.IDToken(claims)})
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"access_token": "unused", "token_type": "Bearer", "id_token": s.IDToken(claims)})
 }

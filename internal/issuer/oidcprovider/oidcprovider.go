@@ -1,7 +1,7 @@
-// Package oidcprovider starts an issuer that other people wrote: oidc-provider, from npm, a certified implementation of OpenID Connect. It requires
-// PKCE, and its pages sign in anybody by name.
+// Package oidcprovider starts an issuer that other people wrote: oidc-provider, from npm, a certified implementation
+// of OpenID Connect. It requires PKCE, and its pages sign in anybody by name.
 //
-//	issuer := oidcprovider.Start(t, oidcprovider.Options{Client: oidcprovider.Client{ID: "gem", Secret: "…", Redirects: []string{url + "/login/callback"}}})
+//	issuer := oidcprovider.Start(t, oidcprovider.Options{Client: oidcprovider.Client{ID: "gem", Redirects: …}})
 //
 // Where it is missing a test that needs it is skipped, or fails when GEM_TEST_REQUIRE is set; see [Install].
 package oidcprovider
@@ -39,7 +39,7 @@ type Client struct {
 	Redirects  []string `json:"redirect_uris"`
 }
 
-// Start starts an issuer on 127.0.0.1, which ends with the test, and returns its URL.
+// Start starts an issuer on localhost, which ends with the test, and returns its URL.
 func Start(t testing.TB, o Options) string {
 	t.Helper()
 	node, err := exec.LookPath("node")
@@ -82,12 +82,14 @@ func Start(t testing.TB, o Options) string {
 
 var action = regexp.MustCompile(`<form[^>]* action="([^"]+)"`)
 
-// SignIn opens the address of a sign-in with a browser that keeps cookies, fills in the issuer's two pages for a person, and returns the page to which
-// the issuer sends the browser back.
+// SignIn opens the address of a sign-in with a browser that keeps cookies, fills in the issuer's two pages for a
+// person, and returns the page to which the issuer sends the browser back.
 func SignIn(t testing.TB, browser *http.Client, address, person string) (status int, page string, at *url.URL) {
 	t.Helper()
 	answer, err := browser.Get(address)
-	for _, form := range []url.Values{{"prompt": {"login"}, "login": {person}, "password": {"any"}}, {"prompt": {"consent"}}} {
+	for _, form := range []url.Values{
+		{"prompt": {"login"}, "login": {person}, "password": {"any"}}, {"prompt": {"consent"}},
+	} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +139,8 @@ func folder(t testing.TB) string {
 	}
 }
 
-// missing ends a test that needs something which is not there: it is skipped, or fails where GEM_TEST_REQUIRE is set, as in CI.
+// missing ends a test that needs something which is not there: it is skipped, or fails where GEM_TEST_REQUIRE is set,
+// as in CI.
 func missing(t testing.TB, text string) {
 	t.Helper()
 	if os.Getenv("GEM_TEST_REQUIRE") != "" {

@@ -7,9 +7,9 @@ import Provider from 'oidc-provider'
 const input = createInterface({ input: process.stdin })
 const [line] = await once(input, 'line')
 const { client, accounts } = JSON.parse(line)
-const server = createServer().listen(0, '127.0.0.1')
+const server = createServer().listen(0, '127.0.0.1') // not by this name in its address: for a browser, the dashboard's pages are on another site
 await once(server, 'listening')
-const issuer = `http://127.0.0.1:${server.address().port}`
+const issuer = `http://localhost:${server.address().port}`
 console.log = console.info = console.warn = console.error // its hints are not the address
 const provider = new Provider(issuer, {
   clients: [{ redirect_uris: [], grant_types: ['authorization_code'], response_types: ['code'], ...client }],
