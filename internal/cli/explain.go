@@ -29,15 +29,12 @@ gem trace shows every step.`,
 		said := prose.Explanation(e)
 		if e.Receipt != nil {
 			if note := onlyHere(e.Receipt); note != "" {
-				said += "
-" + note
+				said += "\n" + note
 			}
 		}
 		if _, err = fmt.Fprintln(out, said); err == nil && e.Context != "" {
-			_, err = fmt.Fprintln(out, "
-The error, for operators:")
-			for line := range strings.SplitSeq(e.Context, "
-") {
+			_, err = fmt.Fprintln(out, "\nThe error, for operators:")
+			for line := range strings.SplitSeq(e.Context, "\n") {
 				fmt.Fprintln(out, "  "+printable(line))
 			}
 		}
