@@ -38,8 +38,10 @@ type callPage struct {
 	Progress  []progressLine
 	Requests  []watch.Request
 	Checked   *checked
-	Extracted bool // it has a page of its own for what it extracted
-	Agent     bool // it has a page of its own for what it said
+	Asks      []ask            // open questions that the user may answer
+	Others    []watch.Question // and those that others may
+	Extracted bool             // it has a page of its own for what it extracted
+	Agent     bool             // it has a page of its own for what it said
 }
 
 // fault is why a call did not succeed.
@@ -79,10 +81,33 @@ func (e eventRow) GapFrom() int { return e.Seq + 1 }
 func (e eventRow) Stamp() string { return e.At.UTC().Format("2006-01-02 15:04:05.000 UTC") }
 
 // State is the call's status, or scheduled.
-func (p *callPage) State() string { return stateWord(&p.Call) }
+func (p *callPage) State() string { return stateWord(p.Call) }
 
-// Asks reports whether the call is a question to people.
-func (p *callPage) Asks() bool { return prose.IsQuestion(p.Call.Tool) }
+// Says is the call's state in words. A call that waits for people says what for.
+func (p *callPage) Says() string {
+	if len(p.Questions) > 0 && p.Call.WaitsFor == "call" {
+		return waitingFor(p.Questions[0].Tool)
+	}
+	return stateSays(p.Call)
+}
+
+// Value is the input, the result or the effects; nil if it is not shown, or there is none.
+func (p *callPage) Value(name string) *value {
+	for i := range p.Values {
+		if p.Values[i].Name == name {
+			return &p.Values[i]
+		}
+	}
+	return nil
+}
+
+// Ended reports whether the call has its receipt.
+func (p *callPage) Ended() bool { return !isOpen(&p.Call) }
+
+// NotBegun reports whether the handler has not run for sure: no worker has taken the call, or rules ask people first.
+func (p *callPage) NotBegun() bool {
+	return p.Call.Status == "queued" && p.Call.Attempt == 0 || p.Call.Approval
+}
 
 // effects are those of a receipt.
 type effects struct {
@@ -90,6 +115,11 @@ type effects struct {
 	Files []link
 	Calls []endpoint
 	More  bool // some are not listed
+}
+
+// None reports whether nothing is listed.
+func (e *effects) None() bool {
+	return len(e.DBWrites)+len(e.DBReads)+len(e.MessagesSent)+len(e.Files)+len(e.Calls) == 0 && e.Rules == nil
 }
 
 type link struct{ Text, URL string }
@@ -175,8 +205,27 @@ func (s *site) call(ctx context.Context, r *request) (*view, error) {
 	case undecided == nil && err != nil:
 		return nil, err
 	}
+	if p.Asks, p.Others, err = r.asksAbout(ctx, p.asking()); err != nil {
+		return nil, err
+	}
+	for i := range p.Asks {
+		a := &p.Asks[i]
+		a.Back = "call"
+		a.Beside = p.Payload != nil && a.Known != nil && a.Known.OfRules && a.ID != id // its arguments are the call's input
+	}
 	p.fill(s, open)
-	return &view{Title: cmp.Or(prose.Cut(p.Call.Tool, 80), "a call") + " " + stateWord(&p.Call), Template: "call", Data: p, Watch: "call:" + id, JSON: p.forScripts()}, nil
+	return &view{Title: cmp.Or(prose.Cut(p.Call.Tool, 80), "A call") + ": " + strings.ToLower(p.Says()), Template: "call", Data: p, Watch: "call:" + id, JSON: p.forScripts()}, nil
+}
+
+// asking are the ids of the open questions of the call, and its own if it is one.
+func (p *callPage) asking() (ids []string) {
+	if prose.IsQuestion(p.Call.Tool) && p.Call.Status == "waiting" {
+		ids = append(ids, p.Call.ID)
+	}
+	for _, q := range p.Questions {
+		ids = append(ids, q.ID)
+	}
+	return ids
 }
 
 // wholeNumber reads a number from the query of a URL.
@@ -190,14 +239,6 @@ func wholeNumber(r *request, name string) (int, error) {
 		return 0, badRequest("%s in the address must be a number.", name)
 	}
 	return n, nil
-}
-
-// stateWord is a call's status, or scheduled.
-func stateWord(c *watch.Call) string {
-	if c.Scheduled {
-		return "scheduled"
-	}
-	return c.Status
 }
 
 func isOpen(c *watch.Call) bool {
@@ -221,6 +262,10 @@ func checkCall(ctx context.Context, db watch.DB, id string) (*checked, error) {
 // fill computes what the page shows of what was read. open explains an open call to an operator.
 func (p *callPage) fill(s *site, open *client.Explanation) {
 	switch {
+	case p.Call.Approval && len(p.Asks)+len(p.Others) > 0:
+		p.Sentence = "Its rules ask people first. It runs once they have approved it."
+	case len(p.Asks)+len(p.Others) > 0: // which the page shows
+		p.Sentence = openSentence(p.Whole)
 	case open != nil:
 		p.Sentence = prose.Explanation(open)
 	case p.Call.ReceiptID != "":
@@ -269,7 +314,7 @@ func (p *callPage) payload(left *budget) {
 	for _, v := range []struct {
 		name, title string
 		watch.Value
-	}{{"input", "Input", p.Payload.Input}, {"result", "Result", p.Payload.Result}, {"effects", "All effects, as they are on the receipt", p.Payload.Effects}} {
+	}{{"input", "Input", p.Payload.Input}, {"result", "Result", p.Payload.Result}, {"effects", "Effects", p.Payload.Effects}} {
 		if v.Bytes == 0 {
 			continue
 		}
@@ -361,7 +406,12 @@ func (p *callPage) events(left *budget) {
 		if e.Whole != "" {
 			event.Data = json.RawMessage(e.Whole)
 		}
-		row.Says = prose.Happened(event)
+		if row.Since < time.Millisecond {
+			row.Since = 0
+		}
+		if row.Says = upper(prose.Happened(event)); event.Event == "claimed" {
+			row.Says = fmt.Sprintf("Claimed by worker %s, attempt %d", e.WorkerID, e.Attempt)
+		}
 		row.Download = p.Payload != nil && e.Bytes > 0
 		if data := prose.DataOf(event); p.Payload != nil && e.Event.Event == "step" && len(data.Result) > 0 {
 			shown, cut := left.take([]passage{{Text: string(data.Result)}}, 1000)
@@ -423,6 +473,10 @@ func explained(w *watch.Whole) *client.Explanation {
 		r.DurationMS = *c.DurationMS
 	}
 	switch {
+	case r.Status == receipts.Succeeded: // the page shows the result
+		if w.Payload != nil && !w.Payload.Effects.Cut {
+			r.Effects = json.RawMessage(w.Payload.Effects.Text)
+		}
 	case w.Payload != nil && !w.Payload.Result.Cut && !w.Payload.Effects.Cut:
 		r.Result, r.Effects = json.RawMessage(w.Payload.Result.Text), json.RawMessage(w.Payload.Effects.Text)
 	case r.Status == receipts.Failed:

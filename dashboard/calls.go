@@ -36,7 +36,7 @@ type callsPage struct {
 }
 
 // filterFields are the fields of the form, by their names in the URL.
-var filterFields = []string{"state", "tool", "caller", "session", "key", "code", "message", "q", "from", "to"}
+var filterFields = []string{"state", "tool", "caller", "session", "key", "code", "q", "from", "to"}
 
 var codes = []receipts.Code{receipts.ApprovalDenied, receipts.ApprovalExpired, receipts.Cancelled, receipts.ExecutionError, receipts.JournalFull,
 	receipts.KeyDeadlock, receipts.KeyReused, receipts.LimitReached, receipts.NotAllowed, receipts.OutcomeUnknown, receipts.OutputInvalid, receipts.Panic,

@@ -85,6 +85,11 @@
     part.dispatchEvent(new CustomEvent("gem:changed", { bubbles: true }));
     const title = part.querySelector("[data-title]")?.dataset.title;
     if (title) document.title = title + " · GEM";
+    const open = part.querySelector("[data-open]")?.dataset.open, asking = document.getElementById("asking");
+    if (open !== undefined && asking) {
+      asking.firstChild.data = open;
+      asking.hidden = open === "0";
+    }
     const say = part.querySelector("[data-say]")?.dataset.say;
     if (say !== undefined) announce(say);
   }
