@@ -261,10 +261,11 @@ func checkCall(ctx context.Context, db watch.DB, id string) (*checked, error) {
 
 // fill computes what the page shows of what was read. open explains an open call to an operator.
 func (p *callPage) fill(s *site, open *client.Explanation) {
+	shown := isOpen(&p.Call) && len(p.Asks)+len(p.Others) > 0 // questions, with what the sentence would say of them
 	switch {
-	case p.Call.Approval && len(p.Asks)+len(p.Others) > 0:
+	case shown && p.Call.Approval:
 		p.Sentence = "Its rules ask people first. It runs once they have approved it."
-	case len(p.Asks)+len(p.Others) > 0: // which the page shows
+	case shown:
 		p.Sentence = openSentence(p.Whole)
 	case open != nil:
 		p.Sentence = prose.Explanation(open)
