@@ -20,7 +20,8 @@ type ask struct {
 	Beside        bool // the page shows the arguments elsewhere
 }
 
-// mostInList is how many bytes of arguments a list shows. An approval with more can be decided on its own page only: nobody signs what they were not shown.
+// mostInList is how many bytes of arguments a list shows. An approval with more can be decided on its own page only:
+// nobody signs what they were not shown.
 const mostInList = 2000
 
 // asksOf joins what the user may answer with what the views know of it. others are the rest.

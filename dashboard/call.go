@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
@@ -15,10 +14,8 @@ import (
 
 	"github.com/gemworker/gem/audit"
 	"github.com/gemworker/gem/client"
-	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/prose"
 	"github.com/gemworker/gem/internal/watch"
-	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
@@ -109,26 +106,6 @@ func (p *callPage) NotBegun() bool {
 	return p.Call.Status == "queued" && p.Call.Attempt == 0 || p.Call.Approval
 }
 
-// effects are those of a receipt.
-type effects struct {
-	receipts.Effects
-	Files []link
-	Calls []endpoint
-	More  bool // some are not listed
-}
-
-// None reports whether nothing is listed.
-func (e *effects) None() bool {
-	return len(e.DBWrites)+len(e.DBReads)+len(e.MessagesSent)+len(e.Files)+len(e.Calls) == 0 && e.Rules == nil
-}
-
-type link struct{ Text, URL string }
-
-type endpoint struct {
-	handlers.ExternalCall
-	URL string // empty unless it is an https URL
-}
-
 type progressLine struct{ Kind, Text string }
 
 // checked is what an audit of the call came to.
@@ -214,7 +191,8 @@ func (s *site) call(ctx context.Context, r *request) (*view, error) {
 		a.Beside = p.Payload != nil && a.Known != nil && a.Known.OfRules && a.ID != id // its arguments are the call's input
 	}
 	p.fill(s, open)
-	return &view{Title: cmp.Or(prose.Cut(p.Call.Tool, 80), "A call") + ": " + strings.ToLower(p.Says()), Template: "call", Data: p, Watch: "call:" + id, JSON: p.forScripts()}, nil
+	title := cmp.Or(prose.Cut(p.Call.Tool, 80), "A call") + ": " + strings.ToLower(p.Says())
+	return &view{Title: title, Template: "call", Data: p, Watch: "call:" + id, JSON: p.forScripts()}, nil
 }
 
 // asking are the ids of the open questions of the call, and its own if it is one.
@@ -292,112 +270,6 @@ func (p *callPage) fill(s *site, open *client.Explanation) {
 	p.events(&left)
 }
 
-// payload lays out what a call was given and what came of it.
-func (p *callPage) payload(left *budget) {
-	var failed receipts.Error
-	if explained := p.Payload.Result; !explained.Cut && p.Call.Status == "failed" {
-		var result struct{ Error receipts.Error }
-		_ = json.Unmarshal([]byte(explained.Text), &result) // of an imported receipt it may be anything
-		failed = result.Error
-	}
-	if p.Effects = effectsOf(p.Payload.Effects); p.Effects != nil {
-		*left -= budget(p.Payload.Effects.Bytes) // which are listed too
-	}
-	marks := map[string]string{}
-	var points []point
-	var details []struct{ Path, Message string }
-	if failed.Code == receipts.ValidationError && json.Unmarshal(failed.Details, &details) == nil {
-		for _, d := range details[:min(len(details), 100)] {
-			points = append(points, point{Pointer: d.Path, Message: d.Message})
-			marks[d.Path] = strings.TrimPrefix(marks[d.Path]+"; "+d.Message, "; ")
-		}
-	}
-	for _, v := range []struct {
-		name, title string
-		watch.Value
-	}{{"input", "Input", p.Payload.Input}, {"result", "Result", p.Payload.Result}, {"effects", "Effects", p.Payload.Effects}} {
-		if v.Bytes == 0 {
-			continue
-		}
-		shown := value{Name: v.name, Title: v.title, Bytes: v.Bytes, Cut: v.Cut}
-		switch {
-		case v.Cut:
-			shown.Passages = []passage{{Text: v.Text}}
-		case v.name == "input":
-			shown.Passages = printed(v.Text, marks)
-		default:
-			shown.Passages = printed(v.Text, nil)
-		}
-		var cut bool
-		shown.Passages, cut = left.take(shown.Passages, watch.ValueShown)
-		shown.Cut = shown.Cut || cut
-		for _, passage := range shown.Passages {
-			for i := range points {
-				if passage.N > 0 && marks[points[i].Pointer] == passage.Says {
-					points[i].N = passage.N
-				}
-			}
-		}
-		p.Values = append(p.Values, shown)
-	}
-	if p.Fault != nil {
-		p.Fault.Points = points
-	}
-	p.Progress = progressLines(p.Payload.Progress)
-}
-
-// mostListed is how many effects of a kind are listed.
-const mostListed = 100
-
-// effectsOf reads the effects of a receipt; nil where they have another form.
-func effectsOf(v watch.Value) *effects {
-	var e effects
-	if v.Bytes == 0 || v.Cut || json.Unmarshal([]byte(v.Text), &e.Effects) != nil {
-		return nil
-	}
-	e.More = len(e.DBWrites) > mostListed || len(e.DBReads) > mostListed || len(e.MessagesSent) > mostListed || len(e.FilesWritten) > mostListed || len(e.ExternalCalls) > mostListed
-	e.DBWrites, e.DBReads, e.MessagesSent = first(e.DBWrites), first(e.DBReads), first(e.MessagesSent)
-	for _, f := range first(e.FilesWritten) {
-		e.Files = append(e.Files, link{f, secure(f)})
-	}
-	for _, c := range first(e.ExternalCalls) {
-		e.Calls = append(e.Calls, endpoint{c, secure(c.Endpoint)})
-	}
-	return &e
-}
-
-func first[T any](all []T) []T { return all[:min(len(all), mostListed)] }
-
-// secure returns an https URL as it is, and nothing for any other text.
-func secure(text string) string {
-	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
-		return ""
-	}
-	return u.String()
-}
-
-// progressLines joins the rows of one kind that follow one another.
-func progressLines(rows []watch.Progress) (lines []progressLine) {
-	for _, row := range rows {
-		var data struct{ Text, Name, Arguments, State, Step, Arm string }
-		_ = json.Unmarshal(row.Data, &data)
-		said := data.Text
-		switch row.Kind {
-		case "tool_call":
-			said = data.Name + data.Arguments
-		case "status":
-			said = strings.Join(strings.Fields(data.State+" "+data.Step+" "+data.Arm), " ")
-		}
-		if n := len(lines); n > 0 && lines[n-1].Kind == row.Kind && row.Kind != "status" && (row.Kind != "tool_call" || data.Name == "") {
-			lines[n-1].Text += said
-		} else {
-			lines = append(lines, progressLine{row.Kind, said})
-		}
-	}
-	return lines[max(len(lines)-30, 0):]
-}
-
 // events lays out the journal.
 func (p *callPage) events(left *budget) {
 	for i, e := range p.Journal {
@@ -436,61 +308,6 @@ func traceLink(template, traceparent string) (to, id string) {
 		return "", found[1]
 	}
 	return strings.ReplaceAll(template, "{trace_id}", found[1]), found[1]
-}
-
-// openSentence says where an open call stands to somebody who sees no more than the views.
-func openSentence(w *watch.Whole) string {
-	c := &w.Call
-	switch {
-	case c.Scheduled:
-		return fmt.Sprintf("It is queued to run no earlier than %s.", prose.Moment(c.RunAt))
-	case c.Status == "queued":
-		return fmt.Sprintf("It is queued, since %s: a worker claims it when it is next in line and a slot is free.", prose.Moment(c.UpdatedAt))
-	case c.Status == "running" && c.CancelRequested:
-		return fmt.Sprintf("It has been running on %s since %s, in attempt %d. Someone asked to cancel it.", c.WorkerID, prose.Moment(c.ClaimedAt), c.Attempt)
-	case c.Status == "running":
-		return fmt.Sprintf("It has been running on %s since %s, in attempt %d.", c.WorkerID, prose.Moment(c.ClaimedAt), c.Attempt)
-	case c.WaitsFor == "key" && w.KeyHolder != nil:
-		return fmt.Sprintf("It waits for call %s, which holds the same key, %s, and is %s. If that call succeeds, its result is repeated; otherwise this one runs.",
-			w.KeyHolder.ID, c.Key, w.KeyHolder.Status)
-	case c.WaitsFor == "key":
-		return fmt.Sprintf("It waits for its key, %s, whose holder no longer runs: a worker takes it within seconds.", c.Key)
-	case c.WaitsFor == "answer":
-		return "It waits, in no process, for an answer."
-	case c.WaitsFor == "code":
-		return "It waits, in no process, for a program that can go on with it."
-	case c.WaitsFor == "time":
-		return fmt.Sprintf("Its handler sleeps, in no process. It goes on at %s.", prose.Moment(c.WakeAt))
-	}
-	return "Its handler waits, in no process, for calls that it made, or for people."
-}
-
-// explained is how a call ended, as package prose takes it, by what was read of it.
-func explained(w *watch.Whole) *client.Explanation {
-	c := &w.Call
-	r := &receipts.Receipt{ID: c.ReceiptID, CallID: c.ID, ToolName: c.Tool, Status: receipts.Status(c.Status), CreatedAt: c.EndedAt, Attempt: c.Attempt, WorkerID: c.WorkerID,
-		RegistryVersion: c.RegistryVersion, IdempotencyKey: c.Key, ReplayOf: c.ReplayOf}
-	if c.DurationMS != nil {
-		r.DurationMS = *c.DurationMS
-	}
-	switch {
-	case r.Status == receipts.Succeeded: // the page shows the result
-		if w.Payload != nil && !w.Payload.Effects.Cut {
-			r.Effects = json.RawMessage(w.Payload.Effects.Text)
-		}
-	case w.Payload != nil && !w.Payload.Result.Cut && !w.Payload.Effects.Cut:
-		r.Result, r.Effects = json.RawMessage(w.Payload.Result.Text), json.RawMessage(w.Payload.Effects.Text)
-	case r.Status == receipts.Failed:
-		r.Result, _ = json.Marshal(map[string]any{"error": map[string]string{"error_code": c.ErrorCode, "message": c.Message}})
-	case r.Status == receipts.NotConfigured:
-		r.Result, _ = json.Marshal(map[string]string{"reason": c.Message})
-	}
-	e := &client.Explanation{Call: client.Call{ID: c.ID, Tool: c.Tool, Status: c.Status, CreatedAt: c.CreatedAt, Attempt: c.Attempt, WorkerID: c.WorkerID}, At: w.At, Receipt: r,
-		AgainOf: w.AgainOf, Again: w.Again, Cancel: w.Cancel}
-	if w.Repeats != nil {
-		e.RepeatedCall = w.Repeats.ID
-	}
-	return e
 }
 
 // callJSON is the page for scripts.

@@ -104,7 +104,8 @@ func watched(r *request) (pageKey, error) {
 	switch {
 	case u.Path == "/workers", u.Path == "/" && !r.mayAnswer(): // show the same to everybody
 		key.user = User{}
-	case u.Path == "/", strings.HasPrefix(u.Path, "/questions"), strings.HasPrefix(u.Path, "/calls/") && r.mayAnswer(): // show what is asked of somebody
+	case u.Path == "/", strings.HasPrefix(u.Path, "/questions"), strings.HasPrefix(u.Path, "/calls/") && r.mayAnswer():
+		// These show what is asked of somebody.
 		key.user = r.user
 	}
 	return key, nil

@@ -38,7 +38,8 @@ func (s *site) overview(ctx context.Context, r *request) (*view, error) {
 	}
 	data.Add(ended.Ended)
 	data.Plots = plotsOf("minutes", ended.minutes, ended.all)
-	v := &view{Title: data.Title(), Template: "overview", Watch: "overview", Live: []string{"health", "overtime", "now"}, JSON: data.Overview}
+	v := &view{Title: data.Title(), Template: "overview", Watch: "overview", JSON: data.Overview,
+		Live: []string{"health", "overtime", "now"}}
 	if r.mayAnswer() && data.Questions > 0 {
 		yours, open, err := r.openQuestions(ctx, mostAsks)
 		if err != nil {
@@ -110,7 +111,8 @@ func (d overviewData) Expiring() watch.Need {
 
 // Say is what is read out to those who hear the page.
 func (d overviewData) Say() string {
-	return fmt.Sprintf("%d ready, %d waiting, %d running, %d need attention", d.Queue.Ready, d.Queue.Waiting, d.Queue.Running, d.Attention())
+	q := d.Queue
+	return fmt.Sprintf("%d ready, %d waiting, %d running, %d need attention", q.Ready, q.Waiting, q.Running, d.Attention())
 }
 
 // endedKept is how long the sums and plots of what ended are shown before they are read again: workers count them each 15 s.

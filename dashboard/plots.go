@@ -34,7 +34,8 @@ type line struct {
 	Pieces      []string // points of an SVG polyline in 600 × 100, between gaps
 }
 
-// plotsOf makes plots of what ended by minute: outcomes, durations, waits, and cost where there is any. all sums them up.
+// plotsOf makes plots of what ended by minute: outcomes, durations, waits, and cost where there is any. all sums them
+// up.
 func plotsOf(table string, minutes []watch.Minute, all watch.Totals) plots {
 	// Calls are counted up to half a minute after their end: until then a minute looks as if less had ended.
 	for n := len(minutes); n > 0 && time.Since(minutes[n-1].At) < time.Duration(minutes[n-1].Step)*time.Second+30*time.Second; n = len(minutes) {
@@ -52,7 +53,8 @@ func plotsOf(table string, minutes []watch.Minute, all watch.Totals) plots {
 		{2, thousands(all.Failed) + " failed", "bad", func(m watch.Minute) *float64 { return number(m.Failed) }},
 	}
 	if all.NotConfigured > 0 {
-		outcomes = append(outcomes, column{3, thousands(all.NotConfigured) + " not configured", "warn", func(m watch.Minute) *float64 { return number(m.NotConfigured) }})
+		outcomes = append(outcomes, column{3, thousands(all.NotConfigured) + " not configured", "warn",
+			func(m watch.Minute) *float64 { return number(m.NotConfigured) }})
 	}
 	p.draw("Calls ended per "+p.Step, "calls", outcomes...)
 	if all.Hits > 0 {
@@ -70,7 +72,8 @@ func plotsOf(table string, minutes []watch.Minute, all watch.Totals) plots {
 	}
 	if requests > 0 {
 		p.draw("Cost of models per "+p.Step, "usd",
-			column{9, fmt.Sprintf("%s for %s", usd(cost), prose.Count(requests, "request")), "accent", func(m watch.Minute) *float64 { return number(m.Cost) }})
+			column{9, fmt.Sprintf("%s for %s", usd(cost), prose.Count(requests, "request")), "accent",
+				func(m watch.Minute) *float64 { return number(m.Cost) }})
 	}
 	return p
 }

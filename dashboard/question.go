@@ -161,7 +161,8 @@ func (p *questionPage) show(ctx context.Context, r *request, input, schema json.
 	if p.State.Tool == approvalTool {
 		p.Asked = readApproval(input, mostShown)
 		if p.Asked == nil {
-			*p = questionPage{ID: p.ID, State: p.State, Why: "The call that it asks about cannot be read: the tool wait.approval is about to refuse it."}
+			*p = questionPage{ID: p.ID, State: p.State,
+				Why: "The call that it asks about cannot be read: the tool wait.approval is about to refuse it."}
 			return nil
 		}
 		p.Text, p.Digest = p.Asked.Text, p.Asked.Digest

@@ -64,7 +64,8 @@ func (p *questionsPage) forScripts() any {
 }
 
 // openQuestions reads those that the user may answer, and all without what they ask.
-func (r *request) openQuestions(ctx context.Context, most int) (yours []client.Question, open []watch.Question, err error) {
+func (r *request) openQuestions(ctx context.Context, most int) (yours []client.Question, open []watch.Question,
+	err error) {
 	yours, open = []client.Question{}, []watch.Question{}
 	if r.mayAnswer() {
 		err = r.asks(ctx, func(db client.DB) error {

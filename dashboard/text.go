@@ -26,7 +26,8 @@ func (s *site) funcs() template.FuncMap {
 			}
 			return base + "/static/" + s.hashed[file], nil
 		},
-		"thousands": thousands, "percent": percent, "words": words, "stateWord": stateWord, "stateSays": stateSays, "upper": upper,
+		"thousands": thousands, "percent": percent, "words": words, "upper": upper,
+		"stateWord": stateWord, "stateSays": stateSays,
 		"text": text, "json": indented, "span": prose.Span, "when": when, "clock": clock, "newForm": newForm, "short": short, "list": func(v ...any) []any { return v },
 		"ruleAsks": ruleAsks, "dict": dict, "segment": url.PathEscape, "usd": usd, "ms": ms, "cut": cut, "size": size,
 	}

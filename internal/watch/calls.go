@@ -95,7 +95,8 @@ func scanCall(row pgx.Row, more ...any) (c Call, err error) {
 		(*zeronull.Text)(&c.ParentStep), (*zeronull.Text)(&c.WorkerID), (*zeronull.Text)(&c.Key), (*zeronull.Text)(&c.ClientKey), (*zeronull.Text)(&c.Needs),
 		(*zeronull.Text)(&c.ReceiptID), (*zeronull.Text)(&c.ReplayOf), &c.Hit, (*zeronull.Text)(&c.RegistryVersion), (*zeronull.Text)(&c.Traceparent),
 		&c.Priority, &c.Level, &c.Attempt, &c.Retries, &c.Losses, &c.Steps, &c.Events, &c.Seq, &c.CancelRequested, &c.CreatedAt, &c.UpdatedAt, &c.RunAt,
-		(*zeronull.Timestamptz)(&c.ClaimedAt), (*zeronull.Timestamptz)(&c.EndedAt), (*zeronull.Timestamptz)(&c.WakeAt), &c.DurationMS, &c.Approval}, more...)...)
+		(*zeronull.Timestamptz)(&c.ClaimedAt), (*zeronull.Timestamptz)(&c.EndedAt), (*zeronull.Timestamptz)(&c.WakeAt), &c.DurationMS,
+		&c.Approval}, more...)...)
 	if c.Status != "waiting" {
 		c.WaitsFor, c.WakeAt = "", time.Time{} // of an ended call they say what its parent is still to be told
 	}

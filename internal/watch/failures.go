@@ -67,9 +67,12 @@ type failure struct {
 // failuresSince selects the last such calls since a time of SQL, and more columns of theirs.
 func failuresSince(since, most, more string) string {
 	return `select f.tool, f.status, f.code, f.at, f.call_id,
-		case when row_number() over (partition by f.tool, f.status, f.code order by f.at desc) = 1 then coalesce(f.message, '') else '' end as message` + more + `
-		from (select r.tool_name as tool, r.status, coalesce(r.error_code, r.status) as code, r.message, r.created_at as at, r.call_id
-			from gem.receipts r where r.status <> 'succeeded' and r.created_at >= ` + since + ` order by r.created_at desc limit ` + most + `) f`
+			case when row_number() over (partition by f.tool, f.status, f.code order by f.at desc) = 1
+				then coalesce(f.message, '') else '' end as message` + more + `
+		from (
+			select r.tool_name as tool, r.status, coalesce(r.error_code, r.status) as code, r.message, r.created_at as at, r.call_id
+			from gem.receipts r where r.status <> 'succeeded' and r.created_at >= ` + since + `
+			order by r.created_at desc limit ` + most + `) f`
 }
 
 // The one behind the last that is looked at comes too, whatever its tool. before is when the one before it in that order ended.
@@ -128,7 +131,8 @@ func sumUp(failed []failure) []Failure {
 		if !known {
 			place = len(all)
 			places[why] = place
-			all = append(all, Failure{Tool: f.Tool, Status: f.Status, Code: f.Code, Message: f.Message, CallID: f.CallID, Last: f.At})
+			all = append(all, Failure{Tool: f.Tool, Status: f.Status, Code: f.Code, Message: f.Message, CallID: f.CallID,
+				Last: f.At})
 		}
 		all[place].Count++
 		all[place].First = f.At

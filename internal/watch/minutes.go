@@ -69,13 +69,14 @@ func Minutes(ctx context.Context, db DB, from, to time.Time, tool string) (minut
 	ended := make([]counts, len(minutes))
 	at := func(t time.Time) int { return min(max(int(t.Sub(from)/step), 0), len(minutes)-1) }
 
-	rows, err := db.Query(ctx, `select minute, tool_name <> $3::text, succeeded, failed, not_configured, hits, durations, waits from gem.throughput
-		where minute >= $1 and minute < $2 and tool_name = any ($4::text[])`, from, to, tool, namesOf(tool))
+	rows, err := db.Query(ctx, `select minute, tool_name <> $3::text, succeeded, failed, not_configured, hits, durations, waits
+		from gem.throughput where minute >= $1 and minute < $2 and tool_name = any ($4::text[])`, from, to, tool, namesOf(tool))
 	if err == nil {
 		var one counts
 		var minute time.Time
 		var question bool
-		_, err = pgx.ForEachRow(rows, []any{&minute, &question, &one.Succeeded, &one.Failed, &one.NotConfigured, &one.Hits, &one.Durations, &one.Waits}, func() error {
+		into := []any{&minute, &question, &one.Succeeded, &one.Failed, &one.NotConfigured, &one.Hits, &one.Durations, &one.Waits}
+		_, err = pgx.ForEachRow(rows, into, func() error {
 			ended[at(minute)].addOrTake(one, question)
 			return nil
 		})
@@ -111,8 +112,8 @@ func Minutes(ctx context.Context, db DB, from, to time.Time, tool string) (minut
 	return minutes, sums.totals(), nil
 }
 
-// namesOf are the rows of gem.throughput that [counts.addOrTake] adds up to those of a tool. The empty name is that of all tools: the questions to people
-// are taken off, so that an approval counts once, as the call that was approved.
+// namesOf are the rows of gem.throughput that [counts.addOrTake] adds up to those of a tool. The empty name is that of all
+// tools: the questions to people are taken off, so that an approval counts once, as the call that was approved.
 func namesOf(tool string) []string {
 	if tool != "" {
 		return []string{tool}

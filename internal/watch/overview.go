@@ -27,7 +27,8 @@ type Overview struct {
 	Needs []Need `json:"needs"`
 }
 
-// Queue counts the calls that have not ended. A call that waits for people counts once: the questions of handlers and rules are left out. AtLeast says that there may be more: of each state up to 10,000 are counted, of those that wait 5,000 for each thing.
+// Queue counts the calls that have not ended. A call that waits for people counts once: the questions of handlers and rules
+// are left out. AtLeast says that there may be more: of each state up to 10,000 are counted, of those that wait 5,000 for each thing.
 type Queue struct {
 	Ready     int `json:"ready"`
 	Scheduled int `json:"scheduled"`
@@ -95,7 +96,8 @@ var howThingsStand = `
 	alive as materialized (select * from workers where state = 'alive'),
 	held as materialized (select * from workers where state <> 'alive' and holds > 0),
 	late as materialized (select * from gem.overdue limit $1::int),
-	asks as materialized (select c.id, c.tool_name, c.created_at, c.wake_at, case when c.parent_step is not null then c.parent_call_id end as of_call
+	asks as materialized (
+		select c.id, c.tool_name, c.created_at, c.wake_at, case when c.parent_step is not null then c.parent_call_id end as of_call
 		from gem.calls c where c.status = 'waiting' and c.waits_for = 'answer' limit $1::int),
 	code as materialized (select c.id, c.updated_at from gem.calls c where c.status = 'waiting' and c.waits_for = 'code' limit $1::int),
 	failed as materialized (` + failuresSince("(select at - interval '1 day' from now)", "$2::int", "") + `),
@@ -132,7 +134,8 @@ var howThingsStand = `
 		coalesce((select json_agg(n) from needs n), '[]'),
 		(select json_agg(f order by f.at desc) from failed f),
 		(select json_object_agg(a.tool_name, a.n) from (select tool_name, count(of_call) as n from asks group by 1) a),
-		(select count(*) from (select distinct of_call as id from asks) a join gem.calls c on c.id = a.id and c.status = 'waiting' and c.waits_for = 'call')
+		(select count(*) from (select distinct of_call as id from asks) a
+			join gem.calls c on c.id = a.id and c.status = 'waiting' and c.waits_for = 'call')
 	from now`
 
 // ReadOverview reads how things stand, and what ended.
@@ -155,7 +158,8 @@ func ReadOpen(ctx context.Context, db DB) (*Overview, error) {
 	var failed []failure
 	var asked map[string]int // by tool: questions that handlers and rules ask
 	var asking int           // the calls that wait for them alone
-	if err := db.QueryRow(ctx, howThingsStand, MostCounted, mostRecent).Scan(&o.At, &o.Tools, &o.Workers, &o.Needs, &failed, &asked, &asking); err != nil {
+	err := db.QueryRow(ctx, howThingsStand, MostCounted, mostRecent).Scan(&o.At, &o.Tools, &o.Workers, &o.Needs, &failed, &asked, &asking)
+	if err != nil {
 		return nil, fmt.Errorf("read how things stand: %w", err)
 	}
 	o.countAsPeopleDo(asked, asking)
@@ -212,15 +216,16 @@ func ReadEnded(ctx context.Context, db DB) (*Ended, error) {
 	e := &Ended{}
 	err := db.QueryRow(ctx, `
 		with now as materialized (select gem.now() as at), minutes as materialized (
-			select m.succeeded, m.failed, m.not_configured, m.hits, m.durations, m.waits, m.minute > now.at - interval '1 hour' as late, m.tool_name <> '' as question
+			select m.succeeded, m.failed, m.not_configured, m.hits, m.durations, m.waits, m.minute > now.at - interval '1 hour' as late,
+				m.tool_name <> '' as question
 			from now, gem.throughput m where m.minute > now.at - interval '1 day' and m.tool_name = any ($1::text[])
 		), busiest as materialized (
 			select m.tool_name, sum(m.succeeded + m.failed + m.not_configured) as calls from now, gem.throughput m
 			where m.minute > now.at - interval '1 hour' and m.tool_name <> all ($1::text[]) and m.tool_name <> '(unknown)'
 			group by 1 order by 2 desc, 1 limit 6
 		), busy as (
-			select m.tool_name as tool, m.succeeded, m.failed, m.not_configured, m.hits, m.durations, m.waits, b.calls from now cross join busiest b
-			join gem.throughput m on m.tool_name = b.tool_name and m.minute > now.at - interval '1 hour'
+			select m.tool_name as tool, m.succeeded, m.failed, m.not_configured, m.hits, m.durations, m.waits, b.calls
+			from now cross join busiest b join gem.throughput m on m.tool_name = b.tool_name and m.minute > now.at - interval '1 hour'
 		), failing as materialized (
 			select 'failing' as kind, sum(m.failed) as count, m.tool_name as tool, min(m.minute) filter (where m.failed > 0) as since from now, gem.throughput m
 			where m.minute > now.at - interval '1 hour' and m.tool_name not in ('', '(unknown)') -- which has what was cancelled before it ran, too

@@ -62,7 +62,8 @@ func Questions(ctx context.Context, db DB, limit int) ([]Question, error) {
 
 // CountQuestions counts the calls that wait for somebody's answer, up to a limit.
 func CountQuestions(ctx context.Context, db DB, limit int) (n int, err error) {
-	err = db.QueryRow(ctx, "select count(*) from (select from gem.calls c where c.status = 'waiting' and c.waits_for = 'answer' limit $1) q", limit).Scan(&n)
+	err = db.QueryRow(ctx, `select count(*) from (
+		select from gem.calls c where c.status = 'waiting' and c.waits_for = 'answer' limit $1) q`, limit).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("count the questions: %w", err)
 	}
