@@ -44,7 +44,7 @@ func TestStatusSaysWhatNeedsSomeoneFirst(t *testing.T) {
 	got := gemWith(t, env, "status")
 	got.wantCode(t, exitDone)
 	wants(t, got.stdout, "! 1 call ended in the last day without anybody knowing what was done: gem list --code outcome_unknown\n",
-		"order … of … was on its way", "QUEUE OF", "1 ready, the first for ")
+		"order 17 of 'ada' was on its way", "QUEUE OF", "1 ready, the first for ")
 
 	var o watch.Overview
 	asJSON := gemWith(t, env, "status", "--json")
