@@ -66,6 +66,11 @@ func OpenQuestion(ctx context.Context, db DB, id string) (*Question, error) {
 	return &found[0], nil
 }
 
+// OpenQuestionsAmong returns those of some calls that the caller may answer, the oldest first.
+func OpenQuestionsAmong(ctx context.Context, db DB, ids []string) ([]Question, error) {
+	return readQuestions(ctx, db, "where id = any ($1::text[]::uuid[]) order by since, id", ids)
+}
+
 func readQuestions(ctx context.Context, db DB, which string, args ...any) ([]Question, error) {
 	rows, err := db.Query(ctx, `select id::text, tool, coalesce(text, ''), coalesce(schema, 'null')::text, by, since, until, root::text,
 		coalesce(input, 'null')::text, about, coalesce(arguments, 'null')::text, asker, call_id::text, made_by

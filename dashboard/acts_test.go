@@ -229,7 +229,7 @@ func TestARunningCallIsAskedToEndOnce(t *testing.T) {
 		t.Errorf("%d events", n)
 	}
 	_, page = get(t, server, path)
-	says(t, page, "has been asked for already")
+	says(t, page, "has already asked to cancel this call")
 }
 
 func TestAnEndedCallIsNotCancelled(t *testing.T) {
@@ -284,7 +284,7 @@ func TestThePageSaysWhatItWouldMeanToMakeACallAgain(t *testing.T) {
 	order := client.NewCall{Tool: "orders.pay", Input: map[string]int{"order": 7}}
 	lost := failed(t, db, order, "outcome_unknown", "its worker was lost")
 	_, page := get(t, server, "/calls/"+lost+"/again")
-	says(t, page, "It may happen twice.", "nobody knows whether it took effect", `name="confirm"`)
+	says(t, page, "It may happen twice.", "it is not known whether it took effect", `name="confirm"`)
 
 	paid := running(t, db, order)
 	execute(t, db, "select gem.hold_key($1, 1, 'w', 'orders.pay:order=7')", paid)

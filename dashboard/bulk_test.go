@@ -58,9 +58,9 @@ func TestAllOfARowOfFailuresAreMadeAgain(t *testing.T) {
 	for i := range 3 {
 		ids = append(ids, failed(t, db, client.NewCall{Tool: "mail.send", Input: map[string]int{"n": i}}, "execution_error", fmt.Sprintf("no mailbox %d", i)))
 	}
-	failed(t, db, client.NewCall{Tool: "mail.send"}, "execution_error", "no server")
+	failed(t, db, client.NewCall{Tool: "mail.send"}, "timeout", "no server")
 	_, page := get(t, server, "/failures")
-	says(t, page, "no mailbox …")
+	says(t, page, "no mailbox 2")
 	_, row, _ := strings.Cut(page, "no mailbox")
 	_, row, _ = strings.Cut(row, `href="/calls/bulk`)
 	path, _, _ := strings.Cut(row, `"`)
@@ -125,7 +125,7 @@ func TestABulkActSaysWhatItCannotTake(t *testing.T) {
 	if status != 200 {
 		t.Errorf("%d", status)
 	}
-	says(t, page, "There is no such call. Nothing is to be done.")
+	says(t, page, "No call matches, so there is nothing to do.")
 	if status, _ := get(t, server, "/calls/bulk/done"); status != 404 {
 		t.Errorf("%d", status)
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
@@ -15,10 +14,8 @@ import (
 
 	"github.com/gemworker/gem/audit"
 	"github.com/gemworker/gem/client"
-	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/prose"
 	"github.com/gemworker/gem/internal/watch"
-	"github.com/gemworker/gem/receipts"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
@@ -38,8 +35,10 @@ type callPage struct {
 	Progress  []progressLine
 	Requests  []watch.Request
 	Checked   *checked
-	Extracted bool // it has a page of its own for what it extracted
-	Agent     bool // it has a page of its own for what it said
+	Asks      []ask            // open questions that the user may answer
+	Others    []watch.Question // and those that others may
+	Extracted bool             // it has a page of its own for what it extracted
+	Agent     bool             // it has a page of its own for what it said
 }
 
 // fault is why a call did not succeed.
@@ -79,24 +78,32 @@ func (e eventRow) GapFrom() int { return e.Seq + 1 }
 func (e eventRow) Stamp() string { return e.At.UTC().Format("2006-01-02 15:04:05.000 UTC") }
 
 // State is the call's status, or scheduled.
-func (p *callPage) State() string { return stateWord(&p.Call) }
+func (p *callPage) State() string { return stateWord(p.Call) }
 
-// Asks reports whether the call is a question to people.
-func (p *callPage) Asks() bool { return prose.IsQuestion(p.Call.Tool) }
-
-// effects are those of a receipt.
-type effects struct {
-	receipts.Effects
-	Files []link
-	Calls []endpoint
-	More  bool // some are not listed
+// Says is the call's state in words. A call that waits for people says what for.
+func (p *callPage) Says() string {
+	if len(p.Questions) > 0 && p.Call.WaitsFor == "call" {
+		return waitingFor(p.Questions[0].Tool)
+	}
+	return stateSays(p.Call)
 }
 
-type link struct{ Text, URL string }
+// Value is the input, the result or the effects; nil if it is not shown, or there is none.
+func (p *callPage) Value(name string) *value {
+	for i := range p.Values {
+		if p.Values[i].Name == name {
+			return &p.Values[i]
+		}
+	}
+	return nil
+}
 
-type endpoint struct {
-	handlers.ExternalCall
-	URL string // empty unless it is an https URL
+// Ended reports whether the call has its receipt.
+func (p *callPage) Ended() bool { return !isOpen(&p.Call) }
+
+// NotBegun reports whether the handler has not run for sure: no worker has taken the call, or rules ask people first.
+func (p *callPage) NotBegun() bool {
+	return p.Call.Status == "queued" && p.Call.Attempt == 0 || p.Call.Approval
 }
 
 type progressLine struct{ Kind, Text string }
@@ -175,8 +182,28 @@ func (s *site) call(ctx context.Context, r *request) (*view, error) {
 	case undecided == nil && err != nil:
 		return nil, err
 	}
+	if p.Asks, p.Others, err = r.asksAbout(ctx, p.asking()); err != nil {
+		return nil, err
+	}
+	for i := range p.Asks {
+		a := &p.Asks[i]
+		a.Back = "call"
+		a.Beside = p.Payload != nil && a.Known != nil && a.Known.OfRules && a.ID != id // its arguments are the call's input
+	}
 	p.fill(s, open)
-	return &view{Title: cmp.Or(prose.Cut(p.Call.Tool, 80), "a call") + " " + stateWord(&p.Call), Template: "call", Data: p, Watch: "call:" + id, JSON: p.forScripts()}, nil
+	title := cmp.Or(prose.Cut(p.Call.Tool, 80), "A call") + ": " + strings.ToLower(p.Says())
+	return &view{Title: title, Template: "call", Data: p, Watch: "call:" + id, JSON: p.forScripts()}, nil
+}
+
+// asking are the ids of the open questions of the call, and its own if it is one.
+func (p *callPage) asking() (ids []string) {
+	if prose.IsQuestion(p.Call.Tool) && p.Call.Status == "waiting" {
+		ids = append(ids, p.Call.ID)
+	}
+	for _, q := range p.Questions {
+		ids = append(ids, q.ID)
+	}
+	return ids
 }
 
 // wholeNumber reads a number from the query of a URL.
@@ -190,14 +217,6 @@ func wholeNumber(r *request, name string) (int, error) {
 		return 0, badRequest("%s in the address must be a number.", name)
 	}
 	return n, nil
-}
-
-// stateWord is a call's status, or scheduled.
-func stateWord(c *watch.Call) string {
-	if c.Scheduled {
-		return "scheduled"
-	}
-	return cmp.Or(c.Outcome, c.Status)
 }
 
 func isOpen(c *watch.Call) bool {
@@ -220,7 +239,12 @@ func checkCall(ctx context.Context, db watch.DB, id string) (*checked, error) {
 
 // fill computes what the page shows of what was read. open explains an open call to an operator.
 func (p *callPage) fill(s *site, open *client.Explanation) {
+	shown := isOpen(&p.Call) && len(p.Asks)+len(p.Others) > 0 // questions, with what the sentence would say of them
 	switch {
+	case shown && p.Call.Approval:
+		p.Sentence = "Its rules ask people first. It runs once they have approved it."
+	case shown:
+		p.Sentence = openSentence(p.Whole)
 	case open != nil:
 		p.Sentence = prose.Explanation(open)
 	case p.Call.ReceiptID != "":
@@ -246,112 +270,6 @@ func (p *callPage) fill(s *site, open *client.Explanation) {
 	p.events(&left)
 }
 
-// payload lays out what a call was given and what came of it.
-func (p *callPage) payload(left *budget) {
-	var failed receipts.Error
-	if explained := p.Payload.Result; !explained.Cut && p.Call.Status == "failed" {
-		var result struct{ Error receipts.Error }
-		_ = json.Unmarshal([]byte(explained.Text), &result) // of an imported receipt it may be anything
-		failed = result.Error
-	}
-	if p.Effects = effectsOf(p.Payload.Effects); p.Effects != nil {
-		*left -= budget(p.Payload.Effects.Bytes) // which are listed too
-	}
-	marks := map[string]string{}
-	var points []point
-	var details []struct{ Path, Message string }
-	if failed.Code == receipts.ValidationError && json.Unmarshal(failed.Details, &details) == nil {
-		for _, d := range details[:min(len(details), 100)] {
-			points = append(points, point{Pointer: d.Path, Message: d.Message})
-			marks[d.Path] = strings.TrimPrefix(marks[d.Path]+"; "+d.Message, "; ")
-		}
-	}
-	for _, v := range []struct {
-		name, title string
-		watch.Value
-	}{{"input", "Input", p.Payload.Input}, {"result", "Result", p.Payload.Result}, {"effects", "All effects, as they are on the receipt", p.Payload.Effects}} {
-		if v.Bytes == 0 {
-			continue
-		}
-		shown := value{Name: v.name, Title: v.title, Bytes: v.Bytes, Cut: v.Cut}
-		switch {
-		case v.Cut:
-			shown.Passages = []passage{{Text: v.Text}}
-		case v.name == "input":
-			shown.Passages = printed(v.Text, marks)
-		default:
-			shown.Passages = printed(v.Text, nil)
-		}
-		var cut bool
-		shown.Passages, cut = left.take(shown.Passages, watch.ValueShown)
-		shown.Cut = shown.Cut || cut
-		for _, passage := range shown.Passages {
-			for i := range points {
-				if passage.N > 0 && marks[points[i].Pointer] == passage.Says {
-					points[i].N = passage.N
-				}
-			}
-		}
-		p.Values = append(p.Values, shown)
-	}
-	if p.Fault != nil {
-		p.Fault.Points = points
-	}
-	p.Progress = progressLines(p.Payload.Progress)
-}
-
-// mostListed is how many effects of a kind are listed.
-const mostListed = 100
-
-// effectsOf reads the effects of a receipt; nil where they have another form.
-func effectsOf(v watch.Value) *effects {
-	var e effects
-	if v.Bytes == 0 || v.Cut || json.Unmarshal([]byte(v.Text), &e.Effects) != nil {
-		return nil
-	}
-	e.More = len(e.DBWrites) > mostListed || len(e.DBReads) > mostListed || len(e.MessagesSent) > mostListed || len(e.FilesWritten) > mostListed || len(e.ExternalCalls) > mostListed
-	e.DBWrites, e.DBReads, e.MessagesSent = first(e.DBWrites), first(e.DBReads), first(e.MessagesSent)
-	for _, f := range first(e.FilesWritten) {
-		e.Files = append(e.Files, link{f, secure(f)})
-	}
-	for _, c := range first(e.ExternalCalls) {
-		e.Calls = append(e.Calls, endpoint{c, secure(c.Endpoint)})
-	}
-	return &e
-}
-
-func first[T any](all []T) []T { return all[:min(len(all), mostListed)] }
-
-// secure returns an https URL as it is, and nothing for any other text.
-func secure(text string) string {
-	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
-		return ""
-	}
-	return u.String()
-}
-
-// progressLines joins the rows of one kind that follow one another.
-func progressLines(rows []watch.Progress) (lines []progressLine) {
-	for _, row := range rows {
-		var data struct{ Text, Name, Arguments, State, Step, Arm string }
-		_ = json.Unmarshal(row.Data, &data)
-		said := data.Text
-		switch row.Kind {
-		case "tool_call":
-			said = data.Name + data.Arguments
-		case "status":
-			said = strings.Join(strings.Fields(data.State+" "+data.Step+" "+data.Arm), " ")
-		}
-		if n := len(lines); n > 0 && lines[n-1].Kind == row.Kind && row.Kind != "status" && (row.Kind != "tool_call" || data.Name == "") {
-			lines[n-1].Text += said
-		} else {
-			lines = append(lines, progressLine{row.Kind, said})
-		}
-	}
-	return lines[max(len(lines)-30, 0):]
-}
-
 // events lays out the journal.
 func (p *callPage) events(left *budget) {
 	for i, e := range p.Journal {
@@ -361,7 +279,12 @@ func (p *callPage) events(left *budget) {
 		if e.Whole != "" {
 			event.Data = json.RawMessage(e.Whole)
 		}
-		row.Says = prose.Happened(event)
+		if row.Since < time.Millisecond {
+			row.Since = 0
+		}
+		if row.Says = upper(prose.Happened(event)); event.Event == "claimed" {
+			row.Says = fmt.Sprintf("Claimed by worker %s, attempt %d", e.WorkerID, e.Attempt)
+		}
 		row.Download = p.Payload != nil && e.Bytes > 0
 		if data := prose.DataOf(event); p.Payload != nil && e.Event.Event == "step" && len(data.Result) > 0 {
 			shown, cut := left.take([]passage{{Text: string(data.Result)}}, 1000)
@@ -385,63 +308,6 @@ func traceLink(template, traceparent string) (to, id string) {
 		return "", found[1]
 	}
 	return strings.ReplaceAll(template, "{trace_id}", found[1]), found[1]
-}
-
-// openSentence says where an open call stands to somebody who sees no more than the views.
-func openSentence(w *watch.Whole) string {
-	said := standing(w)
-	if w.Call.CancelRequested {
-		said += " Someone asked to cancel it."
-	}
-	return said
-}
-
-func standing(w *watch.Whole) string {
-	c := &w.Call
-	switch {
-	case c.Scheduled:
-		return fmt.Sprintf("It is queued to run no earlier than %s.", prose.Moment(c.RunAt))
-	case c.Status == "queued":
-		return fmt.Sprintf("It is queued, since %s: a worker claims it when it is next in line and a slot is free.", prose.Moment(c.UpdatedAt))
-	case c.Status == "running":
-		return fmt.Sprintf("It has been running on %s since %s, in attempt %d.", c.WorkerID, prose.Moment(c.ClaimedAt), c.Attempt)
-	case c.WaitsFor == "key" && w.KeyHolder != nil:
-		return fmt.Sprintf("It waits for call %s, which holds the same key, %s, and is %s. If that call succeeds, its result is repeated; otherwise this one runs.",
-			w.KeyHolder.ID, c.Key, w.KeyHolder.Status)
-	case c.WaitsFor == "key":
-		return fmt.Sprintf("It waits for its key, %s, whose holder no longer runs: a worker takes it within seconds.", c.Key)
-	case c.WaitsFor == "answer":
-		return "It waits, in no process, for an answer."
-	case c.WaitsFor == "code":
-		return "It waits, in no process, for a program that can go on with it."
-	case c.WaitsFor == "time":
-		return fmt.Sprintf("Its handler sleeps, in no process. It goes on at %s.", prose.Moment(c.WakeAt))
-	}
-	return "Its handler waits, in no process, for calls that it made, or for people."
-}
-
-// explained is how a call ended, as package prose takes it, by what was read of it.
-func explained(w *watch.Whole) *client.Explanation {
-	c := &w.Call
-	r := &receipts.Receipt{ID: c.ReceiptID, CallID: c.ID, ToolName: c.Tool, Status: receipts.Status(c.Status), CreatedAt: c.EndedAt, Attempt: c.Attempt, WorkerID: c.WorkerID,
-		RegistryVersion: c.RegistryVersion, IdempotencyKey: c.Key, ReplayOf: c.ReplayOf}
-	if c.DurationMS != nil {
-		r.DurationMS = *c.DurationMS
-	}
-	switch {
-	case w.Payload != nil && !w.Payload.Result.Cut && !w.Payload.Effects.Cut:
-		r.Result, r.Effects = json.RawMessage(w.Payload.Result.Text), json.RawMessage(w.Payload.Effects.Text)
-	case r.Status == receipts.Failed:
-		r.Result, _ = json.Marshal(map[string]any{"error": map[string]string{"error_code": c.ErrorCode, "message": c.Message}})
-	case r.Status == receipts.NotConfigured:
-		r.Result, _ = json.Marshal(map[string]string{"reason": c.Message})
-	}
-	e := &client.Explanation{Call: client.Call{ID: c.ID, Tool: c.Tool, Status: c.Status, CreatedAt: c.CreatedAt, Attempt: c.Attempt, WorkerID: c.WorkerID}, At: w.At, Receipt: r,
-		AgainOf: w.AgainOf, Again: w.Again, Cancel: w.Cancel}
-	if w.Repeats != nil {
-		e.RepeatedCall = w.Repeats.ID
-	}
-	return e
 }
 
 // callJSON is the page for scripts.

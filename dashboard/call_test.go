@@ -127,20 +127,20 @@ func TestADurableCallShowsItsStepsChildrenAndQuestions(t *testing.T) {
 	s := openShop(t, false)
 	id := s.Insert(handlertest.Call{Tool: "shop.order", Input: `{"text": "later", "n": 2}`, Session: "s 1", CreatedBy: "ada"})
 	question := s.Question(id)
-	asks := []string{"<title>shop.order waiting", "Its handler waits, in no process, for calls that it made", "/questions/" + question.ID, "step step 1", "call pack", "shop.pack",
-		"waits for color", sound, `href="/sessions?id=s%201"`, "/cancel", "the step step 0 has ended"}
+	asks := []string{"<title>shop.order: waiting", "Its handler waits, in no process, for calls that it made", "/questions/" + question.ID, "Step step 1", "Call pack", "shop.pack",
+		"Waits for color", sound, `href="/sessions?id=s%201"`, "/cancel", "The step step 0 has ended"}
 	reads(t, s.operator, "/calls/"+id, append(asks, `&#34;n&#34;: 2`))
-	reads(t, s.operator, "/calls/"+question.ID, []string{"see and answer the question", "Which color?", "Above it:", "<code>color</code>"})
+	reads(t, s.operator, "/calls/"+question.ID, []string{"may be answered by", "Which color?", "<dt>Parent</dt>", "<code>color</code>"})
 	s.Answer(question.ID, "blue")
 	s.Await(id)
-	page := reads(t, s.operator, "/calls/"+id, []string{"<title>shop.order succeeded", "It succeeded", "later blue", "attempt 1 on", "/again", sound, "<dd>7.1</dd>", "data-watch=\"call:" + id})
+	page := reads(t, s.operator, "/calls/"+id, []string{"<title>shop.order: succeeded", "It succeeded", "later blue", "Attempt 1 on", "/again", sound, "<dd>7.1</dd>", "data-watch=\"call:" + id})
 	_, rest, _ := strings.Cut(page, "Calls made for it")
 	_, pack, _ := strings.Cut(rest, "/calls/")
 	pack = pack[:36]
-	reads(t, s.operator, "/calls/"+pack, []string{"pause before the next attempt", "a transient error, so again in", "the shelf is empty", "attempt 2 on", "Above it:",
+	reads(t, s.operator, "/calls/"+pack, []string{"Pause before the next attempt", "A transient error, so again in", "the shelf is empty", "Attempt 2 on", "<dt>Parent</dt>",
 		`<a href="https://warehouse.example/v1/pack" rel="noreferrer noopener">`, "<td data-label=\"Table\">shelf", "javascript:alert(1)", sound}, `href="javascript`)
 
-	reads(t, s.viewer, "/calls/"+id, []string{"It succeeded", "step step 1", "Inputs and results are shown to operators"}, "later", "blue", "/again", "download", "Checked")
+	reads(t, s.viewer, "/calls/"+id, []string{"It succeeded", "Step step 1", "Inputs and results are shown to operators"}, "later", "blue", "/again", "download", "Checked")
 	reads(t, s.viewer, "/calls/"+pack, []string{"the shelf is empty"}, "warehouse")
 }
 
@@ -190,7 +190,7 @@ func TestAnInvalidInputIsMarkedWhereTheErrorPoints(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, false)
 	r := s.Run(handlertest.Call{Tool: "shop.pack", Input: `{"text": "a", "n": 12345, "list": [{"n": 1}]}`})
-	reads(t, s.operator, "/calls/"+r.CallID, []string{"<title>shop.pack failed", "validation_error", `<a href="#at-1"><code>/n</code></a>`, `<mark id="at-1"`, ">12345</mark>", "/again", sound})
+	reads(t, s.operator, "/calls/"+r.CallID, []string{"<title>shop.pack: failed", "validation_error", `<a href="#at-1"><code>/n</code></a>`, `<mark id="at-1"`, ">12345</mark>", "/again", sound})
 	reads(t, s.viewer, "/calls/"+r.CallID, []string{"validation_error"}, "12345<", "#at-1")
 	failed := s.Run(handlertest.Call{Tool: "shop.pack", Input: `{"text": "broken"}`})
 	for _, server := range []*httptest.Server{s.operator, s.viewer} {
@@ -234,12 +234,12 @@ func TestALongJournalIsShownInParts(t *testing.T) {
 	s := openShop(t, false)
 	id := s.Insert(handlertest.Call{Tool: "shop.order", Input: `{"text": "` + strings.Repeat("y", 3000) + `", "n": 150}`})
 	question := s.Question(id)
-	body := reads(t, s.operator, "/calls/"+id, []string{"events are not shown here", "?events=51#journal", "the step step 0 has", "the step step 149 has", "events of the journal not read", sound}, "the step step 75 has")
-	if n := strings.Count(body, "the step step"); n > 100 {
+	body := reads(t, s.operator, "/calls/"+id, []string{"events are not shown here", "?events=51#journal", "The step step 0 has", "The step step 149 has", "events of the journal not read", sound}, "The step step 75 has")
+	if n := strings.Count(body, "The step step"); n > 100 {
 		t.Errorf("%d steps are shown", n)
 	}
-	reads(t, s.operator, "/calls/"+id+"?events=51", []string{"the step step 75 has", "?events=151#journal"}, "the step step 0 has")
-	reads(t, s.operator, "/calls/"+id+"?events=151", []string{"the step step 149 has"}, "The next<")
+	reads(t, s.operator, "/calls/"+id+"?events=51", []string{"The step step 75 has", "?events=151#journal"}, "The step step 0 has")
+	reads(t, s.operator, "/calls/"+id+"?events=151", []string{"The step step 149 has"}, "The next<")
 	s.Answer(question.ID, "blue")
 	s.Await(id)
 }
@@ -260,26 +260,26 @@ func TestWhatBelongsToACallIsShown(t *testing.T) {
 	s.sql(t, `set session_replication_role = replica; insert into core_tool_calls (id, tool_name, input, run_at, status, created_at, updated_at, parent_call_id, parent_step, waits_for)
 		values ('`+question+`', 'wait.approval', '{}', now(), 'waiting', now(), now(), '`+id+`', '##digest', 'answer'); reset session_replication_role`)
 	trace := `<a href="https://traces.example/0af7651916cd43dd8448eb211c80319c" rel="noreferrer noopener">`
-	reads(t, s.operator, "/calls/"+id, []string{trace, "Hello &lt;b&gt;", "look{}", "asking arm_a", "2 in all: 14 tokens in, 18 out, $0.5", "model-&lt;i&gt;", "/questions/" + question, "a question of rules"})
+	reads(t, s.operator, "/calls/"+id, []string{trace, "Hello &lt;b&gt;", "look{}", "asking arm_a", "2 in all: 14 tokens in, 18 out, $0.5", "model-&lt;i&gt;", "/questions/" + question, "Question of rules"})
 	reads(t, s.viewer, "/calls/"+id, []string{trace, "2 in all: 14 tokens in, 18 out, $0.5"}, "Hello", "model-")
 
 	s.sql(t, `select gem.finish('`+id+`', 1, 'a', 'succeeded', '{"text": "a"}', '{"idempotency": {"mode": "none", "hit": false}, "files_written": ["https://files.example/a", "/etc/x"], "messages_sent":
 		[{"type": "sms", "recipient": "+1555", "message_id": "m"}], "db_reads": [{"table": "shelf", "count": 3}], "rules": {"version": "3", "verdicts": [{"rule": "small", "action": "warn", "message": "It is large."}],
 		"approvals": [{"rule": "big", "id": "`+question+`", "by": "grace", "at": "2026-01-01T00:00:00Z", "digest": "d"}]}}', '7.1')`)
-	reads(t, s.operator, "/calls/"+id, []string{`<a href="https://files.example/a" rel="noreferrer noopener">`, "<li>/etc/x</li>", "&#43;1555", "A warning: It is large.", "<strong>warn</strong> by small: It is large.",
-		"<strong>approved</strong> by grace, whom big asked", "Of the rules 3", "llm-entries"}, "Hello")
+	reads(t, s.operator, "/calls/"+id, []string{`<a href="https://files.example/a" rel="noreferrer noopener">`, "<li>/etc/x</li>", "&#43;1555", "A warning: It is large.", `<code>small</code></td><td data-label="Verdict">warn</td><td data-label="Why">It is large.`,
+		`<code>big</code></td><td data-label="Verdict">approved</td><td data-label="Why">by grace, `, "Rules, version 3", "llm-entries"}, "Hello")
 }
 
 func TestARowThatWasAlteredIsCalledOut(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, false)
 	r := s.Run(handlertest.Call{Tool: "shop.pack", Input: `{"text": "a"}`})
-	reads(t, s.operator, "/calls/"+r.CallID, []string{sound, "Replaying a call", "the result are kept once"})
+	reads(t, s.operator, "/calls/"+r.CallID, []string{sound, "Replaying a call", "result are stored once"})
 	s.sql(t, fmt.Sprintf("begin; set local session_replication_role = replica; update core_tool_calls set events = events + 10000 where id = '%s'; commit", r.CallID))
 	reads(t, s.operator, "/calls/"+r.CallID, []string{"journal-gaps", "the call counts 10003"}, sound, "too long to be checked")
 	s.sql(t, fmt.Sprintf("begin; set local session_replication_role = replica; update core_tool_calls set events = events - 10000 where id = '%s'; commit", r.CallID))
 	s.sql(t, fmt.Sprintf("begin; set local session_replication_role = replica; update core_tool_calls set attempt = 5, created_by = 'eve' where id = '%s'; commit", r.CallID))
-	reads(t, s.operator, "/calls/"+r.CallID, []string{"not as its journal says", "journal-replay", "attempt is 5, and 1 by the journal", "receipt-attempt"}, sound)
+	reads(t, s.operator, "/calls/"+r.CallID, []string{"this call contradicts its journal", "journal-replay", "attempt is 5, and 1 by the journal", "receipt-attempt"}, sound)
 	reads(t, s.operator, "/calls/"+r.CallID+".json", []string{`"check":"journal-replay"`})
 	s.sql(t, fmt.Sprintf("begin; set local session_replication_role = replica; delete from core_tool_receipts where call_id = '%s'; commit", r.CallID))
 	for _, server := range []*httptest.Server{s.operator, s.viewer} {
@@ -293,22 +293,22 @@ func TestOpenCallsSayWhatTheyWaitFor(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, true)
 	queued := s.Insert(handlertest.Call{Tool: "shop.pack", Input: `{"text": "a"}`})
-	reads(t, s.operator, "/calls/"+queued, []string{"<title>shop.pack queued", "no worker is running that could take it", sound})
+	reads(t, s.operator, "/calls/"+queued, []string{"<title>shop.pack: queued", "no worker is running that could take it", sound})
 	reads(t, s.viewer, "/calls/"+queued, []string{"It is queued, since"})
 	s.sql(t, "select gem.record_registry('x', repeat('0', 64), '{}')")
 	s.sql(t, "select gem.start_worker('a', 9, '', 'x', '1 hour')")
 	s.sql(t, "select gem.claim('a', 1, true)")
 	for _, server := range []*httptest.Server{s.operator, s.viewer} {
-		reads(t, server, "/calls/"+queued, []string{"<title>shop.pack running", "It has been running on a since", "so far"})
+		reads(t, server, "/calls/"+queued, []string{"<title>shop.pack: running", "It has been running on a since", "so far"})
 	}
 	s.sql(t, "update core_workers set alive_until = now() - interval '1 second'")
 	s.sql(t, "select gem.start_worker('b', 9, '', 'x', '1 hour'), gem.recover('b', null)")
-	reads(t, s.viewer, "/calls/"+queued, []string{"the worker a died", "its worker died"})
+	reads(t, s.viewer, "/calls/"+queued, []string{"The worker a died", "its worker died"})
 	waiting := s.Insert(handlertest.Call{Tool: "shop.pack", Input: `{"text": "b"}`})
 	s.sql(t, "select gem.claim('b', 9, true)")
 	s.sql(t, "select gem.hold_key($1, 2, 'b', 'K')", queued)
 	s.sql(t, "select gem.hold_key($1, 1, 'b', 'K')", waiting)
 	for _, server := range []*httptest.Server{s.operator, s.viewer} {
-		reads(t, server, "/calls/"+waiting, []string{"It waits for call " + queued + ", which holds the same key, K", "held by", "waits for its key"})
+		reads(t, server, "/calls/"+waiting, []string{"It waits for call " + queued + ", which holds the same key, K", "held by", "Waits for its key"})
 	}
 }

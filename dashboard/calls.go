@@ -36,7 +36,7 @@ type callsPage struct {
 }
 
 // filterFields are the fields of the form, by their names in the URL.
-var filterFields = []string{"state", "tool", "caller", "session", "key", "code", "message", "q", "from", "to"}
+var filterFields = []string{"state", "tool", "caller", "session", "key", "code", "q", "from", "to"}
 
 var codes = []receipts.Code{receipts.ApprovalDenied, receipts.ApprovalExpired, receipts.Cancelled, receipts.ExecutionError, receipts.JournalFull,
 	receipts.KeyDeadlock, receipts.KeyReused, receipts.LimitReached, receipts.NotAllowed, receipts.OutcomeUnknown, receipts.OutputInvalid, receipts.Panic,
@@ -153,15 +153,22 @@ func asQuery(v url.Values) string {
 	return "?" + v.Encode()
 }
 
-// title names the state that the list shows.
+// title is the title of the page, which names the filter.
 func (p *callsPage) title() string {
+	if heading := p.Heading(); heading != "Calls" {
+		return "Calls: " + strings.ToLower(heading[:1]) + heading[1:]
+	}
+	return "Calls"
+}
+
+// Heading names the calls that the list shows.
+func (p *callsPage) Heading() string {
 	state := p.Filter.State
 	if state == "not_configured" {
 		state = "not configured"
 	}
 	title := strings.TrimSpace(state + " calls")
-	first, size := utf8.DecodeRuneInString(title)
-	title = strings.ToUpper(string(first)) + title[size:]
+	title = upper(title)
 	if p.Filter.Tool == watch.NoTool {
 		title += " without a tool"
 	} else if p.Filter.Tool != "" {

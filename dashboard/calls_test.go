@@ -232,7 +232,7 @@ func TestHostileNamesAndMessagesAreText(t *testing.T) {
 	}
 }
 
-func TestFailuresAreSummedUpByToolCodeAndMessage(t *testing.T) {
+func TestFailuresAreSummedUpByToolAndCodeWithTheLastMessage(t *testing.T) {
 	t.Parallel()
 	server, db := with(t, viewer)
 	for i := range 4 {
@@ -241,7 +241,7 @@ func TestFailuresAreSummedUpByToolCodeAndMessage(t *testing.T) {
 	lacks := running(t, db, client.NewCall{Tool: "notes.find"})
 	execute(t, db, `select gem.finish($1, 1, 'w', 'not_configured', '{"status": "not_configured", "reason": "no key", "required_env": [], "next_steps": []}', '{}', '1')`, lacks)
 	_, page := get(t, server, "/failures")
-	says(t, page, "Failures of the last 24 hours", "no mailbox …", `class="n">4</td>`, "no key")
+	says(t, page, "<title>Failures: the last 24 hours", "no mailbox 3", `class="n">4</td>`, "no key")
 	if strings.Contains(page, "/bulk") {
 		t.Error("a viewer is offered to act")
 	}

@@ -92,6 +92,7 @@ type site struct {
 	live   *live
 	ended  ended
 	shares shares
+	asking asking
 	health health
 }
 

@@ -17,6 +17,7 @@ type failuresPage struct {
 	Hidden  int // rows that are not shown
 	Tool    string
 	Within  string
+	Said    string // the time in words
 	Withins []timeSpan
 	Tools   []string
 }
@@ -41,7 +42,7 @@ const (
 	mostFailureLinks = 24 << 10
 )
 
-// failures sums up calls that did not succeed: by tool, code and message.
+// failures sums up calls that did not succeed, by tool and code.
 func (s *site) failures(ctx context.Context, r *request) (*view, error) {
 	query := r.URL.Query()
 	p := &failuresPage{Tool: query.Get("tool"), Within: cmp.Or(query.Get("within"), "24h"), Withins: withins}
@@ -84,9 +85,8 @@ func (s *site) failures(ctx context.Context, r *request) (*view, error) {
 		p.Rows = append(p.Rows, row)
 	}
 	p.Hidden = len(p.Failures.Failures) - len(p.Rows)
-	title := "Failures since " + from.Format("2006-01-02 15:04") + " UTC"
-	if said != "" {
-		title = "Failures of " + said
+	if p.Said = said; said == "" {
+		p.Said = "since " + from.Format("2006-01-02 15:04") + " UTC"
 	}
-	return &view{Title: title, Template: "failures", Data: p, JSON: p.Failures, Watch: "list"}, nil
+	return &view{Title: "Failures: " + p.Said, Template: "failures", Data: p, JSON: p.Failures, Watch: "list"}, nil
 }

@@ -102,9 +102,10 @@ func watched(r *request) (pageKey, error) {
 	u = &url.URL{Path: u.Path, RawPath: u.RawPath, RawQuery: query.Encode()}
 	key := pageKey{path: u.RequestURI(), base: r.base, user: User{Operator: r.operates()}}
 	switch {
-	case u.Path == "/", u.Path == "/workers": // show the same to everybody
+	case u.Path == "/workers", u.Path == "/" && !r.mayAnswer(): // show the same to everybody
 		key.user = User{}
-	case strings.HasPrefix(u.Path, "/questions"): // shows what is asked of somebody
+	case u.Path == "/", strings.HasPrefix(u.Path, "/questions"), strings.HasPrefix(u.Path, "/calls/") && r.mayAnswer():
+		// These show what is asked of somebody.
 		key.user = r.user
 	}
 	return key, nil

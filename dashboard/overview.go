@@ -14,7 +14,11 @@ type overviewData struct {
 	*watch.Overview
 	Plots plots
 	Range string // hour, day
+	Asks  []ask  // open questions that the user may answer, the oldest first
 }
+
+// mostAsks is how many questions the overview shows; the list has all.
+const mostAsks = 5
 
 func (s *site) overview(ctx context.Context, r *request) (*view, error) {
 	data := overviewData{Range: "hour"}
@@ -33,21 +37,82 @@ func (s *site) overview(ctx context.Context, r *request) (*view, error) {
 		return nil, err
 	}
 	data.Add(ended.Ended)
-	data.Plots = plotsOf("minutes", ended.minutes)
-	return &view{Title: data.Title(), Template: "overview", Data: data, Watch: "overview", Live: []string{"now", "overtime"}, JSON: data.Overview}, nil
+	data.Plots = plotsOf("minutes", ended.minutes, ended.all)
+	v := &view{Title: data.Title(), Template: "overview", Watch: "overview", JSON: data.Overview,
+		Live: []string{"health", "overtime", "now"}}
+	if r.mayAnswer() && data.Questions > 0 {
+		yours, open, err := r.openQuestions(ctx, mostAsks)
+		if err != nil {
+			return nil, err
+		}
+		data.Asks, _ = asksOf(yours, open)
+		for i := range data.Asks {
+			data.Asks[i].Back = "list"
+		}
+	}
+	if r.user.Subject != "" {
+		v.Watch = "list" // it is read for this person alone, and so only as far as the allowance goes
+	}
+	v.Data = data
+	return v, nil
 }
 
 // Title says whether there is anything to do.
 func (d overviewData) Title() string {
-	if n := len(d.Needs); n > 0 {
-		return fmt.Sprintf("Overview: %d to look at", n)
+	switch n := d.Attention(); n {
+	case 0:
+		return "Overview: healthy"
+	case 1:
+		return "Overview: 1 thing needs attention"
+	default:
+		return fmt.Sprintf("Overview: %d things need attention", n)
 	}
-	return "Overview: nothing to look at"
+}
+
+// Attention counts what needs attention, as a person counts it: each question is one, however much is said of it.
+func (d overviewData) Attention() (n int) {
+	for _, need := range d.Needs {
+		switch need.Kind {
+		case "question":
+			n += need.Count
+		case "expiring":
+		default:
+			n++
+		}
+	}
+	return n
+}
+
+// More reports whether questions wait that Asks does not have.
+func (d overviewData) More() bool { return d.Questions > len(d.Asks) }
+
+// Lines are the needs that have a line of their own. The questions that are shown with their buttons have none.
+func (d overviewData) Lines() (lines []watch.Need) {
+	for _, need := range d.Needs {
+		if need.Kind == "question" {
+			need.Count -= len(d.Asks)
+		}
+		if need.Kind != "expiring" && (need.Kind != "question" || d.More()) {
+			lines = append(lines, need)
+		}
+	}
+	return lines
+}
+
+// Expiring is how many of the questions expire within the hour, and when the first does.
+func (d overviewData) Expiring() watch.Need {
+	for _, need := range d.Needs {
+		if need.Kind == "expiring" {
+			return need
+		}
+	}
+	return watch.Need{}
 }
 
 // Say is what is read out to those who hear the page.
 func (d overviewData) Say() string {
-	return fmt.Sprintf("%d ready, %d waiting, %d running, %d to look at", d.Queue.Ready, d.Queue.Waiting, d.Queue.Running, len(d.Needs))
+	q := d.Queue
+	return fmt.Sprintf("%d ready, %d waiting, %d running, %d need attention", q.Ready, q.Waiting, q.Running, d.Attention())
 }
 
 // endedKept is how long the sums and plots of what ended are shown before they are read again: workers count them each 15 s.
@@ -64,6 +129,7 @@ type endedIn struct {
 	err error // of the reading, if it failed
 	*watch.Ended
 	minutes []watch.Minute
+	all     watch.Totals // of the minutes
 }
 
 func (e *ended) read(ctx context.Context, s *site, span string) (in endedIn, err error) {
@@ -80,7 +146,7 @@ func (e *ended) read(ctx context.Context, s *site, span string) (in endedIn, err
 	}
 	err = watch.Read(ctx, s.Read, func(ctx context.Context, db watch.DB) (err error) {
 		if in.Ended, err = watch.ReadEnded(ctx, db); err == nil {
-			in.minutes, err = watch.Minutes(ctx, db, from, time.Time{}, "")
+			in.minutes, in.all, err = watch.Minutes(ctx, db, from, time.Time{}, "")
 		}
 		return err
 	})

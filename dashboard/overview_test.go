@@ -30,19 +30,19 @@ func TestTheOverviewSaysWhatThereIsToDo(t *testing.T) {
 	t.Parallel()
 	server, db := pages(t, dashboard.User{Name: "ada"})
 	_, body := get(t, server, "/")
-	says(t, body, "Nothing needs anybody", "No call is open", "No call failed in the last day", "<title>Overview: nothing to look at")
+	says(t, body, "Nothing needs attention", "No call is open", "No call failed in the last day", "<title>Overview: healthy")
 	lacks(t, body, "no such")
 
 	made(t, db, client.NewCall{Tool: "mail.send"})
 	made(t, db, client.NewCall{Tool: "mail.send"})
 	_, body = get(t, server, "/")
-	says(t, body, "<strong>No worker is alive</strong>, and 2 calls are ready", "<title>Overview: 1 to look at", "<strong>2</strong> ready", `data-say="2 ready, 0 waiting, 0 running, 1 to look at"`)
+	says(t, body, "<strong>No worker is alive</strong>, and 2 calls are ready", "<title>Overview: 1 thing needs attention", "<strong>2</strong> ready", `data-say="2 ready, 0 waiting, 0 running, 1 need attention"`)
 
 	execute(t, db, "select gem.record_registry('1', repeat('a', 64), '"+toolsOfTests+"')")
 	execute(t, db, "select gem.start_worker('w', 500, '', '1', '1 hour')")
 	failed(t, db, client.NewCall{Tool: "mail.send"}, "outcome_unknown", "The worker died.")
 	_, body = get(t, server, "/")
-	says(t, body, "1 call may or may not have taken effect", "<strong>1</strong> worker alive", "2 of 500 slots run", "<code>outcome_unknown</code>", "The worker died.")
+	says(t, body, "1 call may or may not have taken effect", "1 worker alive", "2 of 500 slots busy", `<code class="code outcome_unknown">`, "The worker died.")
 	lacks(t, body, "No worker is alive")
 }
 
@@ -55,7 +55,7 @@ func TestWhatIsCountedAsUnknownIsNotTakenForATool(t *testing.T) {
 	execute(t, db, `insert into gem.outcome_minutes select date_trunc('minute', gem.now()), n, 0, 12, 0, 0, 0, 0, '{}', '{}' from unnest(array['', '(unknown)']) n
 			on conflict (minute, tool_name) do update set failed = 12`) // as workers count them, some seconds later
 	_, body := get(t, server, "/")
-	says(t, body, "<title>Overview: nothing to look at")
+	says(t, body, "<title>Overview: healthy")
 
 	for range 10 {
 		failed(t, db, client.NewCall{Tool: "mail.sned"}, "unknown_tool", "The registry has no such tool.")
@@ -89,9 +89,9 @@ func TestPlotsShowWhatEndedByMinute(t *testing.T) {
 	execute(t, db, `insert into gem.outcome_minutes (minute, tool_name, succeeded, failed, refused, cancelled, not_configured, hits, durations, waits)
 		select date_trunc('minute', gem.now()) - make_interval(mins => n), '', 10 * n, 0, 7 * n, 0, 0, 0, array[0, 0, 5], '{}' from unnest(array[0, 5]) n`)
 	_, body := get(t, server, "/")
-	says(t, body, `data-v="50"`, `<polyline class="good"`, `<figure data-key="calls 1 2 3 5"`, `data-label="Refused" data-v="35"`, "uplot.min.", "plot.")
+	says(t, body, `data-v="50"`, `<polyline class="good"`, `<figure data-key="calls 1 2 3"`, `data-label="Refused" data-v="35"`, "uplot.min.", "plot.")
 	_, day := get(t, server, "/?range=day")
-	says(t, day, "Ended, in each 5 minutes", `<strong>Last day</strong>`)
+	says(t, day, "Calls ended per 5 minutes", `<strong>Last day</strong>`)
 	_, other := get(t, server, "/workers")
 	lacks(t, other, "uplot")
 }
@@ -105,7 +105,7 @@ func TestWorkersAreShownWithWhatTheyHold(t *testing.T) {
 	execute(t, db, "select gem.start_worker('gone', 5, '', '2', '1 hour')")
 	execute(t, db, "update core_workers set alive_until = gem.now() - interval '1 minute' where worker_id = 'gone'")
 	_, body := get(t, server, "/workers")
-	says(t, body, "<title>Workers: 2 alive", "run with different registries:</strong> 1, 2", "/calls/"+id, "attempt 1", `<span class="state dead">dead</span>`, `<span class="id"><b>x</span>`, "1 of 500")
+	says(t, body, "<title>Workers: 2 alive", "run with different registries:</strong> 1, 2", "/calls/"+id, "attempt 1", `<span class="state dead">Dead</span>`, `<span class="id"><b>x</span>`, "1 of 500")
 	lacks(t, body, "<b>x", "different rules")
 	_, text := get(t, server, "/workers.json")
 	var all []watch.Worker
@@ -117,7 +117,7 @@ func TestWorkersAreShownWithWhatTheyHold(t *testing.T) {
 	}
 	server, _ = pages(t, dashboard.User{Name: "ada"})
 	_, body = get(t, server, "/workers")
-	says(t, body, "No worker has been here within the hour")
+	says(t, body, "No worker has run within the hour")
 }
 
 func TestTheOverviewTellsOfQuestionsAndOfWorkersWithoutRules(t *testing.T) {

@@ -1,10 +1,13 @@
 package dashboard
 
 import (
+	"cmp"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/gemworker/gem/internal/prose"
 	"github.com/gemworker/gem/internal/watch"
 )
 
@@ -19,6 +22,7 @@ type plots struct {
 // figure draws columns of the table.
 type figure struct {
 	Title   string
+	More    string // said behind the totals
 	Unit    string // calls, ms or usd
 	Columns string // their places in the table
 	Colors  string
@@ -26,12 +30,13 @@ type figure struct {
 }
 
 type line struct {
-	Label, Color string
-	Pieces       []string // points of an SVG polyline in 600 × 100, between gaps
+	Says, Color string   // Says is its total
+	Pieces      []string // points of an SVG polyline in 600 × 100, between gaps
 }
 
-// plotsOf makes plots of what ended by minute: outcomes, durations, waits, and cost where there is any.
-func plotsOf(table string, minutes []watch.Minute) plots {
+// plotsOf makes plots of what ended by minute: outcomes, durations, waits, and cost where there is any. all sums them
+// up.
+func plotsOf(table string, minutes []watch.Minute, all watch.Totals) plots {
 	// Calls are counted up to half a minute after their end: until then a minute looks as if less had ended.
 	for n := len(minutes); n > 0 && time.Since(minutes[n-1].At) < time.Duration(minutes[n-1].Step)*time.Second+30*time.Second; n = len(minutes) {
 		minutes = minutes[:n-1]
@@ -43,30 +48,55 @@ func plotsOf(table string, minutes []watch.Minute) plots {
 	if step := minutes[0].Step / 60; step > 1 {
 		p.Step = fmt.Sprintf("%d minutes", step)
 	}
-	p.draw("Ended, in each "+p.Step, "calls",
-		column{1, "succeeded", "good", func(m watch.Minute) *float64 { return number(m.Succeeded) }},
-		column{2, "failed", "bad", func(m watch.Minute) *float64 { return number(m.Failed) }},
-		column{3, "refused", "busy", func(m watch.Minute) *float64 { return number(m.Refused) }},
-		column{5, "not configured", "warn", func(m watch.Minute) *float64 { return number(m.NotConfigured) }})
-	p.draw("How long calls took", "ms",
-		column{7, "half took less", "busy", func(m watch.Minute) *float64 { return m.P50MS }},
-		column{8, "95 % took less", "warn", func(m watch.Minute) *float64 { return m.P95MS }})
-	p.draw("How long calls were due before a worker claimed them", "ms",
-		column{9, "half waited less", "busy", func(m watch.Minute) *float64 { return m.QueueP50MS }},
-		column{10, "95 % waited less", "warn", func(m watch.Minute) *float64 { return m.QueueP95MS }})
+	outcomes := []column{
+		{1, thousands(all.Succeeded) + " succeeded", "good", func(m watch.Minute) *float64 { return number(m.Succeeded) }},
+		{2, thousands(all.Failed) + " failed", "bad", func(m watch.Minute) *float64 { return number(m.Failed) }},
+	}
+	if all.Refused > 0 {
+		outcomes = append(outcomes, column{3, thousands(all.Refused) + " refused", "busy",
+			func(m watch.Minute) *float64 { return number(m.Refused) }})
+	}
+	if all.NotConfigured > 0 {
+		outcomes = append(outcomes, column{5, thousands(all.NotConfigured) + " not configured", "warn",
+			func(m watch.Minute) *float64 { return number(m.NotConfigured) }})
+	}
+	p.draw("Calls ended per "+p.Step, "calls", outcomes...)
+	if all.Hits > 0 {
+		p.Figures[0].More = thousands(all.Hits) + " of them hits"
+	}
+	p.draw("Duration", "ms",
+		column{7, "p50 " + orDash(all.P50MS), "accent", func(m watch.Minute) *float64 { return m.P50MS }},
+		column{8, "p95 " + orDash(all.P95MS), "soft", func(m watch.Minute) *float64 { return m.P95MS }})
+	p.draw("Waiting for a worker", "ms",
+		column{9, "p50 " + orDash(all.QueueP50MS), "accent", func(m watch.Minute) *float64 { return m.QueueP50MS }},
+		column{10, "p95 " + orDash(all.QueueP95MS), "soft", func(m watch.Minute) *float64 { return m.QueueP95MS }})
+	requests, cost := 0, int64(0)
 	for _, m := range minutes {
-		if m.Requests > 0 {
-			p.draw("Cost of models, in each "+p.Step, "usd", column{11, "cost", "busy", func(m watch.Minute) *float64 { return number(m.Cost) }})
-			break
-		}
+		requests, cost = requests+m.Requests, cost+m.Cost
+	}
+	if requests > 0 {
+		p.draw("Cost of models per "+p.Step, "usd",
+			column{11, fmt.Sprintf("%s for %s", usd(cost), prose.Count(requests, "request")), "accent",
+				func(m watch.Minute) *float64 { return number(m.Cost) }})
 	}
 	return p
 }
 
+func orDash(d *float64) string { return cmp.Or(ms(d), "–") }
+
+// thousands is a number with commas.
+func thousands(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
 type column struct {
-	place        int
-	label, color string
-	of           func(watch.Minute) *float64 // nil where there is no value
+	place       int
+	says, color string
+	of          func(watch.Minute) *float64 // nil where there is no value
 }
 
 func number(n int64) *float64 {
@@ -89,7 +119,7 @@ func (p *plots) draw(title, unit string, columns ...column) {
 			f.Columns, f.Colors = f.Columns+" ", f.Colors+" "
 		}
 		f.Columns, f.Colors = f.Columns+fmt.Sprint(c.place), f.Colors+c.color
-		l := line{Label: c.label, Color: c.color}
+		l := line{Says: c.says, Color: c.color}
 		var piece strings.Builder
 		for j, m := range p.Minutes {
 			v := c.of(m)

@@ -315,7 +315,7 @@ func TestAnAnswerIsAFormOfItsSchema(t *testing.T) {
 		want   string // the answer; empty if it is refused
 		says   string
 	}{
-		"a text":                {`null`, url.Values{"value": {"a\r\nb </textarea><script>"}}, `"a\nb </textarea><script>"`, "Your answer was taken."},
+		"a text":                {`null`, url.Values{"value": {"a\r\nb </textarea><script>"}}, `"a\nb </textarea><script>"`, "Your answer was recorded."},
 		"an empty text":         {`{"type": "string"}`, url.Values{"value": {""}}, "", "Answer is needed."},
 		"too long a text":       {`{"type": "string", "maxLength": 19}`, url.Values{"value": {text}}, "", "has 20 characters, and must have 0 to 19"},
 		"a number as it is":     {`{"type": "number"}`, url.Values{"value": {" 12345678901234567890.10 "}}, `12345678901234567890.10`, ""},
@@ -377,7 +377,7 @@ func TestAnAnswerThatComesTooLateIsNotTaken(t *testing.T) {
 	o.wants(o.send(bob, late, url.Values{"value": {"now"}}, 409), "You had typed", "now")
 	cancelled := o.ask("wait.answer", `{"text": "When?"}`, byNobody)
 	o.exec("select cancel_tool_call($1)", cancelled)
-	o.wants(o.page(bob, "/questions/"+cancelled, 200), "Somebody has asked for the end of this question", "Somebody has asked for its end.")
+	o.wants(o.page(bob, "/questions/"+cancelled, 200), "Somebody has asked for the end of this question", "Someone asked to cancel it.")
 	o.exec("select cancel_tool_call($1)", cancelled)
 	o.wants(o.page(dora, "/questions/"+cancelled, 200), "ended without an answer", "cancelled")
 }

@@ -34,6 +34,7 @@ type shell struct {
 	Login    bool // there is a login, and so a logout
 	Look     look
 	Done     string // what came of the form that was sent
+	Open     int    // how many questions are open
 	Form     string // an id for a form of the page; a page with several asks for more: newForm
 }
 
@@ -70,7 +71,11 @@ func (s *site) shell(r *request, v *view) *shell {
 // render writes a page.
 func (s *site) render(w http.ResponseWriter, r *request, v *view) {
 	var page bytes.Buffer
-	if err := s.write(&page, "layout.html", s.shell(r, v)); err != nil {
+	shell := s.shell(r, v)
+	if r.user.Name != "" && v.Template != "error" {
+		shell.Open = s.asking.count(r.Context(), s)
+	}
+	if err := s.write(&page, "layout.html", shell); err != nil {
 		s.Log.Error("a page cannot be rendered: " + err.Error())
 		http.Error(w, "this page cannot be shown", http.StatusInternalServerError)
 		return

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"html/template"
+	"math"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -24,6 +26,8 @@ func (s *site) funcs() template.FuncMap {
 			}
 			return base + "/static/" + s.hashed[file], nil
 		},
+		"thousands": thousands, "percent": percent, "words": words, "upper": upper,
+		"stateWord": stateWord, "stateSays": stateSays,
 		"text": text, "json": indented, "span": prose.Span, "when": when, "clock": clock, "newForm": newForm, "short": short, "list": func(v ...any) []any { return v },
 		"ruleAsks": ruleAsks, "dict": dict, "segment": url.PathEscape, "usd": usd, "ms": ms, "cut": cut, "size": size,
 	}
@@ -116,6 +120,11 @@ func cut(most int, s string) string {
 	return string([]rune(s)[:most]) + "…"
 }
 
+// cutBytes is the beginning of a text, at most so many bytes.
+func cutBytes(s string, most int) string {
+	return strings.ToValidUTF8(s[:min(len(s), most)], "")
+}
+
 // when is a time as <time> shows it: relative to now, with the exact one in its title. gem.js keeps it up to date, and shows local time where that is chosen.
 func when(t time.Time) template.HTML {
 	if t.IsZero() {
@@ -134,6 +143,21 @@ func when(t time.Time) template.HTML {
 func clock(t time.Time) template.HTML {
 	t = t.UTC()
 	return template.HTML(`<time class="clock" datetime="` + t.Format(time.RFC3339) + `" title="` + t.Format("2006-01-02 15:04 UTC") + `">` + t.Format("15:04") + `</time>`)
+}
+
+// percent is a share of calls.
+func percent(part, all int64) string {
+	if all == 0 {
+		return "–"
+	}
+	share := strconv.FormatFloat(math.Floor(1000*float64(part)/float64(all))/10, 'f', 1, 64)
+	return strings.TrimSuffix(share, ".0") + " %"
+}
+
+// upper begins a text with a capital letter.
+func upper(s string) string {
+	first, size := utf8.DecodeRuneInString(s)
+	return string(unicode.ToUpper(first)) + s[size:]
 }
 
 // dict makes the data of a part out of names and values.

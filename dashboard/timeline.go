@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -10,7 +11,7 @@ import (
 
 // bar is a stretch of a call's life. X and W place it on a line of 1,000 units.
 type bar struct {
-	Class      string // queued, running, waiting, child, step, gap, or an outcome
+	Class      string // queued, running, waiting, child, step, gap, or how a call that it made ended
 	Says       string
 	From, Till time.Time
 	Open       bool // it has not ended
@@ -20,10 +21,10 @@ type bar struct {
 // Took is how long it was.
 func (b bar) Took() time.Duration { return b.Till.Sub(b.From) }
 
-// timeline is the life of a call, to scale.
+// timeline is the life of a call, to scale: its phases, with steps and children in between.
 type timeline struct {
-	Phases, Rows []bar // Rows are the phases, with the steps and children in between
-	From, Till   time.Time
+	Rows       []bar
+	From, Till time.Time
 }
 
 // Took is how long the call has been there.
@@ -89,7 +90,7 @@ func timelineOf(w *watch.Whole) *timeline {
 			t.Rows = append(t.Rows, bar{Class: "child", Says: childSays(data), From: e.At, Till: t.Till, Open: true})
 		case "returned":
 			if row, known := children[data.Name]; known {
-				t.Rows[row].Till, t.Rows[row].Open = e.At, false
+				t.Rows[row].Till, t.Rows[row].Open, t.Rows[row].Class = e.At, false, cmp.Or(data.Status, "child")
 			}
 		}
 		if n := w.GapAfter(i); n > 0 {
@@ -106,7 +107,7 @@ func timelineOf(w *watch.Whole) *timeline {
 
 func childSays(d prose.EventData) string {
 	if prose.AsksPeople([]string{d.Name}) {
-		return "people are asked"
+		return "question to people"
 	}
 	return "call " + d.Name
 }
@@ -114,7 +115,7 @@ func childSays(d prose.EventData) string {
 func waitsFor(d prose.EventData) string {
 	switch {
 	case prose.AsksPeople(d.For):
-		return "waits for people to decide"
+		return "waits for a decision"
 	case len(d.For) > 0:
 		return "waits for " + prose.Cut(prose.Named(d.For), 100)
 	case d.Code.Message != "" || d.Code.Name != "":
@@ -133,8 +134,5 @@ func (t *timeline) scale() {
 		}
 		b.W = min(max(float64(b.Took())/whole*1000, 3), 1000)
 		b.X = min(max(float64(b.From.Sub(t.From))/whole*1000, 0), 1000-b.W)
-		if b.Class != "step" && b.Class != "child" {
-			t.Phases = append(t.Phases, *b)
-		}
 	}
 }

@@ -85,11 +85,11 @@ func (s *site) toolNamed(ctx context.Context, r *request, name string) (*view, e
 			return err
 		}
 		if p.Day.Ended() > 0 {
-			minutes, err := watch.Minutes(ctx, db, time.Time{}, time.Time{}, name)
+			minutes, all, err := watch.Minutes(ctx, db, time.Time{}, time.Time{}, name)
 			if err != nil {
 				return err
 			}
-			p.Plots = plotsOf("minutes", minutes)
+			p.Plots = plotsOf("minutes", minutes, all)
 		}
 		if !r.operates() {
 			return nil

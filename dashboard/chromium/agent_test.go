@@ -160,7 +160,7 @@ func TestAnAgentsCallGoesOnOnceItsLinkWasOpenedByTheRightPerson(t *testing.T) {
 	s.exec("select gem.resume($1)", refund) // it looks again, as it does after a while
 	anew := a.link(id, asked, ruled)
 	hugo.follow("main form button[value=approve]")
-	hugo.has("Your answer was not taken", "ended without an answer")
+	hugo.has("Your answer was not taken", "Ended without an answer")
 
 	// It is approved once, and the agent's task goes on.
 	for _, b := range []*tab{grace, hugo} {

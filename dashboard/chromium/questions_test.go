@@ -39,6 +39,50 @@ func TestAnApprovalIsGivenByAnotherPersonAndCountsOnce(t *testing.T) {
 	}
 }
 
+// A question that appears in an open list is decided there, and the list shows what happened to the call. What was typed
+// stays while the list changes.
+func TestAnApprovalIsDecidedInTheListWhereItAppears(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	b := openTab(t, s.serve(grace))
+	b.visit("/questions")
+	first := s.Insert(of("shop.refund", `{"order": "A-1", "cents": 12000}`))
+	b.until("the form", `document.querySelectorAll("main form.decide").length === 1`)
+	b.fill("main form.decide [name=reason]", "within the budget")
+	s.Insert(of("shop.refund", `{"order": "B-2", "cents": 22000}`))
+	b.until("the second form", `document.querySelectorAll("main form.decide").length === 2`)
+	b.barrierFree("two questions")
+	b.follow(`main li[data-key="ask ` + s.Question(first).ID + `"] button[value=approve]`)
+	if r := s.Await(first); r.Status != "succeeded" {
+		t.Errorf("the refund: %s", r.Result)
+	}
+	b.says("What happened")
+	b.until("its end", `document.querySelector("[data-key^=decided] .state.succeeded")`)
+	b.until("the other question alone", `document.querySelectorAll("main form.decide").length === 1`)
+	if got := s.value("select result->>'reason' from core_tool_receipts where tool_name = 'wait.approval'"); got != "within the budget" {
+		t.Errorf("the reason is %q", got)
+	}
+}
+
+// Without a script too, the call's page takes the decision, and shows what happened.
+func TestAnApprovalIsDecidedOnTheCallsPage(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	for kind, set := range browsers {
+		refund := s.Insert(of("shop.refund", `{"order": "A-1", "cents": 12000}`))
+		s.Question(refund)
+		b := openTab(t, s.serve(grace), set...)
+		b.visit("/calls/" + refund)
+		b.has("Waiting for approval", "You approve exactly the input below.")
+		b.follow("main form.decide button[value=approve]")
+		if r := s.Await(refund); r.Status != "succeeded" {
+			t.Errorf("%s: the refund: %s", kind, r.Result)
+		}
+		b.visit("/calls/" + refund)
+		b.until("its end", `document.querySelector("h1 ~ .state.succeeded")`)
+	}
+}
+
 // A denial ends the call, in words.
 func TestADenialEndsTheCall(t *testing.T) {
 	t.Parallel()

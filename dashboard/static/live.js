@@ -85,14 +85,19 @@
     part.dispatchEvent(new CustomEvent("gem:changed", { bubbles: true }));
     const title = part.querySelector("[data-title]")?.dataset.title;
     if (title) document.title = title + " · GEM";
+    const open = part.querySelector("[data-open]")?.dataset.open, asking = document.getElementById("asking");
+    if (open !== undefined && asking) {
+      asking.firstChild.data = open;
+      asking.hidden = open === "0";
+    }
     const say = part.querySelector("[data-say]")?.dataset.say;
     if (say !== undefined) announce(say);
   }
 
   // patch makes the children of an element those of another. Children with the same id or data-key stay what they are, others with the same name in the
   // same place. What scripts added (data-own) is theirs.
-  // A row that is marked, or has the focus, stays where it is until that is over, even if the list has moved on.
-  const mine = (node) => node.nodeType === 1 && ("own" in node.dataset || (node.nodeName === "TR" && (node.contains(document.activeElement) || node.querySelector("input:checked"))));
+  // A row or a question that is marked, or has the focus, stays where it is until that is over, even if the list has moved on.
+  const mine = (node) => node.nodeType === 1 && ("own" in node.dataset || (["TR", "LI"].includes(node.nodeName) && (node.contains(document.activeElement) || node.querySelector("input:checked"))));
   const key = (node) => node.nodeType === 1 ? node.id || node.dataset.key || "" : "";
   function patch(old, fresh) {
     const wanted = new Set([...fresh.childNodes].map(key).filter(Boolean));

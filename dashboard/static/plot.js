@@ -36,7 +36,7 @@
     const colors = figure.dataset.colors.split(" "), local = document.documentElement.dataset.zone === "local";
     const lines = figure.dataset.columns.split(" ").map((c, i) => ({
       label: table.tHead.rows[0].cells[c].textContent,
-      stroke: color(colors[i]), width: 2, dash: { bad: [6, 3], warn: [2, 3] }[colors[i]],
+      stroke: color(colors[i]), width: 2, dash: { bad: [6, 3], warn: [2, 3], soft: [5, 3] }[colors[i]],
       points: { show: false, filter: lone, size: 5, fill: color(colors[i]) },
       value: (_, v) => v == null ? "–" : unit(v),
     }));
@@ -47,17 +47,17 @@
       box.dataset.own = "";
       box.setAttribute("aria-hidden", "true"); // the table says the same
       figure.append(box);
-      new ResizeObserver(() => drawn.get(figure)?.setSize({ width: box.clientWidth, height: 160 })).observe(box);
+      new ResizeObserver(() => drawn.get(figure)?.setSize({ width: box.clientWidth, height: 124 })).observe(box);
     }
     figure.dataset.drawn = "";
     drawn.set(figure, new uPlot({
-      width: box.clientWidth, height: 160,
+      width: box.clientWidth, height: 124,
       tzDate: (s) => local ? new Date(s * 1000) : uPlot.tzDate(new Date(s * 1000), "Etc/UTC"),
       cursor: { drag: { setScale: false, x: false, y: false } },
       scales: { y: { range: (_, min, max) => [0, max > 0 ? max * 1.1 : 1] } },
       axes: [
-        { ...axis, values: "{HH}:{mm}" , space: 60 },
-        { ...axis, size: 64, space: 32, incrs: figure.dataset.unit === "calls" ? [1, 2, 5, 10, 20, 50, 1e2, 2e2, 5e2, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6] : undefined, values: (_, vs) => vs.map(unit) },
+        { ...axis, size: 32, values: "{HH}:{mm}", space: 48 },
+        { ...axis, size: (_, vs) => 16 + 7 * Math.max(...(vs ?? [""]).map((v) => v.length)), space: 28, incrs: figure.dataset.unit === "calls" ? [1, 2, 5, 10, 20, 50, 1e2, 2e2, 5e2, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6] : undefined, values: (_, vs) => vs.map(unit) },
       ],
       series: [{ label: "Time", value: local ? "{HH}:{mm}" : "{HH}:{mm} UTC" }, ...lines],
     }, data, box));

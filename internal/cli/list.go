@@ -60,7 +60,6 @@ gem_monitor.`,
 	flags.StringVar(&f.Caller, "caller", "", "those of a caller, their created_by")
 	flags.StringVar(&f.Key, "key", "", "those with a key: the computed one, or the client's")
 	flags.StringVar(&f.Code, "code", "", "those with an error code, such as timeout or rule_blocked")
-	flags.StringVar(&f.Message, "message", "", "those with a message as gem status prints it: … stands for anything")
 	flags.StringVar(&f.Text, "text", "", "those with a text in the tool's name, the message, the caller, the session or the key")
 	flags.StringVar(&from, "from", "", "from a time on, such as 2026-01-31T09:30:00Z or 2026-01-31, or a span before now, such as 2h")
 	flags.StringVar(&to, "to", "", "before a time, as --from")

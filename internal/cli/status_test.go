@@ -49,7 +49,7 @@ func TestStatusSaysWhatNeedsSomeoneFirst(t *testing.T) {
 	got := gemWith(t, env, "status")
 	got.wantCode(t, exitDone)
 	wants(t, got.stdout, "! 1 call ended in the last day without anybody knowing what was done: gem list --code outcome_unknown\n",
-		"! 1 call refused in the last day, since a rule could not be judged: gem explain ", "order … of … was on its way", "QUEUE OF", "1 ready, the first for ")
+		"! 1 call refused in the last day, since a rule could not be judged: gem explain ", "order 17 of 'ada' was on its way", "QUEUE OF", "1 ready, the first for ")
 	if fields := strings.Fields(strings.Split(got.stdout, "last hour")[1]); !slices.Equal(fields[:6], []string{"11", "6", "22", "33", "44", "55"}) {
 		t.Errorf("the last hour has %v", fields)
 	}

@@ -23,6 +23,8 @@ type Call struct {
 	Outcome string `json:"outcome,omitempty"`
 	// WaitsFor says what a waiting call waits for: key, call, answer, time or code. Otherwise it is empty.
 	WaitsFor string `json:"waits_for,omitempty"`
+	// Approval says that it waits for the approvals that rules ask for. WaitsFor is call then: the questions are calls.
+	Approval bool `json:"awaits_approval,omitempty"`
 	// Scheduled is true for a queued call whose RunAt has not come.
 	Scheduled bool `json:"scheduled,omitempty"`
 	// ErrorCode and Message say why a call failed. Of not_configured, Message is the reason.
@@ -88,7 +90,7 @@ const columns = `c.id::text, coalesce(c.tool_name, ''), c.status, c.waits_for, c
 	c.created_by, c.signed_in, c.session_id, c.parent_call_id::text, c.parent_step, c.claimed_by, c.computed_key, c.idempotency_key, c.needs, c.receipt_id::text,
 	c.replay_of::text, c.replay_of is not null, c.registry_version, c.traceparent, c.priority, c.level, c.attempt, c.retries, c.losses, c.steps, c.events, c.seq,
 	c.cancel_requested_at is not null, c.created_at, c.updated_at, c.run_at, c.claimed_at, c.ended_at, c.wake_at,
-	(extract(epoch from c.duration) * 1000)::float8`
+	(extract(epoch from c.duration) * 1000)::float8, c.awaits_approval`
 
 // scanCall reads the columns of a call, and those behind them into more.
 func scanCall(row pgx.Row, more ...any) (c Call, err error) {
@@ -97,7 +99,8 @@ func scanCall(row pgx.Row, more ...any) (c Call, err error) {
 		(*zeronull.Text)(&c.ParentStep), (*zeronull.Text)(&c.WorkerID), (*zeronull.Text)(&c.Key), (*zeronull.Text)(&c.ClientKey), (*zeronull.Text)(&c.Needs),
 		(*zeronull.Text)(&c.ReceiptID), (*zeronull.Text)(&c.ReplayOf), &c.Hit, (*zeronull.Text)(&c.RegistryVersion), (*zeronull.Text)(&c.Traceparent),
 		&c.Priority, &c.Level, &c.Attempt, &c.Retries, &c.Losses, &c.Steps, &c.Events, &c.Seq, &c.CancelRequested, &c.CreatedAt, &c.UpdatedAt, &c.RunAt,
-		(*zeronull.Timestamptz)(&c.ClaimedAt), (*zeronull.Timestamptz)(&c.EndedAt), (*zeronull.Timestamptz)(&c.WakeAt), &c.DurationMS}, more...)...)
+		(*zeronull.Timestamptz)(&c.ClaimedAt), (*zeronull.Timestamptz)(&c.EndedAt), (*zeronull.Timestamptz)(&c.WakeAt), &c.DurationMS,
+		&c.Approval}, more...)...)
 	if !c.EndedAt.IsZero() {
 		c.Outcome = receipts.Ended(c.Status, receipts.Code(c.ErrorCode))
 	}

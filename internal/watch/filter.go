@@ -24,9 +24,6 @@ type Filter struct {
 	Code string
 	// Text is a part of the tool's name, the error's message, the caller, the session or the key, in upper or lower case; empty means any.
 	Text string
-	// Message is that of a [Failure]: the calls did not succeed, and their messages are this one without their values. [NoMessage] wants messages that
-	// say nothing; empty means any.
-	Message string
 	// From and To bound the time by which the list is ordered, see [Page]: From on, before To. Zero means no bound.
 	From, To time.Time
 	// Before is where the page before ended: its Next, or its LookFurther. Empty means the beginning.
@@ -46,19 +43,16 @@ type FilterError struct{ Name, Message string }
 
 func (e *FilterError) Error() string { return e.Name + ": " + e.Message }
 
-// NoMessage is the [Filter.Message] of failures whose messages say nothing.
-const NoMessage = " "
-
 // NoTool is the [Filter.Tool] of calls that name no tool.
 const NoTool = " "
 
 const mostCalls = 500 // of a page
 
-// ParseFilter reads a filter from the query of a URL: state, tool, caller, session, key, code, message, q, from, to, before and limit. Other names are
-// passed over. Its errors are [*FilterError].
+// ParseFilter reads a filter from the query of a URL: state, tool, caller, session, key, code, q, from, to, before and
+// limit. Other names are passed over. Its errors are [*FilterError].
 func ParseFilter(v url.Values) (f Filter, err error) {
 	f = Filter{State: v.Get("state"), Tool: v.Get("tool"), Caller: v.Get("caller"), Session: v.Get("session"), Key: v.Get("key"), Code: v.Get("code"),
-		Message: v.Get("message"), Text: strings.TrimSpace(v.Get("q")), Before: v.Get("before")}
+		Text: strings.TrimSpace(v.Get("q")), Before: v.Get("before")}
 	for name, at := range map[string]*time.Time{"from": &f.From, "to": &f.To} {
 		if *at, err = ParseTime(v.Get(name)); err != nil {
 			return Filter{}, &FilterError{name, err.Error()}
@@ -88,7 +82,7 @@ func ParseTime(text string) (t time.Time, err error) {
 // check returns a FilterError for what no list could have.
 func (f Filter) check() error {
 	for name, value := range map[string]string{"state": f.State, "tool": f.Tool, "caller": f.Caller, "session": f.Session, "key": f.Key, "code": f.Code,
-		"message": f.Message, "q": f.Text, "before": f.Before} {
+		"q": f.Text, "before": f.Before} {
 		if len(value) > 2000 || !valid(value) {
 			return &FilterError{name, "it is longer than 2,000 bytes, or not text that Postgres can hold"}
 		}
@@ -111,7 +105,7 @@ func valid(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(
 func (f Filter) Values() url.Values {
 	v := url.Values{}
 	for name, value := range map[string]string{"state": f.State, "tool": f.Tool, "caller": f.Caller, "session": f.Session, "key": f.Key, "code": f.Code,
-		"message": f.Message, "q": f.Text, "before": f.Before} {
+		"q": f.Text, "before": f.Before} {
 		if value != "" {
 			v.Set(name, value)
 		}

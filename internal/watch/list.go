@@ -147,10 +147,6 @@ func (l *list) filterRest() {
 	default:
 		equal("status", f.State)
 	}
-	if f.Message != "" {
-		l.must("%s.status in ('failed', 'not_configured')", "status")
-		l.must("ltrim(coalesce(%s.message, ''), "+l.arg(blanks)+") like "+l.arg(likeMessage.Replace(f.Message)+"%")+"::text", "message")
-	}
 	if f.Text != "" {
 		l.must("position(lower("+l.arg(f.Text)+`::text) in lower(concat_ws(E'\n', %[1]s.tool_name, %[1]s.message, %[1]s.created_by, %[1]s.session_id,
 			%[1]s.computed_key, %[1]s.idempotency_key))) > 0`, "tool_name", "message", "created_by", "session_id", "computed_key", "idempotency_key")
@@ -167,37 +163,6 @@ func (l *list) must(condition string, columns ...string) {
 	}
 	l.onSource = append(l.onSource, fmt.Sprintf(condition, "l"))
 }
-
-// ofFailure returns the first calls whose messages are the filter's without their values, enough for a page. Postgres leaves out most of the others
-// before: what likeMessage does not let through cannot be among them.
-func (l *list) ofFailure(ctx context.Context, db DB) (ids []string, err error) {
-	message, calls := "l.message", ""
-	if !strings.Contains(l.has, message[1:]) {
-		message, calls = "c.message", " cross join lateral (select c.message from gem.calls c where c.id = l.id offset 0) c"
-	}
-	rows, err := db.Query(ctx, "select l.id::text, "+ofMessage(message)+" from ("+l.found()+") l"+calls+" order by "+l.order, l.args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for len(ids) <= l.filter.Limit && rows.Next() {
-		var id, said string
-		if err := rows.Scan(&id, &said); err != nil {
-			return nil, err
-		}
-		if withoutValues(said) == strings.TrimSpace(l.filter.Message) {
-			ids = append(ids, id)
-		}
-	}
-	rows.Close()
-	return ids, rows.Err()
-}
-
-// likeMessage makes a pattern of a failure's message, whose values and blanks are not those of the calls.
-var likeMessage = strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`, "…", "%", " ", "%")
-
-// blanks are those that a failure's message does not begin with.
-const blanks = " \t\n\v\f\r\u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 
 // The sources. Each says in source and order from where on the list goes, and takes the filter's Before.
 
@@ -304,7 +269,7 @@ func (l *list) due(state string) error {
 // most is how many calls the list looks at.
 func (l *list) most() int {
 	f := l.filter
-	if f.Tool == "" && f.Caller == "" && f.Session == "" && f.Code == "" && f.Message == "" && f.Text == "" && (f.State == "" || l.by == "due" || f.State == "ended" && l.by == "ended") {
+	if f.Tool == "" && f.Caller == "" && f.Session == "" && f.Code == "" && f.Text == "" && (f.State == "" || l.by == "due" || f.State == "ended" && l.by == "ended") {
 		return f.Limit + 1
 	}
 	return stretch
@@ -315,13 +280,6 @@ func (l *list) read(ctx context.Context, db DB, p *Page) error {
 	p.By = l.by
 	sourceArgs := len(l.args)
 	l.filterRest()
-	if l.filter.Message != "" {
-		ids, err := l.ofFailure(ctx, db)
-		if err != nil {
-			return err
-		}
-		l.onSource = append(l.onSource, "l.id = any ("+l.arg(ids)+"::text[]::uuid[])")
-	}
 	// The page's calls first: what a call shows is looked up for those alone.
 	rows, err := db.Query(ctx, fmt.Sprintf(`select %s, `+now+`, p.at, p.tie::text, p.level::bigint from (%s order by %s limit %d) p
 		cross join lateral (select * from gem.calls c where c.id = p.id offset 0) c order by p.%s`, columns, l.found(), l.order, l.filter.Limit+1,

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
+	"github.com/gemworker/gem/registry"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -48,12 +50,12 @@ const (
 	mostRequests = 100_000        // of which Minutes sums up the cost
 )
 
-// Minutes returns the points from one time to another, without gaps, of one tool, or of all if tool is empty. It has the last 72 h; zero times
-// mean the last hour. Of requests to models the first 100,000 are summed up.
-func Minutes(ctx context.Context, db DB, from, to time.Time, tool string) ([]Minute, error) {
+// Minutes returns the points from one time to another, without gaps, of one tool, or of all if tool is empty, without questions to people. It has the last 72 h; zero times
+// mean the last hour. all sums them up. Of requests to models the first 100,000 are summed up.
+func Minutes(ctx context.Context, db DB, from, to time.Time, tool string) (minutes []Minute, all Totals, err error) {
 	var now time.Time
 	if err := db.QueryRow(ctx, "select gem.now()").Scan(&now); err != nil {
-		return nil, fmt.Errorf("read the time: %w", err)
+		return nil, all, fmt.Errorf("read the time: %w", err)
 	}
 	if to.IsZero() || to.After(now) {
 		to = now
@@ -65,26 +67,30 @@ func Minutes(ctx context.Context, db DB, from, to time.Time, tool string) ([]Min
 		from = oldest
 	}
 	if to.Before(from) {
-		return nil, nil
+		return nil, all, nil
 	}
 	step := stepOf(to.Sub(from))
 	from = from.UTC().Truncate(step)
-	minutes := make([]Minute, to.Sub(from)/step+1)
+	minutes = make([]Minute, to.Sub(from)/step+1)
 	ended := make([]counts, len(minutes))
 	at := func(t time.Time) int { return min(max(int(t.Sub(from)/step), 0), len(minutes)-1) }
 
-	rows, err := db.Query(ctx, `select minute, succeeded, failed, refused, cancelled, not_configured, hits, durations, waits from gem.throughput
-		where minute >= $1 and minute < $2 and tool_name = $3::text`, from, to, tool)
+	rows, err := db.Query(ctx, `select minute, tool_name <> $3::text, succeeded, failed, refused, cancelled, not_configured, hits, durations, waits
+		from gem.throughput where minute >= $1 and minute < $2 and tool_name = any ($4::text[])`, from, to, tool, namesOf(tool))
 	if err == nil {
 		var one counts
 		var minute time.Time
-		_, err = pgx.ForEachRow(rows, []any{&minute, &one.Succeeded, &one.Failed, &one.Refused, &one.Cancelled, &one.NotConfigured, &one.Hits,
-			&one.Durations, &one.Waits}, func() error {
-			ended[at(minute)].add(one)
+		var question bool
+		into := []any{&minute, &question, &one.Succeeded, &one.Failed, &one.Refused, &one.Cancelled, &one.NotConfigured,
+			&one.Hits, &one.Durations, &one.Waits}
+		_, err = pgx.ForEachRow(rows, into, func() error {
+			ended[at(minute)].addOrTake(one, question)
 			return nil
 		})
 	}
+	var sums counts
 	for i := range minutes {
+		sums.add(ended[i])
 		minutes[i] = Minute{At: from.Add(time.Duration(i) * step), Step: int(step.Seconds()), Totals: ended[i].totals()}
 	}
 	if err == nil { // only a bitmap scan can use the index of their times
@@ -108,9 +114,18 @@ func Minutes(ctx context.Context, db DB, from, to time.Time, tool string) ([]Min
 		_, err = db.Exec(ctx, "set local enable_bitmapscan = off")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read what ended by minute: %w", err)
+		return nil, all, fmt.Errorf("read what ended by minute: %w", err)
 	}
-	return minutes, nil
+	return minutes, sums.totals(), nil
+}
+
+// namesOf are the rows of gem.throughput that [counts.addOrTake] adds up to those of a tool. The empty name is that of all
+// tools: the questions to people are taken off, so that an approval counts once, as the call that was approved.
+func namesOf(tool string) []string {
+	if tool != "" {
+		return []string{tool}
+	}
+	return append([]string{""}, registry.Asking...)
 }
 
 // stepOf is the time between two points, of which a plot has 360 at most.
@@ -147,9 +162,27 @@ func (c *counts) add(o counts) {
 	c.Waits = sum(c.Waits, o.Waits)
 }
 
+// addOrTake adds o, or takes it off if it is part of what was added.
+func (c *counts) addOrTake(o counts, take bool) {
+	if take {
+		o.Succeeded, o.Failed, o.Refused, o.Cancelled = -o.Succeeded, -o.Failed, -o.Refused, -o.Cancelled
+		o.NotConfigured, o.Hits = -o.NotConfigured, -o.Hits
+		o.Durations, o.Waits = negative(o.Durations), negative(o.Waits)
+	}
+	c.add(o)
+}
+
+func negative(all []int64) []int64 {
+	out := make([]int64, len(all))
+	for i, n := range all {
+		out[i] = -n
+	}
+	return out
+}
+
 func sum(a, b []int64) []int64 {
 	if len(b) > len(a) {
-		a = append(a, make([]int64, len(b)-len(a))...)
+		a = append(slices.Clone(a), make([]int64, len(b)-len(a))...)
 	}
 	for i, n := range b {
 		a[i] += n

@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -14,8 +15,9 @@ type Overview struct {
 	Tools []Depth   `json:"tools"` // the queue by tool, those with most ready calls first, at most 50
 	// Workers counts the processes that are alive; Slots the calls that they run at once, at most.
 	Workers WorkerCounts `json:"workers"`
-	Hour    Totals       `json:"hour"` // the last 60 minutes
+	Hour    Totals       `json:"hour"` // the last 60 minutes, without questions to people
 	Day     Totals       `json:"day"`  // the last 24 hours
+	Busiest []Busy       `json:"busiest,omitempty"`
 	// Failures are those of the last day, the most frequent first, at most 10: of the last 1,000 calls that failed or were not configured.
 	Failures []Failure `json:"failures"`
 	// Questions counts the calls that wait for somebody's answer, up to [MostCounted]; the first was asked at QuestionsSince.
@@ -25,7 +27,8 @@ type Overview struct {
 	Needs []Need `json:"needs"`
 }
 
-// Queue counts the calls that have not ended. AtLeast says that there may be more: of each state up to 10,000 are counted, of those that wait 5,000 for each thing.
+// Queue counts the calls that have not ended. A call that waits for people counts once: the questions of handlers and rules
+// are left out. AtLeast says that there may be more: of each state up to 10,000 are counted, of those that wait 5,000 for each thing.
 type Queue struct {
 	Ready     int `json:"ready"`
 	Scheduled int `json:"scheduled"`
@@ -36,6 +39,12 @@ type Queue struct {
 	NextScheduled time.Time      `json:"next_scheduled,omitzero"`
 	WaitingFor    map[string]int `json:"waiting_for,omitempty"` // by what they wait for: key, call, answer, time, code
 	AtLeast       bool           `json:"at_least,omitempty"`
+}
+
+// Busy is a tool with calls that ended in the last hour: those with most, at most 6, without questions to people.
+type Busy struct {
+	Tool string `json:"tool"`
+	Totals
 }
 
 // Depth is the queue of one tool.
@@ -89,7 +98,9 @@ var howThingsStand = `
 	alive as materialized (select * from workers where state = 'alive'),
 	held as materialized (select * from workers where state <> 'alive' and holds > 0),
 	late as materialized (select * from gem.overdue limit $1::int),
-	asks as materialized (select c.id, c.created_at, c.wake_at from gem.calls c where c.status = 'waiting' and c.waits_for = 'answer' limit $1::int),
+	asks as materialized (
+		select c.id, c.tool_name, c.created_at, c.wake_at, case when c.parent_step is not null then c.parent_call_id end as of_call
+		from gem.calls c where c.status = 'waiting' and c.waits_for = 'answer' limit $1::int),
 	code as materialized (select c.id, c.updated_at from gem.calls c where c.status = 'waiting' and c.waits_for = 'code' limit $1::int),
 	unsuccessful as materialized (` + endedSince("(select at - interval '1 day' from now)", "$2::int", "") + `),
 	failed as materialized (select * from unsuccessful where outcome in ('failed', 'not_configured') order by at desc limit $3::int),
@@ -127,7 +138,10 @@ var howThingsStand = `
 		(select json_build_object('alive', count(*), 'slots', coalesce(sum(concurrency), 0), 'running', coalesce(sum(holds), 0),
 			'registry_versions', count(distinct registry_version), 'dead', (select count(*) from workers where state = 'dead')) from alive),
 		coalesce((select json_agg(n) from needs n), '[]'),
-		(select json_agg(f order by f.at desc) from failed f)
+		(select json_agg(f order by f.at desc) from failed f),
+		(select json_object_agg(a.tool_name, a.n) from (select tool_name, count(of_call) as n from asks group by 1) a),
+		(select count(*) from (select distinct of_call as id from asks) a
+			join gem.calls c on c.id = a.id and c.status = 'waiting' and c.waits_for = 'call')
 	from now`
 
 // ReadOverview reads how things stand, and what ended.
@@ -148,12 +162,13 @@ func ReadOverview(ctx context.Context, db DB) (*Overview, error) {
 func ReadOpen(ctx context.Context, db DB) (*Overview, error) {
 	o := &Overview{}
 	var failed []failure
-	if err := db.QueryRow(ctx, howThingsStand, MostCounted, mostLooked, mostRecent).Scan(&o.At, &o.Tools, &o.Workers, &o.Needs, &failed); err != nil {
+	var asked map[string]int // by tool: questions that handlers and rules ask
+	var asking int           // the calls that wait for them alone
+	err := db.QueryRow(ctx, howThingsStand, MostCounted, mostLooked, mostRecent).Scan(&o.At, &o.Tools, &o.Workers, &o.Needs, &failed, &asked, &asking)
+	if err != nil {
 		return nil, fmt.Errorf("read how things stand: %w", err)
 	}
-	for _, d := range o.Tools {
-		o.Queue.add(d.Queue)
-	}
+	o.countAsPeopleDo(asked, asking)
 	o.Tools = o.Tools[:min(len(o.Tools), mostDepths)]
 	for _, n := range o.Needs {
 		if n.Kind == "question" {
@@ -165,37 +180,80 @@ func ReadOpen(ctx context.Context, db DB) (*Overview, error) {
 	return o, nil
 }
 
+// countAsPeopleDo counts a call that waits for an answer once: the question is a call too, and is left out.
+func (o *Overview) countAsPeopleDo(asked map[string]int, asking int) {
+	tools := o.Tools[:0]
+	for _, d := range o.Tools {
+		if n := min(asked[d.Tool], d.WaitingFor["answer"]); n > 0 {
+			d.Waiting -= n
+			d.WaitingFor["answer"] -= n
+		}
+		if o.Queue.add(d.Queue); d.Ready+d.Scheduled+d.Waiting+d.Running > 0 {
+			tools = append(tools, d)
+		}
+	}
+	o.Tools = tools
+	if waits := o.Queue.WaitingFor; waits["call"] > 0 {
+		asking = min(asking, waits["call"])
+		waits["call"] -= asking
+		waits["answer"] += asking
+	}
+	maps.DeleteFunc(o.Queue.WaitingFor, func(_ string, n int) bool { return n <= 0 })
+}
+
 // Ended is what workers have counted of the calls that ended. They count each 15 s: who reads it more often reads the same.
 type Ended struct {
 	Hour, Day Totals
 	Failing   []Need // as in [Overview.Needs]
+	Busiest   []Busy
 }
 
 // ReadEnded reads what ended, in one statement.
 func ReadEnded(ctx context.Context, db DB) (*Ended, error) {
 	var minutes []struct {
 		counts
-		Late bool `json:"late"` // of the last hour
+		Late     bool `json:"late"` // of the last hour
+		Question bool `json:"question"`
+	}
+	var busy []struct {
+		counts
+		Tool string `json:"tool"`
 	}
 	e := &Ended{}
 	err := db.QueryRow(ctx, `
 		with now as materialized (select gem.now() as at), minutes as materialized (
-			select m.succeeded, m.failed, m.refused, m.cancelled, m.not_configured, m.hits, m.durations, m.waits, m.minute > now.at - interval '1 hour' as late
-			from now, gem.throughput m where m.minute > now.at - interval '1 day' and m.tool_name = ''
+			select m.succeeded, m.failed, m.refused, m.cancelled, m.not_configured, m.hits, m.durations, m.waits, m.minute > now.at - interval '1 hour' as late,
+				m.tool_name <> '' as question
+			from now, gem.throughput m where m.minute > now.at - interval '1 day' and m.tool_name = any ($1::text[])
+		), busiest as materialized (
+			select m.tool_name, sum(m.succeeded + m.failed + m.refused + m.cancelled + m.not_configured) as calls from now, gem.throughput m
+			where m.minute > now.at - interval '1 hour' and m.tool_name <> all ($1::text[]) and m.tool_name <> '(unknown)'
+			group by 1 order by 2 desc, 1 limit 6
+		), busy as (
+			select m.tool_name as tool, m.succeeded, m.failed, m.refused, m.cancelled, m.not_configured, m.hits, m.durations, m.waits, b.calls
+			from now cross join busiest b join gem.throughput m on m.tool_name = b.tool_name and m.minute > now.at - interval '1 hour'
 		), failing as materialized (
 			select 'failing' as kind, sum(m.failed) as count, m.tool_name as tool, min(m.minute) filter (where m.failed > 0) as since from now, gem.throughput m
 			where m.minute > now.at - interval '1 hour' and m.tool_name not in ('', '(unknown)')
 			group by m.tool_name having sum(m.failed) >= 10 and sum(m.failed) * 10 > sum(m.succeeded + m.failed + m.not_configured) order by 2 desc limit 5
 		)
-		select (select json_agg(m) from minutes m), (select json_agg(f order by f.count desc) from failing f)`).Scan(&minutes, &e.Failing)
+		select (select json_agg(m) from minutes m), (select json_agg(f order by f.count desc) from failing f),
+			(select json_agg(b order by b.calls desc, b.tool) from busy b)`, namesOf("")).Scan(&minutes, &e.Failing, &busy)
 	if err != nil {
 		return nil, fmt.Errorf("read what ended: %w", err)
 	}
 	var hour, day counts
 	for _, m := range minutes {
-		if day.add(m.counts); m.Late {
-			hour.add(m.counts)
+		if day.addOrTake(m.counts, m.Question); m.Late {
+			hour.addOrTake(m.counts, m.Question)
 		}
+	}
+	for i := 0; i < len(busy); {
+		one, tool := counts{}, busy[i].Tool
+		for ; i < len(busy) && busy[i].Tool == tool; i++ {
+			one.add(busy[i].counts)
+		}
+		e.Busiest = append(e.Busiest, Busy{tool, one.totals()})
 	}
 	e.Hour, e.Day = hour.totals(), day.totals()
 	return e, nil
@@ -203,7 +261,7 @@ func ReadEnded(ctx context.Context, db DB) (*Ended, error) {
 
 // Add adds what ended.
 func (o *Overview) Add(e *Ended) {
-	o.Hour, o.Day, o.Needs = e.Hour, e.Day, append(o.Needs, e.Failing...)
+	o.Hour, o.Day, o.Busiest, o.Needs = e.Hour, e.Day, e.Busiest, append(o.Needs, e.Failing...)
 	slices.SortStableFunc(o.Needs, func(a, b Need) int { return slices.Index(urgency, a.Kind) - slices.Index(urgency, b.Kind) })
 }
 

@@ -88,7 +88,8 @@ func TestNoStatementScansATableWhateverTheStatistics(t *testing.T) {
 			}
 			all["a session of thousands"] = func(ctx context.Context, db watch.DB) (any, error) { return watch.Session(ctx, db, "s1", "") }
 			all["days"] = func(ctx context.Context, db watch.DB) (any, error) {
-				return watch.Minutes(ctx, db, time.Now().Add(-72*time.Hour), time.Time{}, "a.t1")
+				minutes, _, err := watch.Minutes(ctx, db, time.Now().Add(-72*time.Hour), time.Time{}, "a.t1")
+				return minutes, err
 			}
 			for what, one := range all {
 				e := &explains{t: t}

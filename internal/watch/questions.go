@@ -60,6 +60,29 @@ func Questions(ctx context.Context, db DB, limit int) ([]Question, error) {
 	return nil, fmt.Errorf("read the questions: %w", err)
 }
 
+// CountQuestions counts the calls that wait for somebody's answer, up to a limit.
+func CountQuestions(ctx context.Context, db DB, limit int) (n int, err error) {
+	err = db.QueryRow(ctx, `select count(*) from (
+		select from gem.calls c where c.status = 'waiting' and c.waits_for = 'answer' limit $1) q`, limit).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("count the questions: %w", err)
+	}
+	return n, nil
+}
+
+// QuestionsAmong returns those of some calls that wait for an answer, the oldest first.
+func QuestionsAmong(ctx context.Context, db DB, ids []string) ([]Question, error) {
+	rows, err := db.Query(ctx, "select "+questionColumns+` from gem.questions q
+		where q.call_id = any ($1::text[]::uuid[]) and q.status = 'waiting' and q.waits_for = 'answer' order by q.since, q.call_id`, ids)
+	if err == nil {
+		var all []Question
+		if all, err = pgx.CollectRows(rows, scanQuestion); err == nil {
+			return all, nil
+		}
+	}
+	return nil, fmt.Errorf("read the questions of a call: %w", err)
+}
+
 // OneQuestion returns the question of a call, whether it is open or not; nil if the call asks nothing, or there is none.
 func OneQuestion(ctx context.Context, db DB, callID string) (*Question, error) {
 	rows, err := db.Query(ctx, "select "+questionColumns+" from gem.questions q where q.call_id = $1", callID)

@@ -39,7 +39,6 @@ func TestRefusedAndCancelledCallsAreNotFailures(t *testing.T) {
 		{watch.Filter{State: "failed", Session: "s"}, "a.timeout"},
 		{watch.Filter{Code: "rule_blocked"}, "a.rule_blocked"},
 		{watch.Filter{Code: "cancelled"}, "a.cancelled"},
-		{watch.Filter{State: "refused", Message: "The end"}, refusedTools},
 		{watch.Filter{State: "refused", Tool: "a.key_reused"}, "a.key_reused"},
 	} {
 		names := map[string]bool{}

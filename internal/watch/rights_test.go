@@ -43,13 +43,18 @@ func everything(call string) map[string]func(context.Context, watch.DB) (any, er
 			return watch.ReadFailures(ctx, db, time.Time{}, "")
 		},
 		"minutes": func(ctx context.Context, db watch.DB) (any, error) {
-			return watch.Minutes(ctx, db, time.Time{}, time.Time{}, "")
+			minutes, _, err := watch.Minutes(ctx, db, time.Time{}, time.Time{}, "")
+			return minutes, err
 		},
-		"call":     func(ctx context.Context, db watch.DB) (any, error) { return watch.Get(ctx, db, call) },
-		"children": func(ctx context.Context, db watch.DB) (any, error) { return watch.Children(ctx, db, call, 10) },
-		"found":    func(ctx context.Context, db watch.DB) (any, error) { return watch.Find(ctx, db, call) },
-		"journal":  func(ctx context.Context, db watch.DB) (any, error) { return watch.Journal(ctx, db, call, 0, 100) },
-		"requests": func(ctx context.Context, db watch.DB) (any, error) { return watch.Requests(ctx, db, call) },
+		"questions among": func(ctx context.Context, db watch.DB) (any, error) {
+			return watch.QuestionsAmong(ctx, db, []string{call})
+		},
+		"open questions": func(ctx context.Context, db watch.DB) (any, error) { return watch.CountQuestions(ctx, db, 10) },
+		"call":           func(ctx context.Context, db watch.DB) (any, error) { return watch.Get(ctx, db, call) },
+		"children":       func(ctx context.Context, db watch.DB) (any, error) { return watch.Children(ctx, db, call, 10) },
+		"found":          func(ctx context.Context, db watch.DB) (any, error) { return watch.Find(ctx, db, call) },
+		"journal":        func(ctx context.Context, db watch.DB) (any, error) { return watch.Journal(ctx, db, call, 0, 100) },
+		"requests":       func(ctx context.Context, db watch.DB) (any, error) { return watch.Requests(ctx, db, call) },
 	}
 	for name, f := range filters {
 		all["calls "+name] = func(ctx context.Context, db watch.DB) (any, error) { return watch.Calls(ctx, db, f) }

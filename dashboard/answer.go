@@ -1,0 +1,147 @@
+package dashboard
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/store"
+	"github.com/gemworker/gem/internal/watch"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// answersAs says as whom the user answers, and which roles that subject has.
+func (r *request) answersAs(ctx context.Context) (you string, roles []string, err error) {
+	err = watch.Read(ctx, r.site.Act, func(ctx context.Context, db watch.DB) error {
+		return db.QueryRow(ctx, `select who, array(select g.role from gem.roles g where g.subject = who order by g.role limit 100)
+			from coalesce(nullif($1, ''), session_user::text) who`, r.user.Subject).Scan(&you, &roles)
+	})
+	return you, roles, err
+}
+
+// asks reads with the rights of the user who answers, for 2 s at most.
+func (r *request) asks(ctx context.Context, do func(client.DB) error) error {
+	if r.user.Subject == "" && r.site.Act != nil {
+		return watch.Read(ctx, r.site.Act, func(_ context.Context, db watch.DB) error { return do(db) })
+	}
+	return r.as(ctx, func(db client.DB) error {
+		if _, err := db.Exec(ctx, "set local statement_timeout = '2s'; set local jit = off"); err != nil {
+			return err
+		}
+		watch.Count(ctx)
+		return do(db)
+	})
+}
+
+// answers writes with the rights of the user who answers. It waits for a locked call for a moment only.
+func (r *request) answers(ctx context.Context, do func(client.DB) error) error {
+	within := func(db client.DB) error {
+		if _, err := db.Exec(ctx, "set local statement_timeout = '5s'; set local lock_timeout = '500ms'"); err != nil {
+			return err
+		}
+		return do(db)
+	}
+	if r.user.Subject == "" && r.site.Act != nil {
+		return pgx.BeginFunc(ctx, r.site.Act, func(tx pgx.Tx) error { return within(tx) })
+	}
+	return r.as(ctx, within)
+}
+
+// answer takes the form of a question: an answer, or the decision on an approval. What cannot be taken shows the page again, with what was typed.
+func (s *site) answer(ctx context.Context, r *request) (to, done string, err error) {
+	p, err := r.readQuestion(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	p.Reason = r.PostForm.Get("reason")
+	fill(p.Fields, r.PostForm)
+	again := func(status int, format string, args ...any) (string, string, error) {
+		p.Problem = fmt.Sprintf(format, args...)
+		v := p.view()
+		v.Status = status
+		return "", "", &pageAgain{v}
+	}
+	switch {
+	case !r.mayAnswer():
+		return "", "", forbidden("This dashboard takes no answers from you.")
+	case !p.Open:
+		p.Typed = typed(r.PostForm)
+		status := http.StatusConflict
+		if p.waitsForOthers() {
+			status = http.StatusForbidden
+		}
+		return again(status, "Your answer was not taken: this question does not take one from you now.")
+	case r.PostForm.Get("digest") != p.Digest:
+		return again(http.StatusConflict, "Your answer was not taken, since it was given to something else than what is asked now. Look at it again, and answer once more.")
+	}
+	var value json.RawMessage
+	decision := r.PostForm.Get("decision")
+	if p.Asked != nil {
+		if decision != "approve" && decision != "deny" {
+			return again(http.StatusUnprocessableEntity, "Choose whether to approve or to deny.")
+		}
+		given := map[string]any{"approved": decision == "approve"}
+		if reason := oneKindOfLine(p.Reason); strings.TrimSpace(reason) != "" {
+			given["reason"] = reason
+		}
+		value, err = json.Marshal(given)
+	} else {
+		var wrong string
+		if value, wrong = valueOf(p.schema, p.Fields); wrong != "" {
+			return again(http.StatusUnprocessableEntity, "%s", wrong)
+		}
+	}
+	if err == nil {
+		err = r.answers(ctx, func(db client.DB) error { return client.Answer(ctx, db, p.ID, value, "") })
+	}
+	if why := refused(err); why.Status != 0 {
+		// It may have been answered, withdrawn or timed out since it was read.
+		if now, err := r.readQuestion(ctx); err == nil {
+			if now.Fields, now.Reason = p.Fields, p.Reason; !now.Open {
+				now.Typed = typed(r.PostForm)
+			}
+			p = now
+		}
+		return again(why.Status, "Your answer was not taken. %s", why.Text)
+	}
+	if err != nil {
+		return "", "", err
+	}
+	return r.backFrom(p), map[string]string{"": "Your answer was recorded.", "approve": "You approved it.", "deny": "You denied it."}[decision], nil
+}
+
+// backFrom is the page to return to after an answer: the one whose form it was.
+func (r *request) backFrom(p *questionPage) string {
+	switch back := r.PostForm.Get("back"); {
+	case back == "list":
+		ids := decidedIDs(p.ID + "," + r.PostForm.Get("decided"))
+		return "/questions?decided=" + strings.Join(ids, ",")
+	case back == "call" && p.State.OfHandler:
+		return "/calls/" + p.State.ParentID
+	}
+	return "/questions/" + p.ID
+}
+
+// refused says in a sentence why an answer was refused, with the status of the page; zero for other errors.
+func refused(err error) told {
+	switch {
+	case errors.Is(err, client.ErrMayNotAnswer):
+		return told{Status: http.StatusNotFound, Text: "You may not answer this question any more."}
+	case store.HasCode(err, "55P03", "PT503"):
+		return told{Status: http.StatusServiceUnavailable, Text: "The call is busy: send the form again."}
+	}
+	if page := refusalOf(err); page != nil {
+		return told{Status: page.status, Text: page.text}
+	}
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && slices.Contains([]string{"23514", "22P02", "22P05", "22003"}, pg.Code) { // it is too large, or jsonb refuses it
+		return told{Status: http.StatusUnprocessableEntity, Text: sentence(pg.Message)}
+	}
+	return told{}
+}

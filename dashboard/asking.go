@@ -1,0 +1,37 @@
+package dashboard
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/gemworker/gem/internal/watch"
+)
+
+// asking is how many questions are open, which the frame of each page shows: read every few seconds at most.
+type asking struct {
+	mu   sync.Mutex
+	at   time.Time
+	open int
+}
+
+const (
+	askingKept = 5 * time.Second
+	mostAsking = 100 // beyond that the frame shows no number
+)
+
+// count is how many questions are open; 0 if that cannot be read.
+func (a *asking) count(ctx context.Context, s *site) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if time.Since(a.at) > askingKept {
+		ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+		defer cancel()
+		a.at, a.open = time.Now(), 0
+		_ = watch.Read(ctx, s.Read, func(ctx context.Context, db watch.DB) (err error) { // the page itself says what is wrong
+			a.open, err = watch.CountQuestions(ctx, db, mostAsking)
+			return err
+		})
+	}
+	return a.open
+}

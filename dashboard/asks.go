@@ -1,0 +1,168 @@
+package dashboard
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+
+	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/watch"
+)
+
+// ask is an open question that the user may answer, as lists and the call's page show it: template ask.
+type ask struct {
+	client.Question
+	Known *watch.Question // nil if the views do not have it: then it is only linked
+	About *approval       // of an approval; nil if its arguments cannot be read
+	// Back is the page to return to: list, or call; Decided are the ids that the list shows then.
+	Back, Decided string
+	Beside        bool // the page shows the arguments elsewhere
+}
+
+// mostInList is how many bytes of arguments a list shows. An approval with more can be decided on its own page only:
+// nobody signs what they were not shown.
+const mostInList = 2000
+
+// asksOf joins what the user may answer with what the views know of it. others are the rest.
+func asksOf(yours []client.Question, open []watch.Question) (asks []ask, others []watch.Question) {
+	mine := map[string]bool{}
+	for _, q := range yours {
+		a := ask{Question: q}
+		if q.Tool == approvalTool {
+			a.About = readApproval(q.Input, mostInList)
+		}
+		for i := range open {
+			if open[i].CallID == q.ID {
+				a.Known = &open[i]
+			}
+		}
+		mine[q.ID] = true
+		asks = append(asks, a)
+	}
+	for _, q := range open {
+		if !mine[q.CallID] {
+			others = append(others, q)
+		}
+	}
+	return asks, others
+}
+
+// Asked is the question in words.
+func (a ask) Asked() string {
+	switch {
+	case a.Text != "":
+		return cut(1000, a.Text)
+	case a.About != nil:
+		return "Run " + cut(100, a.About.Tool) + "?"
+	}
+	return waitingFor(a.Tool)
+}
+
+// Repeats reports whether the question has a rule's message in its own words.
+func (a ask) Repeats(message string) bool { return strings.Contains(a.Text, message) }
+
+// Rules are those that ask. Of a question that no rule asks they would be its caller's word.
+func (a ask) Rules() []ruling {
+	if a.About == nil || a.Known == nil || !a.Known.OfRules {
+		return nil
+	}
+	return a.About.Rules
+}
+
+// Decides reports whether the question can be decided where it is listed: all that an approval is bound to is shown.
+func (a ask) Decides() bool { return a.About != nil && a.About.Whole && a.Known != nil }
+
+// readApproval reads the input of wait.approval, of whose arguments most bytes are shown; nil if it has another form.
+func readApproval(input json.RawMessage, most int) *approval {
+	a := &approval{}
+	if json.Unmarshal(input, a) != nil || len([]rune(a.Tool)) > 200 {
+		return nil
+	}
+	a.Rules, a.Before = first(a.Rules), first(a.Before)
+	a.Shown = indented(a.Input)
+	if a.Whole = len(a.Shown) <= most; !a.Whole {
+		a.Shown = cutBytes(a.Shown, most)
+	}
+	return a
+}
+
+// asksAbout are the questions among some calls that the user may answer, and the others.
+func (r *request) asksAbout(ctx context.Context, ids []string) (asks []ask, others []watch.Question, err error) {
+	if len(ids) == 0 {
+		return nil, nil, nil
+	}
+	var yours []client.Question
+	if r.mayAnswer() {
+		err = r.asks(ctx, func(db client.DB) (err error) {
+			yours, err = client.OpenQuestionsAmong(ctx, db, ids)
+			return err
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	var open []watch.Question
+	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
+		open, err = watch.QuestionsAmong(ctx, db, ids)
+		return err
+	})
+	asks, others = asksOf(yours, open)
+	return asks, others, err
+}
+
+// decided is an answered question, and what happened to the call that waited for it.
+type decided struct {
+	*watch.Question
+	About string      // operators: the tool that was to be approved
+	Given string      // operators: approved, denied, or the answer
+	Call  *watch.Call // the call that waited, or the question itself
+}
+
+// readDecided reads what came of a question; nil if there is none.
+func (r *request) readDecided(ctx context.Context, id string) (d *decided, err error) {
+	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) error {
+		q, err := watch.OneQuestion(ctx, db, id)
+		if err != nil || q == nil {
+			return err
+		}
+		d = &decided{Question: q}
+		of := q.ParentID
+		if of == "" || !q.OfHandler {
+			of = id
+		}
+		if d.Call, err = watch.Get(ctx, db, of); err != nil || !r.operates() {
+			return err
+		}
+		return d.readAnswer(ctx, db)
+	})
+	if none := (*client.NotFoundError)(nil); errors.As(err, &none) {
+		return nil, nil
+	}
+	return d, err
+}
+
+// readAnswer reads, for an operator, what was answered, and about which tool.
+func (d *decided) readAnswer(ctx context.Context, db watch.DB) error {
+	c, err := client.Get(ctx, db, d.CallID)
+	if err != nil {
+		return err
+	}
+	if a := readApproval(c.Input, 0); a != nil && d.Tool == approvalTool {
+		d.About = a.Tool
+	}
+	p := questionPage{ID: d.CallID, State: d.Question}
+	if err := p.readAnswer(ctx, db); err != nil {
+		return err
+	}
+	var given struct{ Approved *bool }
+	switch {
+	case json.Unmarshal([]byte(p.Given), &given) != nil || given.Approved == nil:
+		d.Given = p.Given
+	case *given.Approved:
+		d.Given = "approved"
+	default:
+		d.Given = "denied"
+	}
+	return nil
+}

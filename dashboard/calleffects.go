@@ -1,0 +1,141 @@
+package dashboard
+
+import (
+	"encoding/json"
+	"net/url"
+	"strings"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/receipts"
+)
+
+// effects are those of a receipt.
+type effects struct {
+	receipts.Effects
+	Files []link
+	Calls []endpoint
+	More  bool // some are not listed
+}
+
+// None reports whether nothing is listed.
+func (e *effects) None() bool {
+	return len(e.DBWrites)+len(e.DBReads)+len(e.MessagesSent)+len(e.Files)+len(e.Calls) == 0 && e.Rules == nil
+}
+
+type link struct{ Text, URL string }
+
+type endpoint struct {
+	handlers.ExternalCall
+	URL string // empty unless it is an https URL
+}
+
+// payload lays out what a call was given and what came of it.
+func (p *callPage) payload(left *budget) {
+	var failed receipts.Error
+	if explained := p.Payload.Result; !explained.Cut && p.Call.Status == "failed" {
+		var result struct{ Error receipts.Error }
+		_ = json.Unmarshal([]byte(explained.Text), &result) // of an imported receipt it may be anything
+		failed = result.Error
+	}
+	if p.Effects = effectsOf(p.Payload.Effects); p.Effects != nil {
+		*left -= budget(p.Payload.Effects.Bytes) // which are listed too
+	}
+	marks := map[string]string{}
+	var points []point
+	var details []struct{ Path, Message string }
+	if failed.Code == receipts.ValidationError && json.Unmarshal(failed.Details, &details) == nil {
+		for _, d := range details[:min(len(details), 100)] {
+			points = append(points, point{Pointer: d.Path, Message: d.Message})
+			marks[d.Path] = strings.TrimPrefix(marks[d.Path]+"; "+d.Message, "; ")
+		}
+	}
+	for _, v := range []struct {
+		name, title string
+		watch.Value
+	}{
+		{"input", "Input", p.Payload.Input},
+		{"result", "Result", p.Payload.Result},
+		{"effects", "Effects", p.Payload.Effects},
+	} {
+		if v.Bytes == 0 {
+			continue
+		}
+		shown := value{Name: v.name, Title: v.title, Bytes: v.Bytes, Cut: v.Cut}
+		switch {
+		case v.Cut:
+			shown.Passages = []passage{{Text: v.Text}}
+		case v.name == "input":
+			shown.Passages = printed(v.Text, marks)
+		default:
+			shown.Passages = printed(v.Text, nil)
+		}
+		var cut bool
+		shown.Passages, cut = left.take(shown.Passages, watch.ValueShown)
+		shown.Cut = shown.Cut || cut
+		for _, passage := range shown.Passages {
+			for i := range points {
+				if passage.N > 0 && marks[points[i].Pointer] == passage.Says {
+					points[i].N = passage.N
+				}
+			}
+		}
+		p.Values = append(p.Values, shown)
+	}
+	if p.Fault != nil {
+		p.Fault.Points = points
+	}
+	p.Progress = progressLines(p.Payload.Progress)
+}
+
+// mostListed is how many effects of a kind are listed.
+const mostListed = 100
+
+// effectsOf reads the effects of a receipt; nil where they have another form.
+func effectsOf(v watch.Value) *effects {
+	var e effects
+	if v.Bytes == 0 || v.Cut || json.Unmarshal([]byte(v.Text), &e.Effects) != nil {
+		return nil
+	}
+	e.More = len(e.DBWrites) > mostListed || len(e.DBReads) > mostListed || len(e.MessagesSent) > mostListed || len(e.FilesWritten) > mostListed || len(e.ExternalCalls) > mostListed
+	e.DBWrites, e.DBReads, e.MessagesSent = first(e.DBWrites), first(e.DBReads), first(e.MessagesSent)
+	for _, f := range first(e.FilesWritten) {
+		e.Files = append(e.Files, link{f, secure(f)})
+	}
+	for _, c := range first(e.ExternalCalls) {
+		e.Calls = append(e.Calls, endpoint{c, secure(c.Endpoint)})
+	}
+	return &e
+}
+
+func first[T any](all []T) []T { return all[:min(len(all), mostListed)] }
+
+// secure returns an https URL as it is, and nothing for any other text.
+func secure(text string) string {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
+		return ""
+	}
+	return u.String()
+}
+
+// progressLines joins the rows of one kind that follow one another.
+func progressLines(rows []watch.Progress) (lines []progressLine) {
+	for _, row := range rows {
+		var data struct{ Text, Name, Arguments, State, Step, Arm string }
+		_ = json.Unmarshal(row.Data, &data)
+		said := data.Text
+		switch row.Kind {
+		case "tool_call":
+			said = data.Name + data.Arguments
+		case "status":
+			said = strings.Join(strings.Fields(data.State+" "+data.Step+" "+data.Arm), " ")
+		}
+		if n := len(lines); n > 0 && lines[n-1].Kind == row.Kind && row.Kind != "status" && (row.Kind != "tool_call" || data.Name == "") {
+			lines[n-1].Text += said
+		} else {
+			lines = append(lines, progressLine{row.Kind, said})
+		}
+	}
+	return lines[max(len(lines)-30, 0):]
+}

@@ -1,0 +1,72 @@
+package dashboard
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/prose"
+	"github.com/gemworker/gem/internal/watch"
+	"github.com/gemworker/gem/receipts"
+)
+
+// openSentence says where an open call stands to somebody who sees no more than the views.
+func openSentence(w *watch.Whole) string {
+	says := standing(w)
+	if w.Call.CancelRequested {
+		says += " Someone asked to cancel it."
+	}
+	return says
+}
+
+func standing(w *watch.Whole) string {
+	c := &w.Call
+	switch {
+	case c.Scheduled:
+		return fmt.Sprintf("It is queued to run no earlier than %s.", prose.Moment(c.RunAt))
+	case c.Status == "queued":
+		return fmt.Sprintf("It is queued, since %s: a worker claims it when it is next in line and a slot is free.", prose.Moment(c.UpdatedAt))
+	case c.Status == "running":
+		return fmt.Sprintf("It has been running on %s since %s, in attempt %d.", c.WorkerID, prose.Moment(c.ClaimedAt), c.Attempt)
+	case c.WaitsFor == "key" && w.KeyHolder != nil:
+		return fmt.Sprintf("It waits for call %s, which holds the same key, %s, and is %s. If that call succeeds, its result is repeated; otherwise this one runs.",
+			w.KeyHolder.ID, c.Key, w.KeyHolder.Status)
+	case c.WaitsFor == "key":
+		return fmt.Sprintf("It waits for its key, %s, whose holder no longer runs: a worker takes it within seconds.", c.Key)
+	case c.WaitsFor == "answer":
+		return "It waits, in no process, for an answer."
+	case c.WaitsFor == "code":
+		return "It waits, in no process, for a program that can go on with it."
+	case c.WaitsFor == "time":
+		return fmt.Sprintf("Its handler sleeps, in no process. It goes on at %s.", prose.Moment(c.WakeAt))
+	}
+	return "Its handler waits, in no process, for calls that it made, or for people."
+}
+
+// explained is how a call ended, as package prose takes it, by what was read of it.
+func explained(w *watch.Whole) *client.Explanation {
+	c := &w.Call
+	r := &receipts.Receipt{ID: c.ReceiptID, CallID: c.ID, ToolName: c.Tool, Status: receipts.Status(c.Status), CreatedAt: c.EndedAt, Attempt: c.Attempt, WorkerID: c.WorkerID,
+		RegistryVersion: c.RegistryVersion, IdempotencyKey: c.Key, ReplayOf: c.ReplayOf}
+	if c.DurationMS != nil {
+		r.DurationMS = *c.DurationMS
+	}
+	switch {
+	case r.Status == receipts.Succeeded: // the page shows the result
+		if w.Payload != nil && !w.Payload.Effects.Cut {
+			r.Effects = json.RawMessage(w.Payload.Effects.Text)
+		}
+	case w.Payload != nil && !w.Payload.Result.Cut && !w.Payload.Effects.Cut:
+		r.Result, r.Effects = json.RawMessage(w.Payload.Result.Text), json.RawMessage(w.Payload.Effects.Text)
+	case r.Status == receipts.Failed:
+		r.Result, _ = json.Marshal(map[string]any{"error": map[string]string{"error_code": c.ErrorCode, "message": c.Message}})
+	case r.Status == receipts.NotConfigured:
+		r.Result, _ = json.Marshal(map[string]string{"reason": c.Message})
+	}
+	e := &client.Explanation{Call: client.Call{ID: c.ID, Tool: c.Tool, Status: c.Status, CreatedAt: c.CreatedAt, Attempt: c.Attempt, WorkerID: c.WorkerID}, At: w.At, Receipt: r,
+		AgainOf: w.AgainOf, Again: w.Again, Cancel: w.Cancel}
+	if w.Repeats != nil {
+		e.RepeatedCall = w.Repeats.ID
+	}
+	return e
+}
