@@ -345,6 +345,7 @@ func TestToolsThatAreNotOfferedAreUnknown(t *testing.T) {
 		"shop_ship": "it is closed to signed-in users, since it needs the permission send:parcel",
 		"shop.ship": "it is closed to signed-in users, since it needs the permission send:parcel",
 		"shop_none": `unknown tool "shop_none": the registry of this server, version `,
+		"llm_chat":  `lacks it: add "llm.chat" to "include" in its file`,
 	} {
 		if said := a.refusedWith(jsonrpc.CodeInvalidParams, tool, `{}`); !strings.Contains(said, want) {
 			t.Errorf("%s: %s", tool, said)

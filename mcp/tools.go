@@ -106,6 +106,9 @@ func (d *Door) bothNames(next sdk.MethodHandler) sdk.MethodHandler {
 				params.Name = t.listed
 			} else if t, ok := d.o.Registry.Named(params.Name); ok {
 				return nil, invalid("unknown tool %q: %s", params.Name, d.notOffered(t))
+			} else if t, ok := registry.Own().Named(params.Name); ok {
+				return nil, invalid(`unknown tool %q: it comes with GEM, and the registry of this server, version %s, lacks it: `+
+					`add %q to "include" in its file, and start the server again`, params.Name, d.o.Registry.Version, t.Name)
 			} else if !slices.ContainsFunc(ownTools, func(own *ownTool) bool { return own.Name == params.Name }) {
 				return nil, invalid("unknown tool %q: the registry of this server, version %s, has no such tool. A registry of your own reaches it "+
 					"as TOOLS_REGISTRY, the path of the file; after a change of the file, start the server again", cut(params.Name, 200), d.o.Registry.Version)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/registry"
 )
 
 // Explanation says where a call stands, why, and what to do.
@@ -296,6 +297,10 @@ func explainFailed(explained *client.Explanation) string {
 	message, tool := Sentence(Cut(e.Message, 1000)), Cut(r.ToolName, 200)
 	switch e.Code {
 	case receipts.UnknownTool:
+		if _, own := registry.Own().Tool(tool); own {
+			return fmt.Sprintf(`The registry of the worker (version %s) has no tool %s, which comes with GEM: add %[2]q to `+
+				`"include" in the registry, and restart the workers; then make the call again.`, r.RegistryVersion, tool)
+		}
 		return fmt.Sprintf("The registry of the worker (version %s) has no tool %s. Compare the name with `gem registry list`, "+
 			"or add the tool to the registry and restart the workers; then make the call again.", r.RegistryVersion, tool)
 	case receipts.ValidationError:
