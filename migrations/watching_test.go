@@ -336,7 +336,9 @@ func TestAViewShowsItsConditionsNoMoreThanItsRows(t *testing.T) {
 	db := supabase(t)
 	insert(t, db, `
 		insert into core_tool_calls (tool_name, created_by) values ('a.b', '7');
-		select cancel_tool_call(id) from core_tool_calls;
+		select gem.start_worker('w', 5, '1', '1', '1 hour');
+		select gem.finish(id, 1, 'w', 'failed', '{"error": {"error_code": "timeout", "message": "It took too long"}}', '{}', '1')
+			from gem.claim('w', 1, true);
 		insert into core_tool_calls (tool_name, created_by) values ('a.b', 'ada')`)
 	rows, err := request(t, db, "gem_monitor", "", "set local enable_nestloop = off; select * from gem.recent_failures where created_by::int > 0")
 	if err != nil || rows != 1 {

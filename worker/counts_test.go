@@ -25,7 +25,7 @@ func TestAWorkerCountsWhatHasEnded(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("nothing was counted")
 		}
-		if err := env.DB.QueryRow(t.Context(), "select coalesce(sum(calls), 0) from gem.outcome_counts").Scan(&counted); err != nil {
+		if err := env.DB.QueryRow(t.Context(), "select coalesce(sum(succeeded + failed + refused + cancelled + not_configured), 0) from gem.outcome_counts").Scan(&counted); err != nil {
 			t.Fatal(err)
 		}
 	}

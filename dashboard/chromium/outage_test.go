@@ -182,7 +182,7 @@ func TestPagesOutliveARestartOfPostgresAndTheNextVersion(t *testing.T) {
 	s.Insert(of("os.create_note", note))
 	list.until("what was inserted since", rows("4")+` && document.querySelectorAll("main .state.succeeded").length === 2`)
 	s.exec("select public.cancel_tool_call($1)", running)
-	tabs[3].until("the end of the call", `document.querySelector("main .state.failed")`)
+	tabs[3].until("the end of the call", `document.querySelector("main .state.cancelled")`)
 	for _, path := range append(paths, "/failures", "/questions", "/tools", "/tools/shop.charge", "/sessions", "/calls/"+ended, "/calls.json", "/healthz") {
 		if status, text := fetch(t, origin+path); status != 200 {
 			t.Errorf("after the migration %s is answered with %d: %.1000s", path, status, text)
