@@ -23,7 +23,6 @@ func (d *day) agrees(origin string) {
 			`select string_agg(concat_ws(' ', tool_name, ready, scheduled, waiting, running), E'\n' order by tool_name) from gem.queue`},
 		{"/calls.json", calls, view("true", "created_at desc, id desc")},
 		{"/calls.json?state=failed", calls, view("outcome = 'failed'", "ended_at desc, id desc")},
-		{"/calls.json?state=refused", calls, view("outcome = 'refused'", "ended_at desc, id desc")},
 		{"/calls.json?state=cancelled", calls, view("outcome = 'cancelled'", "ended_at desc, id desc")},
 		{"/calls.json?state=failed&tool=shop.charge", calls, view("outcome = 'failed' and tool_name = 'shop.charge'", "ended_at desc, id desc")},
 		{"/calls.json?state=waiting", calls, view("status = 'waiting'", "created_at desc, id desc")},
