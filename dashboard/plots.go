@@ -62,7 +62,7 @@ func plotsOf(table string, minutes []watch.Minute, all watch.Totals) plots {
 	}
 	p.draw("Calls ended per "+p.Step, "calls", outcomes...)
 	if all.Hits > 0 {
-		p.Figures[0].More = thousands(all.Hits) + " of them hits"
+		p.Figures[0].More = prose.Count(int(all.Hits), "hit")
 	}
 	p.draw("Duration", "ms",
 		column{7, "p50 " + orDash(all.P50MS), "accent", func(m watch.Minute) *float64 { return m.P50MS }},
