@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
@@ -66,7 +67,7 @@ func (o *office) decide(user dashboard.User, page, question, decision, reason st
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
-	if err != nil || answer.StatusCode != 200 {
+	if err != nil || answer.StatusCode != http.StatusOK {
 		o.Fatalf("%v: %d %s", err, answer.StatusCode, text)
 	}
 	return answer.Request.URL.RequestURI(), string(text)

@@ -23,7 +23,7 @@ type questionsPage struct {
 	Asks    []ask            // Yours as the page shows them
 	Others  []watch.Question // those of Open that the user may not answer
 	Decided []decided        // what the user has answered on this page
-	Ids     string           // of Decided, as the address has them
+	IDs     string           // of Decided, as the address has them
 }
 
 func (s *site) questions(ctx context.Context, r *request) (*view, error) {
@@ -38,10 +38,10 @@ func (s *site) questions(ctx context.Context, r *request) (*view, error) {
 		return nil, err
 	}
 	ids := decidedIDs(r.URL.Query().Get("decided"))
-	p.Ids = strings.Join(ids, ",")
+	p.IDs = strings.Join(ids, ",")
 	p.Asks, p.Others = asksOf(p.Yours, p.Open)
 	for i := range p.Asks {
-		p.Asks[i].Back, p.Asks[i].Decided = "list", p.Ids
+		p.Asks[i].Back, p.Asks[i].Decided = "list", p.IDs
 	}
 	for _, id := range ids {
 		if d, err := r.readDecided(ctx, id); err != nil {

@@ -3,6 +3,7 @@ package receipts
 // Kind tells apart the calls that have the status failed. Only [KindFailed] counts as a failure.
 type Kind string
 
+// The kinds of calls that have the status failed.
 const (
 	KindFailed    Kind = "failed"
 	KindRefused   Kind = "refused"   // a rule, a limit, a person or the tool's terms refused it, as intended

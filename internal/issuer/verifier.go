@@ -8,7 +8,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -25,7 +24,7 @@ type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string { return e.Reason }
 
-func refuse(format string, args ...any) error { return &RefusedError{fmt.Sprintf(format, args...)} }
+func refuse(why string) error { return &RefusedError{why} }
 
 // Verifier accepts the tokens of one issuer for one audience.
 type Verifier struct {

@@ -65,7 +65,7 @@ func New(t testing.TB) *Issuer {
 	}
 	i.Server = httptest.NewServer(http.HandlerFunc(i.serve))
 	t.Cleanup(i.Close)
-	i.signIn.begin(i)
+	i.begin(i)
 	return i
 }
 
