@@ -109,7 +109,7 @@ func TestADenialOnTheCallsPageStaysThereAndShowsWhatHappened(t *testing.T) {
 		t.Errorf("it leads to %s", to)
 	}
 	env.Await(call)
-	o.wants(o.page(cleo, "/calls/"+call, 200), "<title>till.refund: failed", "approval_denied")
+	o.wants(o.page(cleo, "/calls/"+call, 200), "<title>till.refund: refused", "approval_denied")
 	o.lacks(o.page(bob, "/calls/"+call, 200), `name="decision"`)
 }
 
