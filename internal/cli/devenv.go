@@ -57,7 +57,7 @@ func readEnvFile(progress io.Writer) error {
 
 // unquoted is a value without its quotes, or without the comment that follows it.
 func unquoted(value string) string {
-	if value != "" && strings.Contains(`'"`, value[:1]) {
+	if value != "" && (value[0] == '\'' || value[0] == '"') {
 		inner, rest, closed := strings.Cut(value[1:], value[:1])
 		if rest = strings.TrimSpace(rest); closed && (rest == "" || rest[0] == '#') {
 			return inner

@@ -155,9 +155,9 @@ func reportFaults(faulty map[string]string, faults map[string]error, progress io
 		if err := faults[file.variable]; err != nil {
 			text = err.Error()
 		}
-		switch {
-		case text == faulty[file.variable]:
-		case text == "":
+		switch text {
+		case faulty[file.variable]:
+		case "":
 			fmt.Fprintf(progress, "repaired: %s\n", name)
 		default:
 			fmt.Fprintf(progress, "%s\nThe worker continues with what it had, until %s is repaired.\n", text, name)
