@@ -30,7 +30,6 @@ func TestInitWritesFilesThatWork(t *testing.T) {
 			written := inFolder(t, n.dir, "init", kind)
 			written.wantCode(t, exitDone)
 			wants(t, written.stdout, "Written: .env, .gitignore, "+test.files+"\n")
-			addAsking(t, n.dir)
 			var commands []string
 			for _, line := range regexp.MustCompile(`(?m)^  ((?:gem|go|node) .*)$`).FindAllStringSubmatch(written.stdout, -1) {
 				words := commandWords(t, line[1])
@@ -135,30 +134,6 @@ func commandWords(t *testing.T, line string) []string {
 		t.Fatalf("%q is not one command", line)
 	}
 	return all[0]
-}
-
-// addAsking adds the entry of wait.approval to a folder's registry, which a registry has of its own once built-in
-// tools are always included.
-func addAsking(t *testing.T, dir string) {
-	t.Helper()
-	var entries []any
-	if err := json.Unmarshal([]byte(inFolder(t, dir, "registry", "show", "wait.approval").stdout), &entries); err != nil {
-		t.Fatal(err)
-	}
-	name := filepath.Join(dir, "tools.registry.json")
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var file map[string]any
-	if err := json.Unmarshal(text, &file); err != nil {
-		t.Fatal(err)
-	}
-	file["tools"] = append(file["tools"].([]any), entries...)
-	if text, err = json.Marshal(file); err != nil {
-		t.Fatal(err)
-	}
-	writeIn(t, dir, "tools.registry.json", string(text))
 }
 
 func TestInitOverwritesNothing(t *testing.T) {

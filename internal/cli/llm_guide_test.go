@@ -212,9 +212,6 @@ func (f *follower) run(t *testing.T, block string) {
 				t.Errorf("%s: exit code %d: %s", words, code, p.stderr.String())
 			}
 			f.said += p.stdout.String()
-			if words[1] == "init" {
-				addAsking(t, f.dir)
-			}
 		default:
 			t.Errorf("%s: nobody follows %q", f.section, words)
 		}

@@ -29,6 +29,7 @@ var update = flag.Bool("update", false, "write the output of the program into RE
 // followed are the pages that a test follows, with the heading at which it stops.
 var followed = map[string]string{
 	"docs/agents.md": "", "docs/extract.md": "", "docs/llm.md": "The routes file", "docs/tools.md": "",
+	"docs/tutorial.md": "Change something",
 }
 
 var sampleBlock = regexp.MustCompile("(?ms)^<!-- sample: ([a-z]+)/([a-z-]+) -->\n```\n(.*?)^```$")
