@@ -16,7 +16,7 @@ import (
 )
 
 // connect opens the database of DATABASE_URL for a command that a person waits for: it fails at once if Postgres cannot be
-// reached. Without DATABASE_URL it opens that of the gem dev that runs in the working directory.
+// reached. Without DATABASE_URL, it opens the database of the gem dev that runs in the working directory.
 func connect(ctx context.Context) (*pgxpool.Pool, error) {
 	cfg, err := config.Load()
 	if err != nil {

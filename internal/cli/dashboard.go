@@ -189,7 +189,7 @@ func openSite(ctx context.Context, c *config.Dashboard, l net.Listener, o siteOp
 	return s, nil
 }
 
-// frontendsIssuers are the issuers of the tokens with which calls are made, as far as the environment names them.
+// frontendsIssuers returns the issuers of the tokens with which calls are made, as far as the environment names them.
 func frontendsIssuers(c *config.Dashboard) (all []string) {
 	for _, of := range []string{c.Frontends, strings.TrimSpace(os.Getenv("GEM_MCP_ISSUER"))} {
 		if of != "" {
@@ -199,7 +199,7 @@ func frontendsIssuers(c *config.Dashboard) (all []string) {
 	return all
 }
 
-// isRole returns a function that reports whether a role of the server has a name, whatever the case of its letters.
+// isRole returns a function that reports whether a role of the server has a name, ignoring case.
 func isRole(db *pgxpool.Pool) func(context.Context, string) (bool, error) {
 	return func(ctx context.Context, name string) (is bool, err error) {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)

@@ -27,15 +27,15 @@ func decideCommand(use, short, done string, approved bool) *cobra.Command {
 		Use:   use + " QUESTION_ID",
 		Short: short,
 		Long: `
-QUESTION_ID is the id of the question, which gem questions prints. You must be one
-of those that the question names. On the command line you are the role of Postgres
-in DATABASE_URL: gem roles gives it a role such as role:manager.
+QUESTION_ID is the id of the question, which gem questions prints. The question
+must name you or one of your roles. On the command line you are the Postgres
+role in DATABASE_URL: gem roles gives it a role such as role:manager.
 
 Then it waits for the call that a rule stopped, and prints that call's receipt as
-JSON; if a handler asked, it prints the receipt of the question. Both have the
-reason. --wait 0 does not wait.
+JSON; if a handler asked, it prints the receipt of the question. Both contain
+the reason. With --wait 0 it does not wait.
 
-The exit code is 0 once the decision is taken, however the call ends. Needs
+The exit code is 0 once the decision is recorded, however the call ends. Needs
 DATABASE_URL.`,
 		Example: "  gem " + use + " " + exampleID + " --reason 'within the budget'",
 		Args:    takes("the id of a question", 1, 1),
@@ -55,7 +55,7 @@ DATABASE_URL.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, at most 1,000 characters: it is on the receipt")
+	cmd.Flags().StringVar(&reason, "reason", "", "why, at most 1,000 characters; recorded on the receipt")
 	cmd.Flags().DurationVar(&wait, "wait", 30*time.Second, "how long to wait for the receipt; 0 means not at all")
 	return cmd
 }
@@ -66,7 +66,7 @@ func decided(cmd *cobra.Command, db *pgxpool.Pool, id, done string, wait time.Du
 	ctx, progress := cmd.Context(), cmd.ErrOrStderr()
 	q, err := watch.OneQuestion(ctx, db, id)
 	if err != nil {
-		return exitError{exitUnknown, fmt.Errorf("%s; how it went on is not known: %w", done, refusal(err))}
+		return exitError{exitUnknown, fmt.Errorf("%s; it is not known what happened next: %w", done, refusal(err))}
 	}
 	if q != nil && q.OfRules {
 		id = q.ParentID

@@ -24,9 +24,9 @@ func demoCommand(p *Program) *cobra.Command {
 		Use:   "demo",
 		Short: "Show it all in a few seconds: a database, a worker, some calls, their receipts",
 		Long: `
-A private Postgres is started, and removed at the end. DATABASE_URL is ignored,
-unless --use-database says to use that database: it is migrated, and the demo's
-rows stay in it. The exit code is 0 if each call ended as it should, with one receipt. With --stay the
+It starts a private Postgres and removes it at the end. DATABASE_URL is ignored,
+except with --use-database: then that database is migrated, and keeps the demo's
+rows. The exit code is 0 if each call ended as it should, with one receipt. With --stay the
 database, the worker and a dashboard go on until Ctrl-C.
 
 Nothing is sent anywhere: the tools get no configuration from the environment,

@@ -31,25 +31,25 @@ func devCommand(p *Program) *cobra.Command {
 		Short: "Run a private Postgres and a worker until Ctrl-C",
 		Long: `
 It prints the connection string for other programs, an INSERT to paste, and the
-link of a dashboard, at port 8470 or the next that is free. Other commands of
-gem that run in this folder without DATABASE_URL use its database.
+link of a dashboard, at port 8470 or the next free one. Other gem commands that
+run in this folder without DATABASE_URL use its database.
 
 A folder has the same port and password at each start: .gem/dev.json keeps them,
-and only its owner can read it. The data stay in .gem too, or in the user's
-cache if the server's user cannot reach this folder; --fresh drops them. git
-ignores .gem. One gem dev runs in a folder at a time.
+and only its owner can read it. The data is kept in .gem too, or in the user's
+cache if the server's user cannot reach this folder; --fresh drops it. git
+ignores .gem. Only one gem dev can run in a folder at a time.
 
-The worker is set up from the environment, as gem worker is (see gem worker
---help), and by .env in the working directory, whose variables count unless they
-are set. DATABASE_URL is not used. Registry, rules, domains and routes are read
+The worker is configured by the environment, like gem worker (see gem worker
+--help), and by .env in the working directory, for variables that are not set
+yet. DATABASE_URL is not used. Registry, rules, domains and routes are read
 again when their files appear or change, even under the same version. A faulty
-file is reported, and the worker continues with the ones before. tools.sql is
-run in the database at the start and when it changes: it may hold tools that are
-SQL functions, and their tables. A call that asks something is printed with the
-command that answers it.
+file is reported, and the worker continues with the previous ones. tools.sql is
+run in the database at the start and when it changes: it may contain tools that
+are SQL functions, and their tables. Each question is printed with the command
+that answers it.
 
-If PostgREST is installed, a REST server runs in front, as Supabase has it.`,
-		Example: "  gem dev\n  gem dev --fresh                   begin without data",
+If PostgREST is installed, it also runs a REST server, as Supabase does.`,
+		Example: "  gem dev\n  gem dev --fresh                   start without data",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			state, err := openDevState()
 			if err != nil {
@@ -162,7 +162,7 @@ The dashboard, for one browser:
 	return s.runOn(ctx, w, changes)
 }
 
-// startDevServer starts the server on the port of the folder, and keeps its password.
+// startDevServer starts the server on the folder's port and saves its password.
 func startDevServer(ctx context.Context, state *devState, o devOptions, progress io.Writer) (*pgserver.Server, error) {
 	server, err := pgserver.Start(ctx, pgserver.Options{
 		DataDir: o.dir, Durable: true, Fresh: o.fresh, Port: state.Port, Password: state.Password,
@@ -177,7 +177,7 @@ func startDevServer(ctx context.Context, state *devState, o devOptions, progress
 	}
 	u, err := url.Parse(server.URL("postgres"))
 	if err == nil {
-		state.Password, _ = u.User.Password() // data that exist have kept theirs
+		state.Password, _ = u.User.Password() // existing data keeps its password
 		err = state.save()
 	}
 	if err != nil {
@@ -186,7 +186,7 @@ func startDevServer(ctx context.Context, state *devState, o devOptions, progress
 	return server, nil
 }
 
-// runOn runs the worker until ctx ends, and a new one with each change of the contracts.
+// runOn runs the worker until ctx ends, and replaces it at each change of the contracts.
 func (s *setup) runOn(ctx context.Context, w *worker.Worker, changes <-chan contracts) error {
 	for {
 		running, stop := context.WithCancel(ctx)

@@ -14,7 +14,7 @@ import (
 // envFile has variables for gem dev and the services that it calls, in the working directory.
 const envFile = ".env"
 
-// ofDatabases are the variables that gem dev does not take from the file.
+// ofDatabases are the variables that gem dev ignores in the file.
 var ofDatabases = []string{"DATABASE_URL", "DIRECT_URL", "DATABASE_POOLER"}
 
 var envLine = regexp.MustCompile(`^(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)$`)
@@ -55,7 +55,7 @@ func readEnvFile(progress io.Writer) error {
 	return nil
 }
 
-// unquoted is a value without its quotes, or without the comment that follows it.
+// unquoted returns a value without its quotes, or without the comment after it.
 func unquoted(value string) string {
 	if value != "" && (value[0] == '\'' || value[0] == '"') {
 		inner, rest, closed := strings.Cut(value[1:], value[:1])

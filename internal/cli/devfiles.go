@@ -27,7 +27,7 @@ import (
 // registryPoll is how often gem dev looks at its files.
 const registryPoll = 300 * time.Millisecond
 
-// contracts are what a worker is made of, as gem dev reads it again. All but the registry may be nil.
+// contracts are the files of a worker that gem dev rereads. All except the registry may be nil.
 type contracts struct {
 	registry *registry.Registry
 	from     string
@@ -36,7 +36,7 @@ type contracts struct {
 	models   *routes.Routes
 }
 
-// hashes tell which of the contracts have changed, by the sentences that say so.
+// hashes returns a hash of each contract, by the sentence that reports its change.
 func (c contracts) hashes() map[string]string {
 	all := map[string]string{"the registry has changed": c.registry.SHA256()}
 	if c.rules != nil {
@@ -59,7 +59,7 @@ var devFiles = []struct{ variable, name string }{
 	{"LLM_ROUTES", routes.File},
 }
 
-// chosenFile is the path that a variable holds, or name. It is empty if the variable holds JSON.
+// chosenFile returns the path that a variable holds, by default name. It is empty if the variable holds JSON.
 func chosenFile(variable, name string) string {
 	chosen := strings.TrimSpace(os.Getenv(variable))
 	if strings.HasPrefix(chosen, "{") {
@@ -68,7 +68,7 @@ func chosenFile(variable, name string) string {
 	return cmp.Or(chosen, name)
 }
 
-// load reads all files. It returns the faults by variable, and without any the contracts.
+// load reads all files. It returns the faults by variable, or the contracts if there are none.
 func (p *Program) load() (now contracts, faults map[string]error) {
 	faults = map[string]error{}
 	var err error
@@ -107,12 +107,12 @@ func (p *Program) chosenModels() (*routes.Routes, error) {
 	return r, err
 }
 
-// watchFiles sends the contracts whenever they differ from those before, and reports faulty files, until ctx ends.
+// watchFiles sends the contracts whenever they change, and reports faulty files, until ctx ends.
 func (p *Program) watchFiles(
 	ctx context.Context, before contracts, changes chan<- contracts, log *zap.Logger, progress io.Writer,
 ) {
 	var (
-		read, last []byte // the contents that were read last, and those that were looked at before
+		read, last []byte // the contents that were last loaded, and those at the last poll
 		faulty     = map[string]string{}
 	)
 	for {
@@ -148,7 +148,7 @@ func (p *Program) watchFiles(
 	}
 }
 
-// reportFaults prints each new fault and each repair, and makes faulty what faults are now.
+// reportFaults prints each new fault and each repair, and updates faulty.
 func reportFaults(faulty map[string]string, faults map[string]error, progress io.Writer) {
 	for _, file := range devFiles {
 		name, text := cmp.Or(chosenFile(file.variable, file.name), file.variable), ""
@@ -166,7 +166,7 @@ func reportFaults(faulty map[string]string, faults map[string]error, progress io
 	}
 }
 
-// digestOfFiles is a hash of the contents of all files. One that is missing is not an error.
+// digestOfFiles returns a hash of the contents of all files. A missing file is not an error.
 func digestOfFiles() ([]byte, error) {
 	h := sha256.New()
 	for _, f := range devFiles {
@@ -183,7 +183,7 @@ func digestOfFiles() ([]byte, error) {
 	return h.Sum(nil), nil
 }
 
-// changedIn names what is new, gone or other in after.
+// changedIn names what was added, removed or changed in after.
 func changedIn(before, after map[string]string) []string {
 	names := map[string]bool{}
 	for _, all := range []map[string]string{before, after} {
@@ -204,8 +204,8 @@ func (s *setup) openModels() error {
 	return nil
 }
 
-// forgetEarlier lets the private database take the contracts under versions that it knows with other contents, and
-// keeps no call for a worker that knew a tool before.
+// forgetEarlier lets the private database accept contracts under versions that it recorded with other contents. No
+// call waits any more for a worker that knew a tool before.
 func (s *setup) forgetEarlier(ctx context.Context, now contracts) error {
 	forget := func(table, version, sha256 string) error {
 		_, err := s.pools[0].Exec(ctx, "delete from "+table+" where version = $1 and sha256 <> $2", version, sha256)

@@ -31,7 +31,7 @@ const (
 	devFile   = devFolder + "/dev.json"
 )
 
-// devState is the content of .gem/dev.json: what gem dev starts with again. It holds the password of a superuser, so
+// devState is the content of .gem/dev.json: the values that gem dev reuses at each start. It holds the password of a superuser, so
 // only its owner can read it. A running gem dev holds the lock on the file.
 type devState struct {
 	Port      int    `json:"port"`
@@ -78,14 +78,14 @@ func lockDevFile() (f *os.File, locked bool, err error) {
 		return nil, false, err
 	}
 	locked, err = tryLock(f, true)
-	for tries := 0; !locked && err == nil && tries < 10; tries++ { // a command may be looking
+	for tries := 0; !locked && err == nil && tries < 10; tries++ { // a command may hold the lock for a moment
 		time.Sleep(20 * time.Millisecond)
 		locked, err = tryLock(f, true)
 	}
 	return f, locked, err
 }
 
-// complete chooses what is missing, and writes the files of the folder.
+// complete chooses the missing values, and writes the files of the folder.
 func (s *devState) complete() (err error) {
 	for _, port := range []*int{&s.Port, &s.RESTPort} {
 		for *port == 0 || s.Port == s.RESTPort {
@@ -110,15 +110,15 @@ func (s *devState) save() error {
 	return errors.Join(err, s.file.Truncate(int64(len(text)+1)), s.file.Chmod(0o600))
 }
 
-// passwordOf is the password of another login, the same at each start: what gem dev prints may stand in a client's
-// settings.
+// passwordOf returns the password of another login. It is the same at each start, since people copy the lines that gem
+// dev prints into a client's settings.
 func (s *devState) passwordOf(login string) string {
 	mac := hmac.New(sha256.New, []byte(s.JWTSecret))
 	_, _ = mac.Write([]byte("login " + login)) // it never fails
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// close ends the lock.
+// close releases the lock.
 func (s *devState) close() { _ = s.file.Close() }
 
 // url is the connection string of the private database.
@@ -147,8 +147,7 @@ func runningDev() string {
 	return s.url()
 }
 
-// steadyPort chooses a free port below those that systems give to outgoing connections, which could take it at any
-// time.
+// steadyPort chooses a free port below the range of outgoing connections, which could otherwise take it at any time.
 func steadyPort() (int, error) {
 	const first, last = 15000, 32000
 	for range 100 {
@@ -164,7 +163,7 @@ func steadyPort() (int, error) {
 	return 0, errors.New("no free port was found")
 }
 
-// writeDevFolder lets git ignore the folder, and writes the schemas that editors read.
+// writeDevFolder makes git ignore the folder, and writes the schemas that editors read.
 func writeDevFolder() error {
 	files := map[string][]byte{
 		".gitignore":           []byte("*\n"),
@@ -182,8 +181,8 @@ func writeDevFolder() error {
 	return nil
 }
 
-// dataFolder is where the data of the working directory stay: below it if the server's user can get there, otherwise
-// in the user's cache, under a hash of the directory's path.
+// dataFolder returns the folder for the data of the working directory: below it if the server's user can reach it,
+// otherwise in the user's cache, under a hash of the directory's path.
 func dataFolder() (string, error) {
 	here, err := filepath.Abs(devFolder)
 	if err != nil {

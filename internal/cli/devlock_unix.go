@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// tryLock locks a file until it is closed, alone or with others that do not want it alone. It reports false if that
-// cannot be.
+// tryLock locks a file until it is closed, exclusively or shared. It reports false if another process holds a
+// conflicting lock.
 func tryLock(f *os.File, alone bool) (bool, error) {
 	how := syscall.LOCK_SH
 	if alone {

@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// watchQuestions prints each new question with the command that answers it. It grants the roles that questions name to
-// those who work on the private database, each once.
+// watchQuestions prints each new question with the command that answers it. It grants each role that a question names
+// to the users of the private database, once.
 func (s *setup) watchQuestions(ctx context.Context, out io.Writer) {
 	printed := map[string]bool{}
 	for {

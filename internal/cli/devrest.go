@@ -21,7 +21,7 @@ import (
 // restUser is the signed-in user of the key that gem dev prints.
 const restUser = "dev"
 
-// prepareDevDatabase makes the roles that a Supabase project has, to which the migrations then grant what they grant
+// prepareDevDatabase creates the roles of a Supabase project, so that the migrations grant them the same rights as
 // there, and the table of granted roles.
 func prepareDevDatabase(ctx context.Context, databaseURL string) error {
 	db, err := pgx.Connect(ctx, databaseURL)
@@ -45,7 +45,7 @@ func prepareDevDatabase(ctx context.Context, databaseURL string) error {
 	return nil
 }
 
-// serveREST serves the private database as Supabase does, until ctx ends. Without PostgREST it prints how to get it.
+// serveREST serves the private database as Supabase does, until ctx ends. If PostgREST is missing, it prints how to get it.
 func (s *setup) serveREST(ctx context.Context, state *devState, out, progress io.Writer) {
 	if err := s.serveRESTOn(ctx, state, out); err != nil && ctx.Err() == nil {
 		fmt.Fprintf(progress, "There is no REST server for supabase-js: %v\n", err)
@@ -97,7 +97,7 @@ func (s *setup) serveRESTOn(ctx context.Context, state *devState, out io.Writer)
 	return nil
 }
 
-// withoutKey drops the header that Supabase's gateway reads: the token next to it says who asks.
+// withoutKey drops the header that Supabase's gateway reads: the token next to it names the user.
 func withoutKey(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Header.Del("Apikey")

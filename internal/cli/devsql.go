@@ -25,7 +25,7 @@ func (s *setup) runToolsFile(ctx context.Context, url string, last []byte) []byt
 	db, err := pgx.Connect(ctx, url)
 	if err == nil {
 		_, err = db.PgConn().Exec(ctx, string(text)).ReadAll()
-		_, _ = db.Exec(ctx, "notify pgrst, 'reload schema'") // the REST server may have to learn of a table
+		_, _ = db.Exec(ctx, "notify pgrst, 'reload schema'") // the REST server may not know a new table yet
 		_ = db.Close(context.WithoutCancel(ctx))
 	}
 	switch pgErr := (*pgconn.PgError)(nil); {

@@ -33,7 +33,7 @@ func (p *Program) fit(r *registry.Registry, d *elsewhere.Domains) (bound *handle
 // fit compares a registry with the program's handlers. The error has a line for each field of a handler's struct that its tool's
 // schema does not know, and for each property that the schema requires and the struct lacks: such a handler cannot do its work.
 // A tool that lives elsewhere has no struct, and no field that is for durable handlers. An included tool needs a handler
-// in Go. without is a sentence about the tools that live nowhere, or empty.
+// in Go. without is a sentence about the tools that have no handler anywhere, or empty.
 func fit(r *registry.Registry, bound *handlers.Handlers) (without string, err error) {
 	var (
 		faults []error

@@ -21,12 +21,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// first holds the files of gem init: those of all kinds in shared, and those of each kind.
+// first holds the files of gem init: those common to all kinds in shared, and those of each kind.
 //
 //go:embed first
 var first embed.FS
 
-// firstNames are the names of embedded files that cannot have their own there.
+// firstNames are the real names of files that have another name where they are embedded.
 var firstNames = map[string]string{"env": ".env", "gitignore": ".gitignore"}
 
 // firstKind is a kind of tools that gem init begins with.
@@ -51,12 +51,12 @@ func initCommand() *cobra.Command {
 	var clone string
 	cmd := &cobra.Command{
 		Use:   "init [sql|http|go]",
-		Short: "Write the first files of tools of your own into this folder",
+		Short: "Write the first files for your own tools into this folder",
 		Long: `
-The files are a registry with one tool, what does its work, a rule with an
-approval, a test and .env. The tool is a function in SQL, which is the default,
-a service behind HTTP in JavaScript, or a method in Go. It overwrites nothing:
-if one of the files exists, it writes none.`,
+The files are a registry with one tool, the code of the tool, a rule that asks
+for an approval, a test and .env. The tool is a function in SQL (the default), a
+service behind HTTP in JavaScript, or a method in Go. It overwrites nothing: if
+one of the files exists, it writes none.`,
 		Example: "  mkdir shop && cd shop && gem init sql",
 		Args:    takes("sql, http or go, or nothing", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -27,19 +27,19 @@ func migrateCommand(p *Program) *cobra.Command {
 		Long: `
 Applies the migrations that the database lacks: GEM's own, those of each domain
 with a tool in the registry (TOOLS_REGISTRY, tools.registry.json here, or the
-built-in one), and those of the program. It prints what it made and changed. A
-domain that leaves the registry keeps its tables. It connects through DIRECT_URL
-if that is set, and otherwise through DATABASE_URL.
+built-in one), and those of the program. It prints what it created and changed.
+A domain that leaves the registry keeps its tables. It connects through
+DIRECT_URL if that is set, and otherwise through DATABASE_URL.
 
-It changes nothing that GEM did not make. If the database uses a name that GEM
-needs for something else, it lists all such names, changes nothing, and fails.
-Tables of an earlier GEM are adopted with --adopt: it says what it will change,
-and asks.
+It changes nothing that GEM did not create. If something else in the database
+has a name that GEM needs, it lists all such names, changes nothing, and fails.
+--adopt takes over the tables of an earlier GEM: it lists what it will change,
+and asks for confirmation.
 
-It adds to three objects that are not GEM's: it makes gem_door a member of
-authenticated, lets GEM's roles use the schema public, and puts the receipts
-into the publication supabase_realtime. --no-api leaves these out, and later
-runs do too, until --no-api=false.
+It makes three additions to objects that are not GEM's: gem_door becomes a
+member of authenticated, GEM's roles may use the schema public, and the receipts
+join the publication supabase_realtime. --no-api leaves these out, and later
+runs do the same until --no-api=false.
 
 Run it in every deploy, before the new workers start. Workers of the version
 before keep running meanwhile. It can be run again, and several times at once:
@@ -107,7 +107,7 @@ know.`,
 	return cmd
 }
 
-// confirmAdoption says what the tables to adopt would become, and asks.
+// confirmAdoption lists the changes to the tables to adopt, and asks for confirmation.
 func (p *Program) confirmAdoption(cmd *cobra.Command, url string, o migrations.Options, r *registry.Registry) error {
 	changes, err := migrations.Adoption(cmd.Context(), url, o, p.sources(r)...)
 	if err != nil || len(changes) == 0 {
@@ -132,7 +132,7 @@ func migrateThrough(cfg *config.Config) (url, variable string) {
 	return cfg.DatabaseURL.Reveal(), "DATABASE_URL"
 }
 
-// migrate brings the database to what a worker with the registry r needs. The result also holds what was done before an error.
+// migrate applies the migrations that a worker with the registry r needs. After an error, the result holds what was done before it.
 func (p *Program) migrate(ctx context.Context, url string, o migrations.Options, r *registry.Registry) (migrations.Result, error) {
 	done, err := migrations.Apply(ctx, url, o, p.sources(r)...)
 	var (

@@ -9,8 +9,8 @@ import (
 	"github.com/gemworker/gem/receipts"
 )
 
-// onlyHere says that a call ended as unknown_tool although the registry file of this folder has its tool, and what to
-// do. It is empty for any other receipt.
+// onlyHere explains a call that ended as unknown_tool although the registry file of this folder has its tool, and what
+// to do. It is empty for any other receipt.
 func onlyHere(r *receipts.Receipt) string {
 	failure, failed := r.Error()
 	file := chosenFile(devFiles[0].variable, devFiles[0].name)
@@ -21,7 +21,7 @@ func onlyHere(r *receipts.Receipt) string {
 	if err != nil {
 		return ""
 	}
-	var here struct { // read loosely: the file may have a fault, for which the worker does not take it
+	var here struct { // read loosely: the file may have a fault that makes the worker refuse it
 		Version string
 		Tools   []struct{ Name string }
 	}

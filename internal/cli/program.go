@@ -77,7 +77,7 @@ func (p *Program) sources(r *registry.Registry) []migrations.Source {
 	return all
 }
 
-// builtInto says that a registry is that of the program.
+// builtInto marks the registry that is built into the program.
 const builtInto = "built in"
 
 // loadRegistry reads the registry that chosen (TOOLS_REGISTRY) names or holds, the one in the working directory, or the

@@ -62,7 +62,7 @@ Needs DATABASE_URL.`,
 	return cmd
 }
 
-// asked is a question with what a person needs to decide, and the command that answers it.
+// asked describes a question, with the information that a person needs to decide and the command that answers it.
 func asked(q client.Question) string {
 	lines := []string{cut(printable(q.Text), mostShown)}
 	if q.Tool == "wait.approval" {
@@ -165,7 +165,7 @@ func readAnswer(c *client.Call, arg string) any {
 	return json.RawMessage(arg)
 }
 
-// give answers a call with what answer makes of its row, and then does what comes next with it.
+// give answers a call with the value that answer returns for its row, and then runs next.
 func give(cmd *cobra.Command, arg, name string, answer func(*client.Call) any,
 	next func(db *pgxpool.Pool, id string) error) error {
 	ctx := cmd.Context()

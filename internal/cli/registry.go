@@ -19,9 +19,9 @@ func registryCommand(p *Program) *cobra.Command {
 		Long: `
 They read FILE; without it what TOOLS_REGISTRY names or holds, then
 tools.registry.json in the working directory, then the registry that is built
-into this program. "include" in it adds entries that come with GEM: they show
-the registry with these, as a worker records it. None needs a database; list and
-check look for tools in SQL where DATABASE_URL names one.`,
+into this program. "include" in it adds entries that come with GEM, and they show
+the registry with these, as a worker records it. None needs a database; if
+DATABASE_URL is set, list and check look for tools in SQL there.`,
 		Example: "  gem registry list\n  gem registry check tools.registry.json",
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -40,11 +40,11 @@ otherwise 1: its schemas must fit the structs of the handlers, the program must
 have the domains of the included tools, and a tool that lives elsewhere is one
 attempt, without calls and deadline_ms. A warning names a schema whose inputs
 can be too expensive to check. The tools that signed-in users may not call are
-printed, each with the reason: "frontends": true in an entry or in an override
-opens its tool. With --against its tools are compared with those of an earlier
+printed, each with the reason: "frontends": true in an entry or an override opens
+the tool. With --against its tools are compared with those of an earlier
 file: what was added, removed and changed is printed, and other contents under
 the same version are refused, as a worker refuses them. With DATABASE_URL it
-looks for functions in SQL that the tools need.`,
+looks for the SQL functions that the tools need.`,
 		Example: "  gem registry check\n  git show main:tools.registry.json > old.json && gem registry check --against old.json",
 		Args:    takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -185,8 +185,8 @@ include them. It reads no FILE.`,
 	}
 }
 
-// shown returns a tool from the registry r, or else from GEM's own or from the registry that is built into the program.
-// note says how a registry that lacks the tool gets it.
+// shown returns a tool from the registry r, otherwise from GEM's own entries or the built-in registry.
+// note explains how to add the tool to a registry that lacks it.
 func (p *Program) shown(r *registry.Registry, from, name string) (t *registry.Tool, note string, err error) {
 	if t, ok := r.Tool(name); ok {
 		return t, "", nil

@@ -25,7 +25,7 @@ A FILE names its rules, or holds them, and has sequences of steps:
 
 A call has a tool and may have id, input, session, caller, signed_in and child.
 expect is what comes of it at once: run, or warn, block, ask, wait or error with
-the names of rules, and of wait how long, as in "wait mail_pace 30s". question
+the names of rules, and for wait the time, as in "wait mail_pace 30s". question
 is what people are asked about it, such as "Refund 250 for booking b9?". then is
 what comes of it at last: run, denied big_refund, expired big_refund. A call
 that runs takes no time and succeeds, unless takes and end say otherwise, such

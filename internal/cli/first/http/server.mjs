@@ -13,7 +13,7 @@ const tools = {
     if (answered.has(call.id)) return answered.get(call.id)
     const left = orders.get(order_id) ?? 0
     if (amount > left) {
-      const message = `There is no order ${order_id} of which ${amount} can be refunded.`
+      const message = `There is no order ${order_id} with ${amount} left to refund.`
       return [422, { error: { error_code: 'not_refundable', message } }]
     }
     orders.set(order_id, left - amount)

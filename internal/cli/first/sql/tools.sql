@@ -17,7 +17,7 @@ begin
   where o.id = (input ->> 'order_id')::bigint and o.refunded + amount <= o.total
   returning o.* into paid;
   if not found then
-    raise exception 'There is no order % of which % can be refunded.', input ->> 'order_id', amount
+    raise exception 'There is no order % with % left to refund.', input ->> 'order_id', amount
       using errcode = 'GM100', detail = '{"error_code": "not_refundable"}';
   end if;
   perform gem.wrote('orders', 'update', paid.id);
