@@ -171,7 +171,7 @@ func (s Source) files() ([]file, error) {
 		return nil, fmt.Errorf("the migrations %s have no files: add the SQL files that make the tables, and leave grants on other tables "+
 			"to the domain or the program that makes those", s.Name)
 	}
-	grants, err := s.grants()
+	grants, err := s.grants(all)
 	if grants += rights; grants != "" { // a file may make a table anew: with each they are applied again
 		grants = fmt.Sprintf("-- up to %s\n%s", last.name, grants)
 		all = append(all, file{source: s.Name, version: grantsVersion, name: "grants", sql: grants})
@@ -185,18 +185,32 @@ const grantsVersion = 0
 // grantsFile is the file of a source with the rights that Grants cannot say.
 const grantsFile = "grants.sql"
 
-// grants is the SQL of a source's grants.
-func (s Source) grants() (string, error) {
+// grants is the SQL of a source's grants on the tables of its files.
+func (s Source) grants(files []file) (string, error) {
 	var sql strings.Builder
 	for _, g := range s.Grants {
 		parts := grant.FindStringSubmatch(g)
 		if parts == nil {
 			return "", fmt.Errorf(`the grant %q of %s must have the form "select, insert, update, delete on table"`, g, s.Name)
 		}
+		table := withSchema(parts[2], files)
 		fmt.Fprintf(&sql, "select gem.grant_to('gem_worker', '%s on %s'), gem.open_to('gem_worker', '%s', 'gem_worker_works', 'to %%I using (true) with check (true)');\n",
-			parts[1], parts[2], parts[2])
+			parts[1], table, table)
 	}
 	return sql.String(), nil
+}
+
+// withSchema is the table of a grant with the schema in which a file makes it, if the file says so: the search path may lead to someone
+// else's table of the same name.
+func withSchema(table string, files []file) string {
+	for _, f := range files {
+		for _, o := range f.objects() {
+			if full := o.Schema + "." + o.Name; o.Kind == "table" && o.Name == table && grant.MatchString("select on "+full) {
+				return full
+			}
+		}
+	}
+	return table
 }
 
 // allFunctions is the step that applies all functions, triggers, views and rights.

@@ -255,6 +255,28 @@ func TestAnAcceptedMigrationChangesOnlyWhatItSays(t *testing.T) {
 }
 
 // trimmed is the SQL of an object without the comments around it.
+func TestGrantsGoToGEMsTablesWhateverTheSearchPath(t *testing.T) {
+	url := testdb.NewEmpty(t)
+	db := testdb.Pool(t, url)
+	if _, err := db.Exec(t.Context(), "create schema app; create table app.leads (id integer); create table app.notes (id integer)"); err != nil {
+		t.Fatal(err)
+	}
+	if err := migrations.Up(t.Context(), url+"&search_path=app,public", all()...); err != nil {
+		t.Fatal(err)
+	}
+	var theirs, ours int
+	err := db.QueryRow(t.Context(), `select count(*) filter (where schemaname = 'app'), count(*) filter (where schemaname = 'public')
+		from pg_policies where policyname = 'gem_worker_works' and tablename in ('leads', 'notes')`).Scan(&theirs, &ours)
+	if err != nil || theirs != 0 || ours != 2 {
+		t.Errorf("%d policies on the stranger's tables and %d on GEM's, %v: want 0 and 2", theirs, ours, err)
+	}
+	var may bool
+	err = db.QueryRow(t.Context(), `select has_table_privilege('gem_worker', 'app.leads', 'select') or not has_table_privilege('gem_worker', 'public.leads', 'insert')`).Scan(&may)
+	if err != nil || may {
+		t.Errorf("the worker has rights on the stranger's table, or lacks its own: %v", err)
+	}
+}
+
 func trimmed(sql string) string {
 	return strings.TrimSpace(regexp.MustCompile(`(?m)^(--|SET default_|.*unrestrict ).*$`).ReplaceAllString(sql, ""))
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/config"
 	"github.com/gemworker/gem/internal/pgpool"
 	"github.com/gemworker/gem/internal/store"
@@ -18,6 +19,16 @@ import (
 // connect opens the database of DATABASE_URL for a command that a person waits for: it fails at once if Postgres cannot be
 // reached. Without DATABASE_URL, it opens the database of the gem dev that runs in the working directory.
 func connect(ctx context.Context) (*pgxpool.Pool, error) {
+	cfg, err := folderConfig()
+	if err != nil {
+		return nil, err
+	}
+	return open(ctx, cfg.DatabaseURL.Reveal())
+}
+
+// folderConfig is the configuration with DATABASE_URL, or with the database of the gem dev that runs in the working
+// directory. Without either it returns an error.
+func folderConfig() (*config.Config, error) {
 	cfg, err := config.Load()
 	if err != nil {
 		return nil, err
@@ -25,13 +36,10 @@ func connect(ctx context.Context) (*pgxpool.Pool, error) {
 	if cfg.DatabaseURL == "" {
 		if url := runningDev(); url != "" {
 			fmt.Fprintf(os.Stderr, "using the database of the gem dev that runs in this folder (%s)\n", devFile)
-			return open(ctx, url)
+			cfg.DatabaseURL = handlers.Secret(url)
 		}
 	}
-	if err := cfg.RequireDatabase(); err != nil {
-		return nil, err
-	}
-	return open(ctx, cfg.DatabaseURL.Reveal())
+	return cfg, cfg.RequireDatabase()
 }
 
 // open opens a pool of one connection, for few statements: it does not probe the pooler.

@@ -74,8 +74,17 @@ func lockDevFile() (f *os.File, locked bool, err error) {
 	if err := os.Mkdir(devFolder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, false, err
 	}
+	for _, name := range []string{devFolder, devFile} {
+		if err := notALink(name); err != nil {
+			return nil, false, err
+		}
+	}
 	if f, err = os.OpenFile(devFile, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return nil, false, err
+	}
+	if !isOurs(f) {
+		_ = f.Close()
+		return nil, false, fmt.Errorf("%s belongs to another user, who would know the password", devFile)
 	}
 	locked, err = tryLock(f, true)
 	for tries := 0; !locked && err == nil && tries < 10; tries++ { // a command may hold the lock for a moment
@@ -83,6 +92,20 @@ func lockDevFile() (f *os.File, locked bool, err error) {
 		locked, err = tryLock(f, true)
 	}
 	return f, locked, err
+}
+
+// notALink refuses a link or another special file where gem dev writes. It may have come with a clone and lead elsewhere.
+func notALink(name string) error {
+	info, err := os.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular() && !info.IsDir():
+		return fmt.Errorf("%s is a link or another special file, and gem dev writes only into the folder itself: delete it", name)
+	}
+	return nil
 }
 
 // complete chooses the missing values, and writes the files of the folder.
@@ -132,11 +155,17 @@ func (s *devState) url() string {
 
 // runningDev is the connection string of the gem dev that runs in the working directory, or empty.
 func runningDev() string {
+	if notALink(devFolder) != nil || notALink(devFile) != nil { // a pipe would keep the command waiting
+		return ""
+	}
 	f, err := os.Open(devFile)
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
+	if !isOurs(f) { // it would lead to a server of another user
+		return ""
+	}
 	if locked, err := tryLock(f, false); locked || err != nil {
 		return ""
 	}
@@ -174,6 +203,9 @@ func writeDevFolder() error {
 		"routes.schema.json":   routes.FileSchema(),
 	}
 	for name, text := range files {
+		if err := notALink(filepath.Join(devFolder, name)); err != nil {
+			return err
+		}
 		if err := os.WriteFile(filepath.Join(devFolder, name), text, 0o644); err != nil { //nolint:gosec // nothing secret
 			return err
 		}

@@ -21,3 +21,13 @@ func tryLock(f *os.File, alone bool) (bool, error) {
 	}
 	return err == nil, err
 }
+
+// isOurs reports whether a file belongs to the user of this process.
+func isOurs(f *os.File) bool {
+	info, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && stat.Uid == uint32(os.Geteuid()) //nolint:gosec // it is never negative here
+}

@@ -40,7 +40,7 @@ replay ends, and says nothing of the rest.`,
 			if (len(args) == 1) == (tool != "") || last < 1 {
 				return usage("name one call, or a tool with --tool and how many of its calls with --last")
 			}
-			cfg, err := databaseConfig()
+			cfg, err := folderConfig()
 			if err != nil {
 				return err
 			}

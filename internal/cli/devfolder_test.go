@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestDevWritesThroughNoLink(t *testing.T) {
+	for _, name := range []string{devFile, devFolder + "/.gitignore", devFolder + "/rules.schema.json"} {
+		t.Run(name, func(t *testing.T) {
+			t.Chdir(t.TempDir())
+			precious := filepath.Join(t.TempDir(), "precious.json")
+			const text = `{"mine": 1}`
+			if err := os.WriteFile(precious, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Mkdir(devFolder, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(precious, name); err != nil {
+				t.Skip(err)
+			}
+			if s, err := openDevState(); err == nil || !strings.Contains(err.Error(), name+" is a link") {
+				if err == nil {
+					s.close()
+				}
+				t.Errorf("it was opened, or the error does not name the link: %v", err)
+			}
+			if now, err := os.ReadFile(precious); err != nil || string(now) != text {
+				t.Errorf("the file behind the link has %q, %v", now, err)
+			}
+			if url := runningDev(); name == devFile && url != "" {
+				t.Errorf("a command would use %s", url)
+			}
+		})
+	}
+}
+
+func TestCommandsUseNoDevOfAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a file away")
+	}
+	t.Chdir(t.TempDir())
+	s, err := openDevState()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	if runningDev() == "" {
+		t.Fatal("a command does not find the gem dev of this folder")
+	}
+	if err := os.Chown(devFile, 12345, -1); err != nil {
+		t.Fatal(err)
+	}
+	if url := runningDev(); url != "" {
+		t.Errorf("a command would use %s, of another user", url)
+	}
+}
