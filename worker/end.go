@@ -278,10 +278,11 @@ func (a *attempt) final(outcome receipts.Outcome) store.Final {
 	}
 	if a.tool != nil {
 		key := &effects.Idempotency
-		key.Mode, key.Hit, key.KeyField = string(a.tool.Idempotency.Mode), outcome.ReplayOf != "", a.tool.Idempotency.KeyField
+		decided := a.keyedBy()
+		key.Mode, key.Hit, key.KeyField = string(decided.Mode), outcome.ReplayOf != "", decided.KeyField
 		key.InputDiffers, key.KeyIgnored = a.inputDiffers, key.Mode != string(registry.SafeRetry) && a.ClientKey != ""
 		if key.KeyField != "" {
-			if value := a.keyValue(); len(value) <= maxKeyValue {
+			if value := a.field(key.KeyField); len(value) <= maxKeyValue {
 				key.KeyValue = value
 			}
 		}

@@ -3,7 +3,6 @@ package worker
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -231,7 +230,7 @@ func (a *attempt) takeKey(ctx context.Context) *end {
 			a.key = receipts.ClientKey(a.tool.Name, a.CreatedBy, key)
 		}
 	case registry.Keyed:
-		value := a.keyValue()
+		value := a.field(field)
 		key, present := receipts.Key(a.tool.Name, field, value)
 		switch {
 		case len(value) > maxKeyValue:
@@ -382,15 +381,6 @@ func (a *attempt) invalidInput(faults []registry.Fault) *end {
 		problems = append(problems, strings.TrimPrefix(f.Path+": ", ": ")+f.Message)
 	}
 	return failed(receipts.ValidationError, fmt.Sprintf("The input does not fit %s: %s", a.tool.Name, strings.Join(problems, "; ")), faults)
-}
-
-// keyValue is the value of the tool's key field in the input; nil if it is missing.
-func (a *attempt) keyValue() json.RawMessage {
-	var fields map[string]json.RawMessage
-	if json.Unmarshal(a.Input, &fields) != nil {
-		return nil
-	}
-	return fields[a.tool.Idempotency.KeyField]
 }
 
 // fields are what every line of the log about this attempt has.

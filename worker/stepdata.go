@@ -17,6 +17,7 @@ type stepData struct {
 	Missing *handlers.NotConfigured `json:"not_configured,omitempty"` // in place of an error
 	Effects json.RawMessage         `json:"effects,omitempty"`        // of type [handlers.Effects]
 	Tool    string                  `json:"tool,omitempty"`           // of a call that was refused
+	Key     string                  `json:"key,omitempty"`            // that the call holds
 }
 
 // The kinds of what the journal has in the form of a step, besides those of handlers.

@@ -132,6 +132,10 @@ func (s *server) connect(c *connecting, secrets secrets) {
 // open connects, and says how.
 func (s *server) open(ctx context.Context, secrets secrets, old bool) (*session, error) {
 	made := &session{server: s, secrets: secrets, began: time.Now(), known: known{listing: make(chan struct{}, 1)}}
+	made.notes = lines{scrub: secrets.scrub, say: func(line string, left int) {
+		s.log.Warn("the MCP server wrote something that is no message, and it was skipped", zap.String("line", line), zap.Int("lines_left_out", left),
+			zap.Int64("skipped", made.skipped.Load()))
+	}}
 	transport, err := made.transport()
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 
 // requests sends the requests to a server at a URL, with its headers, and bounds the answers.
 type requests struct {
+	skip    func(text []byte) // of what is no message
 	header  http.Header
 	version *atomic.Pointer[string]
 }
@@ -41,6 +42,12 @@ func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch resp.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 	default:
+		if asked := askedFor(req); asked != nil && resp.StatusCode < 500 {
+			if err := r.answer(asked, resp); err != nil {
+				return nil, err
+			}
+			return resp, nil
+		}
 		if resp.StatusCode < 500 {
 			return resp, nil // the SDK knows more about it
 		}
@@ -55,6 +62,15 @@ type statusError struct {
 	code  int
 	text  string        // the beginning of its body
 	after time.Duration // as its Retry-After says
+}
+
+// final reports whether the same request would get the same answer.
+func (e *statusError) final() bool {
+	switch e.code {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	}
+	return e.code < 500
 }
 
 func (e *statusError) Error() string {

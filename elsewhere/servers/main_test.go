@@ -49,6 +49,8 @@ func program(how string) {
 			fmt.Fprintf(os.Stderr, "line %d: %s %s\n", i, os.Getenv("SECRET"), strings.Repeat("x", 3000))
 		}
 		_ = newServer().Run(context.Background(), &sdk.StdioTransport{})
+	case "sayer":
+		sayer()
 	case "asker", "flood", "many", "large", "pings":
 		fake(how)
 	default:

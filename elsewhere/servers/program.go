@@ -96,8 +96,17 @@ func unlessExit(err error) error {
 // Write writes to the program. One that reads nothing for a while makes it fail, and with it the connection.
 func (p *program) Write(b []byte) (int, error) {
 	_ = p.stdin.SetWriteDeadline(time.Now().Add(writeTime))
-	return p.stdin.Write(b)
+	n, err := p.stdin.Write(b)
+	if err != nil && n == 0 {
+		err = &unwritten{err}
+	}
+	return n, err
 }
+
+// unwritten is the error of a message that the program did not get a byte of.
+type unwritten struct{ error }
+
+func (u *unwritten) Unwrap() error { return u.error }
 
 // Close tells the program that there is no more to do.
 func (p *program) Close() error {

@@ -14,7 +14,6 @@ import (
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/value"
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.opentelemetry.io/otel/propagation"
 )
@@ -200,7 +199,7 @@ func (s *session) failure(ctx context.Context, err error, sent bool) error {
 	said := func(text string) string { return value.OneLine(s.secrets.scrub(text)) }
 	var (
 		status *statusError
-		wire   *jsonrpc.Error
+		no     *refusal
 		dial   *net.OpError
 	)
 	switch {
@@ -226,12 +225,18 @@ func (s *session) failure(ctx context.Context, err error, sent bool) error {
 	case !sent && errors.Is(err, sdk.ErrConnectionClosed):
 		s.server.drop(s)
 		return handlers.NothingSent(&staleError{fmt.Errorf("the connection to the MCP server %s had ended, and nothing was sent", s.server.domain)}, 0)
-	case errors.As(err, &wire) && !ofTheSDK(wire.Code):
-		message := fmt.Sprintf("The MCP server %s refused the call: %s", s.server.domain, said(wire.Message))
-		if wire.Code == urlElicitation {
-			message = fmt.Sprintf("The MCP server %s asks for an elicitation, which GEM does not answer: its tools must do without. It said: %s", s.server.domain, said(wire.Message))
+	case errors.As(err, &no):
+		message := fmt.Sprintf("The MCP server %s refused the call: %s", s.server.domain, said(no.wire.Message))
+		if no.wire.Code == urlElicitation {
+			message = fmt.Sprintf("The MCP server %s asks for an elicitation, which GEM does not answer: its tools must do without. It said: %s", s.server.domain, said(no.wire.Message))
 		}
-		return &handlers.Failure{Message: message, Details: map[string]any{"reason": "refused_by_server", "code": wire.Code}}
+		return &handlers.Failure{Message: message, Details: map[string]any{"reason": "refused_by_server", "code": no.wire.Code}}
+	case sent && errors.Is(err, errUnreadable):
+		return handlers.Transient(&handlers.Failure{
+			Code:    "outcome_unknown",
+			Message: fmt.Sprintf("The answer of the MCP server %s cannot be read: whether the call took effect is not known. Look for its effect.", s.server.domain),
+			Details: map[string]string{"reason": "unreadable_answer"},
+		})
 	case !sent:
 		return handlers.NothingSent(fmt.Errorf("the MCP server %s did not say which tools it has: %s", s.server.domain, said(err.Error())), 0)
 	}
@@ -274,6 +279,9 @@ func (s *server) refused(status *statusError, secrets secrets, sent bool) error 
 	}
 	if !sent {
 		return handlers.NothingSent(failed, status.after)
+	}
+	if status.final() {
+		return failed
 	}
 	return handlers.TransientAfter(failed, status.after)
 }

@@ -1,8 +1,11 @@
 package servers
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -33,6 +36,16 @@ type session struct {
 	asks  atomic.Int64
 
 	known known
+
+	// skipped counts what the server wrote that is no message, and notes says so in the log.
+	skipped atomic.Int64
+	notes   lines
+}
+
+// skip takes note of something that the server wrote, and that is no message.
+func (s *session) skip(text []byte) {
+	s.skipped.Add(1)
+	_, _ = s.notes.Write(append(bytes.ReplaceAll(text[:min(len(text), 2000)], []byte("\n"), []byte(" ")), '\n'))
 }
 
 // client answers no request of a server: it has no person and no model to ask.
@@ -63,7 +76,8 @@ func (s *session) transport() (sdk.Transport, error) {
 			return nil, err
 		}
 		s.program = p
-		return &exact{Transport: &sdk.IOTransport{Reader: p.stdout, Writer: p, MaxLineLength: maxMessage}}, nil
+		messages := &onlyMessages{Closer: p.stdout, lines: bufio.NewReaderSize(p.stdout, 64<<10), skip: s.skip}
+		return &exact{Transport: &sdk.IOTransport{Reader: messages, Writer: p, MaxLineLength: maxMessage}}, nil
 	}
 	header := http.Header{}
 	for name, variable := range settings.HeaderEnv {
@@ -72,7 +86,7 @@ func (s *session) transport() (sdk.Transport, error) {
 	e := &exact{}
 	e.Transport = &sdk.StreamableClientTransport{
 		Endpoint:             settings.URL,
-		HTTPClient:           &http.Client{Transport: &requests{header: header, version: &e.version}, CheckRedirect: refuseRedirect},
+		HTTPClient:           &http.Client{Transport: &requests{skip: s.skip, header: header, version: &e.version}, CheckRedirect: refuseRedirect},
 		DisableStandaloneSSE: true, // GEM waits for no news of a server
 		MaxEventSize:         maxMessage,
 	}
@@ -143,6 +157,9 @@ func (c *exactConnection) Read(ctx context.Context) (jsonrpc.Message, error) {
 		return nil, fmt.Errorf("it asked for more than %d things, and did not wait for answers", mostAsked)
 	}
 	response, ok := msg.(*jsonrpc.Response)
+	if ok && response.Error != nil {
+		response.Error = asRefusal(response.Error)
+	}
 	if !ok || response.Error != nil || len(response.Result) == 0 {
 		return msg, err
 	}
@@ -186,7 +203,15 @@ func (c *exactConnection) Write(ctx context.Context, msg jsonrpc.Message) error 
 	if _, ok := msg.(*jsonrpc.Response); ok {
 		defer c.asked.Add(-1)
 	}
-	return c.Connection.Write(ctx, msg)
+	err := c.Connection.Write(ctx, msg)
+	wire := (*jsonrpc.Error)(nil)
+	if errors.As(err, &wire) && !ofTheSDK(wire.Code) { // the body of an answer whose status is an error
+		return asRefusal(err)
+	}
+	if sent, ok := ctx.Value(sentKey{}).(*atomic.Bool); ok && errors.As(err, new(*unwritten)) {
+		sent.Store(false)
+	}
+	return err
 }
 
 // raw returns a result as it came.

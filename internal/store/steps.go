@@ -18,6 +18,7 @@ const (
 	TimedOut  = "timed_out"
 	Parked    = "waiting" // for something else than a key
 	Ruled     = "ruled"   // by the rules, before its first step
+	Holds     = "holds"   // no event: the key that the call holds
 )
 
 // Step is an event of a step.
@@ -74,7 +75,10 @@ func events(ctx context.Context, db DB, callID string, after int, which string) 
 			from public.core_tool_events e
 			left join public.core_tool_receipts r on e.event = 'returned' and r.call_id = (e.data ->> 'call_id')::uuid
 			where e.call_id = $1 and e.seq > $2 and (`+which+`)
-				and coalesce(e.data ->> 'name', e.data -> 'for' ->> 0, '') not like '##%') event -- what the rules ask is not the handler's
+				and coalesce(e.data ->> 'name', e.data -> 'for' ->> 0, '') not like '##%' -- what the rules ask is not the handler's
+			union all
+			select 0, 'holds', jsonb_build_object('key', c.computed_key)::text, '', null, null
+			from public.core_tool_calls c where c.id = $1 and $2 = 0 and c.computed_key is not null) event
 		order by seq`, callID, after, maxResults)
 	if err == nil {
 		var events []Event
