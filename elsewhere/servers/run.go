@@ -233,7 +233,7 @@ func (s *session) failure(ctx context.Context, err error, sent bool) error {
 		}
 		return &handlers.Failure{Message: message, Details: map[string]any{"reason": "refused_by_server", "code": wire.Code}}
 	case !sent:
-		return handlers.NothingSent(fmt.Errorf("the MCP server %s did not say which tools it has: %s", s.server.domain, said(err.Error())), 0)
+		return handlers.NothingSent(fmt.Errorf("the MCP server %s did not list its tools: %s", s.server.domain, said(err.Error())), 0)
 	}
 	return handlers.Transient(&handlers.Failure{
 		Code:    "outcome_unknown",
