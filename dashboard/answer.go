@@ -78,7 +78,7 @@ func (s *site) answer(ctx context.Context, r *request) (to, done string, err err
 		}
 		return again(status, "Your answer was not taken: this question does not take one from you now.")
 	case r.PostForm.Get("digest") != p.Digest:
-		return again(http.StatusConflict, "Your answer was not taken, since it was given to something else than what is asked now. Look at it again, and answer once more.")
+		return again(http.StatusConflict, "Your answer was not taken, since the question has changed. Look at it again, and then answer.")
 	}
 	var value json.RawMessage
 	decision := r.PostForm.Get("decision")

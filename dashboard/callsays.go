@@ -38,7 +38,7 @@ func standing(w *watch.Whole) string {
 	case c.WaitsFor == "code":
 		return "It waits, in no process, for a program that can go on with it."
 	case c.WaitsFor == "time":
-		return fmt.Sprintf("Its handler sleeps, in no process. It goes on at %s.", prose.Moment(c.WakeAt))
+		return fmt.Sprintf("Its handler sleeps, in no process. It continues at %s.", prose.Moment(c.WakeAt))
 	}
 	return "Its handler waits, in no process, for calls that it made, or for people."
 }

@@ -188,7 +188,7 @@ func (s *site) arguments(w http.ResponseWriter, q *http.Request) {
 		p, err = r.readQuestion(q.Context())
 	}
 	if err == nil && p.Asked == nil {
-		err = notFound("There is nothing to be approved here that you may see.")
+		err = notFound("There is nothing to approve here that you may see.")
 	}
 	if err != nil {
 		s.fail(w, q, r, err)
@@ -250,16 +250,16 @@ func (p *questionPage) whyNot(r *request) string {
 		return "You may look, and not answer: the dashboard knows no subject of yours."
 	}
 	if q.Others && r.user.OtherName != "" {
-		return "It takes someone other than the person who asked, and these pages cannot tell whether that is you: " +
+		return "It needs someone other than the person who asked, and these pages cannot tell whether you are that person: " +
 			text(r.user.OtherName) + ". You would have two names. Answer it where calls are made, such as with gem approve."
 	}
-	said := "An answer is taken from those whom the question names"
+	said := "Only the people whom the question names may answer it"
 	if q.Others {
-		said += ", and not from whoever asked for the call or had it made again"
+		said += ", but not the people who asked for the call or repeated it"
 	}
 	said += ". You are " + text(p.You) + rolesInWords(p.Roles) + "."
 	if slices.ContainsFunc(q.By, func(who string) bool { return strings.HasPrefix(who, "role:") }) {
-		said += " The owner of the database gives roles: gem roles add SUBJECT ROLE."
+		said += " The owner of the database grants roles: gem roles add SUBJECT ROLE."
 	}
 	return said
 }

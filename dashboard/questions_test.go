@@ -209,7 +209,7 @@ func TestAnApprovalShowsItsCallWholeAndIsDecidedWithAReason(t *testing.T) {
 
 	o.wants(o.send(cleo, id, url.Values{"reason": {"why not"}}, 422), "Choose whether to approve or to deny.", "why not</textarea>")
 	o.wants(o.send(cleo, id, url.Values{"reason": {"why not"}, "decision": {"approve"}, "digest": {strings.Repeat("0", 64)}}, 409),
-		"given to something else than what is asked now", "why not</textarea>")
+		"since the question has changed", "why not</textarea>")
 	o.wants(o.send(cleo, id, url.Values{"reason": {strings.Repeat("a", 1001)}, "decision": {"approve"}}, 422), "must have 0 to 1000")
 	if got := o.given(id); got != "null" {
 		t.Fatalf("it was answered: %s", got)
@@ -262,7 +262,7 @@ func TestWhoMayNotAnswerSeesWhyAndWhoMay(t *testing.T) {
 		user  dashboard.User
 		words []string
 	}{
-		"who asked":         {bob, []string{"role:boss", "not from whoever asked", "You are bob, with the role boss"}},
+		"who asked":         {bob, []string{"role:boss", "not the people who asked", "You are bob, with the role boss"}},
 		"somebody":          {dashboard.User{Name: "eve", Subject: "eve"}, []string{"role:boss", "You are eve, without a role"}},
 		"who is nobody":     {onlooker, []string{"role:boss", "the dashboard knows no subject of yours"}},
 		"an operator":       {dora, []string{"role:boss", "You are dora, without a role", "12345678901234567890.10"}},
@@ -290,7 +290,7 @@ func TestAQuestionThatNoRuleAsksSaysWhoseWordItIs(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
 	page := o.page(cleo, "/questions/"+o.ask("wait.approval", fmt.Sprintf(refund, 8), byNobody), 200)
-	o.wants(page, "No rule and no handler asks this", "caller's word")
+	o.wants(page, "No rule and no handler asks this", "caller's claim")
 	o.lacks(page, "big_refunds", "shop.find")
 }
 

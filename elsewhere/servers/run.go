@@ -238,7 +238,7 @@ func (s *session) failure(ctx context.Context, err error, sent bool) error {
 			Details: map[string]string{"reason": "unreadable_answer"},
 		})
 	case !sent:
-		return handlers.NothingSent(fmt.Errorf("the MCP server %s did not say which tools it has: %s", s.server.domain, said(err.Error())), 0)
+		return handlers.NothingSent(fmt.Errorf("the MCP server %s did not list its tools: %s", s.server.domain, said(err.Error())), 0)
 	}
 	return handlers.Transient(&handlers.Failure{
 		Code:    "outcome_unknown",

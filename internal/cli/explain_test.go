@@ -290,7 +290,7 @@ func TestExplain(t *testing.T) {
 		"execution error": {func(s scene) string { return s.failed("execution_error", "There is no row 1 in leads", "null") },
 			[]string{"leads.create returned an error: There is no row 1 in leads."}, ""},
 		"a wrong secret": {func(s scene) string { return s.answered(401, "execution_error", "leads answered 401: no") },
-			[]string{"leads answered 401: no.", "Most likely its secret is not the one that the worker signs with", "secret_env"}, "If the input is wrong"},
+			[]string{"leads answered 401: no.", "Most likely its secret differs from the one that the worker signs with", "secret_env"}, "If the input is wrong"},
 		"a wrong secret, told with a code": {func(s scene) string { return s.answered(401, "bad_signature", "It is not signed") },
 			[]string{"its own code bad_signature: It is not signed.", "secret_env"}, ""},
 		"forbidden": {func(s scene) string { return s.answered(403, "execution_error", "leads answered 403: no") }, []string{"secret_env"}, ""},

@@ -85,8 +85,8 @@ func New(o Options) (*Door, error) {
 			return nil, err
 		}
 		if o.Roles["viewer"] == nil {
-			return nil, errors.New("GEM_DASHBOARD_ROLES does not say who is a viewer: with --auth oidc set it to such as " +
-				"'operator=@ops viewer=@staff'. viewer=* is everybody whom the issuer signs in, which may be the whole world")
+			return nil, errors.New("GEM_DASHBOARD_ROLES does not say who is a viewer: with --auth oidc set it, for example to " +
+				"'operator=@ops viewer=@staff'. viewer=* means everybody whom the issuer signs in, which may be the whole world")
 		}
 	default:
 		return nil, fmt.Errorf("--auth is %q; it may be link, password, header, oidc or none", o.Auth)

@@ -45,7 +45,7 @@ func (o *OIDC) check() error {
 	switch {
 	case o.Issuer == "" || o.ClientID == "":
 		return errors.New("--auth oidc needs GEM_DASHBOARD_OIDC_ISSUER, the issuer that people sign in at, and " +
-			"GEM_DASHBOARD_OIDC_CLIENT_ID, the client that it knows this dashboard as")
+			"GEM_DASHBOARD_OIDC_CLIENT_ID, the client id of this dashboard there")
 	case o.URL == "":
 		return errors.New("--auth oidc needs GEM_DASHBOARD_URL, since the issuer sends people back to it and this address can " +
 			"be reached under several names")
@@ -148,7 +148,7 @@ func (b *byIssuer) signInOf(r *http.Request) (signIn, bool) {
 }
 
 var errNotStarted = &dashboard.Refusal{Status: http.StatusUnauthorized,
-	Text: "This sign-in was not started in this browser, was started more than ten minutes ago or is over. Sign in again."}
+	Text: "This sign-in was not started in this browser, was started more than ten minutes ago, or has ended. Sign in again."}
 
 // Finish opens a session for the person whom the issuer names.
 func (b *byIssuer) Finish(r *http.Request) (cookie *http.Cookie, to string, err error) {

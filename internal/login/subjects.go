@@ -27,7 +27,7 @@ type subjects struct {
 
 // errTaken refuses a name.
 var errTaken = &dashboard.Refusal{Status: http.StatusForbidden,
-	Text: "You have the name of a role of the database here, so that your answers could pass for those of its login. " +
+	Text: "Your name here is also the name of a role of the database, so your answers could pass for those of its login. " +
 		"You need another name."}
 
 // check returns nil for a name that a person may have, and [errTaken] for one that a role has, whatever the case of

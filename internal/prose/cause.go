@@ -44,7 +44,7 @@ func causeOfFailure(r *receipts.Receipt, e receipts.Error) string {
 	own := e.Code != receipts.ExecutionError
 	switch {
 	case status == 401 || status == 403 && !own:
-		return "The service refused the request before it ran the tool. Most likely its secret is not the one that the worker " +
+		return "The service refused the request before it ran the tool. Most likely its secret differs from the one that the worker " +
 			"signs with: compare it with the variable that secret_env names in domains.json, and compare the clocks."
 	case own: // the tool itself says what happened
 		return ""
