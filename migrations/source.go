@@ -83,7 +83,7 @@ func (f file) record() string {
 	return fmt.Sprintf(record, f.source, f.version, f.name, f.sha256(), "array["+strings.Join(keys, ", ")+"]::text[]")
 }
 
-// only is the file of the additions to objects of others, or the one without any.
+// only is the file of the additions to objects of others, or the empty file that replaces it.
 func (f file) only(api bool) file {
 	if !api {
 		f.name, f.sql = noAPI, "-- Nothing is added to objects that are not GEM's: --no-api."
@@ -172,7 +172,7 @@ func (s Source) files() ([]file, error) {
 			"to the domain or the program that makes those", s.Name)
 	}
 	grants, err := s.grants()
-	if grants += rights; grants != "" { // a file may make a table anew: with each they are applied again
+	if grants += rights; grants != "" { // a file may recreate a table, so they are applied again after each file
 		grants = fmt.Sprintf("-- up to %s\n%s", last.name, grants)
 		all = append(all, file{source: s.Name, version: grantsVersion, name: "grants", sql: grants})
 	}
@@ -182,7 +182,7 @@ func (s Source) files() ([]file, error) {
 // grantsVersion is the version under which the grants of a source are recorded. They are applied when they or its files change.
 const grantsVersion = 0
 
-// grantsFile is the file of a source with the rights that Grants cannot say.
+// grantsFile is the file of a source with the rights that Grants cannot express.
 const grantsFile = "grants.sql"
 
 // grants is the SQL of a source's grants.
