@@ -172,7 +172,7 @@ func (s Source) files() ([]file, error) {
 			"to the domain or the program that makes those", s.Name)
 	}
 	grants, err := s.grants()
-	if grants += rights; grants != "" { // a file may recreate a table, so they are applied again after each file
+	if grants += rights; grants != "" { // a file may make a table anew: with each they are applied again
 		grants = fmt.Sprintf("-- up to %s\n%s", last.name, grants)
 		all = append(all, file{source: s.Name, version: grantsVersion, name: "grants", sql: grants})
 	}
@@ -182,7 +182,7 @@ func (s Source) files() ([]file, error) {
 // grantsVersion is the version under which the grants of a source are recorded. They are applied when they or its files change.
 const grantsVersion = 0
 
-// grantsFile is the file of a source with the rights that Grants cannot express.
+// grantsFile is the file of a source with the rights that Grants cannot say.
 const grantsFile = "grants.sql"
 
 // grants is the SQL of a source's grants.
