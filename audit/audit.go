@@ -149,7 +149,7 @@ var Checks = []Check{
 	{Name: "cancel-due", Remark: true, counts: "running calls", file: "queue.sql", only: databases,
 		Proves: "No call still runs that someone asked to cancel over a minute ago."},
 	{Name: "cancel-waits", counts: "waiting calls", file: "queue.sql", only: databases,
-		Proves: "A call that someone asked to cancel waits only to clean up, or for a program that can go on with it."},
+		Proves: "A call that someone asked to cancel waits only to clean up, or for a program that can continue it."},
 	{Name: "overdue", Remark: true, counts: "running calls", file: "queue.sql", only: databases,
 		Proves: "No call runs for longer than its tool may, and half a minute. One does if its worker cannot write its end."},
 	{Name: "registry-recorded", Remark: true, counts: "receipts", file: "queue.sql", only: databases,

@@ -81,13 +81,13 @@ type Explanation struct {
 	RulesVersion string
 	// Approvals are the questions to people that are still open.
 	Approvals []Question
-	// Cancel is who asked for the call's end, where somebody did, and CancelAt when: the zero time where the call ended at once, and where nobody did.
+	// Cancel is the person who asked to cancel the call, if anyone did, and CancelAt the time: zero if the call ended at once, or if nobody did.
 	Cancel   Act
 	CancelAt time.Time
 	// AgainOf is the call that an operator had made again by this one, and Again who it was; empty where it was made in another way.
 	AgainOf string
 	Again   Act
-	// Context is where a function in SQL failed, after Postgres's message; for a queued call, in its last attempt. It shows code, so
+	// Context is where a function in SQL failed, after Postgres's message; for a queued call, in its last attempt. It may show code, so
 	// only operators may see it. Empty if there is none.
 	Context string
 	// Receipt says how and why a call ended; nil before that.

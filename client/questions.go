@@ -18,14 +18,14 @@ import (
 type Question struct {
 	ID    string          `json:"id"`     // of its call
 	Tool  string          `json:"tool"`   // wait.answer, wait.approval or wait.event
-	Text  string          `json:"text"`   // made of the call that is to be approved, if an approval has none
+	Text  string          `json:"text"`   // if an approval has none, it is made from the call to approve
 	Asks  json.RawMessage `json:"schema"` // what an answer must be, as JSON Schema; null: anything
 	By    []string        `json:"by"`     // who may answer: owner, user:SUBJECT, role:ROLE, service
 	Since time.Time       `json:"since"`
 	Until time.Time       `json:"until,omitzero"` // zero: without end
 	Root  string          `json:"root"`           // the call on whose behalf it is asked, or its own
-	Input json.RawMessage `json:"input"`          // of wait.approval: all that it asks; otherwise null
-	// About and Arguments are the tool and the input of the call that is to be approved; empty and null for other
+	Input json.RawMessage `json:"input"`          // of wait.approval: everything about the question; otherwise null
+	// About and Arguments are the tool and the input of the call to approve; empty and null for other
 	// questions.
 	About     string          `json:"about,omitempty"`
 	Arguments json.RawMessage `json:"arguments"`
@@ -51,8 +51,8 @@ func OpenQuestions(ctx context.Context, db DB, limit int) ([]Question, error) {
 	return readQuestions(ctx, db, "order by since, id limit $1", limit)
 }
 
-// OpenQuestionsAbout returns those that the caller may answer and that a call waits for, or that are asked below a call
-// that has no parent, the oldest first, up to a limit.
+// OpenQuestionsAbout returns the questions that the caller may answer and that a call waits for, or that were asked below
+// a call without a parent, the oldest first, up to a limit.
 func OpenQuestionsAbout(ctx context.Context, db DB, id string, limit int) ([]Question, error) {
 	return readQuestions(ctx, db, "where call_id = $1 or root = $1 order by since, id limit $2", id, limit)
 }
@@ -66,7 +66,7 @@ func OpenQuestion(ctx context.Context, db DB, id string) (*Question, error) {
 	return &found[0], nil
 }
 
-// OpenQuestionsAmong returns those of some calls that the caller may answer, the oldest first.
+// OpenQuestionsAmong returns the questions among some calls that the caller may answer, the oldest first.
 func OpenQuestionsAmong(ctx context.Context, db DB, ids []string) ([]Question, error) {
 	return readQuestions(ctx, db, "where id = any ($1::text[]::uuid[]) order by since, id", ids)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// answersAs says as whom the user answers, and which roles that subject has.
+// answersAs returns the subject as which the user answers, and the roles of that subject.
 func (r *request) answersAs(ctx context.Context) (you string, roles []string, err error) {
 	err = watch.Read(ctx, r.site.Act, func(ctx context.Context, db watch.DB) error {
 		return db.QueryRow(ctx, `select who, array(select g.role from gem.roles g where g.subject = who order by g.role limit 100)
@@ -25,7 +25,7 @@ func (r *request) answersAs(ctx context.Context) (you string, roles []string, er
 	return you, roles, err
 }
 
-// asks reads with the rights of the user who answers, for 2 s at most.
+// asks reads with the rights of the user who answers, for at most 2 s.
 func (r *request) asks(ctx context.Context, do func(client.DB) error) error {
 	if r.user.Subject == "" && r.site.Act != nil {
 		return watch.Read(ctx, r.site.Act, func(_ context.Context, db watch.DB) error { return do(db) })
@@ -39,7 +39,7 @@ func (r *request) asks(ctx context.Context, do func(client.DB) error) error {
 	})
 }
 
-// answers writes with the rights of the user who answers. It waits for a locked call for a moment only.
+// answers writes with the rights of the user who answers. It waits only 500 ms for a locked call.
 func (r *request) answers(ctx context.Context, do func(client.DB) error) error {
 	within := func(db client.DB) error {
 		if _, err := db.Exec(ctx, "set local statement_timeout = '5s'; set local lock_timeout = '500ms'"); err != nil {
@@ -53,7 +53,7 @@ func (r *request) answers(ctx context.Context, do func(client.DB) error) error {
 	return r.as(ctx, within)
 }
 
-// answer takes the form of a question: an answer, or the decision on an approval. What cannot be taken shows the page again, with what was typed.
+// answer handles the form of a question: an answer, or the decision on an approval. If it is refused, the page is shown again, with the typed values.
 func (s *site) answer(ctx context.Context, r *request) (to, done string, err error) {
 	p, err := r.readQuestion(ctx)
 	if err != nil {
@@ -116,7 +116,7 @@ func (s *site) answer(ctx context.Context, r *request) (to, done string, err err
 	return r.backFrom(p), map[string]string{"": "Your answer was recorded.", "approve": "You approved it.", "deny": "You denied it."}[decision], nil
 }
 
-// backFrom is the page to return to after an answer: the one whose form it was.
+// backFrom returns the page to go back to after an answer: the one with the form.
 func (r *request) backFrom(p *questionPage) string {
 	switch back := r.PostForm.Get("back"); {
 	case back == "list":
@@ -128,7 +128,7 @@ func (r *request) backFrom(p *questionPage) string {
 	return "/questions/" + p.ID
 }
 
-// refused says in a sentence why an answer was refused, with the status of the page; zero for other errors.
+// refused returns a sentence that explains why an answer was refused, and the status of the page; zero for other errors.
 func refused(err error) told {
 	switch {
 	case errors.Is(err, client.ErrMayNotAnswer):

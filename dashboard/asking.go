@@ -8,7 +8,7 @@ import (
 	"github.com/gemworker/gem/internal/watch"
 )
 
-// asking is how many questions are open, which the frame of each page shows: read every few seconds at most.
+// asking is the number of open questions, which the frame of each page shows. It is read at most every few seconds.
 type asking struct {
 	mu   sync.Mutex
 	at   time.Time
@@ -20,7 +20,7 @@ const (
 	mostAsking = 100 // beyond that the frame shows no number
 )
 
-// count is how many questions are open; 0 if that cannot be read.
+// count returns the number of open questions; 0 if that cannot be read.
 func (a *asking) count(ctx context.Context, s *site) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -13,18 +13,18 @@ import (
 // ask is an open question that the user may answer, as lists and the call's page show it: template ask.
 type ask struct {
 	client.Question
-	Known *watch.Question // nil if the views do not have it: then it is only linked
+	Known *watch.Question // nil if it is not in the views: then the page only links to it
 	About *approval       // of an approval; nil if its arguments cannot be read
 	// Back is the page to return to: list, or call; Decided are the ids that the list shows then.
 	Back, Decided string
 	Beside        bool // the page shows the arguments elsewhere
 }
 
-// mostInList is how many bytes of arguments a list shows. An approval with more can be decided on its own page only:
-// nobody signs what they were not shown.
+// mostInList is the number of bytes of arguments that a list shows. An approval with more can only be decided on its
+// own page: nobody signs arguments that they have not seen.
 const mostInList = 2000
 
-// asksOf joins what the user may answer with what the views know of it. others are the rest.
+// asksOf joins the questions that the user may answer with their rows in the views. others are the rest.
 func asksOf(yours []client.Question, open []watch.Question) (asks []ask, others []watch.Question) {
 	mine := map[string]bool{}
 	for _, q := range yours {
@@ -62,7 +62,7 @@ func (a ask) Asked() string {
 // Repeats reports whether the question has a rule's message in its own words.
 func (a ask) Repeats(message string) bool { return strings.Contains(a.Text, message) }
 
-// Rules are those that ask. Of a question that no rule asks they would be its caller's word.
+// Rules returns the rules that ask. If no rule asks, it returns none: they would only be the caller's claim.
 func (a ask) Rules() []ruling {
 	if a.About == nil || a.Known == nil || !a.Known.OfRules {
 		return nil
@@ -70,10 +70,11 @@ func (a ask) Rules() []ruling {
 	return a.About.Rules
 }
 
-// Decides reports whether the question can be decided where it is listed: all that an approval is bound to is shown.
+// Decides reports whether the question can be decided in the list: everything that the approval is bound to is shown.
 func (a ask) Decides() bool { return a.About != nil && a.About.Whole && a.Known != nil }
 
-// readApproval reads the input of wait.approval, of whose arguments most bytes are shown; nil if it has another form.
+// readApproval reads the input of wait.approval, and shows at most most bytes of its arguments. It returns nil if the
+// input has another form.
 func readApproval(input json.RawMessage, most int) *approval {
 	a := &approval{}
 	if json.Unmarshal(input, a) != nil || len([]rune(a.Tool)) > 200 {
@@ -119,7 +120,7 @@ type decided struct {
 	Call  *watch.Call // the call that waited, or the question itself
 }
 
-// readDecided reads what came of a question; nil if there is none.
+// readDecided reads the result of a question; nil if there is none.
 func (r *request) readDecided(ctx context.Context, id string) (d *decided, err error) {
 	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) error {
 		q, err := watch.OneQuestion(ctx, db, id)
@@ -142,7 +143,7 @@ func (r *request) readDecided(ctx context.Context, id string) (d *decided, err e
 	return d, err
 }
 
-// readAnswer reads, for an operator, what was answered, and about which tool.
+// readAnswer reads, for an operator, the answer and the tool that it is about.
 func (d *decided) readAnswer(ctx context.Context, db watch.DB) error {
 	c, err := client.Get(ctx, db, d.CallID)
 	if err != nil {

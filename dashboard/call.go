@@ -37,8 +37,8 @@ type callPage struct {
 	Checked   *checked
 	Asks      []ask            // open questions that the user may answer
 	Others    []watch.Question // and those that others may
-	Extracted bool             // it has a page of its own for what it extracted
-	Agent     bool             // it has a page of its own for what it said
+	Extracted bool             // it has a page for its quotes
+	Agent     bool             // it has a page for its conversation
 }
 
 // fault is why a call did not succeed.
@@ -80,7 +80,7 @@ func (e eventRow) Stamp() string { return e.At.UTC().Format("2006-01-02 15:04:05
 // State is the call's status, or scheduled.
 func (p *callPage) State() string { return stateWord(p.Call) }
 
-// Says is the call's state in words. A call that waits for people says what for.
+// Says is the call's state in words, with the reason if it waits for people.
 func (p *callPage) Says() string {
 	if len(p.Questions) > 0 && p.Call.WaitsFor == "call" {
 		return waitingFor(p.Questions[0].Tool)
@@ -101,7 +101,7 @@ func (p *callPage) Value(name string) *value {
 // Ended reports whether the call has its receipt.
 func (p *callPage) Ended() bool { return !isOpen(&p.Call) }
 
-// NotBegun reports whether the handler has not run for sure: no worker has taken the call, or rules ask people first.
+// NotBegun reports whether the handler has certainly not run: no worker has claimed the call, or rules ask people first.
 func (p *callPage) NotBegun() bool {
 	return p.Call.Status == "queued" && p.Call.Attempt == 0 || p.Call.Approval
 }
@@ -195,7 +195,7 @@ func (s *site) call(ctx context.Context, r *request) (*view, error) {
 	return &view{Title: title, Template: "call", Data: p, Watch: "call:" + id, JSON: p.forScripts()}, nil
 }
 
-// asking are the ids of the open questions of the call, and its own if it is one.
+// asking returns the ids of the open questions of the call, and its own id if it is one.
 func (p *callPage) asking() (ids []string) {
 	if prose.IsQuestion(p.Call.Tool) && p.Call.Status == "waiting" {
 		ids = append(ids, p.Call.ID)
@@ -239,7 +239,7 @@ func checkCall(ctx context.Context, db watch.DB, id string) (*checked, error) {
 
 // fill computes what the page shows of what was read. open explains an open call to an operator.
 func (p *callPage) fill(s *site, open *client.Explanation) {
-	shown := isOpen(&p.Call) && len(p.Asks)+len(p.Others) > 0 // questions, with what the sentence would say of them
+	shown := isOpen(&p.Call) && len(p.Asks)+len(p.Others) > 0 // the questions say the same as the sentence would
 	switch {
 	case shown && p.Call.Approval:
 		p.Sentence = "Its rules ask people first. It runs once they have approved it."

@@ -30,7 +30,7 @@ type endpoint struct {
 	URL string // empty unless it is an https URL
 }
 
-// payload lays out what a call was given and what came of it.
+// payload lays out the input, the result and the effects of a call.
 func (p *callPage) payload(left *budget) {
 	var failed receipts.Error
 	if explained := p.Payload.Result; !explained.Cut && p.Call.Status == "failed" {
@@ -39,7 +39,7 @@ func (p *callPage) payload(left *budget) {
 		failed = result.Error
 	}
 	if p.Effects = effectsOf(p.Payload.Effects); p.Effects != nil {
-		*left -= budget(p.Payload.Effects.Bytes) // which are listed too
+		*left -= budget(p.Payload.Effects.Bytes) // they are listed too
 	}
 	marks := map[string]string{}
 	var points []point
@@ -88,10 +88,10 @@ func (p *callPage) payload(left *budget) {
 	p.Progress = progressLines(p.Payload.Progress)
 }
 
-// mostListed is how many effects of a kind are listed.
+// mostListed is the number of effects of a kind that are listed.
 const mostListed = 100
 
-// effectsOf reads the effects of a receipt; nil where they have another form.
+// effectsOf reads the effects of a receipt; nil if they have another form.
 func effectsOf(v watch.Value) *effects {
 	var e effects
 	if v.Bytes == 0 || v.Cut || json.Unmarshal([]byte(v.Text), &e.Effects) != nil {

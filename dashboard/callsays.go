@@ -10,7 +10,7 @@ import (
 	"github.com/gemworker/gem/receipts"
 )
 
-// openSentence says where an open call stands to somebody who sees no more than the views.
+// openSentence describes the state of an open call to a user who can only see the views.
 func openSentence(w *watch.Whole) string {
 	says := standing(w)
 	if w.Call.CancelRequested {
@@ -43,7 +43,7 @@ func standing(w *watch.Whole) string {
 	return "Its handler waits, in no process, for calls that it made, or for people."
 }
 
-// explained is how a call ended, as package prose takes it, by what was read of it.
+// explained describes how a call ended in the form that package prose expects.
 func explained(w *watch.Whole) *client.Explanation {
 	c := &w.Call
 	r := &receipts.Receipt{ID: c.ReceiptID, CallID: c.ID, ToolName: c.Tool, Status: receipts.Status(c.Status), CreatedAt: c.EndedAt, Attempt: c.Attempt, WorkerID: c.WorkerID,

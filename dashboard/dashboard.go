@@ -54,8 +54,8 @@ type User struct {
 	Subject string
 	// Operator says that the user sees inputs and results, and may cancel calls and do them again.
 	Operator bool
-	// OtherName says, if it is not empty, why the calls of this person may have another name than Subject. Postgres
-	// then takes no answer of the user to a question that needs someone other than the asker, and the page gives this
+	// OtherName, if not empty, explains why this person's calls may have a name other than Subject. Postgres then
+	// refuses the user's answers to questions that need someone other than the asker, and the page shows this
 	// reason.
 	OtherName string
 }

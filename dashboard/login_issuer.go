@@ -15,10 +15,10 @@ type IssuerLogin interface {
 	// sends the browser back.
 	StartAt(to string) string
 	// Start returns the issuer's address, and a cookie for /login/callback that binds the sign-in to the browser. Its
-	// error is a [*Refusal] if the issuer is away.
+	// error is a [*Refusal] if the issuer is unavailable.
 	Start(r *http.Request, to string) (address string, cookie *http.Cookie, err error)
 	// Finish returns the cookie of the session that the issuer's answer opens, and the page to go to. Its error is a
-	// [*Refusal] if the answer is not that of a sign-in which this browser started, or if the person may not come in.
+	// [*Refusal] if the answer does not belong to a sign-in that this browser started, or if the person may not enter.
 	Finish(r *http.Request) (session *http.Cookie, to string, err error)
 }
 
@@ -45,7 +45,7 @@ func (s *site) routeIssuer(mux *http.ServeMux, issuer IssuerLogin) {
 		}
 		cookie, to, err := issuer.Finish(q)
 		to = back(to)
-		// The page must not repeat the address, which has a used code and perhaps a stranger's words, to come back to.
+		// The page must not link back to this address, which has a used code and perhaps a stranger's words.
 		r.Request = q.Clone(q.Context())
 		r.URL = &url.URL{Path: "/login", RawQuery: "to=" + url.QueryEscape(to)}
 		if err != nil {
@@ -53,7 +53,7 @@ func (s *site) routeIssuer(mux *http.ServeMux, issuer IssuerLogin) {
 			return
 		}
 		s.setCookie(w, q, cookie)
-		// Not by a redirect: the issuer's site began this request, so the browser would not send the cookie along.
+		// Not by a redirect: the issuer's site started this request, so the browser would not send the cookie.
 		p := s.newLoginPage(to)
 		p.SignedIn, p.Again = true, r.base+to
 		s.render(w, r, &view{Title: "Signed in", Template: "login", Data: p})

@@ -17,7 +17,7 @@ type overviewData struct {
 	Asks  []ask  // open questions that the user may answer, the oldest first
 }
 
-// mostAsks is how many questions the overview shows; the list has all.
+// mostAsks is the number of questions that the overview shows; the list has all.
 const mostAsks = 5
 
 func (s *site) overview(ctx context.Context, r *request) (*view, error) {
@@ -51,7 +51,7 @@ func (s *site) overview(ctx context.Context, r *request) (*view, error) {
 		}
 	}
 	if r.user.Subject != "" {
-		v.Watch = "list" // it is read for this person alone, and so only as far as the allowance goes
+		v.Watch = "list" // it is read for this person alone, within their allowance
 	}
 	v.Data = data
 	return v, nil
@@ -69,7 +69,8 @@ func (d overviewData) Title() string {
 	}
 }
 
-// Attention counts what needs attention, as a person counts it: each question is one, however much is said of it.
+// Attention counts the things that need attention as a person would: each question counts once, even if it has several
+// lines.
 func (d overviewData) Attention() (n int) {
 	for _, need := range d.Needs {
 		switch need.Kind {
@@ -83,10 +84,10 @@ func (d overviewData) Attention() (n int) {
 	return n
 }
 
-// More reports whether questions wait that Asks does not have.
+// More reports whether there are open questions that are not in Asks.
 func (d overviewData) More() bool { return d.Questions > len(d.Asks) }
 
-// Lines are the needs that have a line of their own. The questions that are shown with their buttons have none.
+// Lines returns the needs that have a line of their own. Questions that are shown with buttons have none.
 func (d overviewData) Lines() (lines []watch.Need) {
 	for _, need := range d.Needs {
 		if need.Kind == "question" {
@@ -99,7 +100,7 @@ func (d overviewData) Lines() (lines []watch.Need) {
 	return lines
 }
 
-// Expiring is how many of the questions expire within the hour, and when the first does.
+// Expiring returns the number of questions that expire within the hour, and the first deadline.
 func (d overviewData) Expiring() watch.Need {
 	for _, need := range d.Needs {
 		if need.Kind == "expiring" {

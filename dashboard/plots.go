@@ -22,7 +22,7 @@ type plots struct {
 // figure draws columns of the table.
 type figure struct {
 	Title   string
-	More    string // said behind the totals
+	More    string // shown after the totals
 	Unit    string // calls, ms or usd
 	Columns string // their places in the table
 	Colors  string
@@ -34,8 +34,8 @@ type line struct {
 	Pieces      []string // points of an SVG polyline in 600 × 100, between gaps
 }
 
-// plotsOf makes plots of what ended by minute: outcomes, durations, waits, and cost where there is any. all sums them
-// up.
+// plotsOf makes plots of the calls that ended in each minute: outcomes, durations, waits, and cost if there is any. all
+// has the totals.
 func plotsOf(table string, minutes []watch.Minute, all watch.Totals) plots {
 	// Calls are counted up to half a minute after their end: until then a minute looks as if less had ended.
 	for n := len(minutes); n > 0 && time.Since(minutes[n-1].At) < time.Duration(minutes[n-1].Step)*time.Second+30*time.Second; n = len(minutes) {

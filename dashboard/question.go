@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// mostShown is how many bytes of arguments a page shows; the rest is in the file of [site.arguments].
+// mostShown is the number of bytes of arguments that a page shows; [site.arguments] returns all of them.
 const mostShown = 64 << 10
 
 const approvalTool = "wait.approval"
@@ -26,9 +26,9 @@ const approvalTool = "wait.approval"
 type questionPage struct {
 	ID    string
 	State *watch.Question
-	// Open says that the user may answer it now, and Fields are its form then, but for an approval.
+	// Open means that the user may answer it now. Fields are then its form, except for an approval.
 	Open    bool
-	Shown   bool // the user may see what is asked: Text, and Asked of an approval
+	Shown   bool // the user may see the question: Text, and for an approval Asked
 	Text    string
 	Asked   *approval
 	Fields  []field
@@ -36,11 +36,11 @@ type questionPage struct {
 	You     string
 	Roles   []string
 	Why     string // why the user may not answer
-	Problem string // why what was typed was not taken
+	Problem string // why the typed answer was refused
 	Reason  string // typed
-	Typed   string // what was typed, where there is no form for it any more
+	Typed   string // the typed answer, if there is no form for it any more
 	Given   string // operators: the answer that was given, as JSON
-	Result  string // operators: what the call came to, as JSON
+	Result  string // operators: the result of the call, as JSON
 
 	Waiting *watch.Call // the call that waits for it; nil if no call does
 
@@ -83,7 +83,7 @@ func (p *questionPage) view() *view {
 	return &view{Title: cmp.Or(kind, "Question") + ": " + p.Stands(), Template: "question", Data: p, Watch: "call:" + p.ID}
 }
 
-// Stands says where the question stands, for the page's title.
+// Stands describes the state of the question for the page's title.
 func (p *questionPage) Stands() string {
 	switch q := p.State; {
 	case q.AnsweredBy != "":
@@ -156,7 +156,7 @@ func (r *request) readQuestion(ctx context.Context) (*questionPage, error) {
 	return p, p.show(ctx, r, input, schema)
 }
 
-// show fills in what is asked. input is that of the call; schema is that of an answer which the user may give.
+// show fills in the question. input is the input of the call; schema is that of an answer that the user may give.
 func (p *questionPage) show(ctx context.Context, r *request, input, schema json.RawMessage) error {
 	if p.State.Tool == approvalTool {
 		p.Asked = readApproval(input, mostShown)
@@ -170,7 +170,7 @@ func (p *questionPage) show(ctx context.Context, r *request, input, schema json.
 	}
 	if p.Text == "" {
 		var asked struct{ Text string }
-		_ = json.Unmarshal(input, &asked) // of any form while no worker has looked at it
+		_ = json.Unmarshal(input, &asked) // it may have any form until a worker validates it
 		p.Text = asked.Text
 	}
 	if p.Open {
@@ -180,7 +180,7 @@ func (p *questionPage) show(ctx context.Context, r *request, input, schema json.
 	return nil
 }
 
-// arguments answers with the arguments of the call that is to be approved, as a file.
+// arguments returns the arguments of the call to approve as a file.
 func (s *site) arguments(w http.ResponseWriter, q *http.Request) {
 	r, err := s.request(q)
 	var p *questionPage
@@ -199,7 +199,7 @@ func (s *site) arguments(w http.ResponseWriter, q *http.Request) {
 	s.send(w, q, http.StatusOK, p.Asked.Input)
 }
 
-// readAnswer reads, for an operator, what was answered and what came of it.
+// readAnswer reads, for an operator, the answer and the result.
 func (p *questionPage) readAnswer(ctx context.Context, db watch.DB) error {
 	if p.State.AnsweredBy != "" {
 		journal, err := client.Journal(ctx, db, p.ID)
@@ -226,13 +226,13 @@ func (p *questionPage) readAnswer(ctx context.Context, db watch.DB) error {
 	return err
 }
 
-// waitsForOthers reports whether an answer of somebody else would be taken now, and none of the user.
+// waitsForOthers reports whether someone other than the user could answer now.
 func (p *questionPage) waitsForOthers() bool {
 	q := p.State
 	return !p.Open && q.Status == "waiting" && q.AnsweredBy == "" && q.Cancelled.IsZero() && (q.Until.IsZero() || q.Until.After(time.Now()))
 }
 
-// whyNot says why the user may not answer an open question, and who may.
+// whyNot explains why the user may not answer an open question, and who may.
 func (p *questionPage) whyNot(r *request) string {
 	q := p.State
 	switch {
@@ -274,7 +274,7 @@ func rolesInWords(roles []string) string {
 	return ", with the roles " + strings.Join(roles, ", ")
 }
 
-// readTool reads what the registry in force says of the tool of the call that is to be approved.
+// readTool reads the entry, in the registry in force, of the tool of the call to approve.
 func (a *approval) readTool(ctx context.Context, r *request) error {
 	return watch.Read(ctx, r.site.Act, func(ctx context.Context, db watch.DB) error {
 		var permissions json.RawMessage

@@ -57,14 +57,14 @@ func (s *site) questions(ctx context.Context, r *request) (*view, error) {
 	return &view{Title: title, Template: "questions", Data: p, Watch: "list", JSON: p.forScripts()}, nil
 }
 
-// Count is how many questions the page has.
+// Count returns the number of questions on the page.
 func (p *questionsPage) Count() int { return len(p.Asks) + len(p.Others) }
 
 func (p *questionsPage) forScripts() any {
 	return map[string]any{"yours": p.Yours, "open": p.Open, "you": p.You}
 }
 
-// openQuestions reads those that the user may answer, and all without what they ask.
+// openQuestions reads the questions that the user may answer, and all open questions without their contents.
 func (r *request) openQuestions(ctx context.Context, most int) (yours []client.Question, open []watch.Question,
 	err error) {
 	yours, open = []client.Question{}, []watch.Question{}
@@ -86,10 +86,10 @@ func (r *request) openQuestions(ctx context.Context, most int) (yours []client.Q
 	return yours, open, err
 }
 
-// mostDecided is how many answers of a user the list goes on showing.
+// mostDecided is the number of a user's answers that the list keeps showing.
 const mostDecided = 5
 
-// decidedIDs are the ids that the address of the list has.
+// decidedIDs returns the ids in the address of the list.
 func decidedIDs(list string) (ids []string) {
 	for id := range strings.SplitSeq(list, ",") {
 		if watch.IsID(id) && !slices.Contains(ids, id) && len(ids) < mostDecided {

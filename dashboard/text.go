@@ -120,7 +120,7 @@ func cut(most int, s string) string {
 	return string([]rune(s)[:most]) + "…"
 }
 
-// cutBytes is the beginning of a text, at most so many bytes.
+// cutBytes returns the beginning of a text, at most the given number of bytes.
 func cutBytes(s string, most int) string {
 	return strings.ToValidUTF8(s[:min(len(s), most)], "")
 }
@@ -154,7 +154,7 @@ func percent(part, all int64) string {
 	return strings.TrimSuffix(share, ".0") + " %"
 }
 
-// upper begins a text with a capital letter.
+// upper capitalises the first letter of a text.
 func upper(s string) string {
 	first, size := utf8.DecodeRuneInString(s)
 	return string(unicode.ToUpper(first)) + s[size:]

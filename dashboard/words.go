@@ -7,7 +7,7 @@ import (
 	"github.com/gemworker/gem/internal/watch"
 )
 
-// words are a status as a person says it: Not configured.
+// words returns a status in plain words, such as Not configured.
 func words(status string) string {
 	if status == "" {
 		return ""
@@ -47,7 +47,7 @@ func stateSays(c watch.Call) string {
 	return "Waiting"
 }
 
-// waitingFor says what somebody must give to a question of a tool.
+// waitingFor names the thing that a question of a tool waits for.
 func waitingFor(asking string) string {
 	switch asking {
 	case approvalTool:

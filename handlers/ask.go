@@ -57,7 +57,7 @@ type Approval struct {
 	// Tool and Input are the call for which approval is asked: one that the handler may make.
 	Tool  string
 	Input any
-	// Text is the question: at most 4,000 characters. Empty: it is made of the tool and the input.
+	// Text is the question: at most 4,000 characters. If it is empty, it is made from the tool and the input.
 	Text string
 	// By names those who may approve, at least one: `user:SUBJECT`, or `role:ROLE`, of the table gem.roles.
 	By []string

@@ -19,7 +19,7 @@ type Handler struct {
 	Transactional bool
 	// Durable reports whether the function takes a call with steps.
 	Durable bool
-	// Remote reports whether a service elsewhere does the work.
+	// Remote reports whether a remote service does the work.
 	Remote bool
 	// File and Func say where it is written, such as leads/leads.go and Leads.Create.
 	File, Func string

@@ -40,8 +40,8 @@ type Domain struct {
 	// applies each once, in a transaction, if the registry has a tool of the domain. Where rows of them leave by age, a function gem_<domain>.prune(before timestamptz, most integer) returns
 	// integer removes so many of them at most and returns how many: `gem prune` calls it until there are no more.
 	Tables fs.FS
-	// Remote names the methods whose work a service elsewhere does, such as SendEmail, or "*" for all. Where the registry has no retry for
-	// them, their calls are tried more often, and for longer.
+	// Remote names the methods whose work a remote service does, such as SendEmail, or "*" for all. If the registry has no retry for
+	// them, their calls are tried more often and for longer.
 	Remote []string
 	// Grants say what the role gem_worker may do with the tables, one string a table, such as "select, insert on notes".
 	Grants []string

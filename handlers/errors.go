@@ -25,10 +25,10 @@ type Failure struct {
 	Message string // a sentence for a person
 	Details any    // anything that JSON can hold; may be nil
 	Advice  Advice // whether to make the call again, if the tool knows; it becomes details.advice
-	Context string // where it happened, for operators: the journal and the log have it, and never the receipt
+	Context string // where it happened, for operators: in the journal and the log, never on the receipt
 }
 
-// Advice says to the caller of a failed call whether to make it again.
+// Advice tells the caller of a failed call whether to make it again.
 type Advice string
 
 // The advice that a failure may carry.
@@ -79,12 +79,12 @@ type TransientError struct {
 	Err error
 	// After is how long to wait at least; the backoff may be longer.
 	After time.Duration
-	// NothingSent says that the attempt did nothing: see [NothingSent].
+	// NothingSent means that the attempt had no effect: see [NothingSent].
 	NothingSent bool
 }
 
-// NothingSent marks an error of an attempt that did nothing outside, such as a refused connection or an unknown host, when no other request
-// was made before: the call runs again as with [TransientAfter], and in every mode of idempotency.
+// NothingSent marks the error of an attempt that had no outside effect, such as a refused connection or an unknown host, if it had made no
+// other request. The call runs again as with [TransientAfter], in every mode of idempotency.
 func NothingSent(err error, d time.Duration) error {
 	if err == nil || d > MostAfter {
 		return err

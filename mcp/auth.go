@@ -11,8 +11,8 @@ import (
 	"github.com/gemworker/gem/internal/issuer"
 )
 
-// verifier knows the callers of tokens. Its error is an [*issuer.RefusedError] for a token that is not valid; with any
-// other, it is not known whether it is.
+// verifier identifies callers by their tokens. Its error is an [*issuer.RefusedError] if the token is not valid. After any
+// other error, it is not known whether the token is valid.
 type verifier interface {
 	verify(ctx context.Context, token string) (caller, error)
 }

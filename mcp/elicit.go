@@ -54,7 +54,7 @@ func (q question) params(dashboard, misfit string) *sdk.ElicitParams {
 	return &sdk.ElicitParams{Mode: "form", Message: message, RequestedSchema: form(q.schema)}
 }
 
-// deadline is a line that says until when the question takes an answer; empty for one without end.
+// deadline returns a line with the time until which the question accepts an answer; empty if it has no deadline.
 func (q question) deadline() string {
 	if q.until.IsZero() {
 		return ""

@@ -8,7 +8,7 @@ import (
 	"github.com/gemworker/gem/internal/issuer"
 )
 
-// jwtVerifier knows callers by the tokens of an issuer.
+// jwtVerifier identifies callers by the tokens of an issuer.
 type jwtVerifier struct{ tokens *issuer.Verifier }
 
 func (v *jwtVerifier) verify(ctx context.Context, token string) (caller, error) {

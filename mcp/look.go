@@ -37,8 +37,8 @@ type question struct {
 
 const approval = "wait.approval"
 
-// maxQuestions bounds how many a call is looked up with, and maxArguments how many characters are read of the arguments
-// that are to be approved.
+// maxQuestions bounds the number of questions that are read for a call, and maxArguments the characters of the arguments
+// to approve.
 const maxQuestions, maxArguments = 100, 2000
 
 // look reads a call with its open questions. That of another is not found.
@@ -83,7 +83,7 @@ func (d *Door) look(ctx context.Context, c caller, id string) (v view, err error
 			var until string
 			err = row.Scan(&q.id, &q.tool, &q.text, &q.schema, &q.mine, &q.by, &q.about, &q.arguments, &q.asker, &q.since,
 				&until)
-			q.until, _ = time.Parse(time.RFC3339, until) // of any form while no worker has looked at it
+			q.until, _ = time.Parse(time.RFC3339, until) // it may have any form until a worker validates it
 			return q, err
 		})
 		return err

@@ -126,7 +126,7 @@ var advices = map[string]string{
 	"change_input": "Change the input before you call the tool again.",
 }
 
-// whatNext says whether to make a failed call again: what the tool said itself, or else what its mode of idempotency says.
+// whatNext explains whether to make a failed call again: by the tool's own advice, otherwise by its mode of idempotency.
 func whatNext(tool *registry.Tool, e receipts.Error) string {
 	var of struct {
 		Advice string `json:"advice"`
@@ -140,7 +140,7 @@ func whatNext(tool *registry.Tool, e receipts.Error) string {
 // repeatable warns of a new call that would do things twice, by the tool's permissions and its mode of idempotency.
 func repeatable(tool *registry.Tool) string {
 	switch {
-	case tool.Idempotency.Mode != "" && readOnly(tool), // no mode: the registry has it no more
+	case tool.Idempotency.Mode != "" && readOnly(tool), // no mode: the registry no longer has it
 		tool.Idempotency.Mode == registry.SafeRetry, tool.Idempotency.Mode == registry.Keyed:
 		return ""
 	}

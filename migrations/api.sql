@@ -1,4 +1,4 @@
--- What GEM adds to objects that are not its own, for frontends over Supabase's API and the roles of workers: three additions and no more.
+-- GEM's three additions to objects that are not its own, for frontends that use Supabase's API and for the roles of workers.
 -- gem migrate --no-api leaves them out.
 
 do $$
@@ -13,7 +13,7 @@ begin
     end;
   end if;
 
-  -- Realtime sends a receipt to whoever may select it.
+  -- Realtime sends a receipt to every user who may select it.
   if exists (select from pg_publication where pubname = 'supabase_realtime' and not puballtables)
     and not exists (select from pg_publication_tables
                     where pubname = 'supabase_realtime' and schemaname = 'public' and tablename = 'core_tool_receipts') then

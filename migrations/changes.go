@@ -19,7 +19,7 @@ var readCatalog string
 // thing is an object, a part of one, or a privilege.
 type thing struct{ Kind, Of, Name string }
 
-// state is everything that a database has, each with what a change of it changes.
+// state maps everything in a database to a text that changes with it.
 type state map[thing]string
 
 func look(ctx context.Context, tx pgx.Tx) (state, error) {
@@ -40,7 +40,7 @@ func look(ctx context.Context, tx pgx.Tx) (state, error) {
 // Changes is what a migration did to a database.
 type Changes struct{ was, is state }
 
-// plus adds what happened between two looks.
+// plus adds the changes between two readings of the catalog.
 func (c Changes) plus(was, is state) Changes {
 	all := Changes{maps.Clone(c.was), maps.Clone(c.is)}
 	if all.was == nil {
@@ -52,7 +52,7 @@ func (c Changes) plus(was, is state) Changes {
 		if before == after && from == to {
 			continue
 		}
-		if _, known := all.is[t]; !known && before { // else it is what an earlier file made
+		if _, known := all.is[t]; !known && before { // otherwise an earlier file made it
 			all.was[t] = from
 		}
 		delete(all.is, t)
@@ -74,8 +74,8 @@ func union(a, b state) map[thing]bool {
 	return all
 }
 
-// Lines says what was done, one thing a line: what was created, what was changed, and the privileges by role. Functions outside
-// public are counted. The last lines are the additions to objects that are not GEM's.
+// Lines lists the changes, one per line: the objects that were created, those that were changed, and the privileges by role.
+// Functions outside public are only counted. The last lines are the additions to objects that are not GEM's.
 func (c Changes) Lines() []string {
 	var lines []string
 	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
@@ -109,7 +109,7 @@ func (c Changes) Lines() []string {
 	return lines
 }
 
-// tables says what changed in tables that were there before.
+// tables lists the changes to existing tables.
 func (c Changes) tables() []string {
 	made := func(table string) bool {
 		t := thing{"table", "", table}
@@ -142,11 +142,11 @@ func (c Changes) tables() []string {
 	return lines
 }
 
-// grants says who may do what from now on, a line for each role, and what was added to objects of others.
+// grants lists the new privileges, a line for each role, and the additions to objects of others.
 func (c Changes) grants() (own, others []string) {
 	type right struct{ grantee, privileges string }
 	objects := map[right][]string{}
-	added := map[string][]string{} // roles by what they may do outside GEM's objects
+	added := map[string][]string{} // roles by their privileges outside GEM's objects
 	var order []right
 	for _, t := range sorted(union(c.was, c.is)) {
 		if t.Kind != "grant" {
@@ -193,7 +193,7 @@ func (c Changes) grants() (own, others []string) {
 	return own, others
 }
 
-// listed are the names of a kind that only the second state has.
+// listed returns the names of a kind that only the second state has.
 func listed(kind string, from, to state) []string {
 	var names []string
 	for _, t := range sorted(to) {
@@ -204,7 +204,7 @@ func listed(kind string, from, to state) []string {
 	return names
 }
 
-// replaced are the names of a kind that were there before and are different now.
+// replaced returns the names of a kind that existed before and are different now.
 func replaced(c Changes, kind string) []string {
 	var names []string
 	for _, t := range sorted(c.is) {
@@ -239,7 +239,7 @@ func plural(kind string, names []string) string {
 	return "functions " + strings.Join(all, ", ")
 }
 
-// sorted are the things of a state in the order of their names.
+// sorted returns the things of a state in the order of their names.
 func sorted[V any](s map[thing]V) []thing {
 	return slices.SortedFunc(maps.Keys(s), func(a, b thing) int {
 		return strings.Compare(a.Kind+"\x00"+a.Of+"\x00"+a.Name, b.Kind+"\x00"+b.Of+"\x00"+b.Name)

@@ -28,7 +28,7 @@ type recorded struct {
 const ledgerIsThere = `coalesce((select array_agg(attname::text order by attnum) = array['source', 'version', 'file', 'sha256', 'objects', 'applied_at']
     from pg_catalog.pg_attribute where attrelid = to_regclass('gem.migrations') and attnum > 0 and not attisdropped), false)`
 
-// objects are all that the files created.
+// objects returns everything that the files created.
 func (had ledger) objects() []string {
 	all := []string{}
 	for _, r := range had {
@@ -59,7 +59,7 @@ func (had ledger) lacks(f file) bool {
 	})
 }
 
-// has reports whether exactly f was applied.
+// has reports whether f was applied in this form.
 func (had ledger) has(f file) bool {
 	return slices.ContainsFunc(had, func(r recorded) bool { return r.Source == f.source && r.Version == f.version && r.SHA256 == f.sha256() })
 }
@@ -75,7 +75,7 @@ func (had ledger) functions() int {
 	return highest
 }
 
-// wantsAPI reports whether GEM adds to objects that are not its own: as it was said now, or the last time.
+// wantsAPI reports whether GEM adds to objects that are not its own: as the options say, otherwise as the last run did.
 func (had ledger) wantsAPI(said *bool) bool {
 	if said != nil {
 		return *said

@@ -4,7 +4,7 @@
 // triggers, views and rights, each once: functions/states.sql is the place to begin. They are applied whole, under a number
 // that rises with every change. Domains and programs bring files of their own, with numbers of their own: see [Source].
 //
-// The table gem.migrations records what was applied, and what that created. Whatever else a database has is someone else's, and stays as it is.
+// The table gem.migrations records the files that were applied and the objects that they created. Everything else in a database is someone else's, and is not changed.
 // All of it is plain SQL: [Print] gives it as one file for psql, or for
 // the migrations folder of Supabase.
 package migrations
@@ -50,13 +50,13 @@ const (
 	undefinedObject = "42704"
 )
 
-// Options are what a person decides about a migration. The zero value is the usual case.
+// Options are a person's decisions about a migration. The zero value is the usual case.
 type Options struct {
 	// Adopt names tables of an earlier GEM, such as notes or public.notes, that become GEM's. Others are never changed.
 	Adopt []string
 	// AdoptRoles names roles of GEM, such as gem_worker, that someone else created for it.
 	AdoptRoles []string
-	// API says whether GEM adds to objects that are not its own: see api.sql. Nil is what was said the last time, at first true.
+	// API says whether GEM adds to objects that are not its own: see api.sql. Nil means the value of the last run, at first true.
 	API *bool
 	// DryRun undoes everything at the end.
 	DryRun bool
@@ -75,7 +75,7 @@ func (o Options) adopted() []string {
 type Result struct {
 	Created bool     // the database had nothing of GEM before
 	Applied []string // the files, as source/name, in order
-	Changes Changes  // what they made and changed
+	Changes Changes  // what they created and changed
 	Notes   []string // what was left out, such as a role that this role may not create
 }
 
@@ -89,7 +89,7 @@ func Up(ctx context.Context, url string, sources ...Source) error {
 // says what was done. Each file is one transaction. Several processes may call it at once: they take turns, and each file is
 // applied by one of them. It needs one connection and works through a transaction pooler.
 //
-// It never changes what GEM did not make: if a name that it needs is taken, it changes nothing and returns a [TakenError].
+// It never changes an object that GEM did not create: if a name that it needs is taken, it changes nothing and returns a [TakenError].
 // It refuses a database that records a version which this program does not know, a file that was changed after it was
 // applied, and other functions under the same number. Functions of a higher number stay, with a note.
 func Apply(ctx context.Context, url string, o Options, sources ...Source) (Result, error) {
@@ -230,7 +230,7 @@ func (m *migration) step(ctx context.Context, tx pgx.Tx, files []file) (applied 
 	if err != nil {
 		return false, err
 	}
-	// A statement that waits for a table behind a long transaction keeps all others waiting: it gives up, and is tried again.
+	// A statement that waits for a table behind a long transaction blocks all others, so it times out and is retried.
 	sql := "set local lock_timeout = '3s';\n" + next.sql + "\n;\n" + next.record()
 	if len(had) == 0 {
 		sql = createLedger + sql

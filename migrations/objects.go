@@ -13,7 +13,7 @@ type object struct {
 	Name   string
 	// Table is the table of an index.
 	Table string
-	// Columns are those of a table that are there from the beginning.
+	// Columns are those in a table's CREATE statement.
 	Columns []string
 }
 
@@ -39,8 +39,8 @@ var (
 	tableParts  = []string{"constraint", "primary", "unique", "check", "foreign", "exclude", "like"}
 )
 
-// objectsOf lists what plain SQL creates, in order, except in the schemas that it creates too: those are its own. What SQL creates
-// inside the body of a function or of DO is not seen.
+// objectsOf lists the objects that plain SQL creates, in order, except those in schemas that it also creates, which are its own. It
+// does not see statements inside the body of a function or of DO.
 func objectsOf(sql string) []object {
 	var all []object
 	for _, statement := range statements(sql) {
@@ -84,7 +84,7 @@ func fold(identifier string) string {
 	return strings.ToLower(identifier)
 }
 
-// columnsOf are the columns in the parentheses that follow a table's name.
+// columnsOf returns the columns in the parentheses after a table's name.
 func columnsOf(body string) []string {
 	var columns []string
 	depth, from := 0, 0

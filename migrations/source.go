@@ -83,7 +83,7 @@ func (f file) record() string {
 	return fmt.Sprintf(record, f.source, f.version, f.name, f.sha256(), "array["+strings.Join(keys, ", ")+"]::text[]")
 }
 
-// only is the file of the additions to objects of others, or the one without any.
+// only is the file of the additions to objects of others, or the empty file that replaces it.
 func (f file) only(api bool) file {
 	if !api {
 		f.name, f.sql = noAPI, "-- Nothing is added to objects that are not GEM's: --no-api."

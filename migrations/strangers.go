@@ -27,12 +27,12 @@ type taken struct {
 	Kind    string
 	Object  string // kind and name, as the ledger has them
 	Found   string // the kind of what is there
-	Changes string // what GEM would have to do
+	Changes string // the changes that GEM would have to make
 	// Adoptable is set for a table that may be one of an earlier GEM.
 	Adoptable bool
 }
 
-// TakenError says that a database has objects that GEM did not make, under names that it needs. Nothing was changed.
+// TakenError reports that a database has objects that GEM did not create, with names that it needs. Nothing was changed.
 type TakenError struct{ taken []taken }
 
 // Error lists the objects, what GEM would have to change, and the ways out.
@@ -87,7 +87,7 @@ var (
 	setAside      = regexp.MustCompile(`(?m)^select gem\.set_aside\(([^)]*)\)`)
 )
 
-// earlier are the tables of an earlier GEM that the file makes, as the ledger names them.
+// earlier returns the tables of an earlier GEM that the file creates, as the ledger names them.
 func (f file) earlier() []string {
 	all := []string{}
 	if f.source == core {
@@ -104,8 +104,8 @@ func (f file) earlier() []string {
 	return all
 }
 
-// needs is what the files create outside the schemas that they create, the roles, and the schema through which tables are adopted: JSON
-// for selectTaken, a line for each.
+// needs lists the objects that the files create outside the schemas that they create, the roles, and the schema through which tables are
+// adopted: JSON for selectTaken, a line for each.
 func needs(files []file, adopt []string) string {
 	type need struct {
 		Source    string   `json:"source"`
@@ -144,7 +144,7 @@ func needs(files []file, adopt []string) string {
 	return "[" + strings.Join(lines, ",\n") + "]"
 }
 
-// findTaken lists the names that the files need and someone else has, except the tables to adopt.
+// findTaken lists the names that the files need and that are taken, except the tables to adopt.
 func findTaken(ctx context.Context, tx pgx.Tx, files []file, had ledger, adopt []string) ([]taken, error) {
 	query := strings.NewReplacer(":needed", "$1::jsonb", ":ours", "$2::text[]", ":adopt", "$3::text[]").Replace(selectTaken)
 	rows, _ := tx.Query(ctx, query, needs(files, adopt), had.objects(), adopt) // the rows have its error
@@ -155,7 +155,7 @@ func findTaken(ctx context.Context, tx pgx.Tx, files []file, had ledger, adopt [
 	return found, nil
 }
 
-// Adoption says what [Apply] would do to the tables to adopt that the database has, a line each, and changes nothing.
+// Adoption returns the changes that [Apply] would make to the tables to adopt, a line for each table in the database. It changes nothing.
 func Adoption(ctx context.Context, url string, o Options, sources ...Source) (lines []string, err error) {
 	files, err := plan(sources)
 	if err == nil {
@@ -221,7 +221,7 @@ func quoted(all []string) []string {
 	return q
 }
 
-// check refuses options that name what GEM does not have.
+// check refuses options that name a table or a role that GEM does not have.
 func (o Options) check(files []file) error {
 	var earlier []string
 	for _, f := range files {

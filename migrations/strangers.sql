@@ -39,7 +39,7 @@ from (
     from pg_catalog.pg_type t join pg_catalog.pg_namespace s on s.oid = t.typnamespace
     where n.kind in ('table', 'view', 'type') and t.typrelid = 0 and s.nspname = n.schema and t.typname = n.name
     union all
-    select 4, 'function', 'replace ' || string_agg(p.oid::regprocedure::text, ', ' order by p.oid::regprocedure::text) || ', or put its own beside it'
+    select 4, 'function', 'replace ' || string_agg(p.oid::regprocedure::text, ', ' order by p.oid::regprocedure::text) || ', or put its own next to it'
     from pg_catalog.pg_proc p join pg_catalog.pg_namespace s on s.oid = p.pronamespace
     where n.kind = 'function' and s.nspname = n.schema and p.proname = n.name
     having count(*) > 0

@@ -21,7 +21,7 @@ type Outcome struct {
 	Result json.RawMessage
 	// Code is the error's code when Status is Failed, for logs.
 	Code Code
-	// Context tells operators where a failure came from. It goes into the journal and the log, and never onto the receipt.
+	// Context tells operators where a failure came from. It goes into the journal and the log, never onto the receipt.
 	Context string
 	// ReplayOf is the receipt that a hit repeats; empty otherwise.
 	ReplayOf string

@@ -14,7 +14,7 @@ import (
 	"github.com/gemworker/gem/internal/schema"
 )
 
-// Always are the tools with which rules and handlers ask people. Every registry has them, even if it does not include
+// Always are the tools that rules and handlers use to ask people. Every registry has them, even if it does not include
 // them.
 var Always = []string{"wait.answer", "wait.approval"}
 

@@ -117,7 +117,7 @@ func fieldName(steps []string) string {
 	return name
 }
 
-// enter adds a tool whose entry stands at a pointer, and checks its name. place is what a message calls it.
+// enter adds a tool whose entry is at a pointer, and checks its name. Messages call it place.
 func (p *parser) enter(at, place string, t *Tool) {
 	p.tools = append(p.tools, t)
 	if t.Name == "" {

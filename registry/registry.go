@@ -146,8 +146,8 @@ type Retry struct {
 	Most        time.Duration // the longest pause
 }
 
-// Retry returns what the tool's entry says, or else the default: 3 attempts, with pauses from 500 ms. Where the tool's work is done by a
-// service elsewhere (remote), the default outlasts a deploy of the service: 12 attempts, with pauses from 1 s to 60 s, 3 to 6 minutes in all.
+// Retry returns the retry of the tool's entry, by default 3 attempts with pauses from 500 ms. If a remote service does the tool's work
+// (remote), the default outlasts a deploy of the service: 12 attempts, with pauses from 1 s to 60 s, 3 to 6 minutes in all.
 func (t *Tool) Retry(remote bool) Retry {
 	if _, stated := t.entry["retry"]; remote && !stated {
 		return Retry{MaxAttempts: 12, Backoff: time.Second, Most: time.Minute}

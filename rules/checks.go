@@ -27,7 +27,7 @@ type Check struct {
 	AskMS    int64           `json:"ask_ms,omitempty"`   // how long it may take to decide
 }
 
-// asksText is what the question asks; empty if the check asks nobody.
+// asksText is the text of the question; empty if the check asks nobody.
 func (c *Check) asksText() string {
 	var question struct{ Text string }
 	_ = json.Unmarshal(c.Question, &question)

@@ -87,7 +87,7 @@ func placeOf(name string) (pointer, wrong string) {
 	return name, ""
 }
 
-// fill prints the values of an input in their places.
+// fill prints the values of an input in their placeholders.
 func (t template) fill(input any) string {
 	var out strings.Builder
 	for _, p := range t {
@@ -119,8 +119,8 @@ func (t template) pointers() (all []string) {
 	return all
 }
 
-// questionText returns what people are asked about a call: the rule's question, or one made of the tool, the input, the
-// reason why the rule asks and what the rule says.
+// questionText returns the question about a call: the rule's own, or one made from the tool, the input, the reason why the
+// rule asks, and the rule's say.
 func (r *Rule) questionText(tool string, input any, c *Check) string {
 	if r.Question != "" {
 		return r.template.fill(input)
@@ -133,7 +133,7 @@ func (r *Rule) questionText(tool string, input any, c *Check) string {
 	return sentences(call+". Rule "+r.Name+": "+r.reason(c)+".", r.Say)
 }
 
-// reason says why a rule asks: its conditions, and what it looks at besides the call.
+// reason explains why a rule asks: its conditions, and anything that it looks at apart from the call.
 func (r *Rule) reason(c *Check) string {
 	var why []string
 	if c.Kind != ItsCall {

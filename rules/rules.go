@@ -42,15 +42,15 @@ type Rule struct {
 	// Of and Within are those of an ask: the roles of which one decides, and how long they may take; 24 h by default.
 	Of     []string
 	Within time.Duration
-	// Question is the question of an ask, with values of the input in braces, as in "Refund {amount}?". Empty: it is
-	// made of the call and the rule.
+	// Question is the question of an ask, with values of the input in braces, as in "Refund {amount}?". If it is empty, it
+	// is made from the call and the rule.
 	Question string
 	// AtMost is how long a call may wait for its turn; 1 h by default.
 	AtMost time.Duration
 	// Say tells whoever made the call what to do instead; it may be empty.
 	Say string
 
-	entry    map[string]any // as it stands in the file
+	entry    map[string]any // as in the file
 	template template       // of the question
 }
 

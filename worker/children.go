@@ -131,7 +131,7 @@ func (s *steps) Digest(tool string, input json.RawMessage) (string, error) {
 }
 
 // send makes the calls that the handler began and that are not made yet, and records which of them were refused: the next run gets the same
-// refusals, whatever the registry says by then. Once the end of the call is known, only a clean-up makes calls: those that it waits for.
+// refusals, even if the registry has changed by then. Once the end of the call is known, only a clean-up makes calls: those that it waits for.
 func (s *steps) send(ctx context.Context, of []handlers.Await) {
 	defer s.writeRefused()
 	for alone := 0; ; alone-- {
@@ -175,7 +175,7 @@ func (s *steps) nextUnsent(ctx context.Context, of []handlers.Await, alone bool)
 	return batch, cleansUp
 }
 
-// sent takes note that the calls of a batch were made, or refused.
+// sent records that the calls of a batch were made or refused.
 func (s *steps) sent(batch []store.Start) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -215,7 +215,7 @@ func (a *attempt) failure(err error) receipts.Outcome {
 	return receipts.Failure(receipts.ExecutionError, publicMessage(err), details)
 }
 
-// contextOf returns what only operators may read of an error, or "".
+// contextOf returns the part of an error that only operators may read, or "".
 func contextOf(err error) string {
 	if failed := (*handlers.Failure)(nil); errors.As(err, &failed) {
 		return failed.Context
@@ -244,7 +244,7 @@ func isTransient(err error) bool {
 	return store.IsTransient(err) || errors.Is(err, lanes.ErrConnectionLost)
 }
 
-// nothingSent reports whether the attempt did nothing, so that the call may run again whatever its tool's mode is.
+// nothingSent reports whether the attempt had no effect, so that the call may run again in any mode of its tool.
 func nothingSent(err error) bool {
 	transient := (*handlers.TransientError)(nil)
 	return errors.As(err, &transient) && transient.NothingSent
@@ -343,7 +343,7 @@ func (a *attempt) putBack(e *end) (again time.Time, err error) {
 // spentOn is the outcome of a call whose last attempt failed as e says.
 func (a *attempt) spentOn(e *end) receipts.Outcome {
 	if !e.late {
-		a.cause = nil // its time may be over all the same
+		a.cause = nil // its time may still be over
 	}
 	return a.failure(e.reason)
 }
@@ -422,7 +422,7 @@ func (a *attempt) tell(e *end) {
 	a.log.Info("call ended", fields...)
 }
 
-// name is the status that the call has got, refused or cancelled if it failed in this way, or else how its attempt ended.
+// name is the status of the call, or refused or cancelled if it failed in that way, or how its attempt ended.
 func (e *end) name() string {
 	if e.how == receipted {
 		return receipts.Ended(string(e.outcome.Status), e.outcome.Code)

@@ -135,7 +135,7 @@ func plain(err error) error {
 	return copied
 }
 
-// advised are details with the advice of a failure, which also stands in details that come from elsewhere. Any other advice is left out.
+// advised returns details with the advice of a failure. Details from remote services may contain advice, too. Unknown advice is dropped.
 func advised(details json.RawMessage, advice handlers.Advice) json.RawMessage {
 	fields := map[string]json.RawMessage{}
 	if string(details) != "null" && json.Unmarshal(details, &fields) != nil {

@@ -350,7 +350,7 @@ func (a *attempt) mayRunAgain() bool {
 	return a.handler.Transactional || a.handler.Durable || a.tool.Idempotency.Mode != registry.None
 }
 
-// retry is how often the call is tried.
+// retry is the policy for retries of the call.
 func (a *attempt) retry() registry.Retry { return a.tool.Retry(a.handler != nil && a.handler.Remote) }
 
 // mayHaveDone says on a receipt what an attempt that was cut short may have done.

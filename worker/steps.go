@@ -112,9 +112,9 @@ func (s *steps) enter(ctx context.Context, turns int64, what string) (exit func(
 }
 
 // begins returns the error for which nothing new begins in ctx, and whether what begins there cleans up: someone asked for the end of the call, and
-// ctx goes on after that. An attempt that is to begin nothing new ends here. What it finds may have changed after a round trip.
+// ctx continues after that. An attempt that is to begin nothing new ends here. The result may be different after a round trip.
 //
-// cleanUp ends contexts before it sets s.cleaning, and this reads them the other way round, so that nothing else is taken for a clean-up. The reasons
+// cleanUp ends contexts before it sets s.cleaning, and this function reads them in the opposite order, so that nothing else is taken for a clean-up. The reasons
 // to end the attempt are read last: the handler sees no error of a worker that stops.
 func (s *steps) begins(ctx context.Context) (cleansUp bool, err error) {
 	s.mu.Lock()

@@ -92,7 +92,7 @@ func (s *steps) Wait(ctx context.Context, need int, of []handlers.Await) error {
 			s.leave(&end{how: waiting})
 		case verdict == store.WaitCancelled:
 			s.asked(cleansUp)
-			continue // it waits again if its context outlives that
+			continue // it waits again if its context is still alive
 		}
 		if err := s.readWhatCame(); err != nil {
 			return err
@@ -102,7 +102,7 @@ func (s *steps) Wait(ctx context.Context, need int, of []handlers.Await) error {
 	}
 }
 
-// asked takes note that Postgres did nothing because someone asked for the call's end. For what cleans up, that means its time is over.
+// asked records that Postgres did nothing because someone asked for the call's end. For a clean-up, that means its time is over.
 func (s *steps) asked(cleansUp bool) {
 	s.cleanUp()
 	if cleansUp {

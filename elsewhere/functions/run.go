@@ -126,9 +126,9 @@ func (of function) record(call *handlers.Call, noted string) error {
 	return nil
 }
 
-// errorOf returns what an error of the function's statement means for its call. Users read the messages that the tool's author
-// raises, as P0001 or GM100. Of any other error they get a sentence, the SQLSTATE and a reference: Postgres's message may show code
-// and rows. Operators find it in the journal and the log.
+// errorOf returns what an error of the function's statement means for its call. Users see the messages that the tool's author
+// raises, as P0001 or GM100. For any other error they get a sentence, the SQLSTATE and a reference, since Postgres's message may show
+// code and rows. Operators find it in the journal and the log.
 func (of function) errorOf(e *pgconn.PgError, call *handlers.Call) error {
 	switch e.Code {
 	case failure:

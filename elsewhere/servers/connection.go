@@ -215,7 +215,7 @@ func (s *server) backOff(reason error) {
 // again is the error of a connection that failed, for a call that comes before the next.
 func again(reason error, pause time.Duration) error {
 	if transient := (*handlers.TransientError)(nil); errors.As(reason, &transient) {
-		return handlers.NothingSent(transient.Err, max(pause, transient.After)) // of a connection, through which no call went
+		return handlers.NothingSent(transient.Err, max(pause, transient.After)) // the connection failed, and no call was sent through it
 	}
 	return reason
 }

@@ -144,7 +144,7 @@ func (s *session) output(tool Tool, all json.RawMessage) (json.RawMessage, error
 	return json.Marshal(map[string]any{"text": value.Storable(text), "content": others})
 }
 
-// advice is what the structured content of an error says at error.details.advice.
+// advice returns error.details.advice from the structured content of an error.
 func (r result) advice() handlers.Advice {
 	var said struct {
 		Error struct {

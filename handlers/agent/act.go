@@ -182,7 +182,7 @@ func observation(result json.RawMessage, err error) (text string, isError bool) 
 	return encoded, err != nil
 }
 
-// adviceIn is what the tool said of making the call again, which stays when the details are cut.
+// adviceIn returns the tool's advice about a new call, which is kept even if the details are cut.
 func adviceIn(details json.RawMessage) handlers.Advice {
 	var of struct {
 		Advice handlers.Advice `json:"advice"`

@@ -20,6 +20,6 @@ begin
 end
 $$;
 select gem.grant_to('service_role', 'insert (created_by) on public.extract_documents');
--- Whoever looks after GEM sees where in a document a quote stands.
+-- Operators can see where in a document a quote is.
 select gem.grant_to('gem_operator', 'select on public.' || t), gem.open_to('gem_operator', 'public.' || t, 'gem_operator_reads', 'for select to %I using (true)')
 from unnest(array['extract_documents', 'extract_document_parts']) t;

@@ -17,7 +17,7 @@ import (
 
 // OS has the tools of the domain.
 type OS struct {
-	tables []string // of all domains that the program keeps tables for; never null
+	tables []string // of all domains for which the program keeps tables; never null
 }
 
 //go:embed *.sql

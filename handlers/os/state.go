@@ -80,7 +80,7 @@ var currentState = `
 var countedTables = []string{"tasks", "reminders", "notes", "leads"}
 
 // currentStateOf returns currentState without the tables of leads, entity and comms that the program does not keep: an empty
-// query of the same name replaces each. A table of that name may be there all the same, and be someone else's.
+// query of the same name replaces each. A table with that name may still exist and be someone else's.
 func (o *OS) currentStateOf(ctx context.Context, tx handlers.Tx) (string, error) {
 	var standIns string
 	err := tx.QueryRow(ctx, `select coalesce(string_agg(format('%s as (select %s where false), ', name, columns), ''), '')

@@ -1,5 +1,5 @@
 // Package wait has the tools that ask: wait.answer, wait.approval and wait.event. Each waits for one answer to its own call, which frontends
-// see in the view open_questions and give with the function answer_tool_call. They belong to every program. Their
+// see in the view open_questions and give with the function answer_tool_call. Every program has them. Their
 // entries are in package registry.
 package wait
 

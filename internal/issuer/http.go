@@ -13,7 +13,8 @@ import (
 // maxAnswer bounds an answer of an issuer, in bytes.
 const maxAnswer = 1 << 20
 
-// httpClient follows no redirect: an issuer is asked at the address that was configured, or that it published itself.
+// httpClient follows no redirect: it sends requests only to the address that was configured, or that the issuer
+// published.
 func httpClient(timeout time.Duration) *http.Client {
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &http.Client{Timeout: timeout, CheckRedirect: stay}
@@ -38,8 +39,8 @@ func send(client *http.Client, req *http.Request) (status int, body []byte, err 
 	return resp.StatusCode, body, nil
 }
 
-// IsSafe reports whether a text is the URL of a server that nobody on the network can change the answers of: an https
-// URL, or one of this machine. It must not have a user, a query or a fragment.
+// IsSafe reports whether a text is the URL of a server whose answers nobody on the network can change: an https URL, or
+// one of this machine. It must not have a user, a query or a fragment.
 func IsSafe(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && u.User == nil && u.RawQuery == "" && u.Fragment == "" && safe(u)

@@ -136,8 +136,8 @@ func (c *Client) fetch(ctx context.Context) (*Metadata, error) {
 	return m, nil
 }
 
-// Start returns the address at which a person signs in. state returns with the browser, nonce with the token;
-// verifier is PKCE's.
+// Start returns the address at which a person signs in. The browser brings back state, and the token nonce; verifier is
+// that of PKCE.
 func (c *Client) Start(ctx context.Context, state, nonce, verifier string) (address string, err error) {
 	m, err := c.Metadata(ctx)
 	if err != nil {
@@ -207,7 +207,7 @@ func (c *Client) Finish(ctx context.Context, code, iss, nonce, verifier string) 
 	return claims, nil
 }
 
-// errorCode is the form of an error code of OAuth 2.0, as far as it is repeated.
+// errorCode is the form of the OAuth 2.0 error codes that may be repeated.
 var errorCode = regexp.MustCompile(`^[a-z_]{1,40}$`)
 
 // exchange returns the ID token for a code.

@@ -1,5 +1,5 @@
-// Package login finds out who sends a request to gem dashboard: by a link that the process printed, by a password, by a
-// proxy's header, or by an OpenID Connect issuer.
+// Package login identifies the user of a request to gem dashboard: by a link that the process printed, a password, a
+// proxy's header, or an OpenID Connect issuer.
 package login
 
 import (
@@ -33,8 +33,7 @@ type Options struct {
 	Roles        Roles // of the users of header and oidc
 	// OIDC is required with oidc.
 	OIDC OIDC
-	// IsRole reports whether a role of the database has a name, whatever the case of its letters. It is required with
-	// header and oidc.
+	// IsRole reports whether a role of the database has a name, ignoring case. It is required with header and oidc.
 	IsRole func(ctx context.Context, name string) (bool, error)
 	// Log has a line for each person whom an issuer signs in, and for each who is refused; nil means none.
 	Log *zap.Logger
@@ -128,8 +127,7 @@ func (d *Door) Login() dashboard.Login {
 	return nil
 }
 
-// Announce logs what people will not be able to do, as far as an issuer decides that. It returns at once unless people
-// sign in at one.
+// Announce logs what people cannot do because of the issuer. It returns at once unless people sign in at one.
 func (d *Door) Announce(ctx context.Context) {
 	if d.issuer != nil {
 		d.issuer.announce(ctx)
@@ -149,7 +147,7 @@ func (d *Door) User(r *http.Request) (dashboard.User, error) {
 		switch {
 		case found && d.issuer == nil:
 			return dashboard.User{Name: d.o.Name, Operator: true}, nil
-		case found: // a role may have got the name since
+		case found: // a role may have been given the name since
 			if err := d.subjects.check(r.Context(), user.Subject); err != nil {
 				return dashboard.User{}, err
 			}
@@ -165,7 +163,7 @@ func (d *Door) proxied(r *http.Request) (dashboard.User, error) {
 		return dashboard.User{}, errNotProxy
 	}
 	names := r.Header.Values(d.o.UserHeader)
-	if len(names) != 1 { // of two, one is not the proxy's
+	if len(names) != 1 { // if there are two, one is not from the proxy
 		return dashboard.User{}, errNoName
 	}
 	var groups []string

@@ -36,7 +36,7 @@ type OIDC struct {
 
 const (
 	signInTime  = 10 * time.Minute // from the first page to the return from the issuer
-	mostStates  = 10_000           // used ones that are remembered; the oldest makes room
+	mostStates  = 10_000           // used ones that are remembered; the oldest is dropped first
 	mostGroups  = 1000
 	mostIssuers = 300 // characters of a text of the issuer's that a page shows
 )
@@ -53,8 +53,8 @@ func (o *OIDC) check() error {
 	return nil
 }
 
-// byIssuer signs people in at an issuer. All that is known about a sign-in under way is in the browser's cookie,
-// encrypted: nobody can fill the process with sign-ins that they do not finish.
+// byIssuer signs people in at an issuer. The state of an unfinished sign-in is in the browser's cookie, encrypted, so
+// nobody can fill the process with sign-ins that they do not finish.
 type byIssuer struct {
 	*Door
 	client *issuer.Client
@@ -85,7 +85,7 @@ func newByIssuer(d *Door, now func() time.Time) (*byIssuer, error) {
 	return b, nil
 }
 
-// signIn is a sign-in under way.
+// signIn is an unfinished sign-in.
 type signIn struct {
 	State, Nonce, Verifier string
 	To                     string // the page to go to
@@ -101,14 +101,14 @@ func (b *byIssuer) Issuer() string {
 	return u.Host
 }
 
-// StartAt is where a sign-in starts: under the name to which the issuer sends people back, so that the cookie returns
-// too.
+// StartAt returns the address where a sign-in starts: under the name to which the issuer sends people back, so that the
+// browser sends the cookie.
 func (b *byIssuer) StartAt(to string) string {
 	return b.o.OIDC.URL + "login/start?to=" + url.QueryEscape(to)
 }
 
 // Start returns the issuer's address, and the cookie of the sign-in. It must be SameSite=Lax, since the issuer's site
-// leads back.
+// redirects back.
 func (b *byIssuer) Start(r *http.Request, to string) (address string, cookie *http.Cookie, err error) {
 	s := signIn{State: rand.Text(), Nonce: rand.Text(), Verifier: rand.Text() + rand.Text(), To: to,
 		Until: b.sessions.now().Add(signInTime)}
@@ -189,8 +189,7 @@ func (b *byIssuer) refused(reason string) error {
 		Text: "You were not signed in: " + reason + ". Sign in again."}
 }
 
-// away is the error of an issuer that cannot be asked, or that answers in a way that only the configuration of one
-// side can change.
+// away returns the error of an issuer that is unavailable, or whose answer shows that one side is misconfigured.
 func (b *byIssuer) away(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
@@ -255,8 +254,7 @@ func groupsOf(claim any) (groups []string, ok bool) {
 	return nil, false
 }
 
-// otherName says why the calls of a person may have another name than the one that the person has here; empty if they
-// have the same.
+// otherName explains why a person's calls may have a name other than the one here; empty if it is the same.
 func (o *OIDC) otherName(m *issuer.Metadata) string {
 	other := slices.IndexFunc(o.Frontends, func(of string) bool { return of != o.Issuer })
 	switch {
@@ -294,7 +292,7 @@ func shorten(s string) string {
 	return strings.TrimRight(string(r[:min(len(r), mostIssuers)]), ". ")
 }
 
-// once remembers states that were used, as long as they would be valid.
+// once remembers used states as long as they would be valid.
 type once struct {
 	now func() time.Time
 

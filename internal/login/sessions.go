@@ -21,7 +21,7 @@ type sessions struct {
 	mu   sync.Mutex
 	ends map[[sha256.Size]byte]time.Time
 	of   map[[sha256.Size]byte]dashboard.User // the sessions of people whom an issuer named
-	link [sha256.Size]byte                    // of the link that is good for one exchange; zero for none
+	link [sha256.Size]byte                    // of the link, which can be used once; zero for none
 }
 
 func newSessions(now func() time.Time) *sessions {

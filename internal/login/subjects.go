@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	freeTime = time.Minute // for which a name that no role has is not looked up again
+	freeTime = time.Minute // how long a name that no role has is not looked up again
 	mostFree = 1000        // such names
 )
 
-// subjects are the names that people may have. A person who had the name of a database role could give the answers of
-// that login, and service_role answers for everybody.
+// subjects checks the names of people. A person with the name of a database role could give the answers of that login,
+// and service_role answers for everybody.
 type subjects struct {
 	isRole func(ctx context.Context, name string) (bool, error)
 	now    func() time.Time
@@ -30,8 +30,7 @@ var errTaken = &dashboard.Refusal{Status: http.StatusForbidden,
 	Text: "Your name here is also the name of a role of the database, so your answers could pass for those of its login. " +
 		"You need another name."}
 
-// check returns nil for a name that a person may have, and [errTaken] for one that a role has, whatever the case of
-// its letters.
+// check returns nil for a name that a person may have, and [errTaken] for the name of a role, ignoring case.
 func (s *subjects) check(ctx context.Context, name string) error {
 	if strings.EqualFold(name, "service_role") {
 		return errTaken
@@ -58,7 +57,7 @@ func (s *subjects) check(ctx context.Context, name string) error {
 	return nil
 }
 
-// person returns the user with a name, who is in groups, whether a proxy or an issuer says so.
+// person returns the user with a name and groups, from a proxy or an issuer.
 func (d *Door) person(ctx context.Context, name string, groups []string) (dashboard.User, error) {
 	if !isName(name) {
 		return dashboard.User{}, errNoName

@@ -1,4 +1,4 @@
-// Package oneline prints what callers wrote on one line, for a person who decides about it. A value cannot break the
+// Package oneline prints callers' values on one line, for a person who decides about them. A value cannot break the
 // line, change its direction, or pass for the words next to it.
 package oneline
 
@@ -39,7 +39,7 @@ func Value(v any) string {
 	return cut(clean(compact.String()))
 }
 
-// Quoted prints a text for a place that has double quotes around it already; other values as [Value] does.
+// Quoted prints a text for a place that already has double quotes around it. It prints other values as [Value] does.
 func Quoted(v any) string {
 	if text, ok := v.(string); ok {
 		return strings.TrimSuffix(strings.TrimPrefix(quote(clean(text)), `"`), `"`)
@@ -111,7 +111,7 @@ func cutTo(s string, most int) string {
 	return string([]rune(s)[:most-1]) + "…"
 }
 
-// isWord reports whether a text can stand among other words without quotes.
+// isWord reports whether a text needs no quotes among other words.
 func isWord(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
 		return !unicode.In(r, unicode.L, unicode.M, unicode.N, unicode.Sc) && !strings.ContainsRune("-_.@+:/#%'", r)

@@ -19,9 +19,9 @@ type Options struct {
 	DataDir string
 	// Port is the port on 127.0.0.1. Start fails with [ErrPortTaken] if another program has it. By default any free port.
 	Port int
-	// Password is the superuser's. Data that exist keep theirs: see [Server.URL]. By default a new one.
+	// Password is the superuser's, by default a new one. Existing data keeps its password: see [Server.URL].
 	Password string
-	// Fresh removes what DataDir has kept, once no other server uses it.
+	// Fresh removes the data in DataDir, once no other server uses it.
 	Fresh bool
 	// Durable makes commits survive a crash of the machine, as on a production server. By default a crash of the machine or
 	// of the server may lose the commits of the last half second, which is much faster.

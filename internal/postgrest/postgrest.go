@@ -22,7 +22,7 @@ import (
 // startLimit is how long PostgREST may take until it answers. A quarter of a second is usual.
 const startLimit = time.Minute
 
-// keeper runs a program and ends it when its own standard input closes, which also happens when this process was
+// keeper runs a program and ends it when its own standard input closes, which also happens when this process is
 // killed. Then it removes the program's folder, its first argument.
 const keeper = `
 folder=$1
@@ -98,7 +98,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		Stop: sync.OnceFunc(func() { _ = alive.Close(); <-ended; through.CloseIdleConnections(); _ = os.RemoveAll(dir) }),
 		Handler: &httputil.ReverseProxy{
 			Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "postgrest"}) },
-			// A client that hangs up is not an error; its answer shows any other.
+			// A client that hangs up is not an error; the response shows any other error.
 			ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 				w.WriteHeader(http.StatusBadGateway)
 				_ = json.NewEncoder(w).Encode(map[string]string{"message": err.Error()})

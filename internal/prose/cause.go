@@ -8,8 +8,8 @@ import (
 	"github.com/gemworker/gem/receipts"
 )
 
-// whatNext returns what to do about an error of a tool: its advice, or else the likely cause. It is empty if the tool gave a code of
-// its own and neither is known.
+// whatNext returns the next step after an error of a tool: the tool's advice, otherwise the likely cause. It is empty if the tool
+// returned its own code and neither is known.
 func whatNext(r *receipts.Receipt, e receipts.Error) string {
 	var of struct{ Advice handlers.Advice }
 	_ = json.Unmarshal(e.Details, &of) // details may be anything
@@ -31,10 +31,10 @@ func whatNext(r *receipts.Receipt, e receipts.Error) string {
 	return "If the input is wrong, correct it; then make a new call."
 }
 
-// causeOfFailure returns the likely cause of a failed request to the service where a tool lives, or "" if none is known.
+// causeOfFailure returns the likely cause of a failed request to a tool's service, or "" if none is known.
 func causeOfFailure(r *receipts.Receipt, e receipts.Error) string {
 	var effects receipts.Effects
-	_ = json.Unmarshal(r.Effects, &effects) // what an imported receipt has may be of another form
+	_ = json.Unmarshal(r.Effects, &effects) // an imported receipt may have another form
 	status := 0
 	for _, c := range effects.ExternalCalls {
 		if strings.HasPrefix(r.ToolName, c.Service+".") { // the tool's own service has the name of its domain

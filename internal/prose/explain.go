@@ -24,7 +24,7 @@ func Explanation(e *client.Explanation) string {
 	return said
 }
 
-// requestedEnd says of a call that nobody runs that its end was requested, and what that leaves to its handler.
+// requestedEnd reports that the end of a call without a worker was requested, and how long its handler may clean up.
 func requestedEnd(e *client.Explanation) string {
 	return fmt.Sprintf(" Its end was requested at %s by %s%s. Its handler may clean up until %s. To end it without that: gem cancel %s",
 		Moment(e.CancelAt), Person(e.Cancel), Because(e.Cancel), Moment(e.CancelAt.Add(time.Hour)), e.Call.ID)

@@ -24,7 +24,7 @@ func RemoveRole(ctx context.Context, db DB, r Role) (bool, error) {
 	return tag.RowsAffected() > 0, err
 }
 
-// PrepareTakeRoles makes the table of what [TakeRoles] has granted, in a private database.
+// PrepareTakeRoles creates the table of the roles that [TakeRoles] has granted, in a private database.
 func PrepareTakeRoles(ctx context.Context, db DB) error {
 	_, err := db.Exec(ctx, `create schema if not exists gem_dev;
 		create table if not exists gem_dev.granted (subject text, role text, primary key (subject, role))`)
@@ -32,7 +32,7 @@ func PrepareTakeRoles(ctx context.Context, db DB) error {
 }
 
 // TakeRoles grants each role that an open question names to the session's user and to others, and returns what it
-// granted. It grants nothing twice, so that what someone took back stays away.
+// granted. It grants nothing twice, so a role that someone took back is not granted again.
 func TakeRoles(ctx context.Context, db DB, others ...string) ([]Role, error) {
 	rows, err := db.Query(ctx, `
 		with named as (

@@ -18,12 +18,12 @@ type Call struct {
 	Tool string `json:"tool"`
 	// Status is queued, running, waiting, succeeded, failed or not_configured.
 	Status string `json:"status"`
-	// Outcome is the status of a call that has ended, but refused or cancelled where the status failed has such a code. It is empty
-	// before.
+	// Outcome is the status of a call that has ended, or refused or cancelled if it failed with a code of that kind. It is empty
+	// before the end.
 	Outcome string `json:"outcome,omitempty"`
 	// WaitsFor says what a waiting call waits for: key, call, answer, time or code. Otherwise it is empty.
 	WaitsFor string `json:"waits_for,omitempty"`
-	// Approval says that it waits for the approvals that rules ask for. WaitsFor is call then: the questions are calls.
+	// Approval means that it waits for approvals that rules ask for. WaitsFor is then call, since the questions are calls.
 	Approval bool `json:"awaits_approval,omitempty"`
 	// Scheduled is true for a queued call whose RunAt has not come.
 	Scheduled bool `json:"scheduled,omitempty"`

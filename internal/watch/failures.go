@@ -16,7 +16,7 @@ type Failure struct {
 	Tool   string `json:"tool"`
 	Status string `json:"status"` // failed or not_configured
 	Code   string `json:"code"`   // not_configured for such
-	// Message is the message of the last of them, CallID, at most 1,000 characters.
+	// Message is the message of the last one, CallID, at most 1,000 characters.
 	Message string    `json:"message"`
 	CallID  string    `json:"call_id"`
 	Count   int       `json:"count"`

@@ -49,7 +49,7 @@ const NoTool = " "
 const mostCalls = 500 // of a page
 
 // ParseFilter reads a filter from the query of a URL: state, tool, caller, session, key, code, q, from, to, before and
-// limit. Other names are passed over. Its errors are [*FilterError].
+// limit. Other names are ignored. Its errors are [*FilterError].
 func ParseFilter(v url.Values) (f Filter, err error) {
 	f = Filter{State: v.Get("state"), Tool: v.Get("tool"), Caller: v.Get("caller"), Session: v.Get("session"), Key: v.Get("key"), Code: v.Get("code"),
 		Text: strings.TrimSpace(v.Get("q")), Before: v.Get("before")}

@@ -50,8 +50,8 @@ const (
 	mostRequests = 100_000        // of which Minutes sums up the cost
 )
 
-// Minutes returns the points from one time to another, without gaps, of one tool, or of all if tool is empty, without questions to people. It has the last 72 h; zero times
-// mean the last hour. all sums them up. Of requests to models the first 100,000 are summed up.
+// Minutes returns the points from one time to another, without gaps, of one tool, or of all if tool is empty, without questions to people. It covers the last 72 h; zero times
+// mean the last hour. all has the totals. Only the first 100,000 requests to models are counted.
 func Minutes(ctx context.Context, db DB, from, to time.Time, tool string) (minutes []Minute, all Totals, err error) {
 	var now time.Time
 	if err := db.QueryRow(ctx, "select gem.now()").Scan(&now); err != nil {
@@ -119,8 +119,8 @@ func Minutes(ctx context.Context, db DB, from, to time.Time, tool string) (minut
 	return minutes, sums.totals(), nil
 }
 
-// namesOf are the rows of gem.throughput that [counts.addOrTake] adds up to those of a tool. The empty name is that of all
-// tools: the questions to people are taken off, so that an approval counts once, as the call that was approved.
+// namesOf returns the names of the rows of gem.throughput from which [counts.addOrTake] computes the counts of a tool. The empty
+// name means all tools: the questions to people are subtracted, so that an approval counts once, as the call that was approved.
 func namesOf(tool string) []string {
 	if tool != "" {
 		return []string{tool}
@@ -162,7 +162,7 @@ func (c *counts) add(o counts) {
 	c.Waits = sum(c.Waits, o.Waits)
 }
 
-// addOrTake adds o, or takes it off if it is part of what was added.
+// addOrTake adds o, or subtracts it if it is part of the sum.
 func (c *counts) addOrTake(o counts, take bool) {
 	if take {
 		o.Succeeded, o.Failed, o.Refused, o.Cancelled = -o.Succeeded, -o.Failed, -o.Refused, -o.Cancelled

@@ -28,7 +28,7 @@ type Overview struct {
 }
 
 // Queue counts the calls that have not ended. A call that waits for people counts once: the questions of handlers and rules
-// are left out. AtLeast says that there may be more: of each state up to 10,000 are counted, of those that wait 5,000 for each thing.
+// are left out. AtLeast means that there may be more: at most 10,000 calls of each state are counted, and at most 5,000 that wait for the same thing.
 type Queue struct {
 	Ready     int `json:"ready"`
 	Scheduled int `json:"scheduled"`
@@ -41,7 +41,7 @@ type Queue struct {
 	AtLeast       bool           `json:"at_least,omitempty"`
 }
 
-// Busy is a tool with calls that ended in the last hour: those with most, at most 6, without questions to people.
+// Busy is one of the tools with the most calls that ended in the last hour, at most 6, without questions to people.
 type Busy struct {
 	Tool string `json:"tool"`
 	Totals

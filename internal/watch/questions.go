@@ -60,7 +60,7 @@ func Questions(ctx context.Context, db DB, limit int) ([]Question, error) {
 	return nil, fmt.Errorf("read the questions: %w", err)
 }
 
-// CountQuestions counts the calls that wait for somebody's answer, up to a limit.
+// CountQuestions counts the calls that wait for an answer, up to a limit.
 func CountQuestions(ctx context.Context, db DB, limit int) (n int, err error) {
 	err = db.QueryRow(ctx, `select count(*) from (
 		select from gem.calls c where c.status = 'waiting' and c.waits_for = 'answer' limit $1) q`, limit).Scan(&n)
@@ -70,7 +70,7 @@ func CountQuestions(ctx context.Context, db DB, limit int) (n int, err error) {
 	return n, nil
 }
 
-// QuestionsAmong returns those of some calls that wait for an answer, the oldest first.
+// QuestionsAmong returns the calls, among some, that wait for an answer, the oldest first.
 func QuestionsAmong(ctx context.Context, db DB, ids []string) ([]Question, error) {
 	rows, err := db.Query(ctx, "select "+questionColumns+` from gem.questions q
 		where q.call_id = any ($1::text[]::uuid[]) and q.status = 'waiting' and q.waits_for = 'answer' order by q.since, q.call_id`, ids)

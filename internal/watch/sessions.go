@@ -20,7 +20,7 @@ type SessionPage struct {
 	ID    string        `json:"id"`
 	Calls []SessionCall `json:"calls"` // at most 50
 	// Total is how many calls the session has, and Open how many of them have not ended. Failed, Refused and Cancelled count as in [Totals]. AtLeast
-	// says that there may be more calls, which are neither counted nor shown: of more than 5,000, those among the newest 20,000 of all sessions are.
+	// says that there may be more calls, which are neither counted nor shown: if a session has more than 5,000, only those among the newest 20,000 calls of all sessions are.
 	Total     int  `json:"total"`
 	Open      int  `json:"open"`
 	Failed    int  `json:"failed"`

@@ -80,7 +80,7 @@ func (s *signIn) discovery(w http.ResponseWriter, _ *http.Request) {
 	_ = json.NewEncoder(w).Encode(all)
 }
 
-// authorize signs in whoever comes.
+// authorize signs in everyone.
 func (s *signIn) authorize(w http.ResponseWriter, r *http.Request) {
 	s.guard.Lock()
 	defer s.guard.Unlock()
