@@ -57,7 +57,7 @@ func (s *steps) take(e store.Event) error {
 	s.kept.Add(data.effects())
 	switch e.Event {
 	case store.Holds:
-		s.attempt.key = data.Key
+		s.key = data.Key
 		return nil
 	case store.Ruled:
 		s.ruling = new(receipts.Rules)

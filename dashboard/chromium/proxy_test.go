@@ -68,7 +68,7 @@ func TestThePagesWorkBelowAPrefix(t *testing.T) {
 				return slices.ContainsFunc(b.requested(), func(r string) bool { return strings.HasPrefix(r, b.origin+site.prefix+"/live?") })
 			})
 			s.exec("select public.cancel_tool_call($1)", queued)
-			b.until("the end of the call", `document.querySelector("main .state.failed")`)
+			b.until("the end of the call", `document.querySelector("main .state.cancelled")`)
 			b.follow("footer button[value=dark]")
 			if got := b.where(); got != site.prefix+"/calls/"+queued {
 				t.Errorf("the form of the look leads to %s", got)

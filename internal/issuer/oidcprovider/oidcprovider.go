@@ -86,7 +86,7 @@ var action = regexp.MustCompile(`<form[^>]* action="([^"]+)"`)
 // person, and returns the page to which the issuer sends the browser back.
 func SignIn(t testing.TB, browser *http.Client, address, person string) (status int, page string, at *url.URL) {
 	t.Helper()
-	answer, err := browser.Get(address) //nolint:bodyclose // read closes it
+	answer, err := browser.Get(address) //nolint:bodyclose,noctx // read closes it
 	for _, form := range []url.Values{
 		{"prompt": {"login"}, "login": {person}, "password": {"any"}}, {"prompt": {"consent"}},
 	} {
@@ -102,7 +102,7 @@ func SignIn(t testing.TB, browser *http.Client, address, person string) (status 
 		if wrong != nil {
 			t.Fatal(wrong)
 		}
-		answer, err = browser.PostForm(to.String(), form) //nolint:bodyclose // read closes it
+		answer, err = browser.PostForm(to.String(), form) //nolint:bodyclose,noctx // read closes it
 	}
 	if err != nil {
 		t.Fatal(err)
