@@ -53,7 +53,7 @@ func plotsOf(table string, minutes []watch.Minute, all watch.Totals) plots {
 		{2, thousands(all.Failed) + " failed", "bad", func(m watch.Minute) *float64 { return number(m.Failed) }},
 	}
 	if all.Refused > 0 {
-		outcomes = append(outcomes, column{3, thousands(all.Refused) + " refused", "busy",
+		outcomes = append(outcomes, column{3, thousands(all.Refused) + " refused", "refuse",
 			func(m watch.Minute) *float64 { return number(m.Refused) }})
 	}
 	if all.NotConfigured > 0 {
