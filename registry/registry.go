@@ -137,11 +137,15 @@ type Retry struct {
 	Most        time.Duration // the longest pause
 }
 
+// TriesToSend is how often a call is tried whose tool has mode [None] as long as nothing was sent: no try was an attempt at its effect, so an entry with
+// fewer attempts does not end it before.
+const TriesToSend = 12
+
 // Retry returns what the tool's entry says, or else the default: 3 attempts, with pauses from 500 ms. Where the tool's work is done by a
 // service elsewhere (remote), the default outlasts a deploy of the service: 12 attempts, with pauses from 1 s to 60 s, 3 to 6 minutes in all.
 func (t *Tool) Retry(remote bool) Retry {
 	if _, stated := t.entry["retry"]; remote && !stated {
-		return Retry{MaxAttempts: 12, Backoff: time.Second, Most: time.Minute}
+		return Retry{MaxAttempts: TriesToSend, Backoff: time.Second, Most: time.Minute}
 	}
 	return Retry{
 		MaxAttempts: cmp.Or(whole(schema.ValueAt(t.entry, "/retry/max_attempts")), 3),
