@@ -146,11 +146,15 @@ type Retry struct {
 	Most        time.Duration // the longest pause
 }
 
+// TriesToSend is how often a call of a tool with mode [None] is tried as long as nothing was sent. Such a try is not an
+// attempt, so an entry with fewer attempts does not end the call.
+const TriesToSend = 12
+
 // Retry returns the retry of the tool's entry, by default 3 attempts with pauses from 500 ms. If a remote service does the tool's work
 // (remote), the default outlasts a deploy of the service: 12 attempts, with pauses from 1 s to 60 s, 3 to 6 minutes in all.
 func (t *Tool) Retry(remote bool) Retry {
 	if _, stated := t.entry["retry"]; remote && !stated {
-		return Retry{MaxAttempts: 12, Backoff: time.Second, Most: time.Minute}
+		return Retry{MaxAttempts: TriesToSend, Backoff: time.Second, Most: time.Minute}
 	}
 	return Retry{
 		MaxAttempts: cmp.Or(whole(schema.ValueAt(t.entry, "/retry/max_attempts")), 3),

@@ -330,6 +330,9 @@ func (a *attempt) putBack(e *end) (again time.Time, err error) {
 	}
 	failure = failure.Within(contextOf(e.reason))
 	retry := a.retry()
+	if nothingSent(e.reason) && a.tool.Idempotency.Mode == registry.None {
+		retry.MaxAttempts = max(retry.MaxAttempts, registry.TriesToSend)
+	}
 	err = a.persist(context.Background(), "put the call back", func(ctx context.Context) error {
 		again, err = store.Retry(ctx, a.options.Calls, a.Attempt, failure, retry, pauseOf(e.reason), a.notKept())
 		return err

@@ -40,7 +40,7 @@ import (
 //	                          Is panics · Is, As, Unwrap or Error never returns · swallow an argument whose Is panics ·
 //	                          fail · fail with details · poison error · transient · transient once (in the first attempt) ·
 //	                          transient after a minute · transient after an hour ·
-//	                          serialization failure once
+//	                          serialization failure once · nothing sent four times
 //	then, the goroutine       panic · panic with poison · panic with panic · panic with a cycle · goexit · ignore the context · ignore the context in a statement ·
 //	                          take a while
 //	then, the output          nan · nul · huge number · duplicate keys · lone surrogate · invalid utf-8 · broken json · wrong type
@@ -167,6 +167,10 @@ func (l *Lab) then(ctx context.Context, tx handlers.Tx, call *handlers.Call, in 
 	case "transient once":
 		if call.Attempt == 1 {
 			return Done{}, handlers.Transient(errors.New("come back later"))
+		}
+	case "nothing sent four times":
+		if call.Attempt <= 4 {
+			return Done{}, handlers.NothingSent(errors.New("nobody listens"), 0)
 		}
 	case "serialization failure once":
 		if call.Attempt == 1 {

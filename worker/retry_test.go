@@ -49,6 +49,22 @@ func TestTransientErrorsAreTriedAgainWhereThatDoesNoHarm(t *testing.T) {
 	}
 }
 
+// An entry's max_attempts bounds attempts at the effect. A try for which nothing was sent was none.
+func TestWhereNothingWasSentNoAttemptIsSpent(t *testing.T) {
+	t.Parallel()
+	env, _ := startLab(t, nil, tool{name: "lab.send", attempts: 1}, tool{name: "lab.nothing", mode: "safe-retry", attempts: 2})
+	env.StartWorker()
+	r := env.Run(handlertest.Call{Tool: "lab.send", Input: task(Task{Text: "none", Then: "nothing sent four times"})})
+	if r.Status != receipts.Succeeded || r.Attempt != 5 {
+		t.Errorf("mode none: attempt %d: %s", r.Attempt, r.Result)
+	}
+	r = env.Run(handlertest.Call{Tool: "lab.nothing", Input: task(Task{Text: "safe", Then: "nothing sent four times"})})
+	if r.Status != receipts.Failed || r.Attempt != 2 {
+		t.Errorf("mode safe-retry: attempt %d: %s", r.Attempt, r.Result)
+	}
+	sound(t, env)
+}
+
 func TestADeadlockIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	env, lab := startLab(t, nil, tool{name: "lab.write"})
