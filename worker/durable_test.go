@@ -483,7 +483,18 @@ func TestWhatAStepDidIsListedThoughItsHandlerWasGivenUpMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	flow.tell(t, "a", Order{})
-	env.Until("the handler to be given up", func() bool { return env.Logs.FilterMessageSnippet("it is given up").Len() == 1 })
+	reached := false // by the write, before the handler was given up
+	env.Until("the handler to be given up", func() bool {
+		waits := number(t, env, "select count(*) from pg_stat_activity where $1 = any (pg_blocking_pids(pid)) and query like '%gem.step%'", tx.Conn().PgConn().PID())
+		gone := env.Logs.FilterMessageSnippet("it is given up").Len() == 1
+		reached = reached || waits > 0 && !gone
+		return gone
+	})
+	// Behind the write, where it cannot overtake: Postgres gives a row that becomes free to whoever comes then, even before it wakes those that wait.
+	env.Until("the receipt to wait as well", func() bool {
+		return number(t, env, `select count(*) from pg_stat_activity
+			where datname = current_database() and wait_event_type = 'Lock' and query like '%gem.finish%'`) == 1
+	})
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -492,8 +503,11 @@ func TestWhatAStepDidIsListedThoughItsHandlerWasGivenUpMeanwhile(t *testing.T) {
 	if err := json.Unmarshal(r.Effects, &effects); err != nil || len(effects.MessagesSent) != 1 || handlertest.ErrorOf(t, r).Code != receipts.Timeout {
 		t.Errorf("%s %s (%v)", r.Result, r.Effects, err)
 	}
-	// Postgres wrote the step as soon as it could, and nobody waited for its answer.
-	if kept := stepsOf(t, env, id); len(kept) != 1 || effects.Durable.Steps != 0 {
+	// Postgres wrote the step as soon as it could, and nobody waited for its answer. On a busy machine the handler may be given up before the write
+	// has a connection: then it is not sent any more.
+	kept := stepsOf(t, env, id)
+	t.Logf("the write reached Postgres: %t; the journal has %q", reached, kept)
+	if reached && len(kept) != 1 || len(kept) > 1 || effects.Durable.Steps != 0 {
 		t.Errorf("the journal has %q, and the receipt counts %d", kept, effects.Durable.Steps)
 	}
 	if report, err := audit.Database(t.Context(), env.DB, audit.Options{}); err != nil || report.Faults != 0 {
