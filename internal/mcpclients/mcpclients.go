@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gemworker/gem/internal/npmrig"
 )
 
 // Install is the command that fetches the packages. Run it at the top of the repository.
@@ -63,43 +65,15 @@ func Command(t testing.TB, env []string, program string, args ...string) *exec.C
 // Node returns the path of Node.js, 22 or newer, and the folder with the packages.
 func Node(t testing.TB) (program, dir string) {
 	t.Helper()
-	dir = folder(t)
+	dir = npmrig.Folder(t, "internal/mcpclients")
 	if _, err := os.Stat(filepath.Join(dir, "node_modules", "@modelcontextprotocol")); err != nil {
-		missing(t, "programs of npm are missing. Run at the top of the repository: "+Install)
+		npmrig.Missing(t, "programs of npm are missing. Run at the top of the repository: "+Install)
 	}
 	program = filepath.Join(dir, "node_modules", ".bin", "node")
 	if _, err := os.Stat(program); err != nil { // npm has one for Linux on x64
 		if program, err = exec.LookPath("node"); err != nil {
-			missing(t, "node is missing: install Node.js 22 or newer")
+			npmrig.Missing(t, "node is missing: install Node.js 22 or newer")
 		}
 	}
 	return program, dir
-}
-
-// folder returns this package's own, wherever in the repository the test runs.
-func folder(t testing.TB) string {
-	t.Helper()
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for {
-		here := filepath.Join(dir, "internal", "mcpclients")
-		if _, err := os.Stat(filepath.Join(here, "package.json")); err == nil {
-			return here
-		}
-		if dir == filepath.Dir(dir) {
-			t.Fatal("internal/mcpclients was not found above the working directory")
-		}
-		dir = filepath.Dir(dir)
-	}
-}
-
-// missing ends a test that needs something which is not there: it is skipped, or fails where GEM_TEST_REQUIRE is set, as in CI.
-func missing(t testing.TB, text string) {
-	t.Helper()
-	if os.Getenv("GEM_TEST_REQUIRE") != "" {
-		t.Fatal(text)
-	}
-	t.Skip(text)
 }

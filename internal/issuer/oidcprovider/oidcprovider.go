@@ -20,6 +20,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/gemworker/gem/internal/npmrig"
 )
 
 // Install is the command that fetches oidc-provider. Run it at the top of the repository.
@@ -44,11 +46,11 @@ func Start(t testing.TB, o Options) string {
 	t.Helper()
 	node, err := exec.LookPath("node")
 	if err != nil {
-		missing(t, "node is missing: install Node.js 20 or newer")
+		npmrig.Missing(t, "node is missing: install Node.js 20 or newer")
 	}
-	dir := folder(t)
+	dir := npmrig.Folder(t, "internal/issuer/oidcprovider")
 	if _, err := os.Stat(filepath.Join(dir, "node_modules", "oidc-provider")); err != nil {
-		missing(t, "oidc-provider is missing. Run at the top of the repository: "+Install)
+		npmrig.Missing(t, "oidc-provider is missing. Run at the top of the repository: "+Install)
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), node, "server.mjs") // its input ends it
 	var log strings.Builder
@@ -118,33 +120,4 @@ func read(t testing.TB, answer *http.Response) string {
 		t.Fatal(err)
 	}
 	return string(text)
-}
-
-// folder returns this package's own, wherever in the repository the test runs.
-func folder(t testing.TB) string {
-	t.Helper()
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for {
-		here := filepath.Join(dir, "internal", "issuer", "oidcprovider")
-		if _, err := os.Stat(filepath.Join(here, "package.json")); err == nil {
-			return here
-		}
-		if dir == filepath.Dir(dir) {
-			t.Fatal("internal/issuer/oidcprovider was not found above the working directory")
-		}
-		dir = filepath.Dir(dir)
-	}
-}
-
-// missing ends a test that needs something which is not there: it is skipped, or fails where GEM_TEST_REQUIRE is set,
-// as in CI.
-func missing(t testing.TB, text string) {
-	t.Helper()
-	if os.Getenv("GEM_TEST_REQUIRE") != "" {
-		t.Fatal(text)
-	}
-	t.Skip(text)
 }

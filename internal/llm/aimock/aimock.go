@@ -17,6 +17,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gemworker/gem/internal/npmrig"
 )
 
 // Install is the command that fetches aimock. Run it at the top of the repository.
@@ -89,11 +91,11 @@ func Start(t testing.TB, o Options) *Server {
 	t.Helper()
 	node, err := exec.LookPath("node")
 	if err != nil {
-		missing(t, "node is missing: install Node.js 20 or newer")
+		npmrig.Missing(t, "node is missing: install Node.js 20 or newer")
 	}
-	dir := folder(t)
+	dir := npmrig.Folder(t, "internal/llm/aimock")
 	if _, err := os.Stat(filepath.Join(dir, "node_modules", "@copilotkit", "aimock")); err != nil {
-		missing(t, "aimock is missing. Run at the top of the repository: "+Install)
+		npmrig.Missing(t, "aimock is missing. Run at the top of the repository: "+Install)
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), node, "aimock.mjs") // its input ends it
 	cmd.Dir, cmd.Stderr = dir, os.Stderr
@@ -125,32 +127,4 @@ func Start(t testing.TB, o Options) *Server {
 		t.Fatalf("aimock gave no address: %v", err)
 	}
 	return &Server{URL: strings.TrimSpace(address)}
-}
-
-// folder returns this package's own, wherever in the repository the test runs.
-func folder(t testing.TB) string {
-	t.Helper()
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for {
-		here := filepath.Join(dir, "internal", "llm", "aimock")
-		if _, err := os.Stat(filepath.Join(here, "package.json")); err == nil {
-			return here
-		}
-		if dir == filepath.Dir(dir) {
-			t.Fatal("internal/llm/aimock was not found above the working directory")
-		}
-		dir = filepath.Dir(dir)
-	}
-}
-
-// missing ends a test that needs something which is not there: it is skipped, or fails where GEM_TEST_REQUIRE is set, as in CI.
-func missing(t testing.TB, text string) {
-	t.Helper()
-	if os.Getenv("GEM_TEST_REQUIRE") != "" {
-		t.Fatal(text)
-	}
-	t.Skip(text)
 }
