@@ -36,7 +36,7 @@ type callPage struct {
 	Requests  []watch.Request
 	Checked   *checked
 	Asks      []ask            // open questions that the user may answer
-	Others    []watch.Question // and those that others may
+	Others    []watch.Question // open questions that only other people may answer
 	Extracted bool             // it has a page for its quotes
 	Agent     bool             // it has a page for its conversation
 }
@@ -188,7 +188,7 @@ func (s *site) call(ctx context.Context, r *request) (*view, error) {
 	for i := range p.Asks {
 		a := &p.Asks[i]
 		a.Back = "call"
-		a.Beside = p.Payload != nil && a.Known != nil && a.Known.OfRules && a.ID != id // its arguments are the call's input
+		a.Beside = p.Payload != nil && a.Known != nil && a.Known.OfRules && a.ID != id // the page already shows its arguments as the input
 	}
 	p.fill(s, open)
 	title := cmp.Or(prose.Cut(p.Call.Tool, 80), "A call") + ": " + strings.ToLower(p.Says())

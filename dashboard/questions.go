@@ -13,7 +13,7 @@ import (
 // mostQuestions is how many of each kind a page lists.
 const mostQuestions = 100
 
-// questionsPage lists the open questions: those that the user may answer, with what they ask, and the others without.
+// questionsPage lists the open questions. It shows the text and arguments only of those that the user may answer.
 type questionsPage struct {
 	Yours []client.Question `json:"yours"` // those that the user may answer
 	Open  []watch.Question  `json:"open"`  // all that are open

@@ -17,7 +17,7 @@ const (
 	npmPlatform = "linux/amd64"
 )
 
-// ErrMissing is the error of [Find] without a PostgREST. Its text says how to get one.
+// ErrMissing is the error that [Find] returns if it finds no PostgREST. Its text explains how to install one.
 var ErrMissing = errors.New("PostgREST is not installed: " + howToGet(runtime.GOOS+"/"+runtime.GOARCH))
 
 func howToGet(platform string) string {

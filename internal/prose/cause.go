@@ -46,7 +46,7 @@ func causeOfFailure(r *receipts.Receipt, e receipts.Error) string {
 	case status == 401 || status == 403 && !own:
 		return "The service refused the request before it ran the tool. Most likely its secret differs from the one that the worker " +
 			"signs with: compare it with the variable that secret_env names in domains.json, and compare the clocks."
-	case own: // the tool itself says what happened
+	case own: // the tool explains its own failures
 		return ""
 	case status >= 300 && status < 400:
 		return "The address redirects, and GEM follows no redirect, since its credentials would go along: write the final " +
