@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"strings"
 
+	"github.com/gemworker/gem/internal/prose"
 	"github.com/gemworker/gem/internal/watch"
 )
 
@@ -29,31 +30,10 @@ func stateSays(c watch.Call) string {
 	if c.Status != "waiting" {
 		return words(stateWord(c))
 	}
-	switch c.WaitsFor {
-	case "key":
-		return "Waiting for its key"
-	case "call":
-		if c.Approval {
-			return "Waiting for approval"
-		}
-		return "Waiting for calls"
-	case "answer":
-		return waitingFor(c.Tool)
-	case "time":
-		return "Sleeping"
-	case "code":
-		return "Waiting for a program"
-	}
-	return "Waiting"
+	return words(prose.Waiting(c.Tool, c.WaitsFor, c.Approval))
 }
 
 // waitingFor names the thing that a question of a tool waits for.
 func waitingFor(asking string) string {
-	switch asking {
-	case approvalTool:
-		return "Waiting for approval"
-	case "wait.event":
-		return "Waiting for an event"
-	}
-	return "Waiting for an answer"
+	return words(prose.Waiting(asking, "answer", false))
 }

@@ -17,16 +17,18 @@ import (
 // Played is what became of a sequence.
 type Played struct {
 	Name string
-	// Differs is the first step that came otherwise than it should, nil if all came so.
+	// Differs is the first step with another outcome than the file expects; nil if there is none.
 	Differs *Difference
 }
 
-// Difference is what came otherwise than it should.
+// Difference is an outcome that the file does not expect.
 type Difference struct {
-	Step      int    // from 1
-	Field     string // expect or then
+	Step  int    // from 1
+	Tool  string // of the call of the step; of a coding agent's event, empty
+	Field string // expect, then or question
+	// Want and Got are what was expected and what the rules gave, in the words of expect. Those of ask name the people who decide.
 	Want, Got string
-	Message   string // what whoever made the call is told; it may be empty
+	Message   string // that the caller would read; it may be empty
 }
 
 // Play plays the sequences with the tools of a registry. An error is a mistake in the file, such as a tool that the registry does not have.
@@ -143,7 +145,7 @@ func (p *player) step(number int, s step, at time.Time) error {
 	p.gate(c)
 	p.compare(c, "expect", s.Expect)
 	if s.Question != "" && p.differs == nil && !slices.Contains(c.texts, s.Question) {
-		p.differs = &Difference{Step: number, Field: "question", Want: s.Question, Got: strings.Join(c.texts, "\n")}
+		p.differs = &Difference{Step: number, Tool: c.Tool.Name, Field: "question", Want: s.Question, Got: strings.Join(c.texts, "\n")}
 	}
 	if s.Answer != "" {
 		return p.answer(c, s)
@@ -215,7 +217,7 @@ func (p *player) ids() (ids []string) {
 // answer lets people answer all that is asked about a call, which is judged again then.
 func (p *player) answer(c *played, s step) error {
 	if len(c.asked) == 0 {
-		return fmt.Errorf("nothing is asked about the call %s: it came to %s", schema.Show(c.ID), c.came)
+		return fmt.Errorf("no question about the call %s is open: its outcome is %s", schema.Show(c.ID), c.came)
 	}
 	for _, digest := range c.asked {
 		d := Decision{Digest: digest, Outcome: Passed, By: "somebody", ID: "the answer to " + c.ID, At: p.now}
@@ -358,7 +360,29 @@ func (p *player) compare(c *played, field, want string) {
 	if want == "" || expected(want, c.came) || p.differs != nil && p.differs.Step <= c.number {
 		return
 	}
-	p.differs = &Difference{Step: c.number, Field: field, Want: want, Got: c.came, Message: c.message}
+	p.differs = &Difference{Step: c.number, Field: field, Want: p.withPeople(want), Got: p.withPeople(c.came), Message: c.message}
+	if c.Tool != nil {
+		p.differs.Tool = c.Tool.Name
+	}
+}
+
+// withPeople adds the roles that decide to an outcome in which rules ask.
+func (p *player) withPeople(outcome string) string {
+	words := strings.Fields(outcome)
+	if len(words) < 2 || words[0] != "ask" {
+		return outcome
+	}
+	var roles []string
+	for _, rule := range p.judge.set.Rules() {
+		if slices.Contains(words[1:], rule.Name) {
+			roles = append(roles, rule.Of...)
+		}
+	}
+	if len(roles) == 0 {
+		return outcome
+	}
+	slices.Sort(roles)
+	return outcome + " (approval by " + strings.Join(slices.Compact(roles), " or ") + ")"
 }
 
 // expected reports whether what came of a call is what was expected. The order of rules does not matter.

@@ -100,7 +100,7 @@ func TestAMistakeInAScenarioIsNamed(t *testing.T) {
 		{`{"at": "5s", "call": {"tool": "billing.list"}}, {"at": "4s", "call": {"tool": "billing.list"}}`, "step 2: at is before that of an earlier step"},
 		{`{"at": "5s"}`, "step 1: it takes a call"},
 		{`{"of": "x", "answer": "approved"}`, "step 1: of names no earlier call"},
-		{`{"call": {"id": "x", "tool": "billing.list"}}, {"of": "x", "answer": "approved"}`, `step 2: nothing is asked about the call x: it came to warn a`},
+		{`{"call": {"id": "x", "tool": "billing.list"}}, {"of": "x", "answer": "approved"}`, `step 2: no question about the call x is open: its outcome is warn a`},
 		{`{"call": {"id": "x", "tool": "billing.list"}}, {"call": {"id": "x", "tool": "billing.list"}}`, `step 2: there is another call x`},
 		{`{"call": {"tool": "billing.list"}, "expects": "run"}`, "one: steps[0].expects: unknown field: did you mean"},
 		{`{"call": {"tool": "billing.list"}, "expect": "stop"}`, "one: steps[0].expect: "},

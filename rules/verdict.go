@@ -201,11 +201,15 @@ func (j Judgement) verdict(version string, a Answer, c Check, seen Seen) Verdict
 	}
 	does := " blocks " + call
 	free := ""
+	said := policy + rulePart(c.Rule, version)
 	switch c.Action {
 	case Warn:
 		does = " warns of " + call + ", which runs all the same"
 	case Ask:
 		does = " asks whether " + call + " may run"
+		if a.approves(c) {
+			said, does = "The rule "+c.Rule+" (rules "+version+")", " asked whether "+call+" may run"
+		}
 		about, free = j.asked(r, a, c, seen, about)
 	case Wait:
 		does = " lets " + call + " wait"
@@ -222,7 +226,7 @@ func (j Judgement) verdict(version string, a Answer, c Check, seen Seen) Verdict
 			free = "It can be made again in " + (wait + time.Second - 1).Truncate(time.Second).String() + ", at " + moment(*seen.FreeAt) + "."
 		}
 	}
-	v.Message = sentences(policy+rulePart(c.Rule, version)+does+": "+about+".", free, r.Say)
+	v.Message = sentences(said+does+": "+about+".", free, r.Say)
 	return v
 }
 

@@ -146,7 +146,7 @@ func TestACallThatRunsKeepsWhatTheRulesSaid(t *testing.T) {
 		{Rule: "every", Action: rules.Warn, Kind: rules.ItsCall, Do: "Careful.",
 			Message: "This is a policy of the operator, not an error: the rule every (rules 1.0.0) warns of this call of billing.refund, which runs all the same: it is for every call of the tool. Careful."},
 		{Rule: "big", Action: rules.Ask, Kind: rules.ItsCall,
-			Message: "This is a policy of the operator, not an error: the rule big (rules 2) asks whether this call of billing.refund may run: its condition on input.amount holds. eve approved it."},
+			Message: "The rule big (rules 2) asked whether this call of billing.refund may run: its condition on input.amount holds. eve approved it."},
 		{Rule: "heed", Action: rules.Warn, Kind: rules.Afterwards, Seen: &rules.Seen{Tool: "comms.send_sms", Ended: "approval_denied", ReceiptID: "r1", EndedAt: &sent},
 			Message: "This is a policy of the operator, not an error: the rule heed (rules 2) warns of this call of billing.refund, which runs all the same: comms.send_sms had ended with approval_denied in this session when this call was made (receipt r1)."},
 	}

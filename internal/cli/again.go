@@ -27,14 +27,15 @@ func againCommand() *cobra.Command {
 		Long: `
 The new call has the tool, input, session, created_by, idempotency_key and
 priority of the old one, which stays as it is, with its receipt. The journal of
-the new one names the role of DATABASE_URL, and the reason. That role is the
-owner of the tables, or a member of gem_operator.
+the new one names your Postgres role, and the reason. The role must own the
+tables or be a member of gem_operator.
 
 It first says what that means: that the result would be repeated, since the key
 has succeeded, or that something may happen twice. It asks whether to go on, and
 where something may happen twice, for the name of the tool. Scripts say --yes,
 or --confirm TOOL. Only the new call's id is printed. With --watch the receipt is
-printed instead, as JSON, and the exit codes are those of gem call --wait.`,
+printed instead, as JSON, and the exit codes are those of gem call --wait.
+` + usesDatabase,
 		Example: "  gem again " + exampleID + " --yes --reason 'the mail server is back'\n  gem again " + exampleID + " --confirm comms.send_email --watch",
 		Args:    takes("one call id", 1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -38,6 +38,24 @@ func TestTheGuideToAgentsIsFollowed(t *testing.T) {
 	f.stop(t)
 }
 
+// Without a model, the page is followed with gem demo --stay, by copying its lines.
+func TestTheGuideToAgentsIsFollowedWithTheDemo(t *testing.T) {
+	t.Parallel()
+	f := &follower{root: fromRoot(t, "."), dir: reachableFolder(t), env: map[string]string{}, section: "docs/agents.md", demo: true}
+	var said []string
+	for _, found := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllStringSubmatch(readPage(t, "docs/agents.md"), -1) {
+		f.run(t, found[1])
+		said = append(said, f.said)
+	}
+	all := strings.Join(said, "\n")
+	wants(t, all, "On which day shall the roof be repaired?", `"answer": "There is a task for the repair on the day that you chose."`,
+		`calls   os_search_notes {"query":"Sam Carter"}`, "the same: succeeded")
+	if f.calls != 2 {
+		t.Errorf("%d calls are made, want 2", f.calls)
+	}
+	f.stop(t)
+}
+
 // wantsLines checks that the last commands said these lines, one after the other, and others between them.
 func (f *follower) wantsLines(t *testing.T, block string) {
 	t.Helper()

@@ -34,7 +34,8 @@ The check effects-missing also reports rows that people deleted by hand, which
 look like rows that were lost. Use --skip effects-missing if there are such.
 
 --archive FILE checks an archive of gem prune instead, in temporary tables of
-DATABASE_URL, which any database with GEM's tables can be.
+the database, which can be any that has GEM's tables.
+` + usesDatabase + `
 
 The checks, and what each proves:
 ` + checks(),

@@ -196,7 +196,9 @@ func (s *setup) close() {
 	s.telemetry.Stop()
 }
 
-func databaseConfig() (*config.Config, error) {
+// configFromEnv is the configuration of a process that serves others: it uses the database that DATABASE_URL names, and
+// never one that happens to run in the working directory.
+func configFromEnv() (*config.Config, error) {
 	cfg, err := config.Load()
 	if err == nil {
 		err = cfg.RequireDatabase()

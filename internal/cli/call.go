@@ -36,7 +36,7 @@ func callCommand() *cobra.Command {
 		Short: "Insert a call, as a frontend would, and wait for its receipt if asked to",
 		Long: `
 The input is a JSON object: {} if it is left out, read from stdin for "-". Only
-the call's id is printed. Needs DATABASE_URL.
+the call's id is printed.
 
 With --wait the receipt is printed instead, as JSON. While an answer or an
 approval is waited for, the standard error says so, and how it is given: by a
@@ -50,8 +50,9 @@ The exit codes:
   3  with --wait: the call ended as not_configured
   4  it is not known how the call ended, since --timeout passed or Postgres could
      not be asked; or whether it was made, since the connection broke
-A call goes on when nobody waits for it: gem receipt, gem trace and gem explain
-show what became of it.`,
+A call continues when nobody waits for it: gem receipt, gem trace and gem
+explain show how it goes.
+` + usesDatabase,
 		Example: `  gem call os.create_note '{"domain": "business", "title": "Roof", "content": "Two tiles"}' --wait
   gem call leads.create - < lead.json
   gem call os.health_check --run-at 10m --priority 5`,

@@ -16,11 +16,11 @@ import (
 
 const exampleID = "0b8f6e1c-3a52-4c1e-9f63-2d7a1b9c4e55"
 
-// aboutCall completes a command that takes a call's id. do gets it and the database of DATABASE_URL.
+// aboutCall completes a command that takes a call's id. do gets the id and the database.
 func aboutCall(cmd *cobra.Command, do func(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error) *cobra.Command {
 	cmd.Example = "  gem " + cmd.Use + " " + exampleID + cmd.Example
 	cmd.Use += " CALL_ID"
-	cmd.Long += "\nNeeds DATABASE_URL."
+	cmd.Long += "\n" + usesDatabase
 	cmd.Args = takes("one call id", 1, 1)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		id, err := callID(args[0])

@@ -16,19 +16,28 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// usesDatabase ends the --help of each command that connects with [connect].
+const usesDatabase = `
+It uses the database of DATABASE_URL or, if that is not set, the one of the
+gem dev that runs in this folder.`
+
+// usesDatabaseAsMonitor is the same for commands that show the calls of everyone.
+const usesDatabaseAsMonitor = usesDatabase + ` The role must own the tables or be a
+member of gem_monitor.`
+
 // connect opens the database of DATABASE_URL for a command that a person waits for: it fails at once if Postgres cannot be
 // reached. Without DATABASE_URL, it opens the database of the gem dev that runs in the working directory.
 func connect(ctx context.Context) (*pgxpool.Pool, error) {
-	cfg, err := folderConfig()
+	cfg, err := configFromEnvOrDev()
 	if err != nil {
 		return nil, err
 	}
 	return open(ctx, cfg.DatabaseURL.Reveal())
 }
 
-// folderConfig is the configuration with DATABASE_URL, or with the database of the gem dev that runs in the working
+// configFromEnvOrDev is the configuration with DATABASE_URL, or with the database of the gem dev that runs in the working
 // directory. Without either it returns an error.
-func folderConfig() (*config.Config, error) {
+func configFromEnvOrDev() (*config.Config, error) {
 	cfg, err := config.Load()
 	if err != nil {
 		return nil, err

@@ -61,7 +61,7 @@ order within 2 s. Needs DATABASE_URL; Postgres may be away.`,
 		if err := flags.read(&c); err != nil {
 			return err
 		}
-		base, err := databaseConfig()
+		base, err := configFromEnv()
 		if err != nil {
 			return err
 		}

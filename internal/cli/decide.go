@@ -35,8 +35,8 @@ Then it waits for the call that a rule stopped, and prints that call's receipt a
 JSON; if a handler asked, it prints the receipt of the question. Both contain
 the reason. With --wait 0 it does not wait.
 
-The exit code is 0 once the decision is recorded, however the call ends. Needs
-DATABASE_URL.`,
+The exit code is 0 once the decision is recorded, however the call ends.
+` + usesDatabase,
 		Example: "  gem " + use + " " + exampleID + " --reason 'within the budget'",
 		Args:    takes("the id of a question", 1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -22,12 +22,13 @@ func demoCommand(p *Program) *cobra.Command {
 	var verbose, stay, useDatabase bool
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Show it all in a few seconds: a database, a worker, some calls, their receipts",
+		Short: "Show everything in a few seconds: a database, a worker, some calls, their receipts",
 		Long: `
 It starts a private Postgres and removes it at the end. DATABASE_URL is ignored,
 except with --use-database: then that database is migrated, and keeps the demo's
-rows. The exit code is 0 if each call ended as it should, with one receipt. With --stay the
-database, the worker and a dashboard go on until Ctrl-C.
+rows. The exit code is 0 if each call ended as it should, with one receipt. With
+--stay the database, the worker, a dashboard and the model's script run until
+Ctrl-C, and it prints how other terminals use them.
 
 Nothing is sent anywhere: the tools get no configuration from the environment,
 and the model of the agent is a script on 127.0.0.1.
@@ -57,7 +58,7 @@ empty or its schema has examples, defaults or an enum.`,
 			return d.run(cmd.Context())
 		},
 	}
-	cmd.Flags().BoolVar(&stay, "stay", false, "go on until Ctrl-C, with a dashboard that shows it all")
+	cmd.Flags().BoolVar(&stay, "stay", false, "keep everything running until Ctrl-C, with a dashboard")
 	cmd.Flags().BoolVar(&useDatabase, "use-database", false, "migrate the database of DATABASE_URL and leave the demo's rows in it")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "show the worker's log")
 	return cmd
@@ -69,6 +70,7 @@ type demo struct {
 	began         time.Time
 	frontend      *pgxpool.Pool
 	stay          bool      // until Ctrl-C, with a dashboard
+	model         string    // the address of the script that plays a model; empty for none
 	private       bool      // the database is the demo's own
 	mark          string    // of this demo: no row that is there already has it
 	calls         []*sample // that have ended
@@ -86,7 +88,7 @@ func (d *demo) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.say("a private Postgres runs; nothing of it stays")
+	d.say("a private Postgres runs, and is removed at the end")
 	usePrivate(d.config, server.URL("postgres"))
 	d.private = true
 	return errors.Join(d.onDatabase(ctx), server.Stop())
@@ -165,7 +167,7 @@ func (d *demo) stayOpen(ctx context.Context) error {
 		return err
 	}
 	defer stop()
-	fmt.Fprintf(d.out, "\nThe dashboard, for one browser, until Ctrl-C:\n  %s\n", pages.link)
+	fmt.Fprintf(d.out, "\nThe dashboard, for one browser, until Ctrl-C:\n  %s\n%s", pages.link, d.howToUse())
 	<-ctx.Done()
 	return nil
 }

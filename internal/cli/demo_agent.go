@@ -25,20 +25,25 @@ func (d *demo) playModel(ctx context.Context, version string) (stop func(), err 
 	}
 	server := &http.Server{Handler: http.HandlerFunc(d.modelSays), ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = server.Serve(listener) }()
-	d.environment = map[string]string{"LLM_ROUTES": fmt.Sprintf(`{"version": "demo %s",
-		"providers": {"demo": {"dialect": "openai", "base_url": "http://%s/v1", "local": true}},
-		"arms": {"script": {"provider": "demo", "model": "a-script", "context": 100000, "max_output": 4096, "capabilities": ["tools"],
-			"usd_per_mtok": [{"input": "1", "output": "2"}]}},
-		"routes": {"default": {"arms": ["script"]}}}`, version, listener.Addr())}
+	d.model = fmt.Sprintf("http://%s/v1", listener.Addr())
+	d.environment = map[string]string{"LLM_ROUTES": `{"version": "demo ` + version + `", ` +
+		`"providers": {"demo": {"dialect": "openai", "base_url": "` + d.model + `", "local": true}}, ` +
+		`"arms": {"script": {"provider": "demo", "model": "a-script", "context": 100000, "max_output": 4096, ` +
+		`"capabilities": ["tools"], "usd_per_mtok": [{"input": "1", "output": "2"}]}}, ` +
+		`"routes": {"default": {"arms": ["script"]}}}`}
 	return func() { _ = server.Close() }, nil
 }
 
 // modelSays answers a request in OpenAI's dialect with the next turn of the script. A turn is a call of a tool, or the answer.
+// An agent that may ask people asks one question, as that of docs/agents.md does.
 func (d *demo) modelSays(w http.ResponseWriter, r *http.Request) {
 	type object = map[string]any
-	var asked struct{ Messages []struct{ Role string } }
+	var asked struct {
+		Messages []struct{ Role string }
+		Tools    []struct{ Function struct{ Name string } }
+	}
 	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
-		http.Error(w, "this is no request", http.StatusBadRequest)
+		http.Error(w, "this is not a request of OpenAI's dialect", http.StatusBadRequest)
 		return
 	}
 	turn := 0
@@ -47,15 +52,43 @@ func (d *demo) modelSays(w http.ResponseWriter, r *http.Request) {
 			turn++
 		}
 	}
-	says, reason := object{"role": "assistant", "content": "The note tells of two broken tiles, and there is a task to look at them."}, "stop"
-	if turn < len(d.script) {
+	script, answer := d.script, "The note describes two broken tiles, and there is a task to look at them."
+	for _, t := range asked.Tools {
+		if t.Function.Name == "wait_answer" {
+			script, answer = askingScript, "There is a task for the repair on the day that you chose."
+		}
+	}
+	says, reason := object{"role": "assistant", "content": answer}, "stop"
+	if turn < len(script) {
 		says = object{"role": "assistant", "content": nil, "tool_calls": []object{{"id": fmt.Sprintf("call_%d", turn+1), "type": "function",
-			"function": object{"name": d.script[turn].tool, "arguments": d.script[turn].json()}}}}
+			"function": object{"name": script[turn].tool, "arguments": script[turn].json()}}}}
 		reason = "tool_calls"
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(object{"id": "demo", "object": "chat.completion", "model": "a-script",
 		"choices": []object{{"index": 0, "message": says, "finish_reason": reason}}, "usage": object{"prompt_tokens": 400 + 60*turn, "completion_tokens": 30}})
+}
+
+// askingScript is the script for an agent that may ask people.
+var askingScript = []*sample{
+	{tool: "os_search_notes", input: map[string]any{"query": "Sam Carter"}},
+	{tool: "wait_answer", input: map[string]any{"text": "On which day shall the roof be repaired?"}},
+	{tool: "os_create_task", input: map[string]any{"domain": "business", "title": "Repair the roof of Sam Carter"}},
+}
+
+// howToUse explains how another terminal uses what stays, with the script in the place of a model if there is one.
+func (d *demo) howToUse() string {
+	said := ""
+	if d.private {
+		said = "\nFor other terminals and programs, until then:\n  export DATABASE_URL='" + d.config.DatabaseURL.Reveal() + "'\n"
+	}
+	if _, has := d.registry.Tool("agent.run"); has && d.environment != nil {
+		said += "\nThe model is a script at " + d.model + ", which ignores the task. An agent that it plays:\n" +
+			`  gem call agent.run '{"task": "Plan the repair of the roof.", "tools": ["os.search_notes", "os.create_task"]}' --wait` + "\n" +
+			"It also plays the agent of docs/agents.md. For gem replay and workers of your own:\n" +
+			"  export LLM_ROUTES='" + d.environment["LLM_ROUTES"] + "'\n"
+	}
+	return said
 }
 
 // work lets an agent work at a task, where the program has agents, and says which tools it called.

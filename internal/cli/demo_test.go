@@ -2,6 +2,7 @@ package cli
 
 import (
 	"crypto/rand"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -129,6 +130,18 @@ func TestDemoStaysWithADashboard(t *testing.T) {
 	if status, body := visit(t, newBrowser(t), dashboardLink(t, p)); status != 200 || !strings.Contains(body, "<h1>Overview</h1>") {
 		t.Errorf("%d %s", status, body)
 	}
+
+	// Another terminal uses the database and the script by copying lines.
+	p.stdout.waitFor(t, "export LLM_ROUTES='")
+	other := []string{"DATABASE_URL=" + regexp.MustCompile(`export DATABASE_URL='([^']+)'`).FindStringSubmatch(p.stdout.String())[1]}
+	line := regexp.MustCompile(`(?m)^  gem (call agent.run .*)$`).FindStringSubmatch(p.stdout.String())
+	if line == nil {
+		t.Fatalf("no line makes an agent run:\n%s", &p.stdout)
+	}
+	agent := gemWith(t, other, append(commands(t, line[1]+"\n")[0], "--timeout", "1m")...)
+	agent.wantCode(t, exitDone)
+	wants(t, agent.stdout, "there is a task to look at them", `"a-script"`)
+
 	p.signal(t, syscall.SIGINT)
 	if code := p.wait(t); code != 0 {
 		t.Errorf("exit code after Ctrl-C: got %d, want 0", code)

@@ -111,7 +111,7 @@ func (d *demo) ask(ctx context.Context) error {
 	if _, has := d.registry.Tool(question.tool); !has {
 		return nil
 	}
-	return d.roundWith(ctx, "A call asks a person. It is a row that waits, in no process, for as long as it takes.", func(ctx context.Context, id string) error {
+	return d.roundWith(ctx, "A call asks a person. It is a row that waits, and occupies no worker, for as long as it takes.", func(ctx context.Context, id string) error {
 		for {
 			open, err := client.OpenQuestions(ctx, d.frontend, 1000)
 			if err != nil {

@@ -43,15 +43,15 @@ The worker is configured by the environment, like gem worker (see gem worker
 --help), and by .env in the working directory, for variables that are not set
 yet. DATABASE_URL is not used. Registry, rules, domains and routes are read
 again when their files appear or change, even under the same version. A faulty
-file is reported, and the worker continues with the previous ones. tools.sql is
-run in the database at the start and when it changes: it may contain tools that
-are SQL functions, and their tables. Each question is printed with the command
-that answers it.
+file is reported, and the worker continues with the previous ones; at the start,
+gem dev waits until the file is repaired. tools.sql is run in the database at
+the start and when it changes: it may contain tools that are SQL functions, and
+their tables. Each question is printed with the command that answers it.
 
 If PostgREST is installed, it also runs a REST server, as Supabase does.`,
 		Example: "  gem dev\n  gem dev --fresh                   start without data",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			state, err := openDevState()
+			state, err := openDevState(o.fresh)
 			if err != nil {
 				return err
 			}
@@ -82,6 +82,12 @@ func (p *Program) dev(
 		if o.dir, err = dataFolder(); err != nil {
 			return err
 		}
+	}
+	if err := p.awaitFiles(ctx, progress); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
 	}
 	cfg.LogFormat = "console" // a person watches
 	log := cfg.Logger()
@@ -129,8 +135,8 @@ func (p *Program) dev(
 	defer stopPages()
 	sample := bestSample(s.registry)
 	fmt.Fprintf(out, `A private Postgres and a worker run until Ctrl-C.
-The data stay in %s; gem dev --fresh drops them.
-The tools: registry %s (%s); gem registry list shows them.
+The data is in %s; gem dev --fresh drops it.
+%s, registry %s (%s): gem registry list shows them.
 
 Commands of gem in this folder use this database. For other programs, the same at each start:
   export DATABASE_URL='%s'
@@ -148,7 +154,7 @@ An MCP server for agents, which has the rights of a signed-in user:
 The dashboard, for one browser:
   %s
 
-`, o.dir, s.registry.Version, s.from, databaseURL, sample.insert(), sample.command(),
+`, o.dir, toolsOf(s.registry), s.registry.Version, s.from, databaseURL, sample.insert(), sample.command(),
 		strings.TrimSuffix(pages.url, "/"), s.registryFile(), door, pages.link)
 	watching, stopWatching := context.WithCancel(ctx)
 	var watches sync.WaitGroup

@@ -53,7 +53,7 @@ func TestDevRunsUntilCtrlC(t *testing.T) {
 	env, mark := marked()
 	p := startGem(t, append(env, "DATABASE_URL="+avoided(t)), "dev")
 	url := devURL(t, p)
-	wants(t, p.stdout.String(), "insert into core_tool_calls (tool_name, input) values", "The data stay in "+p.cmd.Dir)
+	wants(t, p.stdout.String(), "insert into core_tool_calls (tool_name, input) values", "The data is in "+p.cmd.Dir)
 	wants(t, p.stderr.String(), "DATABASE_URL is set, and is not used")
 
 	// The INSERT is there to paste.
@@ -116,7 +116,7 @@ func TestDevIsTheSameAtEachStart(t *testing.T) {
 	}
 	first, url := start()
 	door := regexp.MustCompile(`DATABASE_URL='[^']+' gem mcp`).FindString(first.stdout.String())
-	wants(t, first.stdout.String(), "The data stay in "+folder+"/.gem/data; gem dev --fresh drops them.")
+	wants(t, first.stdout.String(), "The data is in "+folder+"/.gem/data; gem dev --fresh drops it.")
 	const note = `{"domain": "both", "title": "keep me", "content": "x"}`
 	made := inFolder(t, folder, "call", "os.create_note", note, "--wait", "--timeout", "1m")
 	made.wantCode(t, exitDone)
@@ -176,7 +176,7 @@ func TestDevKeepsItsDataInTheCacheIfItsServerCannotReachTheFolder(t *testing.T) 
 	}
 	p.start(t)
 	devURL(t, p)
-	wants(t, p.stdout.String(), "The data stay in "+cache+"/")
+	wants(t, p.stdout.String(), "The data is in "+cache+"/")
 	p.stop(t)
 }
 
@@ -190,6 +190,9 @@ func TestDevRefusesATakenPort(t *testing.T) {
 	p := prepare(t, nil, "dev")
 	port := taken.Addr().(*net.TCPAddr).Port
 	writeIn(t, p.cmd.Dir, ".gem/dev.json", fmt.Sprintf(`{"port": %d}`, port))
+	if err := os.Chmod(filepath.Join(p.cmd.Dir, devFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	p.start(t)
 	if code := p.wait(t); code != exitFailed {
 		t.Errorf("exit code %d", code)

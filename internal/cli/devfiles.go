@@ -111,24 +111,11 @@ func (p *Program) chosenModels() (*routes.Routes, error) {
 func (p *Program) watchFiles(
 	ctx context.Context, before contracts, changes chan<- contracts, log *zap.Logger, progress io.Writer,
 ) {
-	var (
-		read, last []byte // the contents that were last loaded, and those at the last poll
-		faulty     = map[string]string{}
-	)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(registryPoll):
-		}
-		contents, err := digestOfFiles()
-		settled := bytes.Equal(contents, last) // an editor may be writing
-		if last = contents; err != nil || !settled || bytes.Equal(contents, read) {
-			continue
-		}
-		read = contents
+	var files filesRead
+	faulty := map[string]string{}
+	for files.change(ctx) {
 		now, faults := p.load()
-		reportFaults(faulty, faults, progress)
+		reportFaults(faulty, faults, "The worker continues with what it had, until %s is repaired.", progress)
 		if len(faults) > 0 {
 			continue
 		}
@@ -148,8 +135,69 @@ func (p *Program) watchFiles(
 	}
 }
 
-// reportFaults prints each new fault and each repair, and updates faulty.
-func reportFaults(faulty map[string]string, faults map[string]error, progress io.Writer) {
+// awaitFiles returns when the files have no fault. Until then it reports faults and repairs. It returns the fault that no
+// change of a file in the folder can repair, and the error of ctx if that ends first.
+func (p *Program) awaitFiles(ctx context.Context, progress io.Writer) error {
+	var files filesRead
+	faulty := map[string]string{}
+	for {
+		_, faults := p.load()
+		if err := faultOfEnvironment(faults); err != nil {
+			return usageError{err}
+		}
+		reportFaults(faulty, faults, "gem dev starts as soon as %s is repaired.", progress)
+		if len(faults) == 0 {
+			return nil
+		}
+		if !files.change(ctx) {
+			return ctx.Err()
+		}
+	}
+}
+
+// faultOfEnvironment returns a fault that is not in a file of the folder: a variable holds JSON, or names a file that is
+// missing, or the program's own contracts are faulty.
+func faultOfEnvironment(faults map[string]error) error {
+	inFile := false
+	for _, file := range devFiles {
+		name := chosenFile(file.variable, file.name)
+		_, missing := os.Stat(name)
+		inFile = inFile || missing == nil
+		if set := strings.TrimSpace(os.Getenv(file.variable)) != ""; set && missing != nil && faults[file.variable] != nil {
+			return faults[file.variable]
+		}
+	}
+	if inFile {
+		return nil
+	}
+	return errors.Join(slices.Collect(maps.Values(faults))...)
+}
+
+// filesRead remembers which contents of the files were loaded.
+type filesRead struct {
+	read, last []byte // the contents that were last loaded, and those at the last poll
+}
+
+// change waits until the contents differ from those at its last return, and stay the same for a moment: an editor may be
+// writing. It returns false if ctx ends first.
+func (f *filesRead) change(ctx context.Context) bool {
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(registryPoll):
+		}
+		contents, err := digestOfFiles()
+		settled := bytes.Equal(contents, f.last)
+		if f.last = contents; err == nil && settled && !bytes.Equal(contents, f.read) {
+			f.read = contents
+			return true
+		}
+	}
+}
+
+// reportFaults prints each new fault and each repair, and updates faulty. until says what happens until a file is repaired.
+func reportFaults(faulty map[string]string, faults map[string]error, until string, progress io.Writer) {
 	for _, file := range devFiles {
 		name, text := cmp.Or(chosenFile(file.variable, file.name), file.variable), ""
 		if err := faults[file.variable]; err != nil {
@@ -160,7 +208,7 @@ func reportFaults(faulty map[string]string, faults map[string]error, progress io
 		case "":
 			fmt.Fprintf(progress, "repaired: %s\n", name)
 		default:
-			fmt.Fprintf(progress, "%s\nThe worker continues with what it had, until %s is repaired.\n", text, name)
+			fmt.Fprintf(progress, "%s\n"+until+"\n", text, name)
 		}
 		faulty[file.variable] = text
 	}

@@ -92,3 +92,42 @@ func inFolder(t *testing.T, dir string, args ...string) ended {
 	p.start(t)
 	return ended{p.wait(t), p.stdout.String(), p.stderr.String()}
 }
+
+// The files are faulty at the start: gem dev reports it, and starts when they are repaired.
+func TestDevStartsWhenFaultyFilesAreRepaired(t *testing.T) {
+	t.Parallel()
+	p := prepare(t, nil, "dev")
+	writeIn(t, p.cmd.Dir, "tools.registry.json", strings.Replace(devTool, `"none"`, `"sometimes"`, 1))
+	p.start(t)
+	p.stderr.waitFor(t, "gem dev starts as soon as tools.registry.json is repaired.")
+	wants(t, p.stderr.String(), "idempotency.mode: ")
+	writeIn(t, p.cmd.Dir, "rules.json", strings.Replace(devRule, "shop.refund", "shop.refnd", 1))
+	writeIn(t, p.cmd.Dir, "tools.registry.json", devTool)
+	p.stderr.waitFor(t, "gem dev starts as soon as rules.json is repaired.")
+	wants(t, p.stderr.String(), "repaired: tools.registry.json")
+	writeIn(t, p.cmd.Dir, "rules.json", devRule)
+	p.stderr.waitFor(t, "repaired: rules.json")
+	devURL(t, p)
+	p.stop(t)
+}
+
+func TestDevEndsWithAFaultThatNoFileOfTheFolderHas(t *testing.T) {
+	t.Parallel()
+	for name, env := range map[string]string{"JSON": `TOOLS_REGISTRY={"version": 1}`, "a missing file": "TOOLS_RULES=/nowhere/rules.json"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := gemWith(t, []string{env}, "dev")
+			got.wantCode(t, exitUsage)
+			wants(t, got.stderr, map[string]string{"JSON": "version", "a missing file": "/nowhere/rules.json"}[name])
+		})
+	}
+}
+
+func TestDevStopsWhileItWaitsForARepair(t *testing.T) {
+	t.Parallel()
+	p := prepare(t, nil, "dev")
+	writeIn(t, p.cmd.Dir, "llm.routes.json", "{")
+	p.start(t)
+	p.stderr.waitFor(t, "gem dev starts as soon as llm.routes.json is repaired.")
+	p.stop(t)
+}

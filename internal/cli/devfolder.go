@@ -31,6 +31,9 @@ const (
 	devFile   = devFolder + "/dev.json"
 )
 
+// ofAnother is what [knownToOthers] returns for a file of another user.
+const ofAnother = "belongs to another user"
+
 // devState is the content of .gem/dev.json: the values that gem dev reuses at each start. It holds the password of a superuser, so
 // only its owner can read it. A running gem dev holds the lock on the file.
 type devState struct {
@@ -43,20 +46,28 @@ type devState struct {
 	file *os.File
 }
 
-// openDevState creates or opens the state of the working directory and locks it. It fails if gem dev runs here.
-func openDevState() (*devState, error) {
+// openDevState creates or opens the state of the working directory and locks it. It fails if gem dev runs here, or if others
+// may know the secrets of the file, unless fresh replaces them.
+func openDevState(fresh bool) (*devState, error) {
 	f, locked, err := lockDevFile()
 	if err != nil {
 		return nil, fmt.Errorf("gem dev keeps its port and password in the folder %s: %w", devFolder, err)
 	}
 	s := &devState{file: f}
 	text, err := io.ReadAll(f)
-	if err == nil && len(text) > 0 {
+	known := ""
+	if len(text) > 0 {
+		known = knownToOthers(f)
+	}
+	if err == nil && len(text) > 0 && (known == "" || !fresh) {
 		err = json.Unmarshal(text, s)
 	}
 	switch {
 	case !locked:
 		err = usage("it is already running in this folder (process %d): use it from here, or stop it first", s.PID)
+	case err == nil && known != "" && !fresh:
+		err = fmt.Errorf("%s %s, so others may know its passwords; it may have come with a clone of someone else's folder: "+
+			"gem dev --fresh chooses new ones, and drops the data of this folder", devFile, known)
 	case err != nil:
 		err = fmt.Errorf("%s cannot be read (%w): delete it, and gem dev chooses a new port and password", devFile, err)
 	default:
@@ -82,9 +93,9 @@ func lockDevFile() (f *os.File, locked bool, err error) {
 	if f, err = os.OpenFile(devFile, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return nil, false, err
 	}
-	if !isOurs(f) {
+	if known := knownToOthers(f); known == ofAnother {
 		_ = f.Close()
-		return nil, false, fmt.Errorf("%s belongs to another user, who would know the password", devFile)
+		return nil, false, fmt.Errorf("%s %s, who would know the password", devFile, known)
 	}
 	locked, err = tryLock(f, true)
 	for tries := 0; !locked && err == nil && tries < 10; tries++ { // a command may hold the lock for a moment
@@ -163,7 +174,7 @@ func runningDev() string {
 		return ""
 	}
 	defer f.Close()
-	if !isOurs(f) { // it would lead to a server of another user
+	if knownToOthers(f) != "" { // it may lead to a server of another user
 		return ""
 	}
 	if locked, err := tryLock(f, false); locked || err != nil {

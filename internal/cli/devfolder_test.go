@@ -22,7 +22,7 @@ func TestDevWritesThroughNoLink(t *testing.T) {
 			if err := os.Symlink(precious, name); err != nil {
 				t.Skip(err)
 			}
-			if s, err := openDevState(); err == nil || !strings.Contains(err.Error(), name+" is a link") {
+			if s, err := openDevState(false); err == nil || !strings.Contains(err.Error(), name+" is a link") {
 				if err == nil {
 					s.close()
 				}
@@ -43,7 +43,7 @@ func TestCommandsUseNoDevOfAnotherUser(t *testing.T) {
 		t.Skip("only root can give a file away")
 	}
 	t.Chdir(t.TempDir())
-	s, err := openDevState()
+	s, err := openDevState(false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,5 +56,42 @@ func TestCommandsUseNoDevOfAnotherUser(t *testing.T) {
 	}
 	if url := runningDev(); url != "" {
 		t.Errorf("a command would use %s, of another user", url)
+	}
+}
+
+// A file that came with a clone, or was copied with other rights, has passwords that others may know.
+func TestDevUsesNoPasswordsThatOthersMayKnow(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.Mkdir(devFolder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(devFile, []byte(`{"port": 15001, "password": "known", "jwt_secret": "known"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(devFile, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := openDevState(false); err == nil || !strings.Contains(err.Error(), "is open to other users (mode 0644)") ||
+		!strings.Contains(err.Error(), "gem dev --fresh") {
+		if err == nil {
+			s.close()
+		}
+		t.Fatalf("it was opened, or the error does not say what to do: %v", err)
+	}
+	s, err := openDevState(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Password == "known" || s.JWTSecret == "known" || s.Password == "" {
+		t.Errorf("the passwords are %q and %q", s.Password, s.JWTSecret)
+	}
+	password := s.Password
+	s.close()
+	if s, err = openDevState(false); err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	if s.Password != password {
+		t.Errorf("the next start has another password")
 	}
 }

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"syscall"
 )
@@ -22,12 +23,18 @@ func tryLock(f *os.File, alone bool) (bool, error) {
 	return err == nil, err
 }
 
-// isOurs reports whether a file belongs to the user of this process.
-func isOurs(f *os.File) bool {
+// knownToOthers says why users other than that of this process may know the contents of a file. It is empty for a private one.
+func knownToOthers(f *os.File) string {
 	info, err := f.Stat()
 	if err != nil {
-		return false
+		return "cannot be examined"
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	return ok && stat.Uid == uint32(os.Geteuid()) //nolint:gosec // it is never negative here
+	if !ok || stat.Uid != uint32(os.Geteuid()) { //nolint:gosec // it is never negative here
+		return ofAnother
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 {
+		return fmt.Sprintf("is open to other users (mode %#o)", mode)
+	}
+	return ""
 }

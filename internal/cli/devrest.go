@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gemworker/gem/internal/postgrest"
@@ -84,7 +85,7 @@ func (s *setup) serveRESTOn(ctx context.Context, state *devState, out io.Writer)
 		return err
 	}
 	defer rest.Stop()
-	handler := http.StripPrefix("/rest/v1", withoutKey(rest.Handler))
+	handler := onLoopback(http.StripPrefix("/rest/v1", withoutKey(rest.Handler)))
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	fmt.Fprintf(out, `A REST server for supabase-js, with the key of a signed-in user named %s:
@@ -95,6 +96,22 @@ func (s *setup) serveRESTOn(ctx context.Context, state *devState, out io.Writer)
 		return err
 	}
 	return nil
+}
+
+// onLoopback refuses requests that name a host other than this machine: a web page could have let its own name lead here.
+func onLoopback(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := r.Host
+		if name, _, err := net.SplitHostPort(host); err == nil {
+			host = name
+		}
+		ip := net.ParseIP(strings.Trim(host, "[]"))
+		if !strings.EqualFold(host, "localhost") && (ip == nil || !ip.IsLoopback()) {
+			http.Error(w, "the REST server of gem dev answers only as localhost or 127.0.0.1", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // withoutKey drops the header that Supabase's gateway reads: the token next to it names the user.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -80,4 +81,23 @@ func TestTheJavaScriptOfTheReadmeRunsWithDev(t *testing.T) {
 		}
 	}
 	p.stop(t)
+}
+
+// A page whose name was made to lead to 127.0.0.1 names its own host.
+func TestTheRESTServerOfDevAnswersOnlyAsThisMachine(t *testing.T) {
+	t.Parallel()
+	handler := onLoopback(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+	for host, want := range map[string]int{
+		"127.0.0.1:15001": http.StatusNoContent, "localhost:15001": http.StatusNoContent, "LOCALHOST": http.StatusNoContent,
+		"[::1]:15001": http.StatusNoContent, "[::1]": http.StatusNoContent, "example.com": http.StatusForbidden,
+		"example.com:15001": http.StatusForbidden, "127.0.0.1.example.com": http.StatusForbidden,
+		"localhost.example.com:80": http.StatusForbidden, "192.0.2.1": http.StatusForbidden, "": http.StatusForbidden,
+	} {
+		request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/rest/v1/leads", http.NoBody)
+		request.Host = host
+		answer := httptest.NewRecorder()
+		if handler.ServeHTTP(answer, request); answer.Code != want {
+			t.Errorf("%q: got %d, want %d", host, answer.Code, want)
+		}
+	}
 }

@@ -229,14 +229,14 @@ func TestExplain(t *testing.T) {
 			execute(s.T, s.db, `select gem.wait($1, 1, 'w-1', '[{"id": "00000000-0000-7000-8000-000000000001", "name": "a", "tool": "leads.update", "input": {}}]',
 				'call', '{a}', 1, '{"a": 3600000}', null)`, id)
 			return id
-		}, []string{"waits, in no process, for calls that it made. Not ended: leads.update 00000000-0000-7000-8000-000000000001 (queued).", "If they take too long, it is woken at", "in 59 min"}, ""},
+		}, []string{"waits for calls that it made. These have not ended: leads.update 00000000-0000-7000-8000-000000000001 (queued).", "If they take too long, it is woken at", "in 59 min"}, ""},
 		"waiting while its handler sleeps": {func(s scene) string {
 			s.worker("w-1", 4)
 			id := s.insert()
 			s.claim("w-1")
 			execute(s.T, s.db, "select gem.wait($1, 1, 'w-1', '[]', 'time', '{nap}', 1, '{\"nap\": 3600000}', null)", id)
 			return id
-		}, []string{"Its handler sleeps, in no process. It goes on at"}, ""},
+		}, []string{"Its handler sleeps. It continues at"}, ""},
 		"waiting to clean up": {func(s scene) string {
 			s.worker("w-1", 4)
 			id := s.insert()
@@ -244,7 +244,7 @@ func TestExplain(t *testing.T) {
 			execute(s.T, s.db, "select gem.operator_cancel(array[$1::uuid], 'ada', 'a drill')", id)
 			execute(s.T, s.db, "select gem.wait($1, 1, 'w-1', '[]', 'time', '{nap}', 1, '{\"nap\": 600000}', null, true)", id)
 			return id
-		}, []string{"Its handler sleeps, in no process.", "Its end was requested at ", " by ada", "(a drill). Its handler may clean up until ", "To end it without that: gem cancel "}, ""},
+		}, []string{"Its handler sleeps.", "Its end was requested at ", " by ada", "(a drill). Its handler may clean up until ", "To end it without that: gem cancel "}, ""},
 		"waiting for a key that a sleeping handler holds": {func(s scene) string {
 			s.worker("w-1", 4)
 			holder := s.insert()

@@ -49,20 +49,20 @@ func TestExplainSaysWhatRulesDo(t *testing.T) {
 			return id
 		}, []string{"It waited for its turn, which has come, by the rule pace (rules 1.2.0). It is queued next in line"}, ""},
 		"people are asked": {func(s scene) string { return s.judged("asked", bigCheck) },
-			[]string{"It waits, in no process, for people to decide whether it may run, by the rule big (rules 1.2.0).", `They are asked "A big one.".`,
-				"It takes role:finance, until 2", ": gem approve ", "gem roles list"}, "handler"},
+			[]string{"It waits for an approval, as the rule big (rules 1.2.0) requires.", `The question is "A big one.".`,
+				"Only someone with the role finance may approve it, until 2", ": gem approve ", ", or gem deny ", "gem roles list"}, "handler"},
 		"people decided": {func(s scene) string {
 			id := s.judged("asked", bigCheck)
 			execute(s.T, s.db, "set session_replication_role = replica; update core_tool_calls set status = 'succeeded' where parent_call_id = '"+id+"'; reset session_replication_role")
 			return id
-		}, []string{"It waited, in no process, for people to decide, by the rule big (rules 1.2.0). They have: a worker takes it within seconds."}, ""},
+		}, []string{"It waited for an approval, as the rule big (rules 1.2.0) requires. Everything is decided: a worker takes it within seconds."}, ""},
 		"blocked": {ruled("rule_blocked", "This is a policy: the rule few (rules 1.2.0) blocks this call. List the leads first.", `{"rule": "few", "rules_version": "1.2.0"}`),
 			[]string{"the rule few (rules 1.2.0) blocks this call. List the leads first."}, "own code"},
 		"a limit": {ruled("limit_reached", "The rule pace (rules 1.2.0) blocks this call. It can be made again at 12:00.", later),
 			[]string{"It can be made again at 12:00. It is 1 h ", " until then."}, ""},
 		"a limit with room": {ruled("limit_reached", "The rule pace (rules 1.2.0) blocks this call.", `{"free_at": "2020-01-01T00:00:00Z"}`),
 			[]string{"blocks this call. That time has come: make a new call."}, ""},
-		"denied":       {ruled("approval_denied", "The rule big (rules 1.2.0) asks. The answer was no", "{}"), []string{"The answer was no. The answer stands for this call. gem trace "}, ""},
+		"denied":       {ruled("approval_denied", "The rule big (rules 1.2.0) asks. The answer was no", "{}"), []string{"The answer was no. The answer is final for this call. gem trace "}, ""},
 		"expired":      {ruled("approval_expired", "Nobody answered within 1h", "{}"), []string{"Nobody answered within 1h. Make a new call to ask again."}, ""},
 		"a wrong rule": {ruled("rule_error", "The rule big could not be judged", "{}"), []string{"could not be judged. Correct that rule", "gem rules check"}, ""},
 		"a warning, and an approval": {func(s scene) string {
@@ -73,7 +73,7 @@ func TestExplainSaysWhatRulesDo(t *testing.T) {
 				"verdicts": [{"rule": "pace", "action": "warn", "message": "Not so fast"}, {"rule": "big", "action": "ask", "message": "May it?"}],
 				"approvals": [{"rule": "big", "by": "grace", "id": "1", "at": "2026-01-01T00:00:00Z", "digest": "x"}]}}', '7')`, id)
 			return id
-		}, []string{"A warning: Not so fast. grace approved it, as the rule big asks. The result:"}, "May it?"},
+		}, []string{"A warning: Not so fast. grace approved it, as the rule big requires. The result:"}, "May it?"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

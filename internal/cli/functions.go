@@ -30,7 +30,7 @@ func (s *setup) addFunctions(bound *handlers.Handlers) {
 func lookForFunctions(ctx context.Context, bound *handlers.Handlers) (place *functions.Functions, note string, done func()) {
 	done = func() {}
 	if os.Getenv("DATABASE_URL") == "" && runningDev() == "" {
-		return nil, "DATABASE_URL is not set: functions in SQL were not looked for", done
+		return nil, "DATABASE_URL is not set, and no gem dev runs in this folder: functions in SQL were not looked for", done
 	}
 	db, err := connect(ctx)
 	if err == nil {

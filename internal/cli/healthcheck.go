@@ -44,7 +44,7 @@ WORKER_ID to its default, which is the container's own.`,
 
 // livingWorker returns the id of a worker with the name of this one that is alive, or why there is none.
 func livingWorker(ctx context.Context) (id string, err error) {
-	cfg, err := databaseConfig()
+	cfg, err := configFromEnv()
 	if err != nil {
 		return "", err
 	}

@@ -133,7 +133,7 @@ func writeFirst(files map[string]string) error {
 	}
 	url := runningDev()
 	if url == "" {
-		state, err := openDevState()
+		state, err := openDevState(false)
 		if err != nil {
 			return err
 		}

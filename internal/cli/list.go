@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gemworker/gem/internal/prose"
 	"github.com/gemworker/gem/internal/watch"
 	"github.com/spf13/cobra"
 )
@@ -29,8 +30,7 @@ the same time.
 
 A list reads the order of an index. Where none has what the flags want, such as
 the calls of a tool, it looks at 20,000 calls, and says how to look further.
-Needs DATABASE_URL, whose role is the owner of the tables or a member of
-gem_monitor.`,
+` + usesDatabaseAsMonitor,
 		Example: "  gem list --failed --tool leads.create --from 2h\n  gem list --session 'chat 17' --json\n  gem list --state waiting --watch",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			now := time.Now()
@@ -97,7 +97,7 @@ func state(c *watch.Call) string {
 	case c.Scheduled:
 		return "scheduled"
 	case c.Status == "waiting":
-		return "waiting for " + c.WaitsFor
+		return prose.Waiting(c.Tool, c.WaitsFor, c.Approval)
 	case c.Outcome != "":
 		return c.Outcome
 	}
@@ -114,7 +114,7 @@ func remark(c *watch.Call) string {
 	case c.Hit:
 		return "repeats receipt " + c.ReplayOf
 	case c.CancelRequested && c.EndedAt.IsZero():
-		return "someone asked for its end"
+		return "someone asked to cancel it"
 	case c.Status == "running":
 		return "on " + c.WorkerID
 	case c.Attempt > 1:

@@ -137,6 +137,7 @@ type follower struct {
 	env                      map[string]string
 	server                   *llmtest.Server
 	dev                      *process
+	demo                     bool // uses gem demo --stay where the guide offers it, instead of gem dev
 	said                     string
 	call                     string // the id of the last one that was not waited for
 	calls, shown             int
@@ -158,7 +159,9 @@ func (f *follower) fillIn(t *testing.T, words []string) []string {
 		case "QUESTION_ID":
 			d := delta{T: t, db: testdb.Pool(t, f.env["DATABASE_URL"])}
 			words[i] = d.question(f.call)
-			f.dev.stdout.waitFor(t, words[i]) // then its roles are granted
+			if !f.demo {
+				f.dev.stdout.waitFor(t, words[i]) // then its roles are granted
+			}
 		}
 	}
 	return words
@@ -167,8 +170,13 @@ func (f *follower) fillIn(t *testing.T, words []string) []string {
 func (f *follower) run(t *testing.T, block string) {
 	t.Helper()
 	f.said = ""
-	for _, words := range commands(t, block) {
+	for _, words := range commands(t, unrolled(block)) {
 		switch {
+		case words[0] == "gem" && words[1] == "demo":
+			if f.demo {
+				f.startDemo(t)
+			}
+		case f.demo && (words[0] == "cp" || words[0] == "gem" && words[1] == "dev"):
 		case words[0] == "cp":
 			text, err := os.ReadFile(filepath.Join(f.root, words[1]))
 			if err != nil {
@@ -215,6 +223,30 @@ func (f *follower) run(t *testing.T, block string) {
 		default:
 			t.Errorf("%s: nobody follows %q", f.section, words)
 		}
+	}
+}
+
+var loop = regexp.MustCompile(`(?m)^for (\w+) in ([^;]+); do (.*); done$`)
+
+// unrolled writes each loop of a block as the commands that it runs.
+func unrolled(block string) string {
+	return loop.ReplaceAllStringFunc(block, func(line string) string {
+		parts := loop.FindStringSubmatch(line)
+		var lines []string
+		for _, value := range strings.Fields(parts[2]) {
+			lines = append(lines, strings.ReplaceAll(parts[3], "$"+parts[1], value))
+		}
+		return strings.Join(lines, "\n")
+	})
+}
+
+// startDemo starts gem demo --stay, and exports what it prints.
+func (f *follower) startDemo(t *testing.T) {
+	t.Helper()
+	f.dev = f.prepare(t, []string{"demo", "--stay"})
+	f.dev.start(t)
+	for _, found := range regexp.MustCompile(`export (\w+)='([^']+)'`).FindAllStringSubmatch(f.dev.stdout.waitFor(t, "export LLM_ROUTES='{"), -1) {
+		f.env[found[1]] = found[2]
 	}
 }
 

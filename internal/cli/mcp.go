@@ -145,7 +145,7 @@ func (p *Program) mcpOptions(c *mcpConfig) (o mcp.Options, from string, err erro
 
 // mcpPool is the door's pool, which is opened at the first call. Clients keep their servers for days: what they do not use is closed.
 func mcpPool(ctx context.Context, connections int32) (*pgxpool.Pool, error) {
-	cfg, err := databaseConfig()
+	cfg, err := configFromEnv()
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ know.`,
 			if print {
 				return migrations.Print(cmd.OutOrStdout(), fmt.Sprintf(", and the tables that the registry %s (%s) needs", r.Version, from), o, p.sources(r)...)
 			}
-			cfg, err := databaseConfig()
+			cfg, err := configFromEnv()
 			if err != nil {
 				return err
 			}

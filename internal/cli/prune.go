@@ -38,7 +38,8 @@ and documents that are as old leave when no open call names them.
 Once the receipt that succeeded with a key is removed, the next call with the
 key runs again: --older-than must be longer than any client may repeat itself.
 
-Connect as the owner of the tables: no other role may prune.`,
+Connect as the owner of the tables: no other role may prune.
+` + usesDatabase,
 		Example: "  gem prune --older-than 90d --archive calls.jsonl\n  gem prune --older-than 90d --dry-run",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error

@@ -29,11 +29,11 @@ func questionsCommand() *cobra.Command {
 		Use:   "questions",
 		Short: "List what waits for an answer, and how to give it",
 		Long: `
-The open calls of wait.answer, wait.approval and wait.event that the role of
-DATABASE_URL may answer, the oldest first: the question, of an approval the
-arguments, for whom and when it was asked, until when and who may answer, and the
-command to type.
-Needs DATABASE_URL.`,
+The open calls of wait.answer, wait.approval and wait.event that your Postgres
+role may answer, the oldest first. It prints each question, the arguments of a
+call to approve, for whom and when it was asked, who may answer and until when,
+and the command to type.
+` + usesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			db, err := connect(cmd.Context())
 			if err != nil {
@@ -133,7 +133,8 @@ func answerCommand() *cobra.Command {
 VALUE is JSON or a text. It is taken as a text if it is not JSON, or if the
 question wants a text. Put -- before one that begins with -. The same
 answer may be given again. gem questions lists what waits, and gem approve and
-gem deny answer an approval. Needs DATABASE_URL.`,
+gem deny answer an approval.
+` + usesDatabase,
 		Example: "  gem answer " + exampleID + " 'On Tuesday'\n  gem answer " + exampleID + ` '{"price": 1200}'`,
 		Args:    takes("a call id and a value", 2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -20,8 +20,8 @@ func registryCommand(p *Program) *cobra.Command {
 They read FILE; without it what TOOLS_REGISTRY names or holds, then
 tools.registry.json in the working directory, then the registry that is built
 into this program. "include" in it adds entries that come with GEM, and they show
-the registry with these, as a worker records it. None needs a database; if
-DATABASE_URL is set, list and check look for tools in SQL there.`,
+the registry with these, as a worker records it. None needs a database; with
+DATABASE_URL or a gem dev in this folder, list and check look for tools in SQL.`,
 		Example: "  gem registry list\n  gem registry check tools.registry.json",
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -43,8 +43,8 @@ can be too expensive to check. The tools that signed-in users may not call are
 printed, each with the reason: "frontends": true in an entry or an override opens
 the tool. With --against its tools are compared with those of an earlier
 file: what was added, removed and changed is printed, and other contents under
-the same version are refused, as a worker refuses them. With DATABASE_URL it
-looks for the SQL functions that the tools need.`,
+the same version are refused, as a worker refuses them. With DATABASE_URL or a
+gem dev in this folder, it looks for the SQL functions that the tools need.`,
 		Example: "  gem registry check\n  git show main:tools.registry.json > old.json && gem registry check --against old.json",
 		Args:    takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -80,9 +80,7 @@ looks for the SQL functions that the tools need.`,
 			for _, note := range domainsWithoutTools(d, r) {
 				fmt.Fprintln(cmd.ErrOrStderr(), "note:", note)
 			}
-			included := len(slices.DeleteFunc(r.Tools(), func(t *registry.Tool) bool { return !t.Included }))
-			said := []string{fmt.Sprintf("ok: %s, %d of them included, version %s (%s)",
-				count(len(r.Tools()), "tool"), included, r.Version, from)}
+			said := []string{fmt.Sprintf("ok: %s, version %s (%s)", toolsOf(r), r.Version, from)}
 			for _, warning := range r.Warnings() {
 				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", warning)
 			}
@@ -119,8 +117,8 @@ func registryListCommand(p *Program) *cobra.Command {
 		Long: `
 A line for each tool: its idempotency (with the key field of a keyed one), its
 timeout, its permissions, and the handler's file and function, or "no handler":
-calls of such a tool end as not_configured. With DATABASE_URL it looks for tools
-that are functions in SQL.`,
+calls of such a tool end as not_configured. With DATABASE_URL or a gem dev in
+this folder, it looks for tools that are functions in SQL.`,
 		Args: takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, _, err := p.chosenRegistry(args)
@@ -183,6 +181,29 @@ include them. It reads no FILE.`,
 			return printJSON(cmd.OutOrStdout(), entries)
 		},
 	}
+}
+
+// toolsOf counts the tools of a registry by where their entries come from.
+func toolsOf(r *registry.Registry) string {
+	var own, included, always int
+	for _, t := range r.Tools() {
+		switch {
+		case t.Included && slices.Contains(registry.Always, t.Name):
+			always++
+		case t.Included:
+			included++
+		default:
+			own++
+		}
+	}
+	parts := []string{fmt.Sprintf("%d of its own", own)}
+	if included > 0 {
+		parts = append(parts, fmt.Sprintf("%d of GEM's that it includes", included))
+	}
+	if always > 0 {
+		parts = append(parts, fmt.Sprintf("%d of GEM's that every registry has", always))
+	}
+	return fmt.Sprintf("%s (%s)", count(own+included+always, "tool"), strings.Join(parts, ", "))
 }
 
 // shown returns a tool from the registry r, otherwise from GEM's own entries or the built-in registry.

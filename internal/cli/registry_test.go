@@ -38,7 +38,7 @@ func TestRegistryCheckOfAGoodOne(t *testing.T) {
 	t.Parallel()
 	got := gemWith(t, nil, "registry", "check", writeFile(t, oneTool))
 	got.wantCode(t, 0)
-	wants(t, got.stdout, "ok: 3 tools, 2 of them included, version 1.0.0")
+	wants(t, got.stdout, "ok: 3 tools (1 of its own, 2 of GEM's that every registry has), version 1.0.0")
 
 	builtIn := gemWith(t, nil, "registry", "check")
 	builtIn.wantCode(t, 0)
@@ -76,7 +76,7 @@ func TestRegistryCheckAgainstAnEarlierOne(t *testing.T) {
 
 	raised := gemWith(t, nil, "registry", "check", writeFile(t, regexp.MustCompile(`1\.0\.0`).ReplaceAllString(slower, "1.1.0")), "--against", old)
 	raised.wantCode(t, 0)
-	wants(t, raised.stdout, "ok: 3 tools, 2 of them included, version 1.1.0", "demo.echo was changed (timeout_ms)\n")
+	wants(t, raised.stdout, "ok: 3 tools (1 of its own, 2 of GEM's that every registry has), version 1.1.0", "demo.echo was changed (timeout_ms)\n")
 }
 
 func TestRegistryListShowsWhereEachToolIsWritten(t *testing.T) {

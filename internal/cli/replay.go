@@ -30,17 +30,18 @@ For a call, or for the last calls of a tool: does the code of this program fit
 what the journal has, and does it come to what the receipt says? No step runs,
 and no call is made: the first operation that a journal lacks ends its replay.
 An open call stops so where it waits. Do it before a deploy. The handlers are
-set up as for gem worker, so DATABASE_URL and their configuration are needed.
+set up as for gem worker, so their configuration is needed.
 The exit code is 1 if a journal does not fit, or a call that has ended would
 end otherwise. Where the code begins something new, such as another step, the
-replay ends, and says nothing of the rest.`,
+replay ends, and says nothing of the rest.
+` + usesDatabase,
 		Example: "  gem replay " + exampleID + "\n  gem replay --tool quotes.send --last 100",
 		Args:    takes("one call id, or --tool", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (len(args) == 1) == (tool != "") || last < 1 {
 				return usage("name one call, or a tool with --tool and how many of its calls with --last")
 			}
-			cfg, err := folderConfig()
+			cfg, err := configFromEnvOrDev()
 			if err != nil {
 				return err
 			}

@@ -12,10 +12,11 @@ func rolesCommand() *cobra.Command {
 		Use:   "roles",
 		Short: "Say who may answer as what: list, add or remove roles",
 		Long: `
-A question or an approval names those who may answer it: role:manager is whoever
-has the role manager here. A subject is the sub of a user's token; service_role,
+A question or an approval names the people who may answer it: role:manager means
+all subjects that have the role manager. A subject is the sub of a user's token; service_role,
 for a server's secret key; or a role of Postgres, for the command line. A change
-counts at once. It takes the rights of the database's owner. Needs DATABASE_URL.`,
+counts at once. It takes the rights of the database's owner.
+` + usesDatabase,
 		Example: "  gem roles add 5d1a7c42-0a3e-4c4e-a7f2-86b0a1c9f310 manager\n  gem roles add postgres manager\n  gem roles list",
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }

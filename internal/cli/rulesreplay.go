@@ -37,7 +37,8 @@ wait runs at its turn, and one of which they ask people runs. A line tells what
 each rule is to the calls that it meets, how many of these had succeeded, and
 the first of them. Tools are those of the registry that was recorded last.
 
-Connect as the owner of the tables, who sees every row. Needs DATABASE_URL.`,
+Connect as the owner of the tables, who sees every row.
+` + usesDatabase,
 		Example: "  gem rules replay --since 7d\n  gem rules replay --since 30d --rules draft.json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			back, err := age(since)

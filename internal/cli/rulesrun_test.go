@@ -49,7 +49,7 @@ func TestAWorkerKeepsToItsRulesAndSaysSo(t *testing.T) {
 	for query[int](t, db, "select count(*)::int from core_tool_calls where parent_call_id = $1 and waits_for = 'answer'", id) == 0 {
 	}
 	question := query[string](t, db, "select id::text from core_tool_calls where parent_call_id = $1", id)
-	wants(t, gemWith(t, env, "explain", id).stdout, "by the rule ask_first (rules 1.2.0)", "It takes role:boss, until ", "gem approve "+question)
+	wants(t, gemWith(t, env, "explain", id).stdout, "by the rule ask_first (rules 1.2.0)", "Only someone with the role boss may approve it, until ", "gem approve "+question)
 	gemWith(t, env, "approve", question).wantCode(t, exitFailed)
 	me := query[string](t, db, "select session_user::text")
 	gemWith(t, env, "roles", "add", me, "boss").wantCode(t, exitDone)

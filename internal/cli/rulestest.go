@@ -14,7 +14,7 @@ import (
 func rulesTestCommand(p *Program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "test FILE...",
-		Short: "Play sequences of calls, and compare what the rules make of them",
+		Short: "Play sequences of calls, and compare the outcomes with what a file expects",
 		Long: `
 A FILE names its rules, or holds them, and has sequences of steps:
 
@@ -24,11 +24,11 @@ A FILE names its rules, or holds them, and has sequences of steps:
      "expect": "block sms_once_a_day"}]}]}
 
 A call has a tool and may have id, input, session, caller, signed_in and child.
-expect is what comes of it at once: run, or warn, block, ask, wait or error with
-the names of rules, and for wait the time, as in "wait mail_pace 30s". question
-is what people are asked about it, such as "Refund 250 for booking b9?". then is
-what comes of it at last: run, denied big_refund, expired big_refund. A call
-that runs takes no time and succeeds, unless takes and end say otherwise, such
+expect is its first outcome: run, or warn, block, ask, wait or error with the
+names of rules, and for wait the time, as in "wait mail_pace 30s". question is
+the question that people are asked, such as "Refund 250 for booking b9?". then
+is its final outcome: run, denied big_refund, expired big_refund. A call that
+runs takes no time and succeeds, unless takes and end set something else, such
 as "takes": "5s", "end": "timeout"; result and effects are for the rules that
 look at them. People answer with "answer": "approved" or "denied" in the step of
 the call, or in a later one: {"at": "1h", "of": ID, "answer": "approved"}.
@@ -36,11 +36,11 @@ the call, or in a later one: {"at": "1h", "of": ID, "answer": "approved"}.
 For the rules of "coding" a step has hook, an event as gem hook reads it, without
 cwd: {"hook": {"hook_event_name": "PreToolUse", "session_id": "s", "tool_name":
 "Edit", "tool_input": {"file_path": "a.go"}}, "expect": "warn no_edit_unread"}.
-"files": {"a.go": "package a"} are there from that step on. What cannot be read
-is an error, which gem hook lets through.
+"files": {"a.go": "package a"} exist from that step on. An event that cannot be
+read is an error, which gem hook lets through.
 
-A line tells of each sequence, with the first step that differs. The exit code
-is 0 if none does, otherwise 1. It needs no database; "registry" in a file names
+It prints a line for each sequence, with the first step that differs. The exit
+code is 0 if none does, otherwise 1. It needs no database; "registry" in a file names
 another registry than the one that a worker would load here.`,
 		Example: "  gem rules test rules.test.json",
 		Args: func(_ *cobra.Command, args []string) error {
@@ -59,11 +59,7 @@ another registry than the one that a worker would load here.`,
 				}
 				for _, played := range all {
 					differ = differ || played.Differs != nil
-					name := played.Name
-					if len(files) > 1 {
-						name = file + ": " + name
-					}
-					if err := printPlayed(cmd.OutOrStdout(), name, played.Differs); err != nil {
+					if err := printPlayed(cmd.OutOrStdout(), file, played, len(files) > 1); err != nil {
 						return err
 					}
 				}
@@ -99,12 +95,27 @@ func (p *Program) playRules(file string) ([]rules.Played, error) {
 	return all, nil
 }
 
-func printPlayed(w io.Writer, name string, d *rules.Difference) error {
-	if d == nil {
-		_, err := fmt.Fprintln(w, "ok:", name)
+func printPlayed(w io.Writer, file string, played rules.Played, several bool) error {
+	d := played.Differs
+	switch {
+	case d == nil && several:
+		_, err := fmt.Fprintf(w, "ok: %s: %s\n", file, played.Name)
+		return err
+	case d == nil:
+		_, err := fmt.Fprintln(w, "ok:", played.Name)
 		return err
 	}
-	text := fmt.Sprintf("differs: %s: step %d: %s is %q, and it came to %q", name, d.Step, d.Field, d.Want, d.Got)
+	step := fmt.Sprintf("step %d", d.Step)
+	if d.Tool != "" {
+		step += " (" + d.Tool + ")"
+	}
+	text := fmt.Sprintf("differs: %s: %s: %s: want %s, got %s", file, played.Name, step, d.Want, d.Got)
+	switch d.Field {
+	case "question":
+		text = fmt.Sprintf("differs: %s: %s: %s: want the question %q, got %q", file, played.Name, step, d.Want, d.Got)
+	case "then":
+		text = fmt.Sprintf("differs: %s: %s: %s: want %s in the end, got %s", file, played.Name, step, d.Want, d.Got)
+	}
 	if d.Message != "" {
 		text += "\n  " + strings.ReplaceAll(d.Message, "\n", "\n  ")
 	}

@@ -20,7 +20,7 @@ func TestRulesTestPlaysSequences(t *testing.T) {
 	bad := writeFile(t, rule+`{"name": "second", "steps": [{`+call+`}, {"at": "59s", `+call+`, "expect": "run"}]}]}`)
 	got = gemWith(t, registry, "rules", "test", good, bad)
 	got.wantCode(t, exitFailed)
-	wants(t, got.stdout, "ok: "+good+": first\n", "differs: "+bad+`: second: step 2: expect is "run", and it came to "block once"`+"\n  This is a policy of the operator, not an error: the rule once (rules 1) ")
+	wants(t, got.stdout, "ok: "+good+": first\n", "differs: "+bad+": second: step 2 (demo.echo): want run, got block once\n  This is a policy of the operator, not an error: the rule once (rules 1) ")
 
 	wrong := writeFile(t, `{"rules": {"version": "1", "rules": [{"name": "a", "tools": ["demo.ecko"], "action": "block"}]}, "sequences": []}`)
 	got = gemWith(t, registry, "rules", "test", wrong, good)
@@ -43,7 +43,7 @@ func TestAMistakeInAnEventOfASequenceIsNamed(t *testing.T) {
 		`{` + strings.Replace(edit, "session_id", "session", 1) + `}}`:            "session_id is missing",
 		`{"hook": "not json"}`:                                                    "expect error if that is meant",
 		`{` + edit + `}, "expects": "run"}`:                                       "unknown field",
-		`{"files": {"a.go": ""}}, {` + edit + `}, "expect": "block scope_check"}`: `differs: one: step 2: expect is "block scope_check", and it came to "warn no_edit_unread"` + "\n  A policy of the project's rules.json warns:\n  - no_edit_unread (warn): a.go was not read",
+		`{"files": {"a.go": ""}}, {` + edit + `}, "expect": "block scope_check"}`: ": one: step 2: want block scope_check, got warn no_edit_unread\n  A policy of the project's rules.json warns:\n  - no_edit_unread (warn): a.go was not read",
 	} {
 		file := writeFile(t, `{"rules": {"version": "1", "rules": [], "coding": {"no_edit_unread": "warn"}}, "sequences": [{"name": "one", "steps": [`+step+`]}]}`)
 		got := gemWith(t, nil, "rules", "test", file)

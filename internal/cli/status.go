@@ -16,13 +16,13 @@ func statusCommand() *cobra.Command {
 	v := view[*watch.Overview]{read: watch.ReadOverview, text: printStatus}
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Say how things stand: what needs someone, what waits, who works, what failed",
+		Short: "Show the state of everything: problems, the queue, workers, what ended and failed",
 		Long: `
-What needs someone comes first, with the command that shows more. Of a long
-queue it counts the first thousands of calls, and says so. What ended is counted
-by the workers, and is half a minute late. Refused calls, by rules, people or the
-tool's terms, and cancelled ones are not counted as failed. Needs DATABASE_URL, whose role is the
-owner of the tables or a member of gem_monitor.`,
+Problems and open questions come first, with the command that shows more. Of a
+long queue it counts the first thousands of calls, and says so. Workers count
+the calls that ended, up to half a minute later. Calls that were refused, by
+rules, people or the tool's terms, or cancelled are not counted as failed.
+` + usesDatabaseAsMonitor,
 		Example: "  gem status\n  gem status --watch\n  gem status --json",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return v.run(cmd) },
 	}
@@ -56,6 +56,7 @@ func printStatus(w io.Writer, o *watch.Overview) error {
 	if err := table(w, ended); err != nil {
 		return err
 	}
+	fmt.Fprintln(w, counted(o.Workers))
 	if len(o.Tools) > 0 {
 		rows := [][]string{{"QUEUE OF", "READY", "SCHEDULED", "WAITING", "RUNNING", "OLDEST READY"}}
 		for _, d := range o.Tools[:min(len(o.Tools), mostListed)] {
@@ -80,6 +81,14 @@ func printStatus(w io.Writer, o *watch.Overview) error {
 	return table(w, rows)
 }
 
+// counted says which of the calls that ended may be missing from the counts.
+func counted(w watch.WorkerCounts) string {
+	if w.Alive == 0 {
+		return "Workers count the calls that ended, and no worker is alive: the last ones are not counted."
+	}
+	return fmt.Sprintf("Workers count the calls that ended: those of the last %s may be missing.", span(watch.CountedWithin))
+}
+
 // needed says what needs someone, and what shows more of it.
 func needed(n watch.Need, at time.Time) string {
 	calls := count(n.Count, "call")
@@ -94,7 +103,7 @@ func needed(n watch.Need, at time.Time) string {
 	case "slow_queue":
 		return fmt.Sprintf("calls could run for up to %s now, and no worker has taken them: gem workers", ago(n.Since, at))
 	case "outcome_unknown":
-		return fmt.Sprintf("%s ended in the last day without anybody knowing what was done: gem list --code outcome_unknown", calls)
+		return fmt.Sprintf("%s ended in the last day with an unknown outcome: gem list --code outcome_unknown", calls)
 	case "rule_error":
 		return fmt.Sprintf("%s refused in the last day, since a rule could not be judged: gem explain %s", calls, n.CallID)
 	case "rules_required":
@@ -102,9 +111,9 @@ func needed(n watch.Need, at time.Time) string {
 	case "expiring":
 		return fmt.Sprintf("questions that expire within the hour: %d, the first in %s: gem questions", n.Count, ago(at, n.Since))
 	case "question":
-		return fmt.Sprintf("%s for somebody's answer, the first for %s: gem questions", does(n.Count, "wait"), ago(n.Since, at))
+		return fmt.Sprintf("%s for someone's answer, the first for %s: gem questions", does(n.Count, "wait"), ago(n.Since, at))
 	case "code":
-		return fmt.Sprintf("%s for a program that can go on: gem explain %s", does(n.Count, "wait"), n.CallID)
+		return fmt.Sprintf("%s for a program that can continue: gem explain %s", does(n.Count, "wait"), n.CallID)
 	case "failing":
 		return fmt.Sprintf("%s of %s failed in the last hour, more than a tenth: gem list --failed --tool %[2]s", calls, name(n.Tool))
 	case "unknown_tools":

@@ -138,7 +138,7 @@ func TestTheGuideToToolsInSQLIsFollowed(t *testing.T) {
 		t.Errorf("it did not look in the database of gem dev: %s", check.stderr)
 	}
 	f.stop(t)
-	wants(t, in("registry", "check").stderr, "tools without a handler", "note: DATABASE_URL is not set: functions in SQL were not looked for")
+	wants(t, in("registry", "check").stderr, "tools without a handler", "note: DATABASE_URL is not set, and no gem dev runs in this folder: functions in SQL were not looked for")
 }
 
 // The server runs under Node.js, with the library of Standard Webhooks that npm has.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,7 +26,7 @@ func traceCommand() *cobra.Command {
 The journal of the call is printed as a timeline: when, how long after the
 first event, what, in which attempt, on which worker. Its last line shows the
 receipt, if there is one. With --results, what its steps and the calls of its
-handler came to follows, in full: of an agent, the whole conversation.`,
+handler returned follows, in full: of an agent, the whole conversation.`,
 		Example: "\n  gem trace --json " + exampleID + "\n  gem trace --results " + exampleID,
 	}, func(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error {
 		journal, err := client.Journal(ctx, db, id)
@@ -40,7 +41,7 @@ handler came to follows, in full: of an agent, the whole conversation.`,
 		}
 		return printResults(ctx, db, journal, out)
 	})
-	cmd.Flags().BoolVar(&results, "results", false, "also print what its steps and calls came to")
+	cmd.Flags().BoolVar(&results, "results", false, "also print what its steps and calls returned")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the events as a JSON list")
 	return cmd
 }
@@ -89,13 +90,17 @@ func printChildren(ctx context.Context, db *pgxpool.Pool, id string, out io.Writ
 	if err != nil || len(children) == 0 {
 		return err
 	}
-	if prose.AsksPeople([]string{children[0].Name}) {
+	asks := func(c client.Child) bool { return prose.AsksPeople([]string{c.Name}) }
+	switch made := slices.ContainsFunc(children, func(c client.Child) bool { return !asks(c) }); {
+	case made && asks(children[0]):
 		fmt.Fprintln(out, "\nRules asked people about it, and its handler made the other calls:")
-	} else {
+	case made:
 		fmt.Fprintln(out, "\nIts handler made these calls:")
+	default:
+		fmt.Fprintln(out, "\nRules asked people about it:")
 	}
 	for i, c := range children {
-		if prose.AsksPeople([]string{c.Name}) {
+		if asks(c) {
 			c.Name = "a question"
 		}
 		if i == mostChildren {

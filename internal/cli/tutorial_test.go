@@ -7,7 +7,7 @@ func TestTheTutorialIsFollowed(t *testing.T) {
 	t.Parallel()
 	f := &follower{root: fromRoot(t, "."), dir: reachableFolder(t), env: map[string]string{}}
 	f.follow(t, "docs/tutorial.md", "Change something", nil)
-	if f.calls != 4 || f.shown != 6 {
+	if f.calls != 14 || f.shown != 6 {
 		t.Errorf("%d calls are made, and %d results shown", f.calls, f.shown)
 	}
 }

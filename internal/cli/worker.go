@@ -33,7 +33,7 @@ The environment:
 ` + p.environment(),
 		Example: "  DATABASE_URL=postgres://user:password@host:5432/postgres gem worker",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := databaseConfig()
+			cfg, err := configFromEnv()
 			if err != nil {
 				return err
 			}

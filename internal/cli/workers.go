@@ -24,8 +24,8 @@ func workersCommand() *cobra.Command {
 		Short: "List the workers, and what each of them runs",
 		Long: `
 The living ones first, then those that stopped or died within the hour. Below
-them are the calls that they run, at most 20 of each, the longest first. Needs
-DATABASE_URL, whose role is the owner of the tables or a member of gem_monitor.`,
+them are the calls that they run, at most 20 of each, the longest first.
+` + usesDatabaseAsMonitor,
 		Example: "  gem workers\n  gem workers --watch\n  gem workers --json",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return v.run(cmd) },
 	}

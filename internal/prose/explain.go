@@ -38,12 +38,12 @@ func explanation(e *client.Explanation) string {
 	case c.Status == "running":
 		return explainRunning(e)
 	case e.WaitsFor == client.ForCode:
-		said := "It waits, in no process, for a program that can go on with it: " + Sentence(Cut(Printable(e.Misfit.Message), 500))
+		said := "It waits for a program that can continue it: " + Sentence(Cut(Printable(e.Misfit.Message), 500))
 		if e.Misfit.Name != "" {
 			said += fmt.Sprintf(" That is the name %q in its journal.", e.Misfit.Name)
 		}
-		return said + fmt.Sprintf(" Start workers of a program that fits: docs/durable.md says how code may change. It is tried again at %s, "+
-			"when a worker starts, and with gem resume %s.", Moment(c.WakeAt), c.ID)
+		return said + fmt.Sprintf(" Start workers of a program that fits: docs/durable.md explains how code may change. GEM tries again at %s, "+
+			"when a worker starts, and after gem resume %s.", Moment(c.WakeAt), c.ID)
 	case e.WaitsFor == client.ForApproval:
 		return explainApprovals(e)
 	case e.WaitsFor == client.ForAnswer:
@@ -69,27 +69,27 @@ func explainParked(e *client.Explanation) string {
 	c := &e.Call
 	at := ""
 	if !c.WakeAt.IsZero() {
-		at = fmt.Sprintf(" It goes on at %s, in %s.", Moment(c.WakeAt), Span(c.WakeAt.Sub(e.At)))
+		at = fmt.Sprintf(" It continues at %s, in %s.", Moment(c.WakeAt), Span(c.WakeAt.Sub(e.At)))
 	}
 	if e.WaitsFor == client.ForTime {
-		return "Its handler sleeps, in no process." + at
+		return "Its handler sleeps." + at
 	}
 	open := make([]string, 0, len(e.Children))
 	for _, child := range e.Children {
 		open = append(open, fmt.Sprintf("%s %s (%s)", Cut(child.Tool, 200), child.ID, child.Status))
 	}
-	said := "Its handler waits, in no process, for calls that it made"
+	said := "Its handler waits for calls that it made"
 	if len(open) == client.MaxChildren {
 		open = append(open, "and maybe others")
 	}
 	if len(open) > 0 {
-		said += ". Not ended: " + strings.Join(open, ", ")
+		said += ". These have not ended: " + strings.Join(open, ", ")
 	}
 	if i := slices.IndexFunc(e.Children, func(c client.Call) bool { return IsQuestion(c.Tool) }); i >= 0 {
 		said += ". The question: gem explain " + e.Children[i].ID
 	}
 	if at != "" {
-		at = strings.Replace(at, "It goes on at", "If they take too long, it is woken at", 1)
+		at = strings.Replace(at, "It continues at", "If they take too long, it is woken at", 1)
 	}
 	return said + "." + at
 }
@@ -97,12 +97,12 @@ func explainParked(e *client.Explanation) string {
 // explainQuestion says what is asked, and how it is answered.
 func explainQuestion(e *client.Explanation) string {
 	c := &e.Call
-	said := fmt.Sprintf("It waits, in no process, for an answer: gem answer %s VALUE", c.ID)
+	said, give := "It waits for an answer: gem answer "+c.ID+" VALUE", "answer it"
 	if len(e.Answers) > 0 && e.Answers[0] != "answer" {
 		said += " --name " + Argument(e.Answers[0])
 	}
 	if c.Tool == "wait.approval" {
-		said = fmt.Sprintf("It waits, in no process, for a decision: gem approve %s, or gem deny", c.ID)
+		said, give = fmt.Sprintf("It waits for a decision: gem approve %s, or gem deny %[1]s", c.ID), "decide"
 	}
 	var asks struct {
 		Text  string
@@ -122,11 +122,11 @@ func explainQuestion(e *client.Explanation) string {
 			}
 		}
 		if len(asks.By) > 0 {
-			said += ". It takes " + Cut(Printable(strings.Join(asks.By, ", ")), 300)
+			said += ". Only " + Answerers(asks.By) + " may " + give
 		}
 	}
 	if !asks.Until.IsZero() {
-		said += ". It takes an answer until " + Moment(asks.Until)
+		said += ". It expires at " + Moment(asks.Until)
 	}
 	return said + "."
 }
@@ -220,7 +220,7 @@ func explainRunning(e *client.Explanation) string {
 			return said + "; " + Person(e.Cancel) + " asked to cancel it" + Because(e.Cancel) + ", and its worker is about to end it."
 		}
 		if e.Timeout > 0 && e.At.Sub(c.ClaimedAt) > e.Timeout+time.Minute {
-			return said + ". That is over: its worker knows how it ended, and goes on trying to write the receipt. The worker's log says why it cannot."
+			return said + ". That time is over: its worker knows how it ended, and keeps trying to write the receipt. The worker's log says why it cannot."
 		}
 		return said + "."
 	}
@@ -248,19 +248,22 @@ func explainEnded(e *client.Explanation) string {
 	if r.ReplayOf != "" {
 		differs := ""
 		if key.InputDiffers {
-			differs = " The input of that call was another one."
+			differs = " The input of that call was different."
 		}
 		return fmt.Sprintf("It succeeded by repeating receipt %s of call %s, which had succeeded with the same key, %s: nothing ran again.%s%s",
 			r.ReplayOf, e.RepeatedCall, r.IdempotencyKey, differs, theResult(r))
 	}
 	took, ignored := "", ""
 	if key.KeyIgnored {
-		ignored = " Its idempotency_key counted for nothing, since the tool's mode is " + key.Mode + "."
+		ignored = " Its idempotency_key was ignored, since the tool's mode is " + key.Mode + "."
 	}
 	if effects.Durable != nil {
 		took = " " + Span(r.CreatedAt.Sub(e.Call.CreatedAt)) + " after it was made"
 	} else if r.DurationMS > 0 {
 		took = " in " + Span(Milliseconds(r.DurationMS))
+	}
+	if said := decided(e); said != "" {
+		return said
 	}
 	return fmt.Sprintf("It succeeded%s, in attempt %d on %s.%s%s%s", took, r.Attempt, r.WorkerID, ignored, warned(effects.Rules), theResult(r))
 }
@@ -331,7 +334,7 @@ func explainFailed(explained *client.Explanation) string {
 	case receipts.KeyReused:
 		return message + " The earlier receipt is in the details."
 	case receipts.WorkerLost:
-		return message + " The last log lines of those workers tell why: most often the memory ran out. Make a new call when that is solved."
+		return message + " The last log lines of those workers show why: most often they ran out of memory. Make a new call when that is solved."
 	case receipts.ExecutionError:
 		return fmt.Sprintf("The handler of %s returned an error: %s %s", tool, message, whatNext(r, e))
 	}

@@ -20,9 +20,9 @@ func explainRuled(e *client.Explanation, failure receipts.Error, message string)
 	_ = json.Unmarshal(failure.Details, &details)
 	switch failure.Code {
 	case receipts.RuleError:
-		return message + " Correct that rule and start the workers anew: gem rules check reads the file."
+		return message + " Correct that rule, check the file with gem rules check, and restart the workers."
 	case receipts.ApprovalDenied:
-		return message + " The answer stands for this call. gem trace " + e.Call.ID + " has the question."
+		return message + " The answer is final for this call. gem trace " + e.Call.ID + " has the question."
 	case receipts.ApprovalExpired:
 		return message + " Make a new call to ask again."
 	}
@@ -35,24 +35,60 @@ func explainRuled(e *client.Explanation, failure receipts.Error, message string)
 	return message + " That time has come: make a new call."
 }
 
-// explainApprovals says whom rules ask about a call, and how they decide.
+// explainApprovals names the people whom rules ask about a call, and the commands that decide.
 func explainApprovals(e *client.Explanation) string {
-	by := TheRules(e.Rules, e.RulesVersion)
+	by := requires(e)
 	if len(e.Approvals) == 0 {
-		return "It waited, in no process, for people to decide, by " + by + ". They have: a worker takes it within seconds."
+		return "It waited for an approval, as " + by + ". Everything is decided: a worker takes it within seconds."
 	}
-	said := "It waits, in no process, for people to decide whether it may run, by " + by + "."
+	said := "It waits for an approval, as " + by + "."
 	for _, q := range e.Approvals {
 		if q.Text != "" {
-			said += fmt.Sprintf(" They are asked %q.", Cut(Printable(q.Text), 300))
+			said += fmt.Sprintf(" The question is %q.", Cut(Printable(q.Text), 300))
 		}
-		said += fmt.Sprintf(" It takes %s", Cut(Printable(strings.Join(q.By, ", ")), 300))
+		said += fmt.Sprintf(" Only %s may approve it", Answerers(q.By))
 		if !q.Until.IsZero() {
 			said += ", until " + Moment(q.Until)
 		}
-		said += fmt.Sprintf(": gem approve %s, or gem deny.", q.ID)
+		said += fmt.Sprintf(": gem approve %s, or gem deny %[1]s.", q.ID)
 	}
-	return said + " Whoever made the call may not. gem roles list shows who has which role."
+	return said + exclusion(e.Call.CreatedBy) + " gem roles list shows who has which role."
+}
+
+// requires says which rules require the approval of a call: the rule big (rules 1) requires.
+func requires(e *client.Explanation) string {
+	said := TheRules(e.Rules, e.RulesVersion)
+	if len(e.Rules) == 1 {
+		return said + " requires"
+	}
+	return said + " require"
+}
+
+// decided says what was decided about the call that an approval is about. It is empty for other calls.
+func decided(e *client.Explanation) string {
+	var about struct{ Tool string }
+	var is struct {
+		Approved   *bool
+		By, Reason string
+		At         time.Time
+	}
+	r := e.Receipt
+	if r.ToolName != "wait.approval" || json.Unmarshal(r.Result, &is) != nil || is.Approved == nil {
+		return ""
+	}
+	_ = json.Unmarshal(e.Call.Input, &about) // not everyone may see it
+	call := "the call"
+	if about.Tool != "" {
+		call += " of " + Cut(Printable(about.Tool), 200)
+	}
+	if is.By == "" {
+		return "Nobody decided about " + call + " in time, so it was not approved."
+	}
+	did := "denied"
+	if *is.Approved {
+		did = "approved"
+	}
+	return fmt.Sprintf("%s %s %s at %s%s.", Cut(Printable(is.By), 200), did, call, Moment(is.At), Because(client.Act{Reason: is.Reason}))
 }
 
 // gaveTurn says which rules let a call wait in the queue.
@@ -113,7 +149,7 @@ func warned(r *receipts.Rules) string {
 		if a.Reason != "" {
 			why = ": " + Sentence(Cut(Printable(a.Reason), 300))
 		}
-		said += fmt.Sprintf(" %s approved it, as the rule %s asks%s", Cut(Printable(a.By), 200), Printable(a.Rule), why)
+		said += fmt.Sprintf(" %s approved it, as the rule %s requires%s", Cut(Printable(a.By), 200), Printable(a.Rule), why)
 	}
 	return said
 }

@@ -201,7 +201,11 @@ func (o *Overview) countAsPeopleDo(asked map[string]int, asking int) {
 	maps.DeleteFunc(o.Queue.WaitingFor, func(_ string, n int) bool { return n <= 0 })
 }
 
-// Ended is what workers have counted of the calls that ended. They count each 15 s: who reads it more often reads the same.
+// CountedWithin is how long after its end a call is counted in [Ended] and [Minute], at most, while a worker is alive. Workers
+// count every 15 s, and leave out the last 15 s.
+const CountedWithin = 30 * time.Second
+
+// Ended is what workers have counted of the calls that ended: see [CountedWithin].
 type Ended struct {
 	Hour, Day Totals
 	Failing   []Need // as in [Overview.Needs]

@@ -6,6 +6,7 @@ create table if not exists orders (
   refunded numeric not null default 0
 );
 insert into orders (id, total) values (1, 40), (2, 250), (3, 300) on conflict do nothing;
+insert into orders (id, total) select id, 100 from generate_series(11, 40) id on conflict do nothing;
 
 -- The tool shop.refund. Its changes and the receipt of the call are committed together, or not at all.
 create or replace function tools.shop_refund(input jsonb) returns jsonb language plpgsql as $$

@@ -1,0 +1,61 @@
+package prose
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Answerers names the people who may answer a question, by the entries of its `by`.
+func Answerers(by []string) string {
+	var people, roles []string
+	for _, entry := range by {
+		entry = Cut(Printable(entry), 300)
+		kind, name, _ := strings.Cut(entry, ":")
+		switch {
+		case kind == "role" && name != "":
+			roles = append(roles, name)
+		case kind == "user" && name != "":
+			people = append(people, "the user "+name)
+		case entry == "owner":
+			people = append(people, "the caller")
+		case entry == "service":
+			people = append(people, "a server")
+		default:
+			people = append(people, entry)
+		}
+	}
+	if len(roles) > 0 {
+		people = append(people, "someone with the role "+strings.Join(roles, " or "))
+	}
+	return Cut(strings.Join(people, " or "), 300)
+}
+
+// Waiting names the thing that a waiting call of a tool waits for. waitsFor is its column waits_for, and approval means that
+// the call waits for approvals that rules ask for.
+func Waiting(tool, waitsFor string, approval bool) string {
+	switch {
+	case approval, waitsFor == "answer" && tool == "wait.approval":
+		return "waiting for approval"
+	case waitsFor == "answer" && tool == "wait.event":
+		return "waiting for an event"
+	case waitsFor == "answer":
+		return "waiting for an answer"
+	case waitsFor == "key":
+		return "waiting for its key"
+	case waitsFor == "call":
+		return "waiting for calls"
+	case waitsFor == "time":
+		return "sleeping"
+	case waitsFor == "code":
+		return "waiting for a program"
+	}
+	return "waiting"
+}
+
+// exclusion says that the caller of a call may not approve it, if the call names one.
+func exclusion(createdBy string) string {
+	if createdBy == "" {
+		return ""
+	}
+	return fmt.Sprintf(" The person who made the call, %s, may not approve it.", Cut(Printable(createdBy), 200))
+}
