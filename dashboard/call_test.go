@@ -137,7 +137,7 @@ func TestADurableCallShowsItsStepsChildrenAndQuestions(t *testing.T) {
 	_, rest, _ := strings.Cut(page, "Calls made for it")
 	_, pack, _ := strings.Cut(rest, "/calls/")
 	pack = pack[:36]
-	reads(t, s.operator, "/calls/"+pack, []string{"Pause before the next attempt", "A transient error, so again in", "the shelf is empty", "Attempt 2 on", "<dt>Parent</dt>",
+	reads(t, s.operator, "/calls/"+pack, []string{"Pause before the next attempt", "A transient error; the next attempt is in", "the shelf is empty", "Attempt 2 on", "<dt>Parent</dt>",
 		`<a href="https://warehouse.example/v1/pack" rel="noreferrer noopener">`, "<td data-label=\"Table\">shelf", "javascript:alert(1)", sound}, `href="javascript`)
 
 	reads(t, s.viewer, "/calls/"+id, []string{"It succeeded", "Step step 1", "Inputs and results are shown to operators"}, "later", "blue", "/again", "download", "Checked")

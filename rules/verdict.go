@@ -247,7 +247,7 @@ func (j Judgement) asked(r *Rule, a Answer, c Check, seen Seen, about string) (s
 		return about, sentences("Nobody could be asked.", schema.Cut(seen.Reason, 500))
 	}
 	if len(r.Of) > 0 {
-		return about, "Somebody of " + list(r.Of) + " decides."
+		return about, "Someone with the role " + strings.Join(r.Of, " or ") + " decides."
 	}
 	return about, ""
 }

@@ -157,7 +157,7 @@ func TestACallThatRunsKeepsWhatTheRulesSaid(t *testing.T) {
 	asks := j.Rule("2", rules.Answer{Outcome: rules.Asked, At: now, Met: []rules.Met{{Check: also}}})
 	for message, want := range map[string]string{
 		waits.Verdicts[1].Message: "the rule turn (rules 2) lets this call of billing.refund wait: it allows 1 call within 1s, which were made; it runs at 2026-05-01T12:00:01Z.",
-		asks.Verdicts[1].Message:  "the rule also (rules 2) asks whether this call of billing.refund may run: it is for every call of the tool. Somebody of boss decides.",
+		asks.Verdicts[1].Message:  "the rule also (rules 2) asks whether this call of billing.refund may run: it is for every call of the tool. Someone with the role boss decides.",
 	} {
 		if !strings.HasSuffix(message, want) {
 			t.Errorf("got %q, want %q", message, want)

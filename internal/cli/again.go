@@ -31,7 +31,7 @@ the new one names your Postgres role, and the reason. The role must own the
 tables or be a member of gem_operator.
 
 It first says what that means: that the result would be repeated, since the key
-has succeeded, or that something may happen twice. It asks whether to go on, and
+has succeeded, or that something may happen twice. It asks for confirmation, and
 where something may happen twice, for the name of the tool. Scripts say --yes,
 or --confirm TOOL. Only the new call's id is printed. With --watch the receipt is
 printed instead, as JSON, and the exit codes are those of gem call --wait.
@@ -78,16 +78,16 @@ printed instead, as JSON, and the exit codes are those of gem call --wait.
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&a.Reason, "reason", "", "why, at most 1,000 characters: it stands in the journal")
-	f.StringVar(&a.Confirm, "confirm", "", "the name of its `tool`: go on although something may happen twice")
-	f.BoolVar(&yes, "yes", false, "go on without asking, unless something may happen twice")
+	f.StringVar(&a.Reason, "reason", "", "why, at most 1,000 characters: recorded in the journal")
+	f.StringVar(&a.Confirm, "confirm", "", "the name of its `tool`: continue although something may happen twice")
+	f.BoolVar(&yes, "yes", false, "do not ask, unless something may happen twice")
 	f.BoolVar(&asJSON, "json", false, "print the new call's id and what it means to make the old one again, as JSON")
 	f.BoolVar(&watch, "watch", false, "wait until the new call has ended, and print its receipt")
 	f.DurationVar(&timeout, "timeout", 0, "with --watch: how long, such as 30s; 0 means without end")
 	return cmd
 }
 
-// confirm says what it means to make a call again, and asks whether to go on. Where something may happen twice, typed becomes what was typed as the
+// confirm says what it means to make a call again, and asks for confirmation. Where something may happen twice, typed becomes what was typed as the
 // tool's name, if it is empty.
 func confirm(ctx context.Context, in io.Reader, out io.Writer, m *client.AgainMeans, yes bool, typed *string) error {
 	if m.Refused != "" {
@@ -131,7 +131,7 @@ func againMeans(m *client.AgainMeans) string {
 	}
 	switch {
 	case m.MayHappenTwice && m.ErrorCode == "outcome_unknown":
-		return ended + ". Nobody knows what it did: look at what it was to change before you make it again, since it may happen twice."
+		return ended + ". Its outcome is unknown: check what it changed before you make it again, since it may happen twice."
 	case m.MayHappenTwice:
 		return ended + fmt.Sprintf(". It ran, and nothing keeps %s from doing the same once more: what it did may happen twice.", tool)
 	case m.Holder != "":

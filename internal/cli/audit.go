@@ -21,7 +21,7 @@ func auditCommand() *cobra.Command {
 		Use:   "audit",
 		Short: "Check that every promise holds, over the whole database or archives",
 		Long: `
-Everything is checked in one read-only snapshot, while workers go on: each
+Everything is checked in one read-only snapshot, while workers keep running: each
 finished call has its one receipt; its journal has no gaps and gives its row
 when it is replayed; a hit repeats a real receipt; the rows that receipts name
 exist. A line for each check says how much was checked and what is wrong, with

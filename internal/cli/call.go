@@ -139,17 +139,17 @@ func makeCall(cmd *cobra.Command, c client.NewCall, wait bool, timeout time.Dura
 func waitFor(ctx context.Context, out, progress io.Writer, db *pgxpool.Pool, id string, timeout time.Duration) error {
 	fmt.Fprintln(progress, "call", id)
 
-	// However short the timeout is, whoever waits is told why nothing happens.
+	// However short the timeout is, the person who waits reads why nothing happens.
 	alone := noWorker(ctx, db, progress)
 	waiting, cancel := context.WithTimeout(ctx, cmp.Or(timeout, math.MaxInt64))
 	defer cancel()
 	r, err := await(waiting, db, id, alone, progress)
 	switch {
 	case err != nil && ctx.Err() == nil && waiting.Err() != nil:
-		fmt.Fprintf(progress, "The call has not ended within %s. It goes on; its receipt later: gem receipt %s\n", timeout, id)
+		fmt.Fprintf(progress, "The call has not ended within %s, and continues; its receipt later: gem receipt %s\n", timeout, id)
 		return exitError{code: exitUnknown}
 	case err != nil:
-		fmt.Fprintf(progress, "The call goes on; its receipt later: gem receipt %s\n", id)
+		fmt.Fprintf(progress, "The call continues; its receipt later: gem receipt %s\n", id)
 		return exitError{exitUnknown, refusal(err)}
 	}
 	err = printJSON(out, r)
@@ -206,7 +206,7 @@ func await(ctx context.Context, db *pgxpool.Pool, id string, alone bool, progres
 	return client.Await(ctx, db, id)
 }
 
-const mostAsked = 10 // questions of a call that are told of
+const mostAsked = 10 // questions of a call that are shown
 
 // asksFor says in a line what a call waits for, and where or how it is given.
 func asksFor(q client.Asked, dashboard string) string {

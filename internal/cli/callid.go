@@ -74,7 +74,7 @@ func cancelCommand() *cobra.Command {
 		Short: "End a call that has not run, or ask the worker that runs it to end it",
 		Long: `
 A call that is queued or waits for a key ends at once. A running one is ended by
-its worker, within a heartbeat at the latest, and its receipt says what it had
+its worker, within a heartbeat at the latest, and its receipt lists what it had
 done until then; a call that succeeds before its worker notices has succeeded. A
 call whose handler has made steps or calls runs once more, so that the handler
 can clean up, for an hour at most; cancelled again while no worker runs it, it
@@ -89,7 +89,7 @@ and the journal names it.`,
 		said := "not cancelled: the call had already ended as " + string(answer)
 		switch answer {
 		case client.Cancelled:
-			said = "cancelled: the call has ended, and its receipt says what is known of it"
+			said = "cancelled: the call has ended, and its receipt shows what is known about it"
 		case client.CancelRequested:
 			said = "requested: a worker ends the call; if it has steps or calls, its handler may clean up first"
 		}

@@ -49,8 +49,8 @@ results too, answer questions, cancel calls and make them again. Postgres holds
 these rights: DATABASE_URL should be the login of a member of gem_monitor, and
 GEM_DASHBOARD_ACT_URL that of a member of gem_operator and gem_door. Other
 addresses than a loopback one need --auth: see docs/dashboard.md, which has all
-variables, GEM_DASHBOARD_… and those of the proxies too. SIGTERM ends it in
-order within 2 s. Needs DATABASE_URL; Postgres may be away.`,
+variables, GEM_DASHBOARD_… and those of the proxies too. SIGTERM stops it
+cleanly within 2 s. Needs DATABASE_URL; Postgres may be away.`,
 		Example: "  gem dashboard --open\n  gem dashboard --listen 0.0.0.0:8470 --auth password --prefix /gem",
 	}
 	flags := newVariableFlags(cmd.Flags(), dashboardFlags, &config.Dashboard{})
@@ -100,7 +100,7 @@ type site struct {
 	listener  net.Listener
 	handler   http.Handler
 	url       string // of the overview
-	link      string // signs in, once; the same as url where nobody signs in by a link
+	link      string // signs in, once; the same as url where people do not sign in by a link
 	read, act *pgxpool.Pool
 	announce  func(context.Context) // logs whether people will be able to sign in
 	log       *zap.Logger
@@ -109,7 +109,7 @@ type site struct {
 type siteOptions struct {
 	readURL, actURL string // actURL may be empty
 	log             *zap.Logger
-	out             io.Writer // is told the links
+	out             io.Writer // for the links
 }
 
 // openSite makes the pages for a listener, which becomes the site's. It connects nowhere yet.
@@ -123,7 +123,7 @@ func openSite(ctx context.Context, c *config.Dashboard, l net.Listener, o siteOp
 		return nil, usage("%s can be reached from other machines, so people must prove who they are: "+
 			"set --auth to link, password, header or oidc, or serve 127.0.0.1", l.Addr())
 	case auth == "none" && !local:
-		return nil, usage("%s can be reached from other machines, and with --auth none anybody there would see all calls: "+
+		return nil, usage("%s can be reached from other machines, and with --auth none anyone there would see all calls: "+
 			"set it to link, password, header or oidc, or serve 127.0.0.1", l.Addr())
 	}
 	proxies, err := login.ParseProxies(c.TrustedProxies)
@@ -270,7 +270,7 @@ func (s *site) close() {
 	}
 }
 
-// rights are the roles that each connection may be a member of, besides the login itself.
+// rights are the roles that each connection may be a member of, apart from the login itself.
 var rights = map[string][]string{
 	"DATABASE_URL":          {"gem_monitor"},
 	"GEM_DASHBOARD_ACT_URL": {"gem_operator", "gem_monitor", "gem_door", "gem_frontend", "authenticated"},

@@ -31,7 +31,7 @@ QUESTION_ID is the id of the question, which gem questions prints. The question
 must name you or one of your roles. On the command line you are the Postgres
 role in DATABASE_URL: gem roles gives it a role such as role:manager.
 
-Then it waits for the call that a rule stopped, and prints that call's receipt as
+Then it waits for the call that the rule held back, and prints its receipt as
 JSON; if a handler asked, it prints the receipt of the question. Both contain
 the reason. With --wait 0 it does not wait.
 
@@ -90,6 +90,6 @@ func decided(cmd *cobra.Command, db *pgxpool.Pool, id, done string, wait time.Du
 			fmt.Fprintf(progress, "The call has not ended within %s. %s\n", wait, prose.Explanation(e))
 		}
 	}
-	fmt.Fprintf(progress, "The call goes on; its receipt later: gem receipt %s\n", id)
+	fmt.Fprintf(progress, "The call continues; its receipt later: gem receipt %s\n", id)
 	return nil
 }

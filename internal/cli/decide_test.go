@@ -54,7 +54,7 @@ func TestADecisionPrintsTheReceiptOfTheCallThatWaited(t *testing.T) {
 	if strings.Contains(shown, "\x1b") || strings.Count(shown, "\n") != 7 {
 		t.Errorf("the caller wrote a line of %q", shown)
 	}
-	wants(t, gemWith(t, env, "approve", id).stderr, "is no question", "Remind us of", "gem approve "+question)
+	wants(t, gemWith(t, env, "approve", id).stderr, "is not a question", "Remind us of", "gem approve "+question)
 
 	approved := gemWith(t, env, "approve", question, "--reason", "it leaks")
 	approved.wantCode(t, exitDone)

@@ -285,7 +285,7 @@ func TestAnAgentAsksAndWaitsInNoProcess(t *testing.T) {
 	for _, wrong := range [][]string{{"answer", q, "42", "--name", "other"}, {"answer", exampleID, "x"}, {"approve", q}} {
 		gemWith(t, env, wrong...).wantCode(t, exitFailed)
 	}
-	wants(t, gemWith(t, env, "answer", id, "blue").stderr, "call "+id+", of ", "is no question. It waits for the answer to this one:\n", "gem answer "+q)
+	wants(t, gemWith(t, env, "answer", id, "blue").stderr, "call "+id+", of ", "is not a question. It waits for the answer to this one:\n", "gem answer "+q)
 	wants(t, gemWith(t, env, "explain", id).stdout, "gem explain "+q)
 	gemWith(t, env, "resume", id).wantCode(t, exitDone)
 	gemWith(t, env, "resume", q).wantCode(t, exitDone)

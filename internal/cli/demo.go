@@ -77,7 +77,7 @@ type demo struct {
 	script        []*sample // what the agent's model calls
 }
 
-// run sets everything up, shows it, and takes it down again, also when ctx ends in the middle.
+// run sets everything up, shows it, and takes it down again, even if ctx ends in the middle.
 func (d *demo) run(ctx context.Context) error {
 	fmt.Fprint(d.progress, "A frontend inserts calls into a table, a worker runs them, and each ends with exactly one receipt.\n\n")
 	if d.config.DatabaseURL != "" {
@@ -236,7 +236,7 @@ func (d *demo) roundWith(ctx context.Context, intro string, do func(ctx context.
 
 func (d *demo) print() error {
 	fmt.Fprintln(d.progress)
-	rows := [][]string{{"TOOL", "OUTCOME", "HIT", "TOOK", "WHAT CAME OF IT"}}
+	rows := [][]string{{"TOOL", "OUTCOME", "HIT", "TOOK", "RESULT"}}
 	for _, c := range d.calls {
 		hit := ""
 		if c.receipt.ReplayOf != "" {

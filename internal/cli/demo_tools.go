@@ -24,7 +24,7 @@ func (d *demo) hasBuiltInTools() bool {
 	return true
 }
 
-// builtInTools calls built-in tools, prints what came of them, and checks it.
+// builtInTools calls built-in tools, prints their outcomes, and checks them.
 func (d *demo) builtInTools(ctx context.Context) error {
 	type fields = map[string]any
 	mark := d.mark
@@ -54,7 +54,7 @@ func (d *demo) builtInTools(ctx context.Context) error {
 	}
 	leadID, noteID := field(lead.receipt, "lead_id"), field(note.receipt, "note_id")
 	search := &sample{tool: "os.search_notes", want: "succeeded", input: fields{"query": title}}
-	if err := d.round(ctx, "It reads the receipts, and goes on with what they say: the lead is "+leadID+".", search,
+	if err := d.round(ctx, "It reads the receipts, and uses their results: the lead is "+leadID+".", search,
 		&sample{tool: "leads.update_stage", want: "succeeded", input: fields{"lead_id": leadID, "stage": "contacted"}},
 		&sample{tool: "leads.mark_lost", want: "failed (execution_error)",
 			input: fields{"lead_id": "00000000-0000-4000-8000-000000000000", "reason": "There is no such lead."}},

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -93,5 +95,36 @@ func TestDevUsesNoPasswordsThatOthersMayKnow(t *testing.T) {
 	defer s.close()
 	if s.Password != password {
 		t.Errorf("the next start has another password")
+	}
+}
+
+// A page tells its reader to copy these files into a folder where gem dev writes the schemas.
+func TestExamplesThatAreCopiedNameASchemaThatDevWrites(t *testing.T) {
+	schemas := map[string]string{}
+	for _, page := range pagesWithSamples(t) {
+		for _, found := range regexp.MustCompile(`(?m)^cp (docs/examples/\S+\.json) \S+$`).FindAllStringSubmatch(readPage(t, page), -1) {
+			var file struct {
+				Schema string `json:"$schema"`
+			}
+			if err := json.Unmarshal([]byte(readPage(t, found[1])), &file); err != nil {
+				t.Fatal(err)
+			}
+			schemas[found[1]] = file.Schema
+		}
+	}
+	if len(schemas) < 3 {
+		t.Errorf("only these files are copied: %v", schemas)
+	}
+	t.Chdir(t.TempDir())
+	if err := os.Mkdir(devFolder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeDevFolder(); err != nil {
+		t.Fatal(err)
+	}
+	for name, schema := range schemas {
+		if _, err := os.Stat(schema); err != nil {
+			t.Errorf("the $schema of a copy of %s leads nowhere: %v", name, err)
+		}
 	}
 }

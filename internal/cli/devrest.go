@@ -49,7 +49,7 @@ func prepareDevDatabase(ctx context.Context, databaseURL string) error {
 // serveREST serves the private database as Supabase does, until ctx ends. If PostgREST is missing, it prints how to get it.
 func (s *setup) serveREST(ctx context.Context, state *devState, out, progress io.Writer) {
 	if err := s.serveRESTOn(ctx, state, out); err != nil && ctx.Err() == nil {
-		fmt.Fprintf(progress, "There is no REST server for supabase-js: %v\n", err)
+		fmt.Fprintf(progress, "The REST server for supabase-js does not run: %v\n", err)
 	}
 }
 

@@ -106,9 +106,9 @@ func TestTraceShowsWhatRulesDid(t *testing.T) {
 		"approvals": [{"rule": "big", "by": "grace"}]}')`, id)
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "trace", id)
 	got.wantCode(t, exitDone)
-	wants(t, got.stdout, "it waits for its turn, in ", ", by the rule pace\n", "the question to them: "+question, "people are asked whether it may run, by the rule big\n",
-		"a question to people has ended: failed", "the rules 1.2.0 had met it: pace (warn), grace approved what big asked",
-		"Rules asked people about it", "a question  failed  wait.approval  "+question)
+	wants(t, got.stdout, "it waits for its turn, in ", ", by the rule pace\n", "the question to people: "+question, "an approval is required by the rule big\n",
+		"a question to people has ended: failed", "the rules 1.2.0 applied to it: pace (warn), grace approved what big asked",
+		"\nRules asked people about it:\n", "a question  failed  wait.approval  "+question)
 	if strings.Contains(got.stdout, "##") || strings.Contains(got.stdout, digest) {
 		t.Error("it shows the name of a question")
 	}

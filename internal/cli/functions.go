@@ -44,7 +44,7 @@ func lookForFunctions(ctx context.Context, bound *handlers.Handlers) (place *fun
 	return place, "", done
 }
 
-// hidden says which function of SQL is no tool since the tool lives elsewhere; it is empty for none.
+// hidden names the function in SQL that is ignored because the tool lives elsewhere; it is empty if there is none.
 func hidden(place *functions.Functions, tool *registry.Tool, h *handlers.Handler) string {
 	if place == nil || h.File == functions.File {
 		return ""

@@ -20,17 +20,17 @@ func hookCommand(p *Program) *cobra.Command {
 		Short: "Judge what a coding agent does, as its hook",
 		Long: `
 For the events PreToolUse, PostToolUse and PostToolUseFailure of Claude Code, and
-agents like it: it reads the event from stdin, and prints what the rules in the
-"coding" of rules.json say. TOOLS_RULES names or holds that file; without it,
+agents like it: it reads the event from stdin, and prints the verdict of the
+rules in "coding" of rules.json. TOOLS_RULES names or holds that file; without it,
 rules.json in CLAUDE_PROJECT_DIR, then in the working directory. All rules are
-off unless the file says otherwise:
+off unless the file turns them on:
 
   no_edit_unread          an edit of a file that was not read
   test_after_edits        an edit after 3 others without a test run
   no_commit_failing       a commit while a test fails
   fix_regressions_first   an edit elsewhere, while another edit broke a test
   no_thrashing            an edit of a file after 3 that left tests failing
-  no_pointless_rerun      a test run after which nothing was changed
+  no_pointless_rerun      a test run although nothing was changed since the last one
   scope_check             an edit of a file that was not read, and imports nothing
                           that was edited
 
@@ -38,20 +38,20 @@ Each is "warn", "ask" or "block", or a list with options, as in
 ["block", {"threshold": 5, "unknown": "ask"}]. The history of a session is in
 the Postgres of DATABASE_URL: which files were read and edited, which tests ran
 and failed. Nothing else is kept, and nothing for more than 30 days. If Postgres
-does not tell it within GEM_HOOK_TIMEOUT (200ms), the act is let through with a
-message, or the user is asked where the rule's unknown says "ask".
+does not answer within GEM_HOOK_TIMEOUT (200ms), the act is let through with a
+message, or the user is asked if the rule's unknown is "ask".
 
-The exit code is always 0. Nothing on stdout means that no rule has anything to
-say; the agent's own permissions decide in any case.`,
+The exit code is always 0. Nothing on stdout means that no rule objects; the
+agent's own permissions decide in any case.`,
 		Example: `  gem hook < event.json
   {"hooks": {"PreToolUse": [{"hooks": [{"type": "command", "command": "gem hook"}]}]}}`,
 		Args: cobra.ArbitraryArgs,
 	}
-	cmd.Flags().StringVar(&source, "source", "claude-code", "the kind of agent: sessions of two kinds have nothing in common")
+	cmd.Flags().StringVar(&source, "source", "claude-code", "the kind of agent: sessions of different kinds are kept apart")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		say := func(format string, args ...any) { fmt.Fprintf(cmd.ErrOrStderr(), "gem hook: "+format+"\n", args...) }
 		if len(args) > 0 {
-			say("it takes no arguments, and passes over %q", args)
+			say("it takes no arguments, and ignores %q", args)
 		}
 		timeout, err := hookTimeout(os.Getenv("GEM_HOOK_TIMEOUT"))
 		if err != nil {

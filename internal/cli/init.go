@@ -63,7 +63,7 @@ one of the files exists, it writes none.`,
 			name := cmp.Or(strings.Join(args, ""), "sql")
 			kind, known := firstKinds[name]
 			if !known {
-				return usage("there is no kind %q: it is sql, http or go", name)
+				return usage("%q is not a kind of tool: use sql, http or go", name)
 			}
 			files, err := firstFiles(name, kind, clone)
 			if err == nil {

@@ -150,7 +150,7 @@ func TestInitOverwritesNothing(t *testing.T) {
 	}
 	other := inFolder(t, dir, "init", "rust")
 	other.wantCode(t, exitUsage)
-	wants(t, other.stderr, `there is no kind "rust": it is sql, http or go`)
+	wants(t, other.stderr, `"rust" is not a kind of tool: use sql, http or go`)
 	clone := inFolder(t, dir, "init", "go", "--gem", dir)
 	clone.wantCode(t, exitUsage)
 	wants(t, clone.stderr, dir+" is not a clone of it: name yours with --gem FOLDER")

@@ -64,7 +64,7 @@ the calls of a tool, it looks at 20,000 calls, and says how to look further.
 	flags.StringVar(&from, "from", "", "from a time on, such as 2026-01-31T09:30:00Z or 2026-01-31, or a span before now, such as 2h")
 	flags.StringVar(&to, "to", "", "before a time, as --from")
 	flags.IntVar(&f.Limit, "limit", 0, "how many, at most 500; 0 means 50")
-	flags.StringVar(&f.Before, "before", "", "go on where a list ended: its next, or its look_further")
+	flags.StringVar(&f.Before, "before", "", "continue where a list ended: its next, or its look_further")
 	v.flags(cmd)
 	return cmd
 }
@@ -104,7 +104,7 @@ func state(c *watch.Call) string {
 	return c.Status
 }
 
-// remark is what is most worth knowing of a call beside its state.
+// remark is the most important fact about a call apart from its state.
 func remark(c *watch.Call) string {
 	switch {
 	case c.ErrorCode != "":
@@ -123,7 +123,7 @@ func remark(c *watch.Call) string {
 	return ""
 }
 
-// listed says what is behind the list.
+// listed says whether there are more calls than the list shows.
 func listed(p *watch.Page) (said string) {
 	if len(p.Calls) == 0 && !p.AtLeast {
 		said = "No call matches."

@@ -34,9 +34,9 @@ func llmCheckCommand() *cobra.Command {
 		Short: "Check a routes file, and print every fault",
 		Long: `
 The exit code is 0 for a file that a worker would take, otherwise 1. A note
-names what is allowed and may surprise. Whether models are there, and cost what
-the file says, is not checked. With --against the file is compared with an
-earlier one: what was added, removed and changed is printed, and other contents
+names what is allowed but may surprise. It does not check whether models exist
+and cost what the file says. With --against the file is compared with an
+earlier one: it prints what was added, removed and changed, and other contents
 under the same version are refused, as a worker refuses them.`,
 		Example: "  gem llm check\n  git show main:llm.routes.json > old.json && gem llm check --against old.json",
 		Args:    takes("at most one file", 0, 1),
@@ -131,7 +131,7 @@ func keyOf(p *routes.Provider) string {
 	return p.KeyEnv + " is set"
 }
 
-// chosenRoutes loads the file of the arguments, or the one that a worker would load here, of which there must be one.
+// chosenRoutes loads the file of the arguments, or the one that a worker would load here. A missing file is an error.
 func chosenRoutes(args []string) (*routes.Routes, string, error) {
 	r, from, err := routes.Find(cmp.Or(strings.Join(args, ""), os.Getenv("LLM_ROUTES")))
 	if err == nil && r == nil {

@@ -47,7 +47,7 @@ func (e exitError) Unwrap() error { return e.cause }
 // run runs a command and returns its exit code. Results go to stdout; progress, logs and errors to stderr.
 func run(ctx context.Context, p *Program, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if err := p.check(); err != nil {
-		fmt.Fprintf(stderr, "gem: this program is put together wrongly: %v\n", err)
+		fmt.Fprintf(stderr, "gem: this program has an error in its setup: %v\n", err)
 		return exitUsage
 	}
 	root := rootCommand(p)
@@ -100,7 +100,7 @@ func untilSignal() context.Context {
 		first, _ := (<-signals).(syscall.Signal)
 		cancel(interrupted{first})
 		second, _ := (<-signals).(syscall.Signal)
-		fmt.Fprintln(os.Stderr, "gem: a second signal came, ending at once")
+		fmt.Fprintln(os.Stderr, "gem: a second signal: ending at once")
 		os.Exit(interrupted{second}.exitCode())
 	}()
 	return ctx

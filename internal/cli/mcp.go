@@ -23,7 +23,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// mcpConfig is what gem mcp is told, each field by a flag or by its variable. No name begins with MCP_: clients hand their own environment on to servers.
+// mcpConfig is the configuration of gem mcp. A flag or its variable sets each field. No name begins with MCP_: clients hand their own environment on to servers.
 type mcpConfig struct {
 	Subject      string        `envconfig:"GEM_MCP_SUBJECT" default:"mcp" may:"1 to 255 printable characters" desc:"the user on whose behalf calls are made: their created_by"`
 	Tools        []string      `envconfig:"GEM_MCP_TOOLS" may:"a list of names and patterns such as leads.*,os.list_tasks" desc:"offer only these: names, and patterns such as leads.*, with commas between them"`
@@ -66,11 +66,11 @@ func mcpCommand(p *Program) *cobra.Command {
 		Use:   "mcp",
 		Short: "Offer the registry's tools to an agent, as an MCP server",
 		Long: `
-An agent starts it as a child and speaks with it over stdin and stdout, which
-carry messages alone; logs go to stderr. Each tool call is a row of
+An agent starts it as a child process and talks to it over stdin and stdout,
+which carry only messages; logs go to stderr. Each tool call is a row of
 core_tool_calls, made by the user that --as names, which a worker runs: the
-command runs nothing itself. A call goes on when the agent or this process is
-gone, and asked again with the same key it is the same call. Tools that are
+command runs nothing itself. A call continues when the agent or this process is
+gone, and a request with the same key returns the same call. Tools that are
 closed to signed-in users, and those of the domain wait, are not offered.
 
 With --http it serves many clients, each with the rights of its own user; see
@@ -78,7 +78,7 @@ docs/mcp.md for tokens, OAuth and proxies. GEM_MCP_JWT_SECRET, the secret of
 HS256 with --auth jwt, has no flag.
 
 Starting, and listing the tools, need no database; a call needs DATABASE_URL.
-Each flag has a variable, of which the flag wins. docs/mcp.md has the lines for
+Each flag has a variable, and the flag wins. docs/mcp.md has the lines for
 Claude Code, Claude Desktop, Cursor, VS Code and others.`,
 		Example: "  gem mcp\n  gem mcp --as ada --tools 'leads.*,os.list_tasks' --read-only\n  gem mcp --http 127.0.0.1:8848\n  claude mcp add gem --env DATABASE_URL=postgres://… -- gem mcp",
 	}
@@ -121,7 +121,7 @@ Claude Code, Claude Desktop, Cursor, VS Code and others.`,
 		if h.Listen != "" {
 			return serveMCP(cmd.Context(), door, h)
 		}
-		signal.Ignore(syscall.SIGPIPE) // an answer to a client that is gone is no reason to die of
+		signal.Ignore(syscall.SIGPIPE) // an answer to a client that is gone must not end the process
 		if os.Getenv("GOGC") == "" {
 			debug.SetGCPercent(50) // a user has many of these, and they have little to do
 		}

@@ -25,7 +25,8 @@ func serveMCP(ctx context.Context, door *mcp.Door, h mcp.HTTPConfig) error {
 	return err
 }
 
-// listenURL is where the ends of calls are told: nowhere, if all that there is leads through a pooler in transaction mode.
+// listenURL is the connection on which calls are reported as ended. It is empty if every one leads through a pooler in
+// transaction mode.
 func listenURL(c *config.Config) string {
 	if c.DirectURL != "" {
 		return c.DirectURL.Reveal()

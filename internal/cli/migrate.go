@@ -142,7 +142,7 @@ func (p *Program) migrate(ctx context.Context, url string, o migrations.Options,
 	switch {
 	case errors.As(err, &connectErr):
 		return done, refusal(err)
-	case errors.As(err, &pgErr): // with the file and the SQLSTATE, which help whoever looks into it
+	case errors.As(err, &pgErr): // with the file and the SQLSTATE, which help to find the cause
 		return done, fmt.Errorf("%w%s\nNothing of that file stays; the ones before it do", err, advice(pgErr))
 	}
 	return done, err

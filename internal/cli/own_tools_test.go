@@ -118,7 +118,7 @@ func TestAProgramThatIsPutTogetherWronglySaysHow(t *testing.T) {
 			test.change(&p)
 			var stderr bytes.Buffer
 			code := run(t.Context(), &p, []string{"version"}, strings.NewReader(""), &stderr, &stderr)
-			if code != exitUsage || strings.Count(stderr.String(), "put together wrongly") != 1 {
+			if code != exitUsage || strings.Count(stderr.String(), "has an error in its setup") != 1 {
 				t.Errorf("exit code %d: %s", code, &stderr)
 			}
 			wants(t, stderr.String(), test.want)

@@ -20,7 +20,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// place is where tools live that are no Go methods, as long as this process needs it.
+// place holds tools that are not Go methods, and what this process has open for them.
 type place interface {
 	handlers.Place
 	Close()
@@ -31,8 +31,8 @@ func (p *Program) loadDomains(chosen string) (*elsewhere.Domains, string, error)
 	return elsewhere.Find(chosen, p.Elsewhere)
 }
 
-// bind binds the handlers of the program and the tools of domains.json, which may be nil. What it returns beside them is to be closed. Of a tool
-// that would live in two of these places, the error names both.
+// bind binds the handlers of the program and the tools of domains.json, which may be nil. The caller must close the places. If a
+// tool would live in two of them, the error names both.
 func (p *Program) bind(r *registry.Registry, d *elsewhere.Domains, lookup func(string) string, log *zap.Logger) (*handlers.Handlers, []place, error) {
 	bound, err := handlers.Bind(p.domains()...)
 	if err != nil || d == nil {
@@ -70,7 +70,7 @@ func (p *Program) boundHere(r *registry.Registry) (*handlers.Handlers, error) {
 	return bound, err
 }
 
-// openPlaces opens those of the worker's tools that are no Go methods, and closes those that were open.
+// openPlaces opens the places of the worker's tools that are not Go methods, and closes those that were open.
 func (s *setup) openPlaces() (*handlers.Handlers, error) {
 	s.closePlaces()
 	bound, places, err := s.program.bind(s.registry, s.domains, s.lookup, s.log)
@@ -134,7 +134,7 @@ func (s *setup) prepareDomains() (err error) {
 	return nil
 }
 
-// domainsWithoutTools has a sentence for each domain of domains.json, which may be nil, of which the registry has no tool.
+// domainsWithoutTools has a sentence for each domain of domains.json that has no tool in the registry. d may be nil.
 func domainsWithoutTools(d *elsewhere.Domains, r *registry.Registry) (notes []string) {
 	of := map[string]bool{}
 	for _, tool := range r.Tools() {
@@ -147,7 +147,7 @@ func domainsWithoutTools(d *elsewhere.Domains, r *registry.Registry) (notes []st
 			remedy = ": `gem registry import " + name + "` adds those of the server"
 		}
 		if !of[name] {
-			notes = append(notes, fmt.Sprintf("%s names the domain %s, of which the registry has no tool%s", elsewhere.File, name,
+			notes = append(notes, fmt.Sprintf("%s names the domain %s, and the registry has no tool of it%s", elsewhere.File, name,
 				cmp.Or(schema.DidYouMean(name, slices.Sorted(maps.Keys(of))), remedy)))
 		}
 	}

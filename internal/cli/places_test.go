@@ -85,9 +85,9 @@ func TestADomainWithoutToolsIsToldOf(t *testing.T) {
 	r, d := parseBoth(t, crmTools(""), `{"version": "1", "crms": {"http": {"url": "https://example.com", "secret_env": "A"}}, "github": {"mcp": {"url": "https://example.com"}},
 		"billing": {"http": {"url": "https://example.com", "secret_env": "A"}}}`)
 	want := []string{
-		"domains.json names the domain billing, of which the registry has no tool: add entries for its tools, such as billing.do",
-		"domains.json names the domain crms, of which the registry has no tool: did you mean crm?",
-		"domains.json names the domain github, of which the registry has no tool: `gem registry import github` adds those of the server",
+		"domains.json names the domain billing, and the registry has no tool of it: add entries for its tools, such as billing.do",
+		"domains.json names the domain crms, and the registry has no tool of it: did you mean crm?",
+		"domains.json names the domain github, and the registry has no tool of it: `gem registry import github` adds those of the server",
 	}
 	if diff := cmp.Diff(want, domainsWithoutTools(d, r)); diff != "" {
 		t.Error(diff)

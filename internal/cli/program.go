@@ -25,7 +25,7 @@ type Program struct {
 	Rules      []byte
 	Elsewhere  []byte
 
-	// Version and Commit are what the build was told; empty for what the Go command recorded.
+	// Version and Commit are those that the build was given; if empty, those that the Go command recorded apply.
 	Version, Commit string
 }
 

@@ -27,7 +27,7 @@ func pruneCommand() *cobra.Command {
 Calls that ended longer ago than --older-than are removed with their receipts
 and journals, in small steps that disturb no worker. Each step is written to the
 archive before it commits: a run that is interrupted loses nothing, and the next
-one goes on; it may write a few lines twice. The archive is a JSONL file, a line
+one continues; it may write a few lines twice. The archive is a JSONL file, a line
 for each call; gem audit --archive checks it. Keep it as safe as the database.
 
 A call stays as long as another one that stays needs it: one that was made on
@@ -95,7 +95,7 @@ func prune(cmd *cobra.Command, o archive.PruneOptions, path string) error {
 	done, err := archive.Prune(ctx, db, o)
 	if err != nil {
 		if done.Removed > 0 {
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s removed before this; run it again to go on\n", count(int(done.Removed), "call"))
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s removed before this; run it again to continue\n", count(int(done.Removed), "call"))
 		}
 		if store.HasCode(err, "42501") {
 			return fmt.Errorf("this role may not prune: connect as the owner of the tables (%w)", refusal(err))

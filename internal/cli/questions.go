@@ -143,12 +143,12 @@ gem deny answer an approval.
 			}
 			value := func(c *client.Call) any { return readAnswer(c, args[1]) }
 			return give(cmd, args[0], name, value, func(_ *pgxpool.Pool, id string) error {
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "answered; what became of it: gem receipt %s\n", id)
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "answered; the receipt: gem receipt %s\n", id)
 				return err
 			})
 		},
 	}
-	cmd.Flags().StringVar(&name, "name", "", "the name that the handler receives, for a call that is no question")
+	cmd.Flags().StringVar(&name, "name", "", "the name that the handler receives, for a call that is not a question")
 	return cmd
 }
 
@@ -191,7 +191,7 @@ func give(cmd *cobra.Command, arg, name string, answer func(*client.Call) any,
 	if approval := c.Tool == "wait.approval"; approval && !decision {
 		return fmt.Errorf("call %[1]s asks for an approval: gem approve %[1]s, or gem deny", id)
 	} else if decision && !approval {
-		return fmt.Errorf("call %[1]s is no approval: gem answer %[1]s VALUE", id)
+		return fmt.Errorf("call %[1]s is not an approval: gem answer %[1]s VALUE", id)
 	}
 	err = client.Answer(ctx, db, id, value, name)
 	if errors.Is(err, client.ErrMayNotAnswer) {
@@ -223,7 +223,7 @@ func asksNothing(ctx context.Context, db *pgxpool.Pool, c *client.Call) error {
 	if len(open) == 0 {
 		open = append(open, "The questions for you: gem questions")
 	}
-	return fmt.Errorf("call %s, of %s, is no question. %s", c.ID, cut(printable(c.Tool), 200), strings.Join(open, "\n"))
+	return fmt.Errorf("call %s, of %s, is not a question. %s", c.ID, cut(printable(c.Tool), 200), strings.Join(open, "\n"))
 }
 
 var roleForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$`)
@@ -242,23 +242,23 @@ func mayNot(ctx context.Context, db *pgxpool.Pool, c *client.Call) error {
 			hint = fmt.Sprintf(". The owner of the database gives you the role with: gem roles add %s %s", role, name)
 		}
 	}
-	return fmt.Errorf("you are %s, and only %s may answer it; with `others`, not whoever asks%s", role, cut(printable(strings.Join(by.By, ", ")), 300), hint)
+	return fmt.Errorf("you are %s, and only %s may answer it; with `others`, the person who asks may not%s", role, prose.Answerers(by.By), hint)
 }
 
 func resumeCommand() *cobra.Command {
 	return aboutCall(&cobra.Command{
 		Use:   "resume",
-		Short: "Let a waiting call look again at what it waits for",
+		Short: "Let a waiting call check again whether it can continue",
 		Long: `
-Its handler runs again, up to where it waits: nothing that its journal has is
-done again. gem explain says what a call waits for.`,
+Its handler runs again, up to where it waits. What its journal has is not done
+again. gem explain says what a call waits for.`,
 	}, func(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error {
 		resumed, err := client.Resume(ctx, db, id)
 		switch {
 		case err != nil:
 			return err
 		case !resumed:
-			return fmt.Errorf("the call does not wait for anything that its handler asked for. Why it does not go on: gem explain %s", id)
+			return fmt.Errorf("the call does not wait for anything that its handler asked for. Why it does not continue: gem explain %s", id)
 		}
 		_, err = fmt.Fprintln(out, "resumed: the call is in the queue")
 		return err

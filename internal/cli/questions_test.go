@@ -54,7 +54,7 @@ func TestQuestionsAreAnsweredOnTheCommandLine(t *testing.T) {
 		for range 2 {
 			got := gemWith(t, env, "answer", id, c.value)
 			got.wantCode(t, exitDone)
-			wants(t, got.stdout, "answered; what became of it: gem receipt "+id)
+			wants(t, got.stdout, "answered; the receipt: gem receipt "+id)
 		}
 		for query[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", id) == 0 {
 		}
@@ -118,7 +118,7 @@ func TestApprovalsTakeARole(t *testing.T) {
 	id := askedIn(t, db, "wait.approval", approval)
 	denied := gemWith(t, env, "approve", id)
 	denied.wantCode(t, exitFailed)
-	wants(t, denied.stderr, "you are "+me+", and only role:boss may answer it", "gem roles add "+me+" boss")
+	wants(t, denied.stderr, "you are "+me+", and only someone with the role boss may answer it", "gem roles add "+me+" boss")
 	wants(t, gemWith(t, env, "explain", id).stdout, "gem approve "+id, `It asks "Tell the customer."`, "Only someone with the role boss may decide", "until 2200-01-01")
 
 	wants(t, gemWith(t, env, "roles", "add", me, "boss").stdout, me+" has the role boss")
@@ -202,7 +202,7 @@ func TestReplayRunsACallAgainAndWritesNothing(t *testing.T) {
 	}
 	wants(t, gemWith(t, env, "replay").stderr, "name one call, or a tool")
 	wants(t, gemWith(t, env, "replay", "--tool", "os.list_taks").stderr, "did you mean os.list_tasks?")
-	wants(t, gemWith(t, env, "replay", "--tool", "os.list_tasks").stderr, "No call of os.list_tasks has a step, or has waited.")
+	wants(t, gemWith(t, env, "replay", "--tool", "os.list_tasks").stderr, "No call of os.list_tasks has made a step or has waited.")
 	execute(t, db, "insert into core_tool_calls (tool_name) values ('os.health_check')")
 	wants(t, gemWith(t, env, "replay", query[string](t, db, "select id::text from core_tool_calls where tool_name = 'os.health_check'")).stdout, "does not fit: The program has no durable handler for os.health_check.")
 }

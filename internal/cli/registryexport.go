@@ -65,7 +65,7 @@ with anthropic that of Anthropic's Messages API. mcp is the result of
 tools/list as gem mcp gives it: open tools only, and GEM's own two. Names have
 underscores for dots; list_tools() and the registry have those with dots,
 which calls need. At the top of a schema these APIs refuse allOf, anyOf, oneOf
-and the like: such a keyword is told in the description, and the worker checks
+and the like: such a keyword is put into the description, and the worker checks
 it all the same. Without --tools all are printed but those of the domain wait.`,
 		Example: "  gem registry export --format anthropic\n  gem registry export --format openai --tools 'leads.*,os.create_task' --frontends",
 		Args:    takes("at most one file", 0, 1),

@@ -30,20 +30,20 @@ func registryImportCommand(p *Program) *cobra.Command {
 		Use:   "import DOMAIN",
 		Short: "Write the tools of an MCP server into the registry",
 		Long: `
-DOMAIN is an MCP server of domains.json, which is asked for its tools: create-issue
+DOMAIN is an MCP server of domains.json. It is asked for its tools: create-issue
 of the server github becomes github.create_issue. A new entry has the server's
-description and schemas. Where the server says that the tool only reads, it needs
-read:DOMAIN, otherwise write:DOMAIN; where it says that it only reads or that
-calling it twice does no harm, its idempotency is safe-retry, otherwise none. So
-tools are closed to signed-in users; --frontends opens them.
+description and schemas. If the server says that the tool only reads, it needs
+read:DOMAIN, otherwise write:DOMAIN; if it says that the tool only reads or can
+be called twice without harm, its idempotency is safe-retry, otherwise none. The
+tools are closed to signed-in users, unless --frontends opens them.
 
-Again, it changes only what the server has changed since: timeouts, permissions
-and whatever else was changed by hand stay as they are. A tool that the server
-no longer has is told, and not removed. The version is raised if anything
+A later import changes only what the server has changed since: timeouts,
+permissions and everything else that was changed by hand stay as they are. A tool that the server
+no longer has is reported, and not removed. The version is raised if anything
 changes, and what changes is printed.
 
 The registry is FILE, else what TOOLS_REGISTRY names, else tools.registry.json in
-the working directory. A FILE that is not there begins as the registry in force.`,
+the working directory. A missing FILE begins as a copy of the registry in force.`,
 		Example: "  gem registry import github --dry-run\n  gem registry import github --frontends",
 		Args:    takes("the name of a domain", 1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -56,7 +56,7 @@ the working directory. A FILE that is not there begins as the registry in force.
 	}
 	cmd.Flags().StringVar(&file, "file", "", "the registry `file` to write")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print what would change, and write nothing")
-	cmd.Flags().BoolVar(&frontends, "frontends", false, "let signed-in users call the tools, where an entry does not say")
+	cmd.Flags().BoolVar(&frontends, "frontends", false, "let signed-in users call the tools whose entries do not say otherwise")
 	return cmd
 }
 
@@ -100,7 +100,7 @@ func (im *importing) open(file string) (err error) {
 		}
 	}
 	if im.path == "" {
-		return usage("the registry in force is no file, and nothing can be written into it: say where to, with --file tools.registry.json, and let the worker find that file")
+		return usage("the registry in force is not a file that can be changed: name one with --file tools.registry.json, and let the worker use that file")
 	}
 	im.text, err = os.ReadFile(im.path)
 	switch {
@@ -149,7 +149,7 @@ func (im *importing) run(ctx context.Context) error {
 		fmt.Fprintln(im.notes, "not imported:", refused)
 	}
 	if len(found.Entries) == 0 && !im.isNew {
-		_, err := fmt.Fprintf(im.out, "%s has %s, and nothing is to be changed in %s, version %s\n",
+		_, err := fmt.Fprintf(im.out, "%s has %s, and nothing changes in %s, version %s\n",
 			im.domain, count(len(tools), "tool"), im.path, old.FileVersion)
 		return err
 	}

@@ -55,7 +55,7 @@ func TestRegistryImportWritesTheToolsOfAServer(t *testing.T) {
 	}
 	again := gemWith(t, env, "registry", "import", "github")
 	again.wantCode(t, 0)
-	wants(t, again.stdout, "github has 2 tools, and nothing is to be changed in "+file+", version 1.1.0")
+	wants(t, again.stdout, "github has 2 tools, and nothing changes in "+file+", version 1.1.0")
 	listed := gemWith(t, env, "registry", "list")
 	wants(t, listed.stdout, "MCP github create_issue")
 }

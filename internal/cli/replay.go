@@ -26,14 +26,14 @@ func replayCommand(p *Program) *cobra.Command {
 		Use:   "replay [CALL_ID]",
 		Short: "Run durable handlers of this program on the journals of calls, and write nothing",
 		Long: `
-For a call, or for the last calls of a tool: does the code of this program fit
-what the journal has, and does it come to what the receipt says? No step runs,
-and no call is made: the first operation that a journal lacks ends its replay.
-An open call stops so where it waits. Do it before a deploy. The handlers are
+It checks, for a call or the last calls of a tool, whether the code of this
+program fits the journal and ends as the receipt says. No step runs, and no call
+is made: the first operation that a journal lacks ends its replay. An open call
+stops where it waits. Run it before a deploy. The handlers are
 set up as for gem worker, so their configuration is needed.
 The exit code is 1 if a journal does not fit, or a call that has ended would
-end otherwise. Where the code begins something new, such as another step, the
-replay ends, and says nothing of the rest.
+end differently. If the code begins something new, such as another step, the
+replay ends there, and the rest is not checked.
 ` + usesDatabase,
 		Example: "  gem replay " + exampleID + "\n  gem replay --tool quotes.send --last 100",
 		Args:    takes("one call id, or --tool", 0, 1),
@@ -80,10 +80,10 @@ replay ends, and says nothing of the rest.
 				}
 			}
 			if len(ids) == 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "No call of %s has a step, or has waited.\n", tool)
+				fmt.Fprintf(cmd.ErrOrStderr(), "No call of %s has made a step or has waited.\n", tool)
 			}
 			if bad > 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "%s of %d would not go on as before.\n", count(bad, "call"), len(ids))
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s of %d would not continue as before.\n", count(bad, "call"), len(ids))
 				return exitError{code: exitFailed}
 			}
 			return nil
@@ -95,7 +95,7 @@ replay ends, and says nothing of the rest.
 	return cmd
 }
 
-// replayOf says what came of a replay, and whether the code fits. folder is where the journal is kept; empty: nowhere.
+// replayOf says how a replay ended, and whether the code fits. folder is where the journal is kept; empty: nowhere.
 func replayOf(ctx context.Context, db *pgxpool.Pool, w *worker.Worker, id, folder string) (said string, fits bool, err error) {
 	recorded, err := store.Record(ctx, db, id)
 	if err == nil && folder != "" {
@@ -111,9 +111,9 @@ func replayOf(ctx context.Context, db *pgxpool.Pool, w *worker.Worker, id, folde
 	}
 	switch {
 	case r.Misfit != "":
-		said = "does not fit: " + strings.TrimSuffix(r.Misfit, ".") + ". Put that back, or use another name, or ask for the Version"
+		said = "does not fit: " + strings.TrimSuffix(r.Misfit, ".") + ". Restore it, use another name, or ask for the Version"
 	case r.Stopped != "" && (ended || len(r.Unread) > 0):
-		said, fits = "comes to "+r.Stopped+", which is new, and is not replayed beyond that", true
+		said, fits = "reaches "+r.Stopped+", which is new, and is not replayed beyond that", true
 	case r.Stopped != "":
 		said, fits = "fits, up to "+r.Stopped, true
 	case r.Differs:
@@ -126,9 +126,9 @@ func replayOf(ctx context.Context, db *pgxpool.Pool, w *worker.Worker, id, folde
 	switch {
 	case len(r.Unread) == 0:
 	case r.Stopped != "":
-		said += fmt.Sprintf(": its journal goes on with %s", cut(named(r.Unread), 300))
+		said += fmt.Sprintf(": its journal continues with %s", cut(named(r.Unread), 300))
 	case r.Misfit == "":
-		said += fmt.Sprintf("; it no longer comes to %s", cut(named(r.Unread), 300))
+		said += fmt.Sprintf("; it no longer reaches %s", cut(named(r.Unread), 300))
 	}
 	return said, fits, nil
 }

@@ -10,7 +10,7 @@ import (
 func rolesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "roles",
-		Short: "Say who may answer as what: list, add or remove roles",
+		Short: "List, add or remove the roles of people who answer questions",
 		Long: `
 A question or an approval names the people who may answer it: role:manager means
 all subjects that have the role manager. A subject is the sub of a user's token; service_role,

@@ -16,7 +16,7 @@ func rootCommand(p *Program) *cobra.Command {
 		Long: `
 A frontend inserts a row into core_tool_calls. A worker claims it, checks it
 against the registry, runs the tool's handler, and writes one receipt. The
-commands below try that out, run it, and show what became of a call.`,
+commands below try that out, run it, and show what happened to a call.`,
 		Example:       "  gem demo\n  gem call os.health_check --wait",
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -40,11 +40,11 @@ commands below try that out, run it, and show what became of a call.`,
 	}
 	add("try", "Try it, with nothing set up:", demoCommand(p), initCommand(), devCommand(p))
 	add("operate", "Run it:", migrateCommand(p), workerCommand(p), statusCommand(), workersCommand(), healthcheckCommand(), auditCommand(), pruneCommand())
-	add("calls", "Make a call, and see what became of it:",
+	add("calls", "Make a call, and see what happened:",
 		callCommand(), listCommand(), againCommand(), cancelCommand(), receiptCommand(), traceCommand(), explainCommand(), replayCommand(p))
 	add("answers", "Answer calls that ask:", questionsCommand(), answerCommand(), approveCommand(), denyCommand(), resumeCommand(), rolesCommand())
 	add("doors", "Let agents and people in:", mcpCommand(p), dashboardCommand())
-	add("more", "And:", registryCommand(p), typesCommand(p), rulesCommand(p), llmCommand(), hookCommand(p), versionCommand(p))
+	add("more", "More:", registryCommand(p), typesCommand(p), rulesCommand(p), llmCommand(), hookCommand(p), versionCommand(p))
 	root.SetHelpCommandGroupID("more")
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {

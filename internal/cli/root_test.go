@@ -171,3 +171,16 @@ func closedAddress(t *testing.T) string {
 	defer l.Close()
 	return l.Addr().String()
 }
+
+// The commands that a person runs name the database that they use in the same words.
+func TestCommandsNameTheDatabaseThatTheyUse(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"again", "answer", "approve", "audit", "call", "cancel", "deny", "explain", "list", "prune", "questions", "receipt",
+		"replay", "resume", "roles", "rules replay", "rules require", "status", "trace", "workers"} {
+		got := inProcess(t.Context(), append(strings.Fields(command), "--help")...)
+		wants(t, strings.Join(strings.Fields(got.stdout), " "), strings.Join(strings.Fields(usesDatabase), " "))
+		if strings.Contains(got.stdout, "Needs DATABASE_URL") {
+			t.Errorf("gem %s --help says that it needs DATABASE_URL", command)
+		}
+	}
+}

@@ -22,7 +22,7 @@ func rulesCommand(p *Program) *cobra.Command {
 Rules restrict calls: they warn, let a call wait, ask a person, or block it.
 check and list read FILE; without it what TOOLS_RULES names or holds, then
 rules.json in the working directory, then the rules that are built into this
-program, if there are any. They hold them against the registry that a worker
+program, if there are any. They compare them with the registry that a worker
 would load here. Only replay and require need a database.`,
 		Example: "  gem rules list\n  gem rules check rules.json",
 	}
@@ -118,7 +118,7 @@ without rules are not listed.`,
 }
 
 // loadRules reads the rules that chosen (TOOLS_RULES) names or holds, those in the working directory, or the program's own, in
-// this order. from says which it was. Without any there are none, which is no error.
+// this order. from says which it was. Without any, set is nil and err too.
 func (p *Program) loadRules(chosen string) (set *rules.Set, from string, err error) {
 	const file = "rules.json"
 	if chosen = strings.TrimSpace(chosen); chosen == "" {
@@ -142,7 +142,7 @@ func (p *Program) loadRules(chosen string) (set *rules.Set, from string, err err
 	return set, from, err
 }
 
-// chosenRules loads the file of the arguments, or the rules that a worker would load here, of which there must be some.
+// chosenRules loads the file of the arguments, or the rules that a worker would load here. It is an error if there are none.
 func (p *Program) chosenRules(args []string) (*rules.Set, string, error) {
 	set, from, err := p.loadRules(cmp.Or(strings.Join(args, ""), os.Getenv("TOOLS_RULES")))
 	if err == nil && set == nil {

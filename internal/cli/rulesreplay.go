@@ -24,18 +24,18 @@ func rulesReplayCommand(p *Program) *cobra.Command {
 		Use:   "replay",
 		Short: "Judge the calls of the database again, by their rules or a draft",
 		Long: `
-What the rules decided of each call that was made since then is computed again,
+What the rules decided about each call since then is computed again,
 by the versions of the rules that judged it and from what the database says of
-the calls before it, in one read-only snapshot while workers go on. Two lines
-tell of each decision that comes out otherwise than it was recorded; the exit
-code is 1 if there is any. What cannot be computed again, such as what hangs on
-rows that gem prune removed, is counted, and is no difference.
+the calls before it, in one read-only snapshot while workers keep running. It
+prints two lines for each decision that differs from the recorded one; the exit
+code is 1 if there is any. Decisions that cannot be computed again, such as those
+that depend on rows that gem prune removed, are counted, and are not differences.
 
 With --rules FILE these rules judge the calls instead, in the order in which they
 were first claimed. A call that they stop counts as not run, one that they let
-wait runs at its turn, and one of which they ask people runs. A line tells what
-each rule is to the calls that it meets, how many of these had succeeded, and
-the first of them. Tools are those of the registry that was recorded last.
+wait runs at its turn, and one that needs an approval runs. It prints a line for
+each rule: what it would do with the calls that it meets, how many of these had
+succeeded, and the first of them. Tools are those of the registry that was recorded last.
 
 Connect as the owner of the tables, who sees every row.
 ` + usesDatabase,

@@ -56,7 +56,7 @@ func TestAWorkerKeepsToItsRulesAndSaysSo(t *testing.T) {
 	wants(t, gemWith(t, env, "questions").stdout, "may it call os.create_reminder with", "gem approve "+question)
 	gemWith(t, env, "approve", question).wantCode(t, exitDone)
 	wants(t, explained(id), "It succeeded", me+" approved it, as the rule ask_first asks.")
-	wants(t, gemWith(t, env, "trace", id).stdout, "people are asked whether it may run, by the rule ask_first", "the question to them: "+question)
+	wants(t, gemWith(t, env, "trace", id).stdout, "an approval is required by the rule ask_first", "the question to people: "+question)
 
 	audited := gemWith(t, env, "audit")
 	audited.wantCode(t, exitDone)

@@ -51,3 +51,21 @@ func TestAMistakeInAnEventOfASequenceIsNamed(t *testing.T) {
 		wants(t, got.stdout+got.stderr, want)
 	}
 }
+
+func TestRulesTestNamesTheToolAndTheApproval(t *testing.T) {
+	t.Parallel()
+	registry := []string{"TOOLS_REGISTRY=" + writeFile(t, oneTool)}
+	const set = `{"rules": {"version": "1", "rules": [{"name": "big", "tools": ["demo.echo"], "action": "ask", "ask": {"of": ["finance", "boss"]},
+		"when": {"caller": {"created_by": {"const": "ada"}}}}]}, "sequences": [{"name": "a big one", "steps": [{"call": {"tool": "demo.echo", "caller": "`
+	for step, want := range map[string]string{
+		`bob"}, "expect": "ask big"`:                                    "step 1 (demo.echo): want ask big (approval by boss or finance), got run\n",
+		`ada"}, "expect": "run"`:                                        "step 1 (demo.echo): want run, got ask big (approval by boss or finance)\n",
+		`ada"}, "expect": "ask big", "question": "Really?"`:             `step 1 (demo.echo): want the question "Really?", got "`,
+		`ada"}, "expect": "ask big", "answer": "denied", "then": "run"`: "step 1 (demo.echo): want run in the end, got denied big\n",
+	} {
+		file := writeFile(t, set+step+`}]}]}`)
+		got := gemWith(t, registry, "rules", "test", file)
+		got.wantCode(t, exitFailed)
+		wants(t, got.stdout, "differs: "+file+": a big one: "+want)
+	}
+}

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// printResults prints what the steps of a call came to, and the calls that its handler made, in the journal's order: of an agent, the whole
+// printResults prints what the steps of a call returned, and the calls that its handler made, in the journal's order: of an agent, the whole
 // conversation.
 func printResults(ctx context.Context, db *pgxpool.Pool, journal []receipts.Event, out io.Writer) error {
 	for _, e := range journal {
@@ -74,7 +74,7 @@ func printChild(ctx context.Context, db *pgxpool.Pool, data prose.EventData, out
 	_, pruned := errors.AsType[*client.NotFoundError](err)
 	switch {
 	case pruned, errors.Is(err, client.ErrNoReceipt):
-		fmt.Fprintf(out, "\n%s: %s; its receipt is not there any more\n", printable(data.Name), data.Status)
+		fmt.Fprintf(out, "\n%s: %s; its receipt was removed\n", printable(data.Name), data.Status)
 		return nil
 	case err != nil:
 		return err

@@ -22,13 +22,13 @@ func typesTypeScriptCommand(p *Program) *cobra.Command {
 	var out string
 	cmd := &cobra.Command{
 		Use:   "typescript [FILE]",
-		Short: "Write them as TypeScript",
+		Short: "Write the types in TypeScript",
 		Long: `
 It reads FILE; without it the registry that a worker would load here. It writes
 the types of each tool's input and output, a map from the tools' names to both
 (Tools), and the receipt with its three outcomes. The same registry always
-gives the same text. A type never refuses what the schema accepts, and says
-less: it knows nothing of lengths, ranges, patterns and formats.`,
+gives the same text. A type never refuses what the schema accepts, but is less
+exact: it has no lengths, ranges, patterns or formats.`,
 		Example: "  gem types typescript --out tools.ts",
 		Args:    takes("at most one file", 0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {

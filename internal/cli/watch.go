@@ -30,7 +30,7 @@ type view[T any] struct {
 // flags gives a command the flags --json and --watch.
 func (v *view[T]) flags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&v.asJSON, "json", false, "print JSON, as the dashboard's page has it at its address with .json")
-	cmd.Flags().BoolVar(&v.watch, "watch", false, "show it anew every 2 s, until Ctrl-C; with --json a document a line")
+	cmd.Flags().BoolVar(&v.watch, "watch", false, "show it again every 2 s, until Ctrl-C; with --json a document a line")
 }
 
 func (v *view[T]) run(cmd *cobra.Command) error {

@@ -20,8 +20,8 @@ func workerCommand(p *Program) *cobra.Command {
 		Short: "Run calls until SIGTERM or SIGINT",
 		Long: `
 The worker takes calls from the queue and runs each to its receipt, several at
-a time. It opens no port. The first SIGTERM or SIGINT ends it in order: it
-takes no more calls, lets those that run end within WORKER_SHUTDOWN_GRACE, and
+a time. It opens no port. The first SIGTERM or SIGINT stops it cleanly: it
+takes no more calls, lets running ones end within WORKER_SHUTDOWN_GRACE, and
 hands over the rest. The second ends it at once; other workers then recover its
 calls. It opens at most WORKER_CONNECTIONS + 3 connections to Postgres.
 

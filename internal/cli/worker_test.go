@@ -89,7 +89,7 @@ func TestSecondSignalEndsTheWorkerAtOnce(t *testing.T) {
 	if code := p.wait(t); code != 143 {
 		t.Errorf("exit code: got %d, want 143", code)
 	}
-	wants(t, p.stderr.String(), "a second signal came")
+	wants(t, p.stderr.String(), "a second signal: ending")
 }
 
 func TestWorkerWantsItsSchemaAndTakesANewerOne(t *testing.T) {

@@ -31,3 +31,37 @@ func TestAnUnknownToolOfGEMIsToBeIncluded(t *testing.T) {
 		}
 	}
 }
+
+// An approval that was given does not read like a refusal.
+func TestTheReceiptOfAnApprovalSaysWhoDecidedWhat(t *testing.T) {
+	t.Parallel()
+	call := client.Call{Tool: "wait.approval", Input: []byte(`{"tool": "shop.refund"}`)}
+	for result, want := range map[string]string{
+		`{"approved": true, "by": "ada", "at": "2026-01-02T03:04:05Z", "reason": "a good customer"}`: "ada approved the call of shop.refund at 2026-01-02 03:04:05 UTC (a good customer).",
+		`{"approved": false, "by": "ada", "at": "2026-01-02T03:04:05Z"}`:                             "ada denied the call of shop.refund at 2026-01-02 03:04:05 UTC.",
+		`{"approved": false, "reason": "expired", "at": "2026-01-02T03:04:05Z"}`:                     "Nobody decided about the call of shop.refund in time, so it was not approved.",
+	} {
+		r := &receipts.Receipt{ToolName: "wait.approval", Status: receipts.Succeeded, Result: []byte(result)}
+		if said := Explanation(&client.Explanation{Call: call, Receipt: r}); said != want {
+			t.Errorf("%s: got %q, want %q", result, said, want)
+		}
+	}
+	other := &receipts.Receipt{ToolName: "shop.refund", Status: receipts.Succeeded, Result: []byte(`{"approved": true}`)}
+	if said := Explanation(&client.Explanation{Receipt: other}); !strings.HasPrefix(said, "It succeeded") {
+		t.Errorf("another tool: %q", said)
+	}
+}
+
+func TestOnlyANamedCallerIsExcludedFromApproving(t *testing.T) {
+	t.Parallel()
+	for caller, want := range map[string]string{
+		"ada": "Only someone with the role boss may approve it: gem approve Q, or gem deny Q. The person who made the call, ada, may not approve it.",
+		"":    "Only someone with the role boss may approve it: gem approve Q, or gem deny Q. gem roles list",
+	} {
+		e := &client.Explanation{WaitsFor: client.ForApproval, Call: client.Call{CreatedBy: caller, Status: "waiting"}, Rules: []string{"big"},
+			Approvals: []client.Question{{ID: "Q", By: []string{"role:boss"}}}}
+		if said := Explanation(e); !strings.Contains(said, want) {
+			t.Errorf("%q: %s", caller, said)
+		}
+	}
+}

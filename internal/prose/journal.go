@@ -129,14 +129,14 @@ func Happened(e receipts.Event) string {
 		return "the worker took it"
 	case "waiting":
 		if data.Code.Message != "" {
-			said := "its program cannot go on with it: " + Cut(Printable(data.Code.Message), 200)
+			said := "no program can continue it: " + Cut(Printable(data.Code.Message), 200)
 			if data.Code.Name != "" {
 				said += " The name is " + Cut(Printable(data.Code.Name), 200) + "."
 			}
 			return said
 		}
 		if AsksPeople(data.For) {
-			return "people are asked whether it may run, by " + TheRules(data.Rules, "")
+			return "an approval is required by " + TheRules(data.Rules, "")
 		}
 		if len(data.For) > 0 {
 			if data.CleanUp {
@@ -153,7 +153,7 @@ func Happened(e receipts.Event) string {
 		return ruling(e.Data)
 	case "called":
 		if AsksPeople([]string{data.Name}) {
-			return "the question to them: " + data.CallID
+			return "the question to people: " + data.CallID
 		}
 		return fmt.Sprintf("its handler makes a call of %s under the name %s: %s", Cut(data.Tool, 200), data.Name, data.CallID)
 	case "returned":
@@ -170,7 +170,7 @@ func Happened(e receipts.Event) string {
 	case "timed_out":
 		return "timed out: " + Cut(Named(data.Names), 200)
 	case "retried":
-		said := "a transient error, so again in " + Span(data.RunAt.Sub(e.At))
+		said := "a transient error; the next attempt is in " + Span(data.RunAt.Sub(e.At))
 		if data.Error.Message != "" {
 			said += ": " + Cut(data.Error.Message, 200)
 		}
@@ -196,7 +196,7 @@ func Happened(e receipts.Event) string {
 		}
 		return "the step " + data.Name + " has ended"
 	case "cancel_requested":
-		return Person(data.act()) + " asked to cancel it" + Because(data.act()) + "; its worker is told to end it"
+		return Person(data.act()) + " asked to cancel it" + Because(data.act()) + "; its worker will end it"
 	case "failed":
 		if data.By != "" {
 			return "cancelled by " + Person(data.act()) + Because(data.act()) + "; the receipt was written: failed"

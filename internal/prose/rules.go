@@ -121,7 +121,7 @@ func ruling(data json.RawMessage) string {
 	var r receipts.Rules
 	_ = json.Unmarshal(data, &r)
 	if r.Version == "" { // not everyone may see it
-		return "rules had met it"
+		return "rules applied to it"
 	}
 	var all []string
 	for _, v := range r.Verdicts {
@@ -130,7 +130,7 @@ func ruling(data json.RawMessage) string {
 	for _, a := range r.Approvals {
 		all = append(all, fmt.Sprintf("%s approved what %s asked", Printable(a.By), Printable(a.Rule)))
 	}
-	return "the rules " + Cut(Printable(r.Version), 100) + " had met it: " + Cut(strings.Join(all, ", "), 300)
+	return "the rules " + Cut(Printable(r.Version), 100) + " applied to it: " + Cut(strings.Join(all, ", "), 300)
 }
 
 // warned says, of a call that ran, what rules warned of, and who approved it.
