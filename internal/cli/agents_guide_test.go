@@ -49,7 +49,7 @@ func TestTheGuideToAgentsIsFollowedWithTheDemo(t *testing.T) {
 	}
 	all := strings.Join(said, "\n")
 	wants(t, all, "On which day shall the roof be repaired?", `"answer": "There is a task for the repair on the day that you chose."`,
-		`calls   os_search_notes {"query":"Sam Carter"}`, "the same: succeeded")
+		`os_search_notes {"query": "Sam Carter"}`, "the same: succeeded")
 	if f.calls != 2 {
 		t.Errorf("%d calls are made, want 2", f.calls)
 	}

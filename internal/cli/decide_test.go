@@ -75,7 +75,7 @@ func TestADecisionPrintsTheReceiptOfTheCallThatWaited(t *testing.T) {
 		t.Errorf("the same decision again prints %s", again.stdout)
 	}
 	gemWith(t, env, "deny", question).wantCode(t, exitFailed)
-	wants(t, gemWith(t, env, "explain", id).stdout, me+" approved it, as the rule ask_first asks: it leaks.")
+	wants(t, gemWith(t, env, "explain", id).stdout, me+" approved it, as the rule ask_first requires: it leaks.")
 
 	id, question = stopped(t, db, "the door")
 	denied := gemWith(t, env, "deny", question, "--reason", "not ours")

@@ -177,7 +177,7 @@ func TestExplain(t *testing.T) {
 			s.claim("w-1")
 			execute(s.T, s.db, "update core_tool_calls set claimed_at = now() - interval '5 minutes' where id = $1", id)
 			return id
-		}, []string{"its timeout is 15 s. That is over", "The worker's log says why"}, ""},
+		}, []string{"its timeout is 15 s. That time is over", "The worker's log says why"}, ""},
 		"a clock that went back": {func(s scene) string {
 			s.worker("w-1", 1)
 			execute(s.T, s.db, "update core_workers set heartbeat_at = now() + interval '10 days'")

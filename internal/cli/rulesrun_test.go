@@ -49,13 +49,13 @@ func TestAWorkerKeepsToItsRulesAndSaysSo(t *testing.T) {
 	for query[int](t, db, "select count(*)::int from core_tool_calls where parent_call_id = $1 and waits_for = 'answer'", id) == 0 {
 	}
 	question := query[string](t, db, "select id::text from core_tool_calls where parent_call_id = $1", id)
-	wants(t, gemWith(t, env, "explain", id).stdout, "by the rule ask_first (rules 1.2.0)", "Only someone with the role boss may approve it, until ", "gem approve "+question)
+	wants(t, gemWith(t, env, "explain", id).stdout, "as the rule ask_first (rules 1.2.0) requires", "Only someone with the role boss may approve it, until ", "gem approve "+question)
 	gemWith(t, env, "approve", question).wantCode(t, exitFailed)
 	me := query[string](t, db, "select session_user::text")
 	gemWith(t, env, "roles", "add", me, "boss").wantCode(t, exitDone)
 	wants(t, gemWith(t, env, "questions").stdout, "may it call os.create_reminder with", "gem approve "+question)
 	gemWith(t, env, "approve", question).wantCode(t, exitDone)
-	wants(t, explained(id), "It succeeded", me+" approved it, as the rule ask_first asks.")
+	wants(t, explained(id), "It succeeded", me+" approved it, as the rule ask_first requires.")
 	wants(t, gemWith(t, env, "trace", id).stdout, "an approval is required by the rule ask_first", "the question to people: "+question)
 
 	audited := gemWith(t, env, "audit")
