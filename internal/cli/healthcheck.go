@@ -24,8 +24,9 @@ func healthcheckCommand() *cobra.Command {
 		Short: "Check by its heartbeat whether the worker of this container is alive",
 		Long: `
 For the health check of a container that runs gem worker, with the same
-environment: it looks for the worker by its name, WORKER_ID or the default. The exit code is 0 if it is alive, otherwise 1, within 3 s and with one line
-that says why.
+environment: it looks for the worker by its name, WORKER_ID or the default. The
+exit code is 0 if it is alive, otherwise 1, within 3 s and with one line that
+says why.
 
 Workers that share a name answer for each other: where several run, leave
 WORKER_ID to its default, which is the container's own.`,
