@@ -223,7 +223,7 @@ func (m *migration) step(ctx context.Context, tx pgx.Tx, files []file) (applied 
 	case err != nil:
 		return false, err
 	case len(found) > 0:
-		return false, &TakenError{found}
+		return false, &TakenError{found, len(m.Applied) > 0 && !m.DryRun}
 	}
 	next := missing[0]
 	was, err := look(ctx, tx)
