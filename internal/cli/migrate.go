@@ -49,7 +49,7 @@ know.
 
 Each file is a transaction of its own, so that running workers are blocked only
 briefly. If one fails, the files before it stay, and the next run goes on after
-them. --dry-run runs all of them in one transaction first.`,
+them. With --dry-run and --adopt, all of them are one transaction.`,
 		Example: `  DATABASE_URL=postgres://user:password@host:5432/postgres gem migrate
   gem migrate --dry-run`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
