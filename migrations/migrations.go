@@ -86,7 +86,7 @@ func Up(ctx context.Context, url string, sources ...Source) error {
 }
 
 // Apply brings the database at url to what this program needs: GEM's own tables and functions, and then the sources, and
-// says what was done. Each file is one transaction. Several processes may call it at once: they take turns, and each file is
+// says what was done. Each file is one transaction; with tables to adopt, all of them are one. Several processes may call it at once: they take turns, and each file is
 // applied by one of them. It needs one connection and works through a transaction pooler.
 //
 // It never changes an object that GEM did not create: if a name that it needs is taken, it changes nothing and returns a [TakenError].
@@ -156,8 +156,12 @@ type migration struct {
 // errUndo ends the transaction of a dry run.
 var errUndo = errors.New("a dry run")
 
-// next applies the next missing file in a transaction of its own, and reports whether there may be more. A dry run applies all of
-// them in one transaction, and undoes it.
+// whole reports whether all files are one transaction: a dry run is undone, and an adoption, which tables of others may not allow, is
+// done whole or not at all.
+func (m *migration) whole() bool { return m.DryRun || len(m.Adopt) > 0 }
+
+// next applies the next missing file in a transaction of its own, and reports whether there may be more. If the run is [migration.whole], it
+// applies all of them.
 func (m *migration) next(ctx context.Context, conn *pgx.Conn, files []file) (more bool, err error) {
 	before := m.Result
 	// Whatever the server's default is: who waited for the lock must see what the holder did.
@@ -166,7 +170,7 @@ func (m *migration) next(ctx context.Context, conn *pgx.Conn, files []file) (mor
 			return fmt.Errorf("wait for the migration lock: %w", err)
 		}
 		more, err = m.step(ctx, tx, files)
-		for m.DryRun && more && err == nil {
+		for m.whole() && more && err == nil {
 			more, err = m.step(ctx, tx, files)
 		}
 		if err == nil && m.DryRun {
@@ -223,7 +227,7 @@ func (m *migration) step(ctx context.Context, tx pgx.Tx, files []file) (applied 
 	case err != nil:
 		return false, err
 	case len(found) > 0:
-		return false, &TakenError{found}
+		return false, &TakenError{found, len(m.Applied) > 0 && !m.whole()}
 	}
 	next := missing[0]
 	was, err := look(ctx, tx)

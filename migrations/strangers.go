@@ -32,13 +32,21 @@ type taken struct {
 	Adoptable bool
 }
 
-// TakenError reports that a database has objects that GEM did not create, with names that it needs. Nothing was changed.
-type TakenError struct{ taken []taken }
+// TakenError reports that a database has objects that GEM did not create, with names that it needs. Nothing was changed, unless the
+// files before created them unseen, or someone else did meanwhile.
+type TakenError struct {
+	taken []taken
+	later bool // files were applied before
+}
 
 // Error lists the objects, what GEM would have to change, and the ways out.
 func (e *TakenError) Error() string {
 	var b, out strings.Builder
-	b.WriteString("nothing was changed: GEM needs names that this database uses for something else\n")
+	what := "nothing"
+	if e.later {
+		what = "nothing more"
+	}
+	b.WriteString(what + " was changed: GEM needs names that this database uses for something else\n")
 	var adopt, roles []string
 	domains, own, program := map[string][]string{}, false, false
 	for _, t := range e.taken {

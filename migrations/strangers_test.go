@@ -442,6 +442,55 @@ func TestAdoptionTakesOnlyTablesOfAnEarlierGEM(t *testing.T) {
 	}
 }
 
+// A table that cannot become GEM's is found out in the middle of a migration, which then leaves nothing of all its files.
+func TestAnAdoptionThatFailsChangesNothing(t *testing.T) {
+	t.Parallel()
+	server := serverOf(t)
+	admin := testdb.Pool(t, server.URL("postgres"))
+	insert(t, admin, "create role other; create role migrator login createrole password 'x'")
+	const earlier = "create table public.tasks (id uuid primary key default gen_random_uuid(), title text); "
+	i := 0
+	for says, sql := range map[string]string{
+		"must be owner of table tasks":                     earlier + "alter table public.tasks owner to other",
+		"column \"status\" is of type integer":             "create table public.tasks (id uuid primary key, status integer); insert into public.tasks values (gen_random_uuid(), 3)",
+		"column \"status\" can only be updated to DEFAULT": "create table public.tasks (id uuid primary key, status text generated always as ('x') stored)",
+		"cannot add column to typed table":                 "create type public.task as (id uuid); create table public.tasks of public.task",
+		"\n  partition public.tasks\n":                     "create table public.work (id uuid, title text) partition by list (title); create table public.tasks partition of public.work default",
+		"\n  partitioned table public.tasks\n":             "create table public.tasks (id uuid, title text) partition by range (title)",
+		"\n  foreign table public.tasks\n":                 "create extension postgres_fdw; create server s foreign data wrapper postgres_fdw; create foreign table public.tasks (id uuid) server s",
+		"\n  materialized view public.tasks\n":             "create materialized view public.tasks as select 1 as id",
+		"--adopt-role gem_worker,x: GEM's roles are":       "create table public.pages (id uuid)",
+	} {
+		name := fmt.Sprintf("adopt_%d", i)
+		i++
+		insert(t, admin, "create database "+name+" owner migrator")
+		databaseURL := server.URL(name)
+		db := testdb.Pool(t, databaseURL)
+		insert(t, db, sql)
+		before := dump(t, databaseURL)
+		o := migrations.Options{Adopt: []string{"tasks"}}
+		who := databaseURL
+		switch {
+		case strings.HasPrefix(says, "must be owner"):
+			u, err := url.Parse(databaseURL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			u.User = url.UserPassword("migrator", "x")
+			who = u.String()
+		case strings.HasPrefix(says, "--adopt-role"):
+			o = migrations.Options{AdoptRoles: []string{"gem_worker,x"}}
+		}
+		done, err := migrations.Apply(t.Context(), who, o, all()...)
+		if err == nil || !strings.Contains(err.Error(), says) || len(done.Applied) > 0 {
+			t.Errorf("%q: applied %v, %v", says, done.Applied, err)
+		}
+		if diff := cmp.Diff(before, dump(t, databaseURL)); diff != "" {
+			t.Errorf("%q: the database was changed: %s", says, diff)
+		}
+	}
+}
+
 func exitText(err error) string {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {

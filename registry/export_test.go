@@ -7,3 +7,12 @@ func (t *Tool) Steps(raw json.RawMessage) (steps, most int) { return t.output.St
 
 // LibraryComparesItems reports whether the JSON Schema library would decide uniqueItems of the tool's outputs, pair by pair.
 func (t *Tool) LibraryComparesItems() bool { return t.output.LibraryComparesItems() }
+
+// ResolveRecorded is [ParseRecorded] for a program whose own entries are those of another registry file.
+func ResolveRecorded(data, ownFile []byte) (*Registry, error) {
+	entries, err := readCatalog(ownFile)
+	if err != nil {
+		return nil, err
+	}
+	return resolve(data, entries, true)
+}

@@ -78,7 +78,7 @@ func domainOf(tool string) string {
 // include adds the entries that come with the program to the tools of the file, sorted by name, with the file's
 // overrides. A tool that the file has itself stays as it is there. It returns the version of the result, and the tools
 // that this version does not cover.
-func (p *parser) include(doc any, own catalog) (version string, added []string) {
+func (p *parser) include(doc any, own catalog, recorded bool) (version string, added []string) {
 	named := p.named(doc, own)
 	overrides := schema.As[map[string]any](schema.ValueAt(doc, "/overrides"))
 	for _, name := range slices.Sorted(maps.Keys(overrides)) {
@@ -87,7 +87,10 @@ func (p *parser) include(doc any, own catalog) (version string, added []string) 
 		}
 	}
 	includes := len(list(doc, "include")) > 0
-	for _, name := range schema.Texts(schema.ValueAt(doc, "/added")) { // the file is the JSON of a registry
+	if _, has := schema.Lookup(doc, "/added"); has && !recorded { // it would hide entries from the version
+		p.add("/added", "is written only by GEM, into the registries that it records: remove it")
+	}
+	for _, name := range schema.Texts(schema.ValueAt(doc, "/added")) {
 		if slices.Contains(Always, name) && p.byName[name] != nil && !includes {
 			added = append(added, name)
 		}

@@ -22,7 +22,16 @@ func Parse(data []byte) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return resolve(data, entries)
+	return resolve(data, entries, false)
+}
+
+// ParseRecorded reads a registry as [Registry.JSON] wrote it: it may have the field "added", which a file may not.
+func ParseRecorded(data []byte) (*Registry, error) {
+	entries, err := own()
+	if err != nil {
+		return nil, err
+	}
+	return resolve(data, entries, true)
 }
 
 // Resolve does what [Parse] does, for a program whose own entries are those of another registry file.
@@ -31,10 +40,10 @@ func Resolve(data, ownFile []byte) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return resolve(data, entries)
+	return resolve(data, entries, false)
 }
 
-func resolve(data []byte, own catalog) (*Registry, error) {
+func resolve(data []byte, own catalog, recorded bool) (*Registry, error) {
 	doc, problems := form().Read(data)
 	p := &parser{problems: problems}
 	p.byName, p.byFlatName, p.places = map[string]*Tool{}, map[string]*Tool{}, map[*Tool]string{}
@@ -44,7 +53,7 @@ func resolve(data []byte, own catalog) (*Registry, error) {
 			p.enter(at, fmt.Sprintf("tools[%d]", i), p.tool(at, entry))
 		}
 	}
-	version, added := p.include(doc, own)
+	version, added := p.include(doc, own, recorded)
 	if len(p.problems) > 0 {
 		return nil, &InvalidError{p.defects(doc)}
 	}

@@ -194,8 +194,8 @@ func (r *Registry) SHA256() string {
 }
 
 // JSON returns the registry in canonical form: keys sorted, no white space, numbers written in one way, and without the
-// $schema at the top, which only editors use. The entries that the file includes are among its tools. It parses to the
-// same registry.
+// $schema at the top, which only editors use. The entries that the file includes are among its tools. [ParseRecorded] reads
+// it as the same registry.
 func (r *Registry) JSON() []byte { return slices.Clone(r.json) }
 
 // Tool returns the tool with exactly that name, and whether there is one.

@@ -196,8 +196,8 @@ func TestHashIsThatOfTheContents(t *testing.T) {
 func TestCanonicalFormOfTheLongestNumbersIsRead(t *testing.T) {
 	long := strings.Repeat("9", 399) // and one more after the point
 	r := parse(t, `{"version": "1", "tools": [], "x": [1e400, -1e-400, `+long+`.9e400, -0.`+long+`e-400]}`)
-	if again := parse(t, string(r.JSON())); again.SHA256() != r.SHA256() {
-		t.Error("it is another registry")
+	if again, err := registry.ParseRecorded(r.JSON()); err != nil || again.SHA256() != r.SHA256() {
+		t.Errorf("it is another registry: %v", err)
 	}
 }
 
@@ -239,9 +239,9 @@ func TestCanonicalFormParsesToTheSameRegistry(t *testing.T) {
 		if err != nil {
 			t.Fatalf("Parse(%s): %v", text, err)
 		}
-		second, err := registry.Parse(first.JSON())
+		second, err := registry.ParseRecorded(first.JSON())
 		if err != nil {
-			t.Fatalf("Parse(JSON()): %v", err)
+			t.Fatalf("ParseRecorded(JSON()): %v", err)
 		}
 		if first.SHA256() != second.SHA256() || string(first.JSON()) != string(second.JSON()) {
 			t.Fatalf("the canonical form is not stable:\n%s\n%s", first.JSON(), second.JSON())

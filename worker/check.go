@@ -78,7 +78,7 @@ func (a *attempt) askInput(ctx context.Context) *end {
 				err = &panicked{printed(v)}
 			}
 		}()
-		err = plain(a.handler.Check(call))
+		err = plain(a.handler.Check(call), a.CallID)
 	})
 	switch {
 	case asked && err == nil:

@@ -190,7 +190,7 @@ func (s *steps) sent(batch []store.Start) {
 
 // refusedByPostgres takes note of a call that Postgres does not take.
 func (s *steps) refusedByPostgres(start store.Start, err error) {
-	failure := failWith(receipts.ValidationError, fmt.Sprintf("Postgres refuses the call %s of %s: %s", start.Name, start.Tool, publicMessage(err)))
+	failure := failWith(receipts.ValidationError, fmt.Sprintf("Postgres refuses the call %s of %s: %s", start.Name, start.Tool, ownMessage(err)))
 	if store.IsTooDeep(err) {
 		failure = failWith(receipts.NotAllowed, fmt.Sprintf("%s may make no call: it is the child of a child, eight times over.", s.tool.Name))
 	}
@@ -202,7 +202,7 @@ func (s *steps) refusedByPostgres(start store.Start, err error) {
 // refuse takes note of a call that cannot be made. s.mu is locked.
 func (s *steps) refuse(start store.Start, err error) {
 	data := stepData{Name: start.Name, Kind: refusedCall, Tool: start.Tool}
-	data.describe(nil, plain(err))
+	data.describe(nil, plain(err, s.CallID))
 	s.takeRefused(data)
 	s.refused = append(s.refused, data)
 }

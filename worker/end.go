@@ -201,12 +201,17 @@ func (a *attempt) failure(err error) receipts.Outcome {
 			fmt.Sprintf("The output of %s cannot be encoded as JSON: %v", a.tool.Name, unencodable.Err), nil)
 	case errors.As(err, &refused):
 		return receipts.Failure(receipts.OutputInvalid, refused.Error(), nil)
+	case errors.Is(err, lanes.ErrBroken):
+		return receipts.Failure(receipts.ExecutionError, err.Error(), nil).Within(contextOf(err))
 	case errors.As(err, &failed):
 		code := receipts.Code(failed.Code)
 		if code == "" {
 			code = receipts.ExecutionError
 		}
 		return receipts.Failure(code, failed.Message, failed.Details).Within(contextOf(err))
+	}
+	if refusedBy(err) != nil {
+		return a.failure(refusal(err, a.CallID))
 	}
 	var details any
 	if spent := a.spent() + 1; spent > 1 {
@@ -223,8 +228,16 @@ func contextOf(err error) string {
 	return ""
 }
 
-// publicMessage is the text of an error on a receipt. Connection errors are hidden: they name hosts and users.
+// publicMessage is the text of a handler's error on a receipt. Errors of Postgres are hidden: see [refusal].
 func publicMessage(err error) string {
+	if failed := (*handlers.Failure)(nil); refusedBy(err) != nil && !errors.As(err, &failed) {
+		return refusedMessage
+	}
+	return ownMessage(err)
+}
+
+// ownMessage is the text of an error of the worker's own statements. Connection errors are hidden: they name hosts and users.
+func ownMessage(err error) string {
 	var connectErr *pgconn.ConnectError
 	if errors.As(err, &connectErr) {
 		return "Postgres could not be reached."
@@ -328,7 +341,7 @@ func (a *attempt) putBack(e *end) (again time.Time, err error) {
 	if e.late {
 		failure = a.failure(e.reason)
 	}
-	failure = failure.Within(contextOf(e.reason))
+	failure = failure.Within(contextOf(public(e.reason, a.CallID)))
 	retry := a.retry()
 	if nothingSent(e.reason) && a.tool.Idempotency.Mode == registry.None {
 		retry.MaxAttempts = max(retry.MaxAttempts, registry.TriesToSend)

@@ -79,7 +79,7 @@ func (a *attempt) runHandler(ctx context.Context) (json.RawMessage, error) {
 			}
 		}()
 		output, err := a.handler.Run(ctx, a.call, a.tx, a.steps)
-		next := result{output: output, err: plain(err)}
+		next := result{output: output, err: plain(err, a.CallID)}
 		if err == nil {
 			next.faults, next.left = a.tool.CheckOutput(output, false)
 		}
@@ -104,8 +104,9 @@ func (a *attempt) runHandler(ctx context.Context) (json.RawMessage, error) {
 }
 
 // plain copies of an error what becomes of it: the type, the texts, and whether the next attempt may succeed. An error may panic
-// when it is read, such as a nil pointer, or go on for ever: it is read here, where that is the handler's, and nowhere else.
-func plain(err error) error {
+// when it is read, such as a nil pointer, or go on for ever: it is read here, where that is the handler's, and nowhere else. An error of
+// Postgres that the handler made no failure of becomes one with the reference.
+func plain(err error, reference string) error {
 	var (
 		notConfigured *handlers.NotConfigured
 		unencodable   *handlers.OutputError
@@ -123,6 +124,8 @@ func plain(err error) error {
 	case errors.As(err, &failure):
 		copied = &handlers.Failure{Code: failure.Code, Message: failure.Message,
 			Details: advised(receipts.CleanDetails(failure.Details), failure.Advice), Context: failure.Context}
+	case refusedBy(err) != nil:
+		copied = refusal(err, reference)
 	default:
 		copied = errors.New(publicMessage(err))
 	}
@@ -168,7 +171,7 @@ func (a *attempt) rollback() error {
 	var read error
 	if a.within(ctx, func() {
 		defer func() { _ = recover() }()
-		read = plain(broken)
+		read = plain(broken, a.CallID)
 		for _, ours := range []error{lanes.ErrNoConnection, lanes.ErrNoTransaction} {
 			if errors.Is(broken, ours) {
 				read = ours
@@ -218,7 +221,7 @@ type unstorable struct {
 }
 
 func (e *unstorable) Error() string {
-	return fmt.Sprintf("Postgres cannot store the receipt of %s: %s", e.tool, publicMessage(e.err))
+	return fmt.Sprintf("Postgres cannot store the receipt of %s: %s", e.tool, ownMessage(e.err))
 }
 
 func (e *unstorable) Unwrap() error { return e.err }

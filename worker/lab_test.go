@@ -270,6 +270,19 @@ func (l *Lab) then(ctx context.Context, tx handlers.Tx, call *handlers.Call, in 
 	case "give the call back":
 		_, err := tx.Exec(ctx, "select gem.release(id, attempt, claimed_by) from core_tool_calls where id = $1", call.ID)
 		return Done{}, err
+	case "duplicate":
+		_, err := tx.Exec(ctx, "insert into lab_customers (mail) values ($1)", in.Text)
+		return Done{}, fmt.Errorf("add %s: %w", "a customer", err)
+	case "no number":
+		_, err := tx.Exec(ctx, "select $1::text::integer", in.Text)
+		return Done{}, err
+	case "raise":
+		_, err := tx.Exec(ctx, "select lab_raise($1)", in.Text)
+		return Done{}, err
+	case "duplicate that the author reports":
+		if _, err := tx.Exec(ctx, "insert into lab_customers (mail) values ($1)", in.Text); err != nil {
+			return Done{}, handlers.Fail("known", "This customer is known.")
+		}
 	case "deferred constraint":
 		_, err := tx.Exec(ctx, "insert into lab_children (parent) values (-1)")
 		return Done{}, err

@@ -51,7 +51,7 @@ func (a *attempt) pass(ctx context.Context, key, keyField string, refuse bool) (
 	})
 	switch {
 	case store.IsRefusal(err):
-		return held, failed(receipts.RuleError, "The rules could not be asked about this call: "+publicMessage(err), nil), nil
+		return held, failed(receipts.RuleError, "The rules could not be asked about this call: "+ownMessage(err), nil), nil
 	case err != nil || answer.Outcome == "":
 		return held, nil, err
 	}

@@ -143,7 +143,7 @@ func (s *steps) fit(data stepData, result json.RawMessage, err error) error {
 		return &handlers.Failure{Code: string(receipts.OutputInvalid),
 			Message: fmt.Sprintf("The result of the step %s takes %d bytes as JSON, and may take %d.", data.Name, len(result), maxStepResult)}
 	}
-	return plain(err)
+	return plain(err, s.CallID)
 }
 
 // keep writes what a step came to into the journal, and returns it. An attempt that is to end, or to run again after a pause,
@@ -222,7 +222,7 @@ func (s *steps) leaveUnlessRefused(err error) {
 
 func (s *steps) unstorable(data *stepData, err error) error {
 	return &handlers.Failure{Code: string(receipts.OutputInvalid),
-		Message: fmt.Sprintf("Postgres cannot store the result of the step %s: %s", data.Name, publicMessage(err))}
+		Message: fmt.Sprintf("Postgres cannot store the result of the step %s: %s", data.Name, ownMessage(err))}
 }
 
 // progress takes note of an event that was written: attempts and time count from here.

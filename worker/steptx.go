@@ -85,16 +85,16 @@ func (s *steps) commit(tx *lanes.Tx, data *stepData, result json.RawMessage) err
 	case !written && store.IsRefusal(err):
 		err = s.unstorable(data, err)
 	case written && store.IsRefusal(err): // a deferred constraint
-		err = plain(err)
+		err = plain(err, s.CallID)
 	case errors.Is(err, lanes.ErrBroken) && !isTransient(broken):
-		err = plain(fmt.Errorf("the step %s %w: %w", data.Name, lanes.ErrBroken, broken))
+		err = plain(fmt.Errorf("the step %s %w: %w", data.Name, lanes.ErrBroken, broken), s.CallID)
 	case errors.Is(err, lanes.ErrStatementOpen) || errors.Is(broken, lanes.ErrNoTransaction):
-		err = plain(fmt.Errorf("the step %s: %w", data.Name, errors.Join(err, broken)))
+		err = plain(fmt.Errorf("the step %s: %w", data.Name, errors.Join(err, broken)), s.CallID)
 	case s.isThere(data.Name):
 		s.committed(data, len(encoded))
 		return nil
 	default: // if it commits all the same, it finds another event in its place, or another attempt, and is refused
-		err = handlers.Transient(plain(err))
+		err = handlers.Transient(plain(err, s.CallID))
 	}
 	return err
 }

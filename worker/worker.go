@@ -282,7 +282,7 @@ func (w *Worker) recordRegistry(ctx context.Context) error {
 	if sha256 == ours.SHA256() {
 		return nil
 	}
-	earlier, err := registry.Parse(recorded)
+	earlier, err := registry.ParseRecorded(recorded)
 	if err != nil {
 		return fmt.Errorf("another registry was recorded as version %s, and this program cannot read it: raise the version", ours.Version)
 	}

@@ -9,6 +9,8 @@ import (
 	"github.com/gemworker/gem/handlers/builtin"
 	"github.com/gemworker/gem/handlers/handlertest"
 	"github.com/gemworker/gem/internal/pgpool"
+	"github.com/gemworker/gem/internal/testdb"
+	"github.com/gemworker/gem/migrations"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/worker"
 	"github.com/jackc/pgx/v5"
@@ -43,6 +45,21 @@ func TestTheBuiltInToolsNeedNoMoreThanTheWorkersRole(t *testing.T) {
 	t.Cleanup(pool.Close)
 	env.StartWorker(func(o *worker.Options) { o.Calls, o.Control, o.ListenURL = pool, pool, asWorker.String() })
 
+	useEveryDomain(t, env)
+}
+
+// A login of the worker may have another search path, with tables of the same names that are someone else's.
+func TestTheBuiltInToolsUseGEMsTablesWhateverTheSearchPath(t *testing.T) {
+	t.Parallel()
+	database := testdb.New(t, migrations.Sources(builtin.Domains()...)...)
+	testdb.AddStranger(t, database)
+	env := handlertest.Start(t, handlertest.Options{Domains: builtin.Domains(), Registry: gem.BuiltInRegistry, Database: database})
+	useEveryDomain(t, env)
+}
+
+// useEveryDomain runs tools with each statement of the built-in domains.
+func useEveryDomain(t *testing.T, env *handlertest.Env) {
+	t.Helper()
 	run := func(tool, input string) *receipts.Receipt {
 		t.Helper()
 		r := env.Run(handlertest.Call{Tool: tool, Input: input})
@@ -58,10 +75,13 @@ func TestTheBuiltInToolsNeedNoMoreThanTheWorkersRole(t *testing.T) {
 		TaskID string `json:"task_id"`
 	}](t, run("os.create_task", `{"domain": "business", "title": "t"}`)).TaskID
 	run("os.update_task", `{"task_id": "`+task+`", "patch": {"title": "u"}}`)
+	run("os.update_task", `{"task_id": "`+task+`", "patch": {}}`)
+	run("os.defer_task", `{"task_id": "`+task+`", "due_at": "2030-01-01T00:00:00Z"}`)
 	run("os.complete_task", `{"task_id": "`+task+`"}`)
 	run("os.list_tasks", `{}`)
 	run("os.create_reminder", `{"title": "t", "remind_at": "2030-01-01T00:00:00Z"}`)
 	run("os.audit_log_search", `{"query": "os"}`)
+	run("os.get_state_snapshot", `{"domain": "both"}`)
 	run("os.refresh_state_snapshot", `{"domain": "business"}`)
 	run("os.get_state_snapshot", `{"domain": "business"}`)
 	lead := handlertest.Output[struct {
@@ -69,6 +89,7 @@ func TestTheBuiltInToolsNeedNoMoreThanTheWorkersRole(t *testing.T) {
 	}](t, run("leads.create", `{"name": "Ada", "phone": "1", "suburb": "s"}`)).LeadID
 	run("leads.create", `{"name": "Ada", "phone": "1", "suburb": "s"}`)
 	run("leads.update_stage", `{"lead_id": "`+lead+`", "stage": "won"}`)
+	run("leads.mark_lost", `{"lead_id": "`+lead+`", "reason": "r"}`)
 	run("leads.add_source", `{"lead_id": "`+lead+`", "source": "gmb"}`)
 	run("leads.add_photos_link", `{"lead_id": "`+lead+`", "links": ["https://example.com/a"]}`)
 	run("leads.list_by_stage", `{}`)
@@ -76,6 +97,8 @@ func TestTheBuiltInToolsNeedNoMoreThanTheWorkersRole(t *testing.T) {
 		EntityID string `json:"entity_id"`
 	}](t, run("entity.create", `{"entity_type": "client", "name": "n"}`)).EntityID
 	run("entity.update", `{"entity_id": "`+entity+`", "patch": {"name": "m"}}`)
+	run("entity.update", `{"entity_id": "`+entity+`", "patch": {}}`)
+	run("entity.search", `{"query": "m"}`)
 	run("entity.get", `{"entity_id": "`+entity+`"}`)
 	run("entity.add_interaction", `{"entity_id": "`+entity+`", "interaction_type": "call", "summary": "s"}`)
 	document := handlertest.Output[struct {

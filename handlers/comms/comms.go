@@ -40,7 +40,7 @@ func Domain() handlers.Domain {
 			return nil
 		},
 		Tables: tables,
-		Grants: []string{"select, insert, update on comms_log"},
+		Grants: []string{"select, insert, update on public.comms_log"},
 	}
 }
 
@@ -63,7 +63,7 @@ func (c *Comms) send(ctx context.Context, call *handlers.Call, m message, delive
 	var id, status, messageID string
 	var action handlers.Action
 	// A row with the status sent is left as it is; any other belongs to an earlier attempt of this call, which has ended.
-	err := c.db.QueryRow(ctx, `insert into comms_log as l (call_id, channel, recipient, subject, body, context_ref, template_id, status)
+	err := c.db.QueryRow(ctx, `insert into public.comms_log as l (call_id, channel, recipient, subject, body, context_ref, template_id, status)
 		values ($1, $2, $3, $4, $5, $6, $7, 'sending')
 		on conflict (call_id) where call_id is not null do update
 			set status = case when l.status = 'sent' then l.status else 'sending' end, updated_at = now()
@@ -89,13 +89,13 @@ func (c *Comms) send(ctx context.Context, call *handlers.Call, m message, delive
 	defer cancel()
 	if err != nil {
 		// Best effort: the delivery's error counts. A row that another attempt has set to sent stays.
-		_, _ = c.db.Exec(after, `update comms_log set status = 'failed', error = $2, updated_at = now() where id = $1 and status <> 'sent'`,
+		_, _ = c.db.Exec(after, `update public.comms_log set status = 'failed', error = $2, updated_at = now() where id = $1 and status <> 'sent'`,
 			id, value.Shorten(err.Error(), 1000))
 		return "", err
 	}
 	call.Sent(m.channel, m.recipient, sent)
 	// The message is out, so the call has succeeded even if the log cannot be updated.
-	_, _ = c.db.Exec(after, `update comms_log set status = 'sent', message_id = $2, sent_at = now(), error = null, updated_at = now()
+	_, _ = c.db.Exec(after, `update public.comms_log set status = 'sent', message_id = $2, sent_at = now(), error = null, updated_at = now()
 		where id = $1`, id, sent)
 	return id, nil
 }

@@ -701,3 +701,18 @@ func TestTheEnvironmentIsRead(t *testing.T) {
 		t.Errorf("the password: %+v", got)
 	}
 }
+
+func TestAMessageIsLoggedInGEMsTableWhateverTheSearchPath(t *testing.T) {
+	t.Parallel()
+	url := testdb.New(t, migrations.Sources(Domain())...)
+	id := newID(t, testdb.Pool(t, url))
+	testdb.AddStranger(t, url)
+	server := startMailServer(t, nil)
+	if _, _, err := sendMail(t, testdb.Pool(t, url), server.config(), id, aMail); err != nil {
+		t.Error(err)
+	}
+	refuses := startMailServer(t, map[string]string{"DATA": "554 no"})
+	if _, _, err := sendMail(t, testdb.Pool(t, url), refuses.config(), newID(t, testdb.Pool(t, url)), aMail); reason(err) != "smtp_refused" {
+		t.Error(err)
+	}
+}

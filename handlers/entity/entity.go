@@ -23,8 +23,8 @@ func Domain() handlers.Domain {
 		Tools:  Entity{},
 		Tables: tables,
 		Grants: []string{
-			"select, insert, update on entities",
-			"select, insert, update on interactions",
+			"select, insert, update on public.entities",
+			"select, insert, update on public.interactions",
 		},
 	}
 }
@@ -44,7 +44,7 @@ type Ref struct {
 
 // Create is entity.create.
 func (Entity) Create(ctx context.Context, tx handlers.Tx, call *handlers.Call, in CreateEntity) (Ref, error) {
-	id, err := table.Insert(ctx, tx, call, "entities", `insert into entities (entity_type, name, contact, notes, call_id)
+	id, err := table.Insert(ctx, tx, call, "entities", `insert into public.entities (entity_type, name, contact, notes, call_id)
 		values ($1, $2, coalesce($3, '{}'::jsonb), $4, $5) returning id::text`,
 		in.EntityType, in.Name, table.NullJSON(in.Contact), table.Null(in.Notes), call.ID)
 	return Ref{EntityID: id}, err
@@ -66,7 +66,7 @@ var columns = map[string]value.Rule{
 
 // Update is entity.update.
 func (Entity) Update(ctx context.Context, tx handlers.Tx, call *handlers.Call, in UpdateEntity) (Ref, error) {
-	id, err := table.Patch(ctx, tx, call, "entities", in.EntityID, in.Patch, columns, `update entities set
+	id, err := table.Patch(ctx, tx, call, "public.entities", in.EntityID, in.Patch, columns, `update public.entities set
 			entity_type = coalesce($2::jsonb ->> 'entity_type', entity_type),
 			name        = coalesce($2::jsonb ->> 'name', name),
 			notes       = case when $2::jsonb ? 'notes' then $2::jsonb ->> 'notes' else notes end,
@@ -104,7 +104,7 @@ type Card struct {
 // Search is entity.search.
 func (Entity) Search(ctx context.Context, tx handlers.Tx, call *handlers.Call, in SearchEntities) (Found, error) {
 	found, err := table.List[Card](ctx, tx, call, "entities", `
-		select id::text, entity_type, name, contact, notes, created_at, updated_at from entities
+		select id::text, entity_type, name, contact, notes, created_at, updated_at from public.entities
 		where ($2 = '' or entity_type = $2)
 			and concat_ws(' ', name, notes, (select string_agg(value #>> '{}', ' ') from jsonb_each(
 				case when jsonb_typeof(contact) = 'object' then contact else '{}' end))) ilike all ($1::text[])
@@ -144,8 +144,8 @@ func (Entity) Get(ctx context.Context, tx handlers.Tx, call *handlers.Call, in G
 			coalesce((select jsonb_agg(jsonb_build_object('interaction_id', id, 'interaction_type', interaction_type, 'summary', summary,
 					'occurred_at', occurred_at) || case when details is null then '{}' else jsonb_build_object('details', details) end
 					order by occurred_at desc, id)
-				from (select * from interactions i where i.entity_id = entities.id order by occurred_at desc, id limit 20) i), '[]')
-		from entities where id = $1`, nil,
+				from (select * from public.interactions i where i.entity_id = entities.id order by occurred_at desc, id limit 20) i), '[]')
+		from public.entities where id = $1`, nil,
 		&e.EntityID, &e.EntityType, &e.Name, &e.Contact, &e.Notes, &e.CreatedAt, &e.UpdatedAt, &e.Interactions)
 	if err == nil {
 		call.Read("entities", 1)

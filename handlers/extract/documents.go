@@ -34,12 +34,12 @@ type Part struct {
 func (*Extract) AddDocument(ctx context.Context, tx handlers.Tx, call *handlers.Call, in AddDocument) (out Part, err error) {
 	if in.DocumentID == "" {
 		out.DocumentID, err = table.Insert(ctx, tx, call, "extract_documents",
-			"insert into extract_documents (title, created_by, call_id) values ($1, $2, $3) returning id::text",
+			"insert into public.extract_documents (title, created_by, call_id) values ($1, $2, $3) returning id::text",
 			table.Null(in.Title), table.Null(call.CreatedBy), call.ID)
 	} else {
 		// The part that was asked for, where the document has it.
 		err = tx.QueryRow(ctx, `select d.id::text, coalesce(p.seq, 0), coalesce(p.bytes, 0), coalesce(p.sha256, '')
-			from extract_documents d left join extract_document_parts p on p.document_id = d.id and p.seq = $3 and p.text = $4
+			from public.extract_documents d left join public.extract_document_parts p on p.document_id = d.id and p.seq = $3 and p.text = $4
 			where d.id = $1 and d.created_by is not distinct from $2`, in.DocumentID, table.Null(call.CreatedBy), in.Seq, in.Text).
 			Scan(&out.DocumentID, &out.Seq, &out.Length, &out.SHA256)
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -57,7 +57,7 @@ func (*Extract) AddDocument(ctx context.Context, tx handlers.Tx, call *handlers.
 	if in.Seq != 0 {
 		seq = &in.Seq
 	}
-	err = tx.QueryRow(ctx, "insert into extract_document_parts (document_id, seq, text, call_id) values ($1, $2, $3, $4) returning seq, bytes, sha256",
+	err = tx.QueryRow(ctx, "insert into public.extract_document_parts (document_id, seq, text, call_id) values ($1, $2, $3, $4) returning seq, bytes, sha256",
 		out.DocumentID, seq, in.Text, call.ID).Scan(&out.Seq, &out.Length, &out.SHA256)
 	if err != nil {
 		return out, refusal(fmt.Errorf("add the part: %w", err))

@@ -46,7 +46,7 @@ func Domain(asked models.Source) handlers.Domain {
 			return nil
 		},
 		Tables: tables,
-		Grants: []string{"select, insert on extract_documents", "select, insert on extract_document_parts"},
+		Grants: []string{"select, insert on public.extract_documents", "select, insert on public.extract_document_parts"},
 	}
 }
 

@@ -34,7 +34,7 @@ func (e *Extract) text(ctx context.Context, call *handlers.Durable, in *request)
 
 // document reads the caller's document of that id, up to a part; nil: all of it.
 func (e *Extract) document(ctx context.Context, call *handlers.Durable, id string, last *int) (text string, parts int, err error) {
-	rows, err := e.db.Query(ctx, `select p.text from extract_documents d join extract_document_parts p on p.document_id = d.id
+	rows, err := e.db.Query(ctx, `select p.text from public.extract_documents d join public.extract_document_parts p on p.document_id = d.id
 		where d.id = $1 and d.created_by is not distinct from nullif($2, '') and ($3::integer is null or p.seq <= $3) order by p.seq`, id, call.CreatedBy, last)
 	if err != nil {
 		return "", 0, unreached(err)

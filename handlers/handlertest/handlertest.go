@@ -138,7 +138,7 @@ func (e *Env) StartWorker(change ...func(*worker.Options)) *Running {
 		e.t.Helper()
 		cancel() // it claims nothing more
 		err := pgx.BeginFunc(context.Background(), e.DB, func(tx pgx.Tx) error {
-			_, err := tx.Exec(context.Background(), "update core_workers set alive_until = gem.now() where worker_id = $1", w.ID())
+			_, err := tx.Exec(context.Background(), "update public.core_workers set alive_until = gem.now() where worker_id = $1", w.ID())
 			if err == nil {
 				_, err = tx.Exec(context.Background(), "select gem.recover($1, null)", "handlertest")
 			}
@@ -338,7 +338,7 @@ func (e *Env) Pass(d time.Duration) {
 	e.passed += d
 	_, err := e.DB.Exec(context.Background(), fmt.Sprintf(`
 		create or replace function gem.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp() + interval ''%d microseconds''';
-		update core_workers set heartbeat_at = heartbeat_at + interval '%d microseconds', alive_until = alive_until + interval '%[2]d microseconds'`,
+		update public.core_workers set heartbeat_at = heartbeat_at + interval '%d microseconds', alive_until = alive_until + interval '%[2]d microseconds'`,
 		e.passed.Microseconds(), d.Microseconds()))
 	if err != nil {
 		e.t.Fatal(err)

@@ -24,10 +24,10 @@ func Domain() handlers.Domain {
 		Tools:  Leads{},
 		Tables: tables,
 		Grants: []string{
-			"select, insert, update on leads",
-			"select, insert, update on lead_sources",
-			"select, insert, update on lead_photo_links",
-			"select, insert, update on lead_stage_changes",
+			"select, insert, update on public.leads",
+			"select, insert, update on public.lead_sources",
+			"select, insert, update on public.lead_photo_links",
+			"select, insert, update on public.lead_stage_changes",
 		},
 	}
 }
@@ -50,7 +50,7 @@ type Ref struct {
 
 // Create is leads.create. A lead begins in the stage new.
 func (Leads) Create(ctx context.Context, tx handlers.Tx, call *handlers.Call, in CreateLead) (Ref, error) {
-	id, err := table.Insert(ctx, tx, call, "leads", `insert into leads (name, phone, suburb, email, source, stage, notes, call_id)
+	id, err := table.Insert(ctx, tx, call, "leads", `insert into public.leads (name, phone, suburb, email, source, stage, notes, call_id)
 		values ($1, $2, $3, $4, $5, 'new', $6, $7) returning id::text`,
 		in.Name, in.Phone, in.Suburb, table.Null(in.Email), cmp.Or(in.Source, "other"), table.Null(in.Notes), call.ID)
 	return Ref{LeadID: id}, err
@@ -83,12 +83,12 @@ func (Leads) MarkLost(ctx context.Context, tx handlers.Tx, call *handlers.Call, 
 
 func move(ctx context.Context, tx handlers.Tx, call *handlers.Call, leadID, stage, reason, notes string) (out Ref, err error) {
 	var change *string
-	err = table.Row(ctx, tx, "leads", leadID, `with lead as (select id, stage, lost_reason from leads where id = $1 for update),
+	err = table.Row(ctx, tx, "leads", leadID, `with lead as (select id, stage, lost_reason from public.leads where id = $1 for update),
 		moved as (
-			update leads set stage = $2, lost_reason = case when $2 = 'lost' then coalesce($3, leads.lost_reason) end, updated_at = now()
+			update public.leads set stage = $2, lost_reason = case when $2 = 'lost' then coalesce($3, leads.lost_reason) end, updated_at = now()
 			from lead where leads.id = lead.id returning leads.id),
 		noted as (
-			insert into lead_stage_changes (lead_id, from_stage, to_stage, reason, notes, call_id)
+			insert into public.lead_stage_changes (lead_id, from_stage, to_stage, reason, notes, call_id)
 			select id, stage, $2, $3, $4, $5 from lead
 			where stage <> $2 or $4::text is not null or ($3::text is not null and lost_reason is distinct from $3)
 			returning id)
@@ -114,11 +114,11 @@ type AddSource struct {
 // AddSource is leads.add_source. The same source with the same campaign is kept once.
 func (Leads) AddSource(ctx context.Context, tx handlers.Tx, call *handlers.Call, in AddSource) (out Ref, err error) {
 	var added *string
-	err = table.Row(ctx, tx, "leads", in.LeadID, `with lead as (select id from leads where id = $1 for update),
+	err = table.Row(ctx, tx, "leads", in.LeadID, `with lead as (select id from public.leads where id = $1 for update),
 		added as (
-			insert into lead_sources (lead_id, source, campaign, call_id)
+			insert into public.lead_sources (lead_id, source, campaign, call_id)
 			select id, $2, $3, $4 from lead where not exists (
-				select from lead_sources s where s.lead_id = lead.id and s.source = $2 and s.campaign is not distinct from $3)
+				select from public.lead_sources s where s.lead_id = lead.id and s.source = $2 and s.campaign is not distinct from $3)
 			returning id)
 		select lead.id::text, (select id::text from added) from lead`,
 		[]any{in.Source, table.NullJSON(in.Campaign), call.ID}, &out.LeadID, &added)
@@ -142,9 +142,9 @@ type AddPhotosLink struct {
 // AddPhotosLink is leads.add_photos_link.
 func (Leads) AddPhotosLink(ctx context.Context, tx handlers.Tx, call *handlers.Call, in AddPhotosLink) (out Ref, err error) {
 	var added []string
-	err = table.Row(ctx, tx, "leads", in.LeadID, `with lead as (select id from leads where id = $1),
+	err = table.Row(ctx, tx, "leads", in.LeadID, `with lead as (select id from public.leads where id = $1),
 		added as (
-			insert into lead_photo_links (lead_id, link, position, call_id)
+			insert into public.lead_photo_links (lead_id, link, position, call_id)
 			select id, link, position, $3 from lead, unnest($2::text[]) with ordinality as given (link, position) order by position
 			returning id)
 		select lead.id::text, array(select id::text from added) from lead`,
@@ -213,14 +213,14 @@ func (Leads) ListByStage(ctx context.Context, tx handlers.Tx, call *handlers.Cal
 			l.created_at, l.updated_at,
 			coalesce((select jsonb_agg(jsonb_strip_nulls(jsonb_build_object('source', source, 'added_at', created_at))
 					|| case when campaign is null then '{}' else jsonb_build_object('campaign', campaign) end order by created_at, id)
-				from (select * from lead_sources s where s.lead_id = l.id order by created_at, id limit 50) s), '[]'),
-			array(select link from lead_photo_links p where p.lead_id = l.id order by created_at, call_id, position limit 50),
+				from (select * from public.lead_sources s where s.lead_id = l.id order by created_at, id limit 50) s), '[]'),
+			array(select link from public.lead_photo_links p where p.lead_id = l.id order by created_at, call_id, position limit 50),
 			coalesce((select jsonb_agg(jsonb_strip_nulls(jsonb_build_object('from_stage', from_stage, 'to_stage', to_stage,
 					'reason', reason, 'notes', notes, 'at', created_at)) order by created_at desc, id)
-				from (select * from lead_stage_changes c where c.lead_id = l.id order by created_at desc, id limit 10) c), '[]')
-		from leads l
+				from (select * from public.lead_stage_changes c where c.lead_id = l.id order by created_at desc, id limit 10) c), '[]')
+		from public.leads l
 		where `+where+` and ($1 = '' or l.stage = $1) and ($2 = '' or lower(l.suburb) = lower($2))
-			and ($3 = '' or l.source = $3 or exists (select from lead_sources s where s.lead_id = l.id and s.source = $3))
+			and ($3 = '' or l.source = $3 or exists (select from public.lead_sources s where s.lead_id = l.id and s.source = $3))
 		order by l.created_at desc, l.id limit $4`,
 		in.Stage, in.Suburb, in.Source, in.Limit.Or(50, 100))
 	return Listed{Leads: leads}, err

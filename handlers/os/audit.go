@@ -42,7 +42,7 @@ type AuditItem struct {
 func (*OS) AuditLogSearch(ctx context.Context, tx handlers.Tx, call *handlers.Call, in AuditLogSearch) (AuditLog, error) {
 	// The first event of each call is indexed by its time. The fences (offset 0) keep each lookup one by the call's id, and
 	// never a scan of a whole table.
-	calls := `select call_id from core_tool_events where seq = 1 order by at desc limit 5000`
+	calls := `select call_id from public.core_tool_events where seq = 1 order by at desc limit 5000`
 	args := []any{value.Words(in.Query), call.CreatedBy, in.EventType, in.Limit.Or(50, 100), in.Since, call.SignedIn}
 	switch {
 	case in.CallID != "":
@@ -51,16 +51,16 @@ func (*OS) AuditLogSearch(ctx context.Context, tx handlers.Tx, call *handlers.Ca
 		}
 		calls, args = `select $7::uuid as call_id`, append(args, in.CallID)
 	case call.SignedIn || call.CreatedBy != "":
-		calls = `select id as call_id from core_tool_calls where created_by = $2 order by created_at desc limit 5000`
+		calls = `select id as call_id from public.core_tool_calls where created_by = $2 order by created_at desc limit 5000`
 	}
 	items, err := table.List[AuditItem](ctx, tx, call, "core_tool_events", `with calls as materialized (`+calls+`)
 		select e.call_id::text, e.seq, e.at, e.event, e.attempt, e.worker_id, c.tool_name, e.data
 		from calls
-		cross join lateral (select coalesce(tool_name, '') as tool_name, created_by from core_tool_calls where id = calls.call_id offset 0) c
+		cross join lateral (select coalesce(tool_name, '') as tool_name, created_by from public.core_tool_calls where id = calls.call_id offset 0) c
 		cross join lateral (
 			select call_id, seq, at, event, attempt, case when not $6 then worker_id end as worker_id,
 				case when $6 then nullif(data - 'lost_worker' - 'held_by', '{}') else data end as data
-			from core_tool_events where call_id = calls.call_id offset 0) e
+			from public.core_tool_events where call_id = calls.call_id offset 0) e
 		where (not $6 and $2 = '' or c.created_by = $2) and ($3 = '' or e.event = $3) and e.at >= coalesce($5, '-infinity'::timestamptz)
 			and (c.tool_name || ' ' || e.event || ' ' || coalesce(e.data::text, '')) ilike all ($1::text[])
 		order by e.at desc, e.call_id, e.seq desc limit $4`, args...)

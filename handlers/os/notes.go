@@ -33,7 +33,7 @@ func (*OS) CreateNote(ctx context.Context, tx handlers.Tx, call *handlers.Call, 
 	if in.EntityRefs == nil {
 		in.EntityRefs = []EntityRef{} // an empty list in the row, not null
 	}
-	id, err := table.Insert(ctx, tx, call, "notes", `insert into notes (domain, title, content, entity_refs, call_id)
+	id, err := table.Insert(ctx, tx, call, "notes", `insert into public.notes (domain, title, content, entity_refs, call_id)
 		values ($1, $2, $3, $4, $5) returning id::text`, in.Domain, in.Title, in.Content, in.EntityRefs, call.ID)
 	return NoteRef{NoteID: id}, err
 }
@@ -64,7 +64,7 @@ type Note struct {
 // SearchNotes is os.search_notes.
 func (*OS) SearchNotes(ctx context.Context, tx handlers.Tx, call *handlers.Call, in SearchNotes) (NotesFound, error) {
 	found, err := table.List[Note](ctx, tx, call, "notes", `
-		select id::text, domain, title, content, entity_refs, created_at, updated_at from notes
+		select id::text, domain, title, content, entity_refs, created_at, updated_at from public.notes
 		where (title || ' ' || content) ilike all ($1::text[]) and ($2 in ('', 'both') or domain in ($2, 'both')) and `+mayUse(4)+`
 		order by created_at desc, id limit $3`, value.Words(in.Query), in.Domain, in.Limit.Or(20, 50), reader(call))
 	return NotesFound{Results: found}, err

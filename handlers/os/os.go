@@ -34,10 +34,10 @@ func Domain() handlers.Domain {
 		},
 		Tables: tables,
 		Grants: []string{
-			"select, insert, update on notes",
-			"select, insert, update on tasks",
-			"select, insert, update on reminders",
-			"select, insert, update on state_snapshots",
+			"select, insert, update on public.notes",
+			"select, insert, update on public.tasks",
+			"select, insert, update on public.reminders",
+			"select, insert, update on public.state_snapshots",
 		},
 	}
 }

@@ -62,7 +62,7 @@ func TestHealthNamesTheTablesThatAreMissing(t *testing.T) {
 	if _, err := env.DB.Exec(t.Context(), `drop table lead_sources, reminders`); err != nil {
 		t.Fatal(err)
 	}
-	if got := do[os.Health](env, "os.health_check", `{}`); got.Status != "degraded" || !strings.Contains(got.Checks["tables"], "lead_sources, reminders") {
+	if got := do[os.Health](env, "os.health_check", `{}`); got.Status != "degraded" || !strings.Contains(got.Checks["tables"], "public.lead_sources, public.reminders") {
 		t.Errorf("got %+v", got)
 	}
 }

@@ -79,18 +79,20 @@ var currentState = `
 // countedTables are in the order of currentState's column seen.
 var countedTables = []string{"tasks", "reminders", "notes", "leads"}
 
-// currentStateOf returns currentState without the tables of leads, entity and comms that the program does not keep: an empty
-// query of the same name replaces each. A table with that name may still exist and be someone else's.
+// currentStateOf returns currentState with the tables of leads, entity and comms in front: an empty query replaces each that the
+// program does not keep. A table with that name may still exist and be someone else's.
 func (o *OS) currentStateOf(ctx context.Context, tx handlers.Tx) (string, error) {
-	var standIns string
-	err := tx.QueryRow(ctx, `select coalesce(string_agg(format('%s as (select %s where false), ', name, columns), ''), '')
+	var others string
+	err := tx.QueryRow(ctx, `select string_agg(case when 'public.' || name <> all ($1::text[]) or to_regclass('public.' || name) is null
+			then format('%s as (select %s where false), ', name, columns)
+			else format('%s as not materialized (select * from public.%1$s), ', name) end, '')
 		from (values ('leads', $$null::uuid as id, '' as name, '' as suburb, '' as stage, now() as created_at$$),
-			('interactions', 'now() as created_at'), ('comms_log', $$'' as status, now() as created_at$$)) as other (name, columns)
-		where name <> all ($1::text[]) or to_regclass(name) is null`, o.tables).Scan(&standIns)
+			('interactions', 'now() as created_at'), ('comms_log', $$'' as status, now() as created_at$$)) as other (name, columns)`,
+		o.tables).Scan(&others)
 	if err != nil {
 		return "", fmt.Errorf("look for the tables: %w", err)
 	}
-	return "with " + standIns + currentState, nil
+	return "with " + others + currentState, nil
 }
 
 func readState(call *handlers.Call, seen []int) {
@@ -109,7 +111,7 @@ func (o *OS) GetStateSnapshot(ctx context.Context, tx handlers.Tx, call *handler
 	}
 	var seen []int // null for a stored snapshot
 	err = tx.QueryRow(ctx, `with stored as (
-			select as_of, state from state_snapshots where domain = $1 and (domain = 'business' or created_by is not distinct from $3)
+			select as_of, state from public.state_snapshots where domain = $1 and (domain = 'business' or created_by is not distinct from $3)
 			order by as_of desc limit 1)
 		select as_of, state, null from stored
 		union all
@@ -148,7 +150,7 @@ func (o *OS) RefreshStateSnapshot(ctx context.Context, tx handlers.Tx, call *han
 	var seen []int
 	err = tx.QueryRow(ctx, `with current as materialized (`+current+`),
 		stored as (
-			insert into state_snapshots (domain, as_of, since, state, created_by, call_id) select $1, now(), since, state, $3, $4 from current
+			insert into public.state_snapshots (domain, as_of, since, state, created_by, call_id) select $1, now(), since, state, $3, $4 from current
 			returning id, as_of)
 		select stored.id::text, stored.as_of, seen from stored, current`, in.Domain, in.Since, reader(call), call.ID).Scan(&out.SnapshotID, &out.AsOf, &seen)
 	if err != nil {

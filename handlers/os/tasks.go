@@ -54,7 +54,7 @@ var taskColumns = map[string]value.Rule{
 func (*OS) UpdateTask(ctx context.Context, tx handlers.Tx, call *handlers.Call, in UpdateTask) (TaskRef, error) {
 	if user := reader(call); user != nil { // an empty patch must not tell that there is such a task
 		var id string
-		if err := table.Row(ctx, tx, "tasks", in.TaskID, "select id::text from tasks where id = $1 and "+mayUse(2), []any{user}, &id); err != nil {
+		if err := table.Row(ctx, tx, "tasks", in.TaskID, "select id::text from public.tasks where id = $1 and "+mayUse(2), []any{user}, &id); err != nil {
 			return TaskRef{}, err
 		}
 	}
@@ -62,7 +62,7 @@ func (*OS) UpdateTask(ctx context.Context, tx handlers.Tx, call *handlers.Call, 
 		At *value.Time `json:"due_at"`
 	}
 	_ = json.Unmarshal(in.Patch, &due) // Patch reports what cannot be read
-	id, err := table.Patch(ctx, tx, call, "tasks", in.TaskID, in.Patch, taskColumns, `update tasks set
+	id, err := table.Patch(ctx, tx, call, "public.tasks", in.TaskID, in.Patch, taskColumns, `update public.tasks set
 			title       = coalesce($2::jsonb ->> 'title', title),
 			domain      = coalesce($2::jsonb ->> 'domain', domain),
 			priority    = coalesce($2::jsonb ->> 'priority', priority),
@@ -88,7 +88,7 @@ type CompleteTask struct {
 
 // CompleteTask is os.complete_task.
 func (*OS) CompleteTask(ctx context.Context, tx handlers.Tx, call *handlers.Call, in CompleteTask) (TaskRef, error) {
-	id, err := table.Update(ctx, tx, call, "tasks", in.TaskID, `update tasks set status = 'done', completed_at = coalesce(completed_at, now()),
+	id, err := table.Update(ctx, tx, call, "tasks", in.TaskID, `update public.tasks set status = 'done', completed_at = coalesce(completed_at, now()),
 			completion_note = coalesce($2, completion_note), updated_at = now()
 		where id = $1 and `+mayUse(3)+` returning id::text`, table.Null(in.Note), reader(call))
 	return TaskRef{TaskID: id}, err
@@ -103,7 +103,7 @@ type DeferTask struct {
 
 // DeferTask is os.defer_task.
 func (*OS) DeferTask(ctx context.Context, tx handlers.Tx, call *handlers.Call, in DeferTask) (TaskRef, error) {
-	id, err := table.Update(ctx, tx, call, "tasks", in.TaskID, `update tasks set due_at = $2, defer_reason = $3, updated_at = now()
+	id, err := table.Update(ctx, tx, call, "tasks", in.TaskID, `update public.tasks set due_at = $2, defer_reason = $3, updated_at = now()
 		where id = $1 and `+mayUse(4)+` returning id::text`, in.DueAt, table.Null(in.Reason), reader(call))
 	return TaskRef{TaskID: id}, err
 }
@@ -150,7 +150,7 @@ func (*OS) ListTasks(ctx context.Context, tx handlers.Tx, call *handlers.Call, i
 	list := cmp.Or(taskLists[in.Status], taskLists["open"])
 	tasks, err := table.List[Task](ctx, tx, call, "tasks", `select id::text, title, domain, description, due_at, context_ref, priority, status,
 			completed_at, completion_note, defer_reason, created_at, updated_at
-		from tasks where `+fmt.Sprintf(list, `($1 in ('', 'both') or domain in ($1, 'both')) and `+mayUse(3))+` limit $2`, in.Domain, in.Limit.Or(50, 100), reader(call))
+		from public.tasks where `+fmt.Sprintf(list, `($1 in ('', 'both') or domain in ($1, 'both')) and `+mayUse(3))+` limit $2`, in.Domain, in.Limit.Or(50, 100), reader(call))
 	return TasksListed{Tasks: tasks}, err
 }
 
@@ -169,7 +169,7 @@ type ReminderRef struct {
 
 // CreateReminder is os.create_reminder.
 func (*OS) CreateReminder(ctx context.Context, tx handlers.Tx, call *handlers.Call, in CreateReminder) (ReminderRef, error) {
-	id, err := table.Insert(ctx, tx, call, "reminders", `insert into reminders (title, remind_at, domain, context_ref, call_id)
+	id, err := table.Insert(ctx, tx, call, "reminders", `insert into public.reminders (title, remind_at, domain, context_ref, call_id)
 		values ($1, $2, $3, $4, $5) returning id::text`, in.Title, in.RemindAt, cmp.Or(in.Domain, "both"), in.ContextRef, call.ID)
 	return ReminderRef{ReminderID: id}, err
 }

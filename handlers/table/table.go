@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/handlers/value"
@@ -48,20 +49,22 @@ func Update(ctx context.Context, tx handlers.DB, call *handlers.Call, table, id,
 	return updated, nil
 }
 
-// Patch runs an update whose $2 is a patch that [value.ReadPatch] let through. An empty patch only looks up the row.
+// Patch runs an update whose $2 is a patch that [value.ReadPatch] let through. An empty patch only looks up the row, in the table
+// as it is named here: with its schema, or else by the search path. The effects leave out the schema public.
 func Patch(ctx context.Context, tx handlers.DB, call *handlers.Call, table, id string, patch json.RawMessage,
 	columns map[string]value.Rule, sql string, args ...any) (found string, err error) {
 	values, err := value.ReadPatch(patch, columns)
 	if err != nil {
 		return "", err
 	}
+	name := strings.TrimPrefix(table, "public.")
 	if len(values) > 0 {
-		return Update(ctx, tx, call, table, id, sql, append([]any{values}, args...)...)
+		return Update(ctx, tx, call, name, id, sql, append([]any{values}, args...)...)
 	}
-	if err := Row(ctx, tx, table, id, "select id::text from "+table+" where id = $1", nil, &found); err != nil {
+	if err := Row(ctx, tx, name, id, "select id::text from "+table+" where id = $1", nil, &found); err != nil {
 		return "", err
 	}
-	call.Read(table, 1)
+	call.Read(name, 1)
 	return found, nil
 }
 

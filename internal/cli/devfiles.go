@@ -270,7 +270,7 @@ func (s *setup) forgetEarlier(ctx context.Context, now contracts) error {
 		err = errors.Join(err, forget("core_llm_versions", now.models.Version, now.models.SHA256()))
 	}
 	if err == nil {
-		_, err = s.pools[0].Exec(ctx, "delete from core_workers where stopped_at is not null")
+		_, err = s.pools[0].Exec(ctx, "delete from public.core_workers where stopped_at is not null")
 	}
 	return err
 }

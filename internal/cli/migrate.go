@@ -45,7 +45,11 @@ Run it in every deploy, before the new workers start. Workers of the version
 before keep running meanwhile. It can be run again, and several times at once:
 each migration is applied once. A database that a newer program has migrated is
 not changed; the command fails if it has migrations that this program does not
-know.`,
+know.
+
+Each file is a transaction of its own, so that running workers are blocked only
+briefly. If one fails, the files before it stay, and the next run goes on after
+them. With --dry-run and --adopt, all of them are one transaction.`,
 		Example: `  DATABASE_URL=postgres://user:password@host:5432/postgres gem migrate
   gem migrate --dry-run`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -143,9 +147,21 @@ func (p *Program) migrate(ctx context.Context, url string, o migrations.Options,
 	case errors.As(err, &connectErr):
 		return done, refusal(err)
 	case errors.As(err, &pgErr): // with the file and the SQLSTATE, which help to find the cause
-		return done, fmt.Errorf("%w%s\nNothing of that file stays; the ones before it do", err, advice(pgErr))
+		return done, fmt.Errorf("%w%s\n%s", err, advice(pgErr), left(done, o.DryRun))
 	}
 	return done, err
+}
+
+// left says what a migration that failed has left in the database.
+func left(done migrations.Result, dryRun bool) string {
+	switch {
+	case dryRun:
+		return "Nothing was changed: this was a dry run"
+	case len(done.Applied) == 0:
+		return "Nothing was changed"
+	}
+	return fmt.Sprintf("Nothing of that file stays. The files up to %s were applied and stay: the next gem migrate goes on after them",
+		done.Applied[len(done.Applied)-1])
 }
 
 // checkSchema refuses a database that lacks GEM's own tables or functions. Commands that work on all calls need no domain's tables.

@@ -42,12 +42,30 @@ func TestMigrateSaysWhatFailed(t *testing.T) {
 	db := testdb.Pool(t, url)
 	execute(t, db, `create function refuse() returns event_trigger language plpgsql as $$ begin raise exception 'no triggers today'; end $$;
 		create event trigger refuse on ddl_command_start when tag in ('CREATE TRIGGER') execute function refuse()`)
+	dry := gemWith(t, []string{"DATABASE_URL=" + url}, "migrate", "--dry-run")
+	dry.wantCode(t, exitFailed)
+	wants(t, dry.stderr, "functions/functions", "no triggers today", "Nothing was changed: this was a dry run")
+	if n := query[int](t, db, "select count(*)::int from pg_namespace where nspname = 'gem'"); n != 0 || dry.stdout != "" {
+		t.Errorf("a dry run that fails leaves the schema gem, or says: %s", dry.stdout)
+	}
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "migrate")
 	got.wantCode(t, exitFailed)
-	wants(t, got.stderr, "gem migrate: ", "functions/functions", "no triggers today", "Nothing of that file stays")
+	wants(t, got.stderr, "gem migrate: ", "functions/functions", "no triggers today",
+		"Nothing of that file stays. The files up to core/00005_llm.sql were applied and stay: the next gem migrate goes on after them")
 	wants(t, got.stdout, "applied core/00001_calls.sql\n", "created the schema gem\n", "public.core_tool_calls")
 	if strings.Contains(got.stderr, "run `gem migrate`") {
 		t.Errorf("gem migrate says to run gem migrate:\n%s", got.stderr)
+	}
+
+	again := gemWith(t, []string{"DATABASE_URL=" + url}, "migrate")
+	again.wantCode(t, exitFailed)
+	wants(t, again.stderr, "no triggers today", "\nNothing was changed\n")
+	execute(t, db, "drop event trigger refuse")
+	rest := gemWith(t, []string{"DATABASE_URL=" + url}, "migrate")
+	rest.wantCode(t, exitDone)
+	wants(t, rest.stdout, "applied functions/functions\n")
+	if strings.Contains(rest.stdout, "applied core/") {
+		t.Errorf("a file was applied twice:\n%s", rest.stdout)
 	}
 }
 

@@ -138,7 +138,7 @@ func (l *log) readVersions(ctx context.Context) error {
 	}
 	rows, _ = l.tx.Query(ctx, "select version, registry::text from public.core_registry_versions order by recorded_at, version")
 	if _, err := pgx.ForEachRow(rows, []any{&name, &text}, func() error {
-		r, err := registry.Parse(text)
+		r, err := registry.ParseRecorded(text)
 		if err != nil {
 			return nil //nolint:nilerr // calls of a registry that this program cannot read are not computed again
 		}
