@@ -80,7 +80,7 @@ create or replace function gem.ended(p_calls uuid[]) returns setof uuid
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
 begin
   if cardinality(p_calls) > 1000 then
-    raise check_violation using message = format('gem.ended was asked about %s calls, and takes 1000 at most', cardinality(p_calls));
+    perform gem.refuse('check_violation', 'gem.ended was asked about %s calls, and takes 1000 at most', null, cardinality(p_calls)::text);
   end if;
   return query select r.call_id from public.core_tool_receipts r where r.call_id = any (p_calls);
 end
