@@ -172,6 +172,17 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 	d.limited("max_calls_per_hour = 1", "ada", func() { insert("calls in an hour", "ada", `"input": {}`, "too many calls in an hour") })
 	d.limited("max_bytes_per_hour = 1", "ada", func() { insert("bytes in an hour", "ada", `"input": {}`, "too much input in an hour") })
 
+	refused("the name of a field", post("ada", "/core_tool_calls", `{"tool_name": "wait.answer", "input": {"schema": {"type": "object", "properties": {"a": {}, `+
+		quoted(hostile)+`: {"type": "string"}}}}}`), `schema has the field "x??Set-Cookie`)
+	refused("a long name of a field", post("ada", "/core_tool_calls", `{"tool_name": "wait.event", "input": {"schema": {"properties": {`+quoted(long[:101])+`: {}}}}}`),
+		"of a field has 1 to 100 characters")
+	var fields strings.Builder
+	for i := range 51 {
+		fmt.Fprintf(&fields, `, "f%d": {}`, i)
+	}
+	refused("many fields", post("ada", "/core_tool_calls", `{"tool_name": "wait.answer", "input": {"schema": {"properties": {`+fields.String()[2:]+`}}}}`),
+		"schema has 51 fields, and may have 50")
+
 	// Its receipt and its end.
 	refused("a receipt", post("ada", "/rpc/get_receipt", `{"call_id": "GRACES_CALL"}`), "that you could see")
 	refused("an end", post("ada", "/rpc/cancel_tool_call", `{"id": "GRACES_CALL"}`), "that you could cancel")

@@ -64,6 +64,21 @@ begin
 end
 $$;
 
+-- Refuses fields of a question's answer that a person could not read, or too many of them. The worker checks the rest of a question's input.
+create or replace function gem.check_fields(p_schema jsonb) returns void language plpgsql stable as $$
+declare
+  fields constant jsonb := case when jsonb_typeof(p_schema -> 'properties') = 'object' then p_schema -> 'properties' else '{}' end;
+  odd    text;
+begin
+  select k into odd from jsonb_object_keys(fields) k where k !~ '^[^\x01-\x1f\x7f-\x9f\u2028\u2029]{1,100}$' limit 1;
+  if odd is not null then
+    perform gem.refuse('check_violation', 'schema has the field %s, and the name of a field has 1 to 100 characters and no control characters', null, odd);
+  elsif (select count(*) from jsonb_object_keys(fields)) > 50 then
+    perform gem.refuse('check_violation', 'schema has %s fields, and may have 50', null, (select count(*)::text from jsonb_object_keys(fields)));
+  end if;
+end
+$$;
+
 create or replace function gem.before_insert_call() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -117,6 +132,9 @@ begin
   -- The past means now, and nobody moves ahead of others by naming it.
   new.run_at := greatest(new.run_at, at);
   if new.parent_step is null then -- a child has what its parent has
+    if gem.asks(new.tool_name) then
+      perform gem.check_fields(new.input -> 'schema');
+    end if;
     new.signed_in := claims is not null and claims ->> 'role' is distinct from 'service_role';
   end if;
   if new.signed_in and new.parent_step is null and exists (select from gem.tools t where t.name = new.tool_name and not t.frontends) then
