@@ -7,7 +7,8 @@
 --   service_role   inserts and reads for anyone, and writes nothing else either.
 --   anon           can do nothing.
 --
--- The functions here run with the rights of their caller: they refuse what the tables refuse. list_tools alone runs with those of the owner.
+-- The functions here run with the rights of their caller: they refuse what the tables refuse. list_tools alone runs with those of the owner. Callers
+-- may not use the schema gem, so these raise errors without gem.refuse, with no words in them but ids of type uuid.
 
 -- Inserts a call and returns its id. A frontend that chooses the id may send the same request again when its answer was lost,
 -- and gets the same id back, also where a new call would be refused by now; another call under that id is refused, and so is another's.
@@ -56,8 +57,7 @@ begin
       o.replay_of, o.duration
     from public.core_tool_receipts o where o.call_id = get_receipt.call_id) r;
   if receipt is null and not exists (select from public.core_tool_calls c where c.id = get_receipt.call_id) then
-    raise exception using errcode = 'PT404', -- PostgREST answers with the HTTP status 404
-      message = format('there is no call %s that you could see', get_receipt.call_id);
+    raise exception using errcode = 'PT404', message = format('there is no call %s that you could see', get_receipt.call_id); -- HTTP status 404
   end if;
   return receipt;
 end
