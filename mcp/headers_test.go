@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"regexp"
 	"strings"
@@ -62,7 +63,7 @@ func TestTextOfAClientNeverBecomesAHeader(t *testing.T) {
 	for _, token := range tokens {
 		for _, body := range bodies {
 			for _, other := range []string{"Mcp-Session-Id", "Mcp-Protocol-Version", "Mcp-Method", "Origin", "Accept", "Last-Event-Id", "Traceparent", "Host", "Content-Type"} {
-				r := httptest.NewRequest("POST", "/mcp", strings.NewReader(body))
+				r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(body))
 				r.Host = "tools.example.com"
 				r.Header.Set("Content-Type", "application/json")
 				r.Header.Set("Accept", "application/json, text/event-stream")
