@@ -44,7 +44,7 @@ const (
 const functionsNumber = 1
 
 // functionFiles are applied in this order: the rights and the states first, since the others use them.
-var functionFiles = []string{"roles.sql", "earlier.sql", "states.sql", "steps.sql", "waits.sql", "answers.sql", "rules.sql", "guards.sql", "workers.sql", "rules_versions.sql", "llm.sql", "progress.sql", "hook.sql", "tools.sql", "operate.sql", "frontends.sql", "prune.sql", "watch.sql", "watch_calls.sql"}
+var functionFiles = []string{"roles.sql", "refuse.sql", "earlier.sql", "states.sql", "steps.sql", "waits.sql", "answers.sql", "rules.sql", "guards.sql", "workers.sql", "rules_versions.sql", "llm.sql", "progress.sql", "hook.sql", "tools.sql", "operate.sql", "frontends.sql", "prune.sql", "watch.sql", "watch_calls.sql"}
 
 //go:embed tables/*.sql functions/*.sql
 var embedded embed.FS

@@ -149,6 +149,32 @@ func input(answers ...answer) string {
 	return string(text)
 }
 
+// A service reads the words of a caller in the body alone: the headers are those of GEM and of the service's own settings.
+func TestNoWordOfACallerIsInAHeader(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	env := start(t, s.URL, set())
+	const hostile = "x\r\nAuthorization: Bearer other\r\n\r\nGET / HTTP/1.1\x1b\u202eü"
+	var id string
+	err := env.DB.QueryRow(context.Background(), `insert into core_tool_calls (tool_name, input, session_id, created_by, idempotency_key)
+		values ('crm.sum.up', jsonb_build_object($1::text, $1::text), $1::text, $1::text, $1::text) returning id::text`, hostile).Scan(&id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	env.Await(id)
+	got := s.requests(id)
+	if len(got) != 1 || !strings.Contains(string(got[0].body), `"session_id":"x\r\nAuthorization: Bearer other`) {
+		t.Fatalf("got %+v", got)
+	}
+	want := []string{"Accept", "Accept-Encoding", "Authorization", "Connection", "Content-Length", "Content-Type", "Idempotency-Key", "Traceparent", "User-Agent",
+		"Webhook-Id", "Webhook-Signature", "Webhook-Timestamp"}
+	for name, values := range got[0].header {
+		if !slices.Contains(want, name) || len(values) != 1 || strings.Contains(values[0], "other") || strings.ContainsAny(values[0], "\r\n\x1b\u202eü") {
+			t.Errorf("%s: %q", name, values)
+		}
+	}
+}
+
 func TestARequestHasTheCallItsInputAndASignature(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

@@ -53,10 +53,10 @@ declare
 begin
   select * into most from gem.limits;
   if p_rows > most.max_calls_per_hour then
-    raise exception using errcode = 'PT429', -- PostgREST answers with the HTTP status 429
-      message = format('too many documents or parts in an hour: you may add %s', most.max_calls_per_hour), hint = 'Send larger parts, or go on later.';
+    perform gem.refuse('PT429', -- PostgREST answers with the HTTP status 429
+      'too many documents or parts in an hour: you may add %s', 'Send larger parts, or go on later.', most.max_calls_per_hour::text);
   elsif p_bytes > most.max_bytes_per_hour then
-    raise exception using errcode = 'PT429', message = format('too much text in an hour: you may add %s bytes', most.max_bytes_per_hour), hint = 'Go on later.';
+    perform gem.refuse('PT429', 'too much text in an hour: you may add %s bytes', 'Go on later.', most.max_bytes_per_hour::text);
   end if;
 end
 $$;
@@ -73,7 +73,7 @@ begin
     new.created_by := nullif(claims ->> 'sub', '');
   end if;
   if length(new.title) > 200 or length(new.created_by) > 255 then
-    raise check_violation using message = 'title may have at most 200 characters, and created_by 255';
+    perform gem.refuse('check_violation', 'title may have at most 200 characters, and created_by 255');
   end if;
   if signed_in then
     perform pg_advisory_xact_lock(hashtextextended('gem.limits ' || new.created_by, 0));
@@ -101,24 +101,25 @@ begin
   select d.created_by into new.created_by from public.extract_documents d
   where d.id = new.document_id and (not signed_in or d.created_by = nullif(claims ->> 'sub', '')) for no key update;
   if not found then
-    raise foreign_key_violation using message = format('there is no document %s%s', new.document_id, case when signed_in then ' of yours' else '' end),
-      constraint = 'not_found';
+    perform gem.refuse('foreign_key_violation/not_found', 'there is no document %s' || case when signed_in then ' of yours' else '' end, null,
+      new.document_id::text);
   end if;
   select p.seq, p.total into last from public.extract_document_parts p where p.document_id = new.document_id order by p.seq desc limit 1;
   new.seq := coalesce(new.seq, coalesce(last.seq, 0) + 1);
   new.bytes := octet_length(convert_to(new.text, 'UTF8'));
   new.total := coalesce(last.total, 0) + new.bytes;
   if new.seq <> coalesce(last.seq, 0) + 1 then
-    raise check_violation using message = format('the next part of the document %s is %s, and not %s', new.document_id, coalesce(last.seq, 0) + 1, new.seq),
-      hint = 'Parts are added in order, and stay as they are. Leave seq out for the next one.', constraint = 'part_out_of_order';
+    perform gem.refuse('check_violation/part_out_of_order', 'the next part of the document %s is %s, and not %s',
+      'Parts are added in order, and stay as they are. Leave seq out for the next one.',
+      new.document_id::text, (coalesce(last.seq, 0) + 1)::text, new.seq::text);
   elsif new.text is null or new.text = '' then
-    raise check_violation using message = 'text is empty', hint = 'A part has 1 to 524288 bytes in UTF-8.', constraint = 'part_empty';
+    perform gem.refuse('check_violation/part_empty', 'text is empty', 'A part has 1 to 524288 bytes in UTF-8.');
   elsif new.bytes > most then
-    raise check_violation using message = format('text takes %s bytes in UTF-8, and a part may take %s', new.bytes, most),
-      hint = 'Send the text in several parts.', constraint = 'part_too_large';
+    perform gem.refuse('check_violation/part_too_large', 'text takes %s bytes in UTF-8, and a part may take %s',
+      'Send the text in several parts.', new.bytes::text, most::text);
   elsif new.total > most_all then
-    raise check_violation using message = format('the document would take %s bytes in UTF-8, and may take %s', new.total, most_all),
-      hint = 'Put the rest into another document.', constraint = 'document_too_large';
+    perform gem.refuse('check_violation/document_too_large', 'the document would take %s bytes in UTF-8, and may take %s',
+      'Put the rest into another document.', new.total::text, most_all::text);
   end if;
   new.sha256 := encode(sha256(convert_to(new.text, 'UTF8')), 'hex');
   new.created_at := gem.now();

@@ -32,7 +32,7 @@ gem trace shows every step.`,
 				said += "\n" + note
 			}
 		}
-		if _, err = fmt.Fprintln(out, said); err == nil && e.Context != "" {
+		if _, err = fmt.Fprintln(out, lines(said)); err == nil && e.Context != "" {
 			_, err = fmt.Fprintln(out, "\nThe error, for operators:")
 			for line := range strings.SplitSeq(e.Context, "\n") {
 				fmt.Fprintln(out, "  "+printable(line))

@@ -74,7 +74,7 @@ func run(ctx context.Context, p *Program, args []string, stdin io.Reader, stdout
 	if exit.cause != nil {
 		err = exit.cause
 	}
-	fmt.Fprintf(stderr, "%s: %v\n", command.CommandPath(), err)
+	fmt.Fprintf(stderr, "%s: %s\n", command.CommandPath(), lines(err.Error()))
 	if errors.As(err, &wrong) || errors.As(err, &invalid) {
 		fmt.Fprintf(stderr, "See `%s --help`.\n", command.CommandPath())
 		return exitUsage

@@ -181,7 +181,7 @@ func (im *importing) ask(ctx context.Context) ([]servers.Tool, error) {
 	tools, err := place.Tools(ctx, im.domain)
 	place.Close()
 	if err != nil {
-		fmt.Fprint(im.notes, said.String())
+		fmt.Fprint(im.notes, lines(said.String()))
 		return nil, fmt.Errorf("%s: %w", im.domain, err)
 	}
 	return tools, nil

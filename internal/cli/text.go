@@ -31,12 +31,25 @@ func printJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// table writes rows in aligned columns. The first row is the head.
+// lines keeps the lines of a text, and what others wrote in them from drawing on the terminal.
+func lines(text string) string {
+	all := strings.Split(text, "\n")
+	for i, line := range all {
+		all[i] = printable(line)
+	}
+	return strings.Join(all, "\n")
+}
+
+// table writes rows in aligned columns. The first row is the head. A cell is one line, whatever others wrote in it.
 func table(w io.Writer, rows [][]string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = printable(cell)
+		}
 		// A column is ended by a tab; the last one needs no padding.
-		if _, err := fmt.Fprintln(t, strings.TrimRight(strings.Join(row, "\t"), "\t")); err != nil {
+		if _, err := fmt.Fprintln(t, strings.TrimRight(strings.Join(cells, "\t"), "\t")); err != nil {
 			return err
 		}
 	}

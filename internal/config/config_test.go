@@ -233,6 +233,22 @@ func TestLogger(t *testing.T) {
 	}
 }
 
+func TestALogLineIsOneLineWhateverOthersSaid(t *testing.T) {
+	const hostile = "it said\r\n00:00:00.000\tINFO\tall is well\x1b[2J\u009b2J\u202e\u2028\x7fend"
+	for _, format := range []string{"console", "json"} {
+		text := stderr(t, func() {
+			log := load(t, map[string]string{"LOG_FORMAT": format}).Logger().With(zap.String("tool", hostile))
+			log.Info(hostile, zap.String("call", hostile), zap.Error(errors.New(hostile)), zap.Strings(hostile, []string{hostile}))
+		})
+		if strings.Count(text, "\n") != 1 || strings.Contains(text, "\x1b") || strings.Contains(text, "\r") || !strings.Contains(text, "it said") {
+			t.Errorf("%s: %q", format, text)
+		}
+		if format == "console" && strings.ContainsAny(text, "\u009b\u202e\u2028\x7f") || strings.Count(text, "\tINFO\t") > 1 {
+			t.Errorf("%s: %q", format, text)
+		}
+	}
+}
+
 func TestEveryVariableIsDescribed(t *testing.T) {
 	seen := map[string]bool{}
 	for _, v := range config.Describe() {

@@ -18,7 +18,7 @@ func (c *Config) Logger() *zap.Logger {
 	if c.LogFormat == "console" {
 		format.EncodeLevel = zapcore.CapitalLevelEncoder
 		format.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
-		encoder = zapcore.NewConsoleEncoder(format)
+		encoder = console{zapcore.NewConsoleEncoder(format)}
 	}
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(os.Stderr), level))
 }

@@ -48,7 +48,8 @@ type Options struct {
 // Server is a running PostgREST. It listens on a socket that only this process knows; Handler leads there.
 type Server struct {
 	Handler http.Handler
-	Stop    func() // ends the server and waits for it; it may be called again
+	Dial    func(context.Context) (net.Conn, error) // connects to the server itself
+	Stop    func()                                  // ends the server and waits for it; it may be called again
 }
 
 // Start starts PostgREST and returns once it has read the schema of the database. The server runs until Stop, or until
@@ -87,14 +88,14 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	}
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = cmd.Wait() }()
+	dial := func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", socket) }
 	through := &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		},
+		DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 		MaxIdleConnsPerHost: 50,
 		DisableCompression:  true,
 	}
 	s := &Server{
+		Dial: dial,
 		Stop: sync.OnceFunc(func() { _ = alive.Close(); <-ended; through.CloseIdleConnections(); _ = os.RemoveAll(dir) }),
 		Handler: &httputil.ReverseProxy{
 			Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "postgrest"}) },

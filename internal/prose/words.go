@@ -59,7 +59,7 @@ func Count(n int, thing string) string {
 // Cut shortens a text to one line of at most n characters. Frontends and services choose much of what is shown, so what
 // could steer a terminal becomes a space.
 func Cut(s string, n int) string {
-	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
+	s = strings.Join(strings.Fields(Printable(s)), " ")
 	if utf8.RuneCountInString(s) <= n {
 		return s
 	}
@@ -95,6 +95,9 @@ func Upshot(r *receipts.Receipt) string {
 // MissingSetup is what a not_configured receipt says; what is not there stays empty.
 func MissingSetup(r *receipts.Receipt) (m handlers.NotConfigured) {
 	_ = json.Unmarshal(r.Result, &m)
+	for i, variable := range m.RequiredEnv { // a service elsewhere may have named it
+		m.RequiredEnv[i] = Cut(variable, 200)
+	}
 	return m
 }
 

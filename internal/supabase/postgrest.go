@@ -38,6 +38,7 @@ func (p *Project) startAPI(program, database string) {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(server.Stop)
+	p.dial = server.Dial
 	p.PostgREST = serve(p.t, server.Handler)
 	p.URL = serve(p.t, p.gateway(server.Handler))
 }

@@ -12,6 +12,7 @@ package supabase
 import (
 	"context"
 	"crypto/rand"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -56,6 +57,7 @@ type Project struct {
 
 	secret string
 	client func() *Client
+	dial   func(context.Context) (net.Conn, error) // connects to PostgREST itself
 }
 
 // Start makes a project, which is gone at the end of the test.

@@ -85,36 +85,42 @@ exception when others then
 end
 $$;
 
--- Says where a value does not fit a flat schema, or returns null: of text, numbers and booleans, or an object of such fields, and of no
--- others. The input schema of wait.answer admits no more keywords than these.
-create or replace function gem.misfit(p_value jsonb, p_schema jsonb, p_path text default '') returns text language plpgsql immutable as $$
+-- Says where a value does not fit a flat schema, as a form and its words for gem.refuse, or returns null: of text, numbers and booleans, or an
+-- object of such fields, and of no others. The input schema of wait.answer admits no more keywords than these. A form lists eight names at most.
+create or replace function gem.misfit(p_value jsonb, p_schema jsonb, p_path text default '') returns text[] language plpgsql immutable as $$
 declare
-  kind   text := jsonb_typeof(p_value);
-  wanted text := p_schema ->> 'type';
-  place  text := case when p_path = '' then 'the answer' else p_path end;
+  kind   text   := jsonb_typeof(p_value);
+  wanted text   := p_schema ->> 'type';
+  form   text   := case when p_path = '' then 'the answer' else '%s' end;
+  place  text[] := case when p_path = '' then '{}' else array[p_path] end;
+  said   text   := p_value #>> '{}';
+  names  text[];
   field  record;
-  wrong  text;
+  wrong  text[];
 begin
   if p_schema is null then
     return null;
   end if;
   if kind is distinct from replace(wanted, 'integer', 'number') or wanted = 'integer' and scale(p_value::numeric) > 0 then
-    return format('%s must be of type %s, and is %s', place, wanted, left(p_value::text, 100));
+    return array[form || ' must be of type %s, and is ' || case when kind = 'string' then 'the text %s' else '%s' end] || place || wanted || said;
   elsif p_schema ? 'enum' and not p_schema -> 'enum' @> jsonb_build_array(p_value) then
-    return format('%s must be one of %s, and is %s', place, p_schema ->> 'enum', left(p_value::text, 100));
-  elsif kind = 'string' and (length(p_value #>> '{}') < (p_schema ->> 'minLength')::numeric or length(p_value #>> '{}') > (p_schema ->> 'maxLength')::numeric) then
-    return format('%s has %s characters, and must have %s to %s', place, length(p_value #>> '{}'), coalesce(p_schema ->> 'minLength', '0'),
-      coalesce(p_schema ->> 'maxLength', 'any number'));
-  elsif kind = 'number' and (p_value::numeric < (p_schema ->> 'minimum')::numeric or p_value::numeric > (p_schema ->> 'maximum')::numeric) then
-    return format('%s is %s, and must be%s%s', place, p_value, ' at least ' || (p_schema ->> 'minimum'), ' at most ' || (p_schema ->> 'maximum'));
+    names := array(select e #>> '{}' from jsonb_path_query(p_schema, '$.enum[*]') e limit 9);
+    return array[form || ' must be one of ' || gem.listed(names) || ', and is %s'] || place || names[:8] || said;
+  elsif kind = 'string' and (length(said) < (p_schema ->> 'minLength')::numeric or length(said) > (p_schema ->> 'maxLength')::numeric) then
+    return array[form || ' has %s characters, and must have ' || case when p_schema ? 'maxLength' then '%s to %s' else 'at least %s' end]
+      || place || length(said)::text || coalesce(p_schema ->> 'minLength', '0') || (p_schema ->> 'maxLength');
+  elsif kind = 'number' and p_value::numeric < (p_schema ->> 'minimum')::numeric then
+    return array[form || ' is %s, and must be at least %s'] || place || said || (p_schema ->> 'minimum');
+  elsif kind = 'number' and p_value::numeric > (p_schema ->> 'maximum')::numeric then
+    return array[form || ' is %s, and must be at most %s'] || place || said || (p_schema ->> 'maximum');
   elsif kind = 'object' then
     for field in select r.value #>> '{}' as name from jsonb_array_elements(p_schema -> 'required') r where not p_value ? (r.value #>> '{}') loop
-      return format('%s needs the field %s', place, field.name);
+      return array[form || ' needs the field %s'] || place || field.name;
     end loop;
     for field in select * from jsonb_each(p_value) loop
       if not coalesce(p_schema -> 'properties' ? field.key, false) then
-        return format('%s has a field %s, and takes only %s', place, left(field.key, 100),
-          (select coalesce(string_agg(k, ', ' order by k), 'none') from jsonb_object_keys(p_schema -> 'properties') k));
+        names := array(select k from jsonb_object_keys(p_schema -> 'properties') k order by k limit 9);
+        return array[form || ' has a field %s, and takes only ' || gem.listed(names)] || place || field.key || names[:8];
       end if;
       wrong := gem.misfit(field.value, p_schema -> 'properties' -> field.key, p_path || '/' || field.key);
       if wrong is not null then
@@ -124,6 +130,12 @@ begin
   end if;
   return null;
 end
+$$;
+
+-- The part of a form that lists names, eight at most.
+create or replace function gem.listed(p_names text[]) returns text language sql immutable as $$
+  select case cardinality(p_names) when 0 then 'none' when 9 then rpad('%s', 4 * 8 - 2, ', %s') || ' and others'
+    else rpad('%s', 4 * cardinality(p_names) - 2, ', %s') end
 $$;
 
 -- Counts an answer of so many bytes of a signed-in user, or refuses it if the user has sent as many, or as much, in an hour as the limits allow
@@ -140,7 +152,7 @@ begin
     select g.bytes from gem.answers g where g.subject = p_who and g.at > now - interval '1 hour' and g.at <= now
     order by g.at desc limit most.max_calls_per_hour) a;
   if past.answers >= most.max_calls_per_hour or past.bytes >= most.max_bytes_per_hour then
-    raise exception using errcode = 'PT429', message = 'too many answers in an hour', hint = 'Go on later.';
+    perform gem.refuse('PT429', 'too many answers in an hour', 'Go on later.');
   end if;
   insert into gem.answers values (p_who, now, p_bytes);
 end
@@ -162,7 +174,7 @@ create or replace function gem.check_token() returns void language plpgsql stabl
 begin
   if gem.token_claims() is not null and not pg_has_role(session_user, current_user, 'member')
     and not exists (select from gem.api_roles() r where pg_has_role(session_user, r::name, 'member')) then
-    raise exception using errcode = 'PT403', message = format('%s may answer as itself, and as no other subject', session_user);
+    perform gem.refuse('PT403', '%s may answer as itself, and as no other subject', null, session_user::text);
   end if;
 end
 $$;
@@ -181,23 +193,23 @@ declare
   given  jsonb;
   now    timestamptz;
   state  text;
-  wrong  text;
+  wrong  text[];
   cancelled boolean;
 begin
   perform gem.check_token();
   select c.id, c.tool_name, c.input, c.created_by, gem.asks(c.tool_name) as asks into call
   from public.core_tool_calls c where c.id = call_id;
   if call.id is null or not gem.may_answer(call.id, call.tool_name, call.input, call.created_by) then
-    raise exception using errcode = 'PT404', message = format('there is no call %s that you could answer', call_id);
+    perform gem.refuse('PT404', 'there is no call %s that you could answer', null, call_id::text);
   end if;
   if name is null or name !~ '^[^#]{1,200}(#[1-9][0-9]{0,4})?$' then
-    raise exception using errcode = 'PT422', message = 'name must have 1 to 200 characters, and a # only before a number at its end';
+    perform gem.refuse('PT422', 'name must have 1 to 200 characters, and a # only before a number at its end');
   elsif call.asks and name <> 'answer' then
-    raise exception using errcode = 'PT422', message = format('%s takes one answer, under the name answer', call.tool_name);
+    perform gem.refuse('PT422', '%s takes one answer, under the name answer', null, call.tool_name);
   end if;
   perform gem.check_size('the answer', value, 65536);
   if jsonb_path_exists(value, 'lax $.**{100}') then
-    raise exception using errcode = 'PT422', message = 'the answer is nested deeper than 100 levels';
+    perform gem.refuse('PT422', 'the answer is nested deeper than 100 levels');
   end if;
 
   select c.status, c.cancel_requested_at is not null into state, cancelled
@@ -208,29 +220,29 @@ begin
   if given -> 'value' = value and given ->> 'by' = who then
     return 'answered';
   elsif given is not null then
-    raise exception using errcode = 'PT409', message = format('call %s already has another answer, by %s', call_id, given ->> 'by');
+    perform gem.refuse('PT409', 'call %s already has another answer, by %s', null, call_id::text, given ->> 'by');
   elsif coalesce(gem.is_final(state), true) then
-    raise exception using errcode = 'PT409', message = format('call %s has ended as %s, and takes no answer', call_id, coalesce(state, 'pruned'));
+    perform gem.refuse('PT409', 'call %s has ended as %s, and takes no answer', null, call_id::text, coalesce(state, 'pruned'));
   end if;
 
   if call.asks and cancelled then
-    raise exception using errcode = 'PT409', message = format('someone has asked for the end of call %s, and it takes no answer', call_id);
+    perform gem.refuse('PT409', 'someone has asked for the end of call %s, and it takes no answer', null, call_id::text);
   end if;
   if call.asks and gem.until_of(call.input) <= now or exists (
     select from public.core_tool_events e where e.call_id = call_id and e.event = 'timed_out' and e.data -> 'names' ? ('#' || name)) then
-    raise exception using errcode = 'PT410', message = format('the time for this answer to call %s is over', call_id);
+    perform gem.refuse('PT410', 'the time for this answer to call %s is over', null, call_id::text);
   elsif (select count(*) from public.core_tool_events e where e.call_id = call_id and e.event = 'answered') >= 100 then
-    raise exception using errcode = 'PT429', message = format('call %s has 100 answers, and takes no more', call_id);
+    perform gem.refuse('PT429', 'call %s has 100 answers, and takes no more', null, call_id::text);
   end if;
   wrong := gem.misfit(value, gem.answer_schema(call.tool_name, call.input));
   if wrong is not null then
-    raise exception using errcode = 'PT422', message = wrong;
+    perform gem.refuse('PT422', wrong[1], null, variadic wrong[2:]);
   end if;
   if claims is not null and claims ->> 'role' is distinct from 'service_role' then
     perform gem.count_answer(who, pg_column_size(value));
   end if;
   if not gem.came(call_id, 'answered', '#' || name, jsonb_build_object('value', value, 'by', who), null) then
-    raise exception using errcode = 'PT503', message = format('the answer to call %s could not be written', call_id), hint = 'Send it again.';
+    perform gem.refuse('PT503', 'the answer to call %s could not be written', 'Send it again.', call_id::text);
   end if;
   return 'answered';
 end

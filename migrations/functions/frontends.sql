@@ -7,7 +7,8 @@
 --   service_role   inserts and reads for anyone, and writes nothing else either.
 --   anon           can do nothing.
 --
--- The functions here run with the rights of their caller: they refuse what the tables refuse. list_tools alone runs with those of the owner.
+-- The functions here run with the rights of their caller: they refuse what the tables refuse. list_tools alone runs with those of the owner. Callers
+-- may not use the schema gem, so these raise errors without gem.refuse, with no words in them but ids of type uuid.
 
 -- Inserts a call and returns its id. A frontend that chooses the id may send the same request again when its answer was lost,
 -- and gets the same id back, also where a new call would be refused by now; another call under that id is refused, and so is another's.
@@ -56,8 +57,7 @@ begin
       o.replay_of, o.duration
     from public.core_tool_receipts o where o.call_id = get_receipt.call_id) r;
   if receipt is null and not exists (select from public.core_tool_calls c where c.id = get_receipt.call_id) then
-    raise exception using errcode = 'PT404', -- PostgREST answers with the HTTP status 404
-      message = format('there is no call %s that you could see', get_receipt.call_id);
+    raise exception using errcode = 'PT404', message = format('there is no call %s that you could see', get_receipt.call_id); -- HTTP status 404
   end if;
   return receipt;
 end
@@ -80,7 +80,7 @@ create or replace function gem.ended(p_calls uuid[]) returns setof uuid
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
 begin
   if cardinality(p_calls) > 1000 then
-    raise check_violation using message = format('gem.ended was asked about %s calls, and takes 1000 at most', cardinality(p_calls));
+    perform gem.refuse('check_violation', 'gem.ended was asked about %s calls, and takes 1000 at most', null, cardinality(p_calls)::text);
   end if;
   return query select r.call_id from public.core_tool_receipts r where r.call_id = any (p_calls);
 end

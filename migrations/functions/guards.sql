@@ -52,14 +52,29 @@ begin
     select from jsonb_array_elements(jsonb_path_query_array(p_value,
       'strict $.** ? (@.type() == "number" && (@ > 1e400 || @ < -1e400 || @ < 1e-400 && @ > -1e-400))')) as odd (number)
     where odd.number::numeric <> 0 or scale(odd.number::numeric) > 400) then
-    raise check_violation using message = format('%s has a number beyond 1e400, or nearer to 0 than 1e-400', p_what), hint = 'Send it as text.';
+    perform gem.refuse('check_violation', p_what || ' has a number beyond 1e400, or nearer to 0 than 1e-400', 'Send it as text.');
   else
     bytes := octet_length(p_value::text);
   end if;
   if bytes > p_most then
-    raise check_violation using message = format('%s takes %s bytes as JSON, and may take %s', p_what,
-        case when bytes = p_most + 1 then 'more than ' || p_most else bytes::text end, p_most),
-      hint = 'Store large content elsewhere, and send its id or a link to it.';
+    perform gem.refuse('check_violation',
+      p_what || case when bytes = p_most + 1 then ' takes more than %2$s' else ' takes %1$s' end || ' bytes as JSON, and may take %2$s',
+      'Store large content elsewhere, and send its id or a link to it.', bytes::text, p_most::text);
+  end if;
+end
+$$;
+
+-- Refuses fields of a question's answer that a person could not read, or too many of them. The worker checks the rest of a question's input.
+create or replace function gem.check_fields(p_schema jsonb) returns void language plpgsql stable as $$
+declare
+  fields constant jsonb := case when jsonb_typeof(p_schema -> 'properties') = 'object' then p_schema -> 'properties' else '{}' end;
+  odd    text;
+begin
+  select k into odd from jsonb_object_keys(fields) k where k !~ '^[^\x01-\x1f\x7f-\x9f\u2028\u2029]{1,100}$' limit 1;
+  if odd is not null then
+    perform gem.refuse('check_violation', 'schema has the field %s, and the name of a field has 1 to 100 characters and no control characters', null, odd);
+  elsif (select count(*) from jsonb_object_keys(fields)) > 50 then
+    perform gem.refuse('check_violation', 'schema has %s fields, and may have 50', null, (select count(*)::text from jsonb_object_keys(fields)));
   end if;
 end
 $$;
@@ -82,15 +97,15 @@ begin
   new.idempotency_key := nullif(new.idempotency_key, '');
 
   if new.status <> 'queued' then
-    raise check_violation using message = format('status is %s on insert, and can only be queued', left(new.status, 50)),
-      hint = 'Leave status out: the worker moves a call on.';
+    perform gem.refuse('check_violation', 'status is %s on insert, and can only be queued',
+      'Leave status out: the worker moves a call on.', new.status);
   end if;
   if coalesce(new.tool_name, '') = '' or length(new.tool_name) > 200 then
-    raise check_violation using message = 'tool_name must be the name of a tool, of 1 to 200 characters, such as leads.create';
+    perform gem.refuse('check_violation', 'tool_name must be the name of a tool, of 1 to 200 characters, such as leads.create');
   end if;
   if jsonb_typeof(new.input) <> 'object' then
-    raise check_violation using message = format('input must be a JSON object, and is %s', jsonb_typeof(new.input)),
-      hint = 'Send {"field": value, …}; JSON as a string inside JSON is a string.';
+    perform gem.refuse('check_violation', 'input must be a JSON object, and is %s',
+      'Send {"field": value, ...}; JSON as a string inside JSON is a string.', jsonb_typeof(new.input));
   end if;
   if claims is not null and claims ->> 'role' is distinct from 'service_role' then
     select * into most from gem.limits;
@@ -98,30 +113,33 @@ begin
   end if;
   perform gem.check_size('input', new.input, cap);
   if length(new.idempotency_key) > 255 then
-    raise check_violation using message = 'idempotency_key may have at most 255 characters';
+    perform gem.refuse('check_violation', 'idempotency_key may have at most 255 characters');
   end if;
   if length(new.session_id) > 255 then
-    raise check_violation using message = 'session_id may have at most 255 characters';
+    perform gem.refuse('check_violation', 'session_id may have at most 255 characters');
   end if;
   if new.priority not between -1000 and 1000 then
-    raise check_violation using message = format('priority is %s, and must be from -1000 to 1000', new.priority);
+    perform gem.refuse('check_violation', 'priority is %s, and must be from -1000 to 1000', null, new.priority::text);
   end if;
   if new.run_at > at + interval '366 days' then
-    raise check_violation using message = format('run_at is %s, and may be at most 366 days ahead', new.run_at);
+    perform gem.refuse('check_violation', 'run_at is %s, and may be at most 366 days ahead', null, new.run_at::text);
   end if;
   if new.traceparent !~ '^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$' then
-    raise check_violation using message = 'traceparent must be a W3C trace context of version 00',
-      hint = 'Such as 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01, or leave it out.';
+    perform gem.refuse('check_violation', 'traceparent must be a W3C trace context of version 00',
+      'Such as 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01, or leave it out.');
   end if;
 
   -- The past means now, and nobody moves ahead of others by naming it.
   new.run_at := greatest(new.run_at, at);
   if new.parent_step is null then -- a child has what its parent has
+    if gem.asks(new.tool_name) then
+      perform gem.check_fields(new.input -> 'schema');
+    end if;
     new.signed_in := claims is not null and claims ->> 'role' is distinct from 'service_role';
   end if;
   if new.signed_in and new.parent_step is null and exists (select from gem.tools t where t.name = new.tool_name and not t.frontends) then
-    raise insufficient_privilege using message = format('%s is closed to signed-in users', new.tool_name),
-      hint = 'A server may call it with a secret key. Who keeps the registry opens it with "frontends": true in its entry.';
+    perform gem.refuse('insufficient_privilege', '%s is closed to signed-in users',
+      'A server may call it with a secret key. Who keeps the registry opens it with "frontends": true in its entry.', new.tool_name);
   end if;
   if claims is not null then
     if claims ->> 'role' is distinct from 'service_role' or new.created_by is null then
@@ -133,18 +151,19 @@ begin
     end if;
   end if;
   if length(new.created_by) > 255 then
-    raise check_violation using message = 'created_by may have at most 255 characters';
+    perform gem.refuse('check_violation', 'created_by may have at most 255 characters');
   end if;
   if most is not null then -- more than may be open are refused before they are written: gem.after_insert_calls counts those of before
     sent := coalesce(sent, 0) + 1;
     if sent > most.max_open_calls then
-      raise exception using errcode = 'PT429', message = format('too many open calls: you may have %s that have not ended', most.max_open_calls),
-        hint = 'Send less in one request.';
+      perform gem.refuse('PT429', 'too many open calls: you may have %s that have not ended', 'Send less in one request.',
+        most.max_open_calls::text);
     end if;
     perform set_config('gem.sent', sent::text, true);
   end if;
   if most is not null and new.priority not between most.min_priority and most.max_priority then
-    raise check_violation using message = format('priority is %s, and must be from %s to %s', new.priority, most.min_priority, most.max_priority);
+    perform gem.refuse('check_violation', 'priority is %s, and must be from %s to %s', null,
+      new.priority::text, most.min_priority::text, most.max_priority::text);
   end if;
 
   new.level := new.priority;
@@ -195,7 +214,7 @@ begin
     select * into most from gem.limits;
     select max(i.run_at) as run_at, count(*) as calls, min(i.created_at) as since into worst from inserted i;
     if worst.run_at > at + most.max_run_ahead then
-      raise check_violation using message = format('run_at is %s, and may be at most %s ahead', worst.run_at, most.max_run_ahead);
+      perform gem.refuse('check_violation', 'run_at is %s, and may be at most %s ahead', null, worst.run_at::text, most.max_run_ahead::text);
     end if;
     if worst.calls > 0 then
       -- One request of a caller after another; otherwise those that come together would each count without the others.
@@ -205,9 +224,9 @@ begin
           select from public.core_tool_calls c
           where c.created_by = caller and c.status in ('queued', 'waiting', 'running') and c.parent_step is null
           limit most.max_open_calls + 1) open) then
-        raise exception using errcode = 'PT429', -- PostgREST answers with the HTTP status 429
-          message = format('too many open calls: you may have %s that have not ended', most.max_open_calls),
-          hint = 'Wait until some have their receipt, or cancel them.';
+        perform gem.refuse('PT429', -- PostgREST answers with the HTTP status 429
+          'too many open calls: you may have %s that have not ended', 'Wait until some have their receipt, or cancel them.',
+          most.max_open_calls::text);
       end if;
       select * into past from (
         select c.created_at, row_number() over newest as calls, sum(pg_column_size(c.input)) over newest as bytes
@@ -220,12 +239,13 @@ begin
       where volume.calls > most.max_calls_per_hour or volume.bytes > most.max_bytes_per_hour
       order by volume.calls limit 1;
       if found then
-        raise exception using errcode = 'PT429',
-          message = case when past.calls > most.max_calls_per_hour
-            then format('too many calls in an hour: you may make %s', most.max_calls_per_hour)
-            else format('too much input in an hour: you may send %s bytes', most.max_bytes_per_hour) end,
-          hint = case when past.created_at >= worst.since then 'Send less in one request.' else format('You may go on at %s. Calls that have ended count too.',
-            to_char((past.created_at + interval '1 hour') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) end;
+        perform gem.refuse('PT429',
+          case when past.calls > most.max_calls_per_hour then 'too many calls in an hour: you may make %1$s'
+            else 'too much input in an hour: you may send %2$s bytes' end,
+          case when past.created_at >= worst.since then 'Send less in one request.'
+            else 'You may go on at %3$s. Calls that have ended count too.' end,
+          most.max_calls_per_hour::text, most.max_bytes_per_hour::text,
+          to_char((past.created_at + interval '1 hour') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'));
       end if;
     end if;
   end if;
@@ -235,7 +255,7 @@ begin
   if exists (
     select from inserted i where i.parent_call_id is not null and not exists (
       select from public.core_tool_calls p where p.id = i.parent_call_id and (most is null or p.created_by = caller))) then
-    raise foreign_key_violation using message = 'parent_call_id names no call' || case when most is null then '' else ' of yours' end;
+    perform gem.refuse('foreign_key_violation', 'parent_call_id names no call' || case when most is null then '' else ' of yours' end);
   end if;
 
   insert into public.core_tool_events (call_id, seq, at, event, attempt, data)
@@ -264,7 +284,7 @@ begin
     return new; -- a claim, which writes no more than a holder
   end if;
   if old.status in ('succeeded', 'failed', 'not_configured') then
-    raise insufficient_privilege using message = 'update on core_tool_calls is refused: the call has ended, and its receipt stands';
+    perform gem.refuse('insufficient_privilege', 'update on core_tool_calls is refused: the call has ended, and its receipt stands');
   end if;
   if new.status in ('succeeded', 'failed', 'not_configured') then
     if new.attempt >= 0 and new.events >= 1 then
@@ -281,11 +301,11 @@ begin
       return new;
     end if;
   end if;
-  raise check_violation using
-    message = format('call %s cannot be %s as it is', old.id, left(new.status, 50)),
-    detail = format('claimed_by %s, claimed_at %s, attempt %s, computed_key %s, waits_for %s, need %s, retries %s, losses %s, events %s',
-      new.claimed_by, new.claimed_at, new.attempt, new.computed_key, new.waits_for, new.need, new.retries, new.losses, new.events),
-    hint = 'Calls are moved only by the functions of the schema gem.';
+  perform gem.refuse('check_violation', 'call %s cannot be %s as it is',
+    'It has claimed_by %3$s, claimed_at %4$s, attempt %5$s, computed_key %6$s, waits_for %7$s, need %8$s, retries %9$s, losses %10$s, events %11$s. '
+      'Only the functions of the schema gem move calls.',
+    old.id::text, new.status, new.claimed_by, new.claimed_at::text, new.attempt::text, new.computed_key, new.waits_for, new.need::text,
+    new.retries::text, new.losses::text, new.events::text);
 end
 $$;
 
@@ -296,10 +316,10 @@ begin
     -- A foreign key would ask for every receipt. Receipts are only deleted by gem.prune, which keeps those that are repeated.
     perform from public.core_tool_receipts r where r.id = new.replay_of for key share;
     if not found then
-      raise foreign_key_violation using message = format('there is no receipt %s to repeat', new.replay_of);
+      perform gem.refuse('foreign_key_violation', 'there is no receipt %s to repeat', null, new.replay_of::text);
     end if;
     if new.status <> 'succeeded' or new.idempotency_key is null then
-      raise check_violation using message = 'a receipt that repeats another is a success with a key';
+      perform gem.refuse('check_violation', 'a receipt that repeats another is a success with a key');
     end if;
   end if;
   if new.status = 'succeeded' then
@@ -315,8 +335,8 @@ begin
       return new;
     end if;
   end if;
-  raise check_violation using message = format('the result does not fit a receipt with the status %s', left(new.status, 50)),
-    hint = 'failed needs error.error_code and error.message; not_configured needs status and reason.';
+  perform gem.refuse('check_violation', 'the result does not fit a receipt with the status %s',
+    'failed needs error.error_code and error.message; not_configured needs status and reason.', new.status);
 end
 $$;
 
@@ -329,7 +349,7 @@ begin
     and current_user = (select pg_get_userbyid(p.proowner) from pg_proc p where p.oid = 'gem.prune(uuid[])'::regprocedure) then
     return old;
   end if;
-  raise insufficient_privilege using message = format('%s on %s is refused: %s', lower(tg_op), tg_table_name, tg_argv[0]);
+  perform gem.refuse('insufficient_privilege', '%s on %s is refused: ' || tg_argv[0], null, lower(tg_op), tg_table_name::text);
 end
 $$;
 

@@ -57,7 +57,7 @@ begin
   select c.tool_name, c.created_by, c.session_id into call from public.core_tool_calls c
   where c.id = p_call and c.attempt = p_attempt and c.status = 'running' for no key update;
   if not found then
-    raise exception using errcode = 'GM001', message = format('call %s is not held by attempt %s', p_call, p_attempt);
+    perform gem.refuse('GM001', 'call %s is not held by attempt %s', null, p_call::text, p_attempt::text);
   end if;
   moment := gem.now(); -- after the wait for the row
   if p_attempt > 1 then
@@ -95,7 +95,7 @@ begin
   select coalesce(max(r.n), 0) + 1, coalesce(sum(coalesce(r.cost, r.reserved)), 0) into n, so_far
   from public.core_llm_requests r where r.call_id = p_call;
   if n > 1000 then
-    raise exception using errcode = 'GM005', message = format('call %s has made 1000 requests to models', p_call);
+    perform gem.refuse('GM005', 'call %s has made 1000 requests to models', null, p_call::text);
   end if;
 
   for this in

@@ -14,9 +14,9 @@ declare
   reason constant text := nullif(btrim(p_reason), '');
 begin
   if length(person) > 255 then
-    raise exception using errcode = 'PT422', message = 'who acts may have at most 255 characters';
+    perform gem.refuse('PT422', 'who acts may have at most 255 characters');
   elsif length(reason) > 1000 then
-    raise exception using errcode = 'PT422', message = format('the reason has %s characters, and may have at most 1000', length(reason));
+    perform gem.refuse('PT422', 'the reason has %s characters, and may have at most 1000', null, length(reason)::text);
   end if;
   return jsonb_strip_nulls(jsonb_build_object('by', person, 'reason', reason, 'login', nullif(session_user, person)));
 end
@@ -35,7 +35,7 @@ declare
   call record;
 begin
   if cardinality(p_ids) > 500 then
-    raise exception using errcode = 'PT422', message = format('%s calls were named, and it takes 500 at most', cardinality(p_ids));
+    perform gem.refuse('PT422', '%s calls were named, and it takes 500 at most', null, cardinality(p_ids)::text);
   end if;
   foreach id in array array(select distinct u from unnest(p_ids) u where u is not null order by u) loop -- two that lock the same wait in one order
     outcome := null;
@@ -156,12 +156,12 @@ begin
     exit when i = 2;
     select * into means from gem.operator_again_means(p_id);
     if means.id is null then
-      raise exception using errcode = 'PT404', message = format('there is no call %s', p_id);
+      perform gem.refuse('PT404', 'there is no call %s', null, p_id::text);
     elsif means.refused is not null then
-      raise exception using errcode = 'PT409', message = means.refused;
+      perform gem.refuse('PT409', means.refused); -- of ids and a status
     elsif means.may_happen_twice and p_confirm is distinct from means.tool then
-      raise exception using errcode = 'PT428', message = format('what call %s did may happen twice', p_id),
-        hint = format('To make it again all the same, confirm the name of its tool: %s.', left(means.tool, 200));
+      perform gem.refuse('PT428', 'what call %s did may happen twice',
+        'To make it again all the same, confirm the name of its tool: %2$s.', p_id::text, means.tool);
     end if;
     begin
       perform set_config('request.jwt.claims', '', true); -- no token of the operator's makes it the operator's call
@@ -179,7 +179,7 @@ begin
     exception when unique_violation then null; -- it came meanwhile, or is another's
     end;
   end loop;
-  raise unique_violation using message = format('there is another call with the id %s', p_new_id);
+  perform gem.refuse('unique_violation', 'there is another call with the id %s', null, p_new_id::text);
 end
 $$;
 

@@ -79,8 +79,7 @@ $$;
 
 create or replace function gem.raise_not_held(p_call uuid, p_attempt integer, p_worker text) returns void language plpgsql as $$
 begin
-  raise exception using errcode = 'GM001',
-    message = format('call %s is not held by attempt %s of worker %s', p_call, p_attempt, p_worker);
+  perform gem.refuse('GM001', 'call %s is not held by attempt %s of worker %s', null, p_call::text, p_attempt::text, p_worker);
 end
 $$;
 
@@ -164,10 +163,10 @@ begin
   into worker from public.core_workers w
   where w.worker_id = p_worker and w.stopped_at is null and w.alive_until > at;
   if worker.due is null then
-    raise exception using errcode = 'GM002', message = format('worker %s claims without a heartbeat', p_worker);
+    perform gem.refuse('GM002', 'worker %s claims without a heartbeat', null, p_worker);
   elsif worker.forgot_rules then
-    raise exception using errcode = 'GM004', message = format('worker %s runs without rules, and this database requires them: '
-      'set TOOLS_RULES to the rules of this worker, or gem rules require --off', p_worker);
+    perform gem.refuse('GM004', 'worker %s runs without rules, and this database requires them: '
+      'set TOOLS_RULES to the rules of this worker, or gem rules require --off', null, p_worker);
   end if;
 
   for this in select l.level from gem.levels l order by l.level desc loop
@@ -540,10 +539,10 @@ begin
   if call.id is null
     or (claims is not null and claims ->> 'role' is distinct from 'service_role'
         and (call.created_by = nullif(claims ->> 'sub', '')) is not true) then -- a call that nobody owns is nobody's to cancel
-    raise exception using errcode = 'PT404', message = format('there is no call %s that you could cancel', cancel_tool_call.id);
+    perform gem.refuse('PT404', 'there is no call %s that you could cancel', null, cancel_tool_call.id::text);
   elsif claims is not null and claims ->> 'role' is distinct from 'service_role' and call.parent_step like '##%' and not gem.is_final(call.status) then
-    raise exception using errcode = 'PT409', message = format('call %s asks people about the call %s, and ends with it', call.id, call.parent_call_id),
-      hint = 'Cancel the call that it is about.';
+    perform gem.refuse('PT409', 'call %s asks people about the call %s, and ends with it', 'Cancel the call that it is about.',
+      call.id::text, call.parent_call_id::text);
   end if;
   return gem.cancel(call.id, jsonb_strip_nulls(jsonb_build_object('by', gem.subject())));
 end

@@ -35,8 +35,8 @@ begin
     perform pg_catalog.set_config(p_setting, piece::text, true);
   end if;
   if piece > 32 or octet_length(p_effect::text) > 8000 then
-    raise exception using errcode = 'program_limit_exceeded', message = format('%s: a receipt lists at most 256 KiB of rows', p_setting),
-      hint = 'Name the table once, and in place of an id say how many rows there are.';
+    perform gem.refuse('program_limit_exceeded', '%s: a receipt lists at most 256 KiB of rows',
+      'Name the table once, and in place of an id say how many rows there are.', p_setting);
   end if;
   perform pg_catalog.set_config(p_setting || '_' || piece, pg_catalog.concat_ws(',', noted, p_effect), true);
 end
@@ -51,7 +51,7 @@ begin
     return '[]';
   elsif pieces !~ '^[0-9]{1,2}$' or exists (select from pg_catalog.generate_series(1, pieces::integer) n
       where octet_length(pg_catalog.current_setting(p_setting || '_' || n)) > 17000) then
-    raise exception '% is a setting that only GEM changes', p_setting;
+    perform gem.refuse('raise_exception', '%s is a setting that only GEM changes', null, p_setting);
   end if;
   return (select '[' || pg_catalog.string_agg(pg_catalog.current_setting(p_setting || '_' || n), ',' order by n) || ']'
     from pg_catalog.generate_series(1, pieces::integer) n);
@@ -62,8 +62,8 @@ $$;
 create or replace function gem.wrote(p_table text, p_action text, p_id anycompatible) returns void language plpgsql as $$
 begin
   if p_action not in ('insert', 'update', 'delete') or num_nulls(p_table, p_action, p_id) > 0 then
-    raise exception using errcode = 'invalid_parameter_value',
-      message = format('gem.wrote(%L, %L, %L) names a table, then insert, update or delete, then the id of the row', p_table, p_action, p_id);
+    perform gem.refuse('invalid_parameter_value',
+      'gem.wrote(%s, %s, %s) names a table, then insert, update or delete, then the id of the row', null, p_table, p_action, p_id::text);
   end if;
   perform gem.note_effect('gem.wrote', jsonb_build_object('table', p_table, 'action', p_action, 'id', p_id::text));
 end
@@ -73,8 +73,8 @@ $$;
 create or replace function gem.read(p_table text, p_count bigint) returns void language plpgsql as $$
 begin
   if p_count < 0 or num_nulls(p_table, p_count) > 0 then
-    raise exception using errcode = 'invalid_parameter_value',
-      message = format('gem.read(%L, %L) names a table, and how many of its rows were read', p_table, p_count);
+    perform gem.refuse('invalid_parameter_value', 'gem.read(%s, %s) names a table, and how many of its rows were read', null,
+      p_table, p_count::text);
   end if;
   perform gem.note_effect('gem.read', jsonb_build_object('table', p_table, 'count', p_count));
 end
@@ -103,16 +103,17 @@ begin
     execute pg_catalog.format('select tools.%I($1, $2)', p_function) into output using p_input, p_call;
   end if;
   set constraints all immediate; -- what would refuse the commit is the function's own failure
-  if output is null or pg_catalog.octet_length(output) > 16 * 1024 * 1024 then
-    raise exception using errcode = 'GM102', message = pg_catalog.format(case
-      when output is null then 'tools.%s returned null: a tool returns an output, such as one that jsonb_build_object makes'
-      else 'tools.%s returned more than 16 MiB' end, p_function);
-  end if;
-  if pg_catalog.current_setting('transaction_read_only') <> read_only then
-    raise exception using errcode = 'object_not_in_prerequisite_state', message = pg_catalog.format('tools.%s made its transaction read-only, in which its receipt is written', p_function);
-  end if;
   reset session authorization; -- so that the role may do what follows
   reset role;
+  if output is null or pg_catalog.octet_length(output) > 16 * 1024 * 1024 then
+    perform gem.refuse('GM102', case
+      when output is null then 'tools.%s returned null: a tool returns an output, such as one that jsonb_build_object makes'
+      else 'tools.%s returned more than 16 MiB' end, null, p_function);
+  end if;
+  if pg_catalog.current_setting('transaction_read_only') <> read_only then
+    perform gem.refuse('object_not_in_prerequisite_state', 'tools.%s made its transaction read-only, in which its receipt is written',
+      null, p_function);
+  end if;
   effects := pg_catalog.format('{"db_writes": %s, "db_reads": %s}', gem.noted_effects('gem.wrote'), gem.noted_effects('gem.read'));
   reset all;
   execute 'close all'; -- an open cursor would keep its table

@@ -62,7 +62,7 @@ begin
 
   if jsonb_array_length(p_start) > 0 then
     if (select max(a.depth) from gem.ancestors(p_call, true) a) >= 8 then
-      raise exception using errcode = 'GM003', message = format('call %s is a child of the eighth generation, and may have no children', p_call);
+      perform gem.refuse('GM003', 'call %s is a child of the eighth generation, and may have no children', null, p_call::text);
     end if;
     with started as (
       select s.ordinality, s.value ->> 'id' as id, s.value ->> 'name' as name, s.value ->> 'tool' as tool, s.value -> 'input' as input,
@@ -260,7 +260,7 @@ begin
       exception when serialization_failure or deadlock_detected or lock_not_available then
         update public.core_tool_calls c set wake_at = at + interval '1 second' where c.id = this;
       when others then
-        raise warning 'gem: the timer of call % is passed over: %', this, sqlerrm;
+        raise warning 'gem: the timer of call % is passed over: %', this, gem.printable(sqlerrm, 300);
         update public.core_tool_calls c set wake_at = at + interval '1 minute' where c.id = this;
       end;
     end loop;

@@ -105,7 +105,7 @@ declare
 begin
   select w.alive_until, w.heartbeat_at, w.steady_since into before from public.core_workers w where w.worker_id = p_worker for update;
   if not found then -- it was silent for so long that its row has left
-    raise exception using errcode = 'GM002', message = format('worker %s is not registered', p_worker);
+    perform gem.refuse('GM002', 'worker %s is not registered', null, p_worker);
   end if;
   at := gem.now(); -- after the wait for the row
   late := before.alive_until <= at or before.heartbeat_at < at - 0.7 * p_dead_after;

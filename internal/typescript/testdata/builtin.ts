@@ -1,4 +1,4 @@
-// The tools of GEM's registry 1.5.0+12ecedbd, sha256 0a544fd391b2420342c6e7071a5605ef0f2b6797a82ae5b380356c1c80cf3b40. Written by `gem types typescript`: change the registry instead.
+// The tools of GEM's registry 1.5.0+9f9b9c58, sha256 1ae2b457897a7565b6a1085796a172f14e89db193aeaa6ae4deee973cc2de394. Written by `gem types typescript`: change the registry instead.
 
 /** The input and the output of each tool. */
 export type Tools = {
