@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gemworker/gem/internal/prose"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -71,7 +72,8 @@ func beginning(text []byte) string {
 func pending(s state) *sdk.CallToolResult {
 	message := fmt.Sprintf("The call was accepted and goes on (%s). Do not call the tool again: call gem_result with call_id %s for its result.", where(s), s.ID)
 	if s.asks != "" {
-		message += " " + s.asks
+		message = fmt.Sprintf("The call was accepted and waits. %s Tell your user what it waits for. Do not call the tool again: when the answer was given, "+
+			"call gem_result with call_id %s for its result.", s.asks, s.ID)
 	}
 	status := s.Status
 	if status == "" { // it could not be read
@@ -88,15 +90,10 @@ func where(s state) string {
 	case "running":
 		return fmt.Sprintf("it runs, attempt %d", s.Attempt)
 	case "waiting":
-		if what, ok := awaited[s.WaitsFor]; ok {
-			return "it waits for " + what
-		}
+		return "it waits for " + prose.Awaited(s.WaitsFor, s.approval)
 	}
 	return "it is " + s.Status + ", last event: " + s.Event
 }
-
-// awaited says for what a call waits, by waits_for.
-var awaited = map[string]string{"key": "another call with its key", "call": "other calls", "answer": "an answer", "time": "a time", "code": "a program that can go on with it"}
 
 // failure says why a call failed, and what an agent should do about it.
 func failure(tool *registry.Tool, r *receipts.Receipt, e receipts.Error) string {

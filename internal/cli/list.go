@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gemworker/gem/internal/prose"
 	"github.com/gemworker/gem/internal/watch"
 	"github.com/spf13/cobra"
 )
@@ -97,7 +98,7 @@ func state(c *watch.Call) string {
 	case c.Scheduled:
 		return "scheduled"
 	case c.Status == "waiting":
-		return "waiting for " + c.WaitsFor
+		return "waiting for " + prose.Awaited(c.WaitsFor, c.Approval)
 	case c.Outcome != "":
 		return c.Outcome
 	}
