@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -243,9 +244,28 @@ func annotated(answer *sdk.CallToolResult, s state) *sdk.CallToolResult {
 		if r.ReplayOf != "" {
 			m[meta+"replayOf"] = r.ReplayOf
 		}
+		if note := otherInput(r); note != "" {
+			m[meta+"inputDiffers"] = true
+			answer.Content = append(answer.Content, &sdk.TextContent{Text: note}) // after the result, which programs read first
+		}
 	}
 	answer.Meta = m
 	return answer
+}
+
+// otherInput tells a model that the result of its call is that of an earlier one, whose key was the same and whose input was not; empty for other
+// receipts.
+func otherInput(r *receipts.Receipt) string {
+	var effects receipts.Effects
+	_ = json.Unmarshal(r.Effects, &effects) // what an imported receipt has may be of another form
+	key := effects.Idempotency
+	if r.ReplayOf == "" || !key.InputDiffers {
+		return ""
+	}
+	field := cmp.Or(key.KeyField, "key")
+	return fmt.Sprintf("Nothing was done by this call. Its result is that of an earlier call of %s, which had the same %s and otherwise another input: "+
+		"do not report it as the result of what you sent. The tool does its work once for each %[2]s. If this input must take effect too, ask your user, "+
+		"or send another %[2]s if that is what you meant.", r.ToolName, field)
 }
 
 // structured is an answer that is JSON, for programs and, in the text, for models.

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
