@@ -161,7 +161,10 @@ func (q question) line(dashboard string) string {
 	if i := slices.Index(by, "owner"); i >= 0 && q.asker != "" {
 		by[i] = "user:" + q.asker
 	}
-	said := prose.Sentence(prose.AskedFor(client.Asked{ID: q.id, Tool: q.tool, Text: q.text, By: by, About: q.about}, dashboard))
+	said := prose.AskedFor(client.Asked{ID: q.id, Tool: q.tool, Text: q.text, By: by, About: q.about}, dashboard)
+	if !strings.HasSuffix(said, `."`) && !strings.HasSuffix(said, `?"`) {
+		said = prose.Sentence(said)
+	}
 	if !q.until.IsZero() {
 		said += " It takes an answer until " + moment(q.until) + "."
 	}

@@ -39,7 +39,7 @@ func TestACallThatOnlyPeopleCanMoveIsPendingAtOnce(t *testing.T) {
 			if err := json.Unmarshal(got.StructuredContent, &of); err != nil || got.IsError || of.Pending.State != "waiting" {
 				t.Fatalf("got %s, %v", got.whole, err)
 			}
-			for _, want := range append(c.want, "Tell your user", "Do not call the tool again", "call gem_result with call_id "+of.Pending.CallID) {
+			for _, want := range append(c.want, "Tell your user this, and do not answer or approve it yourself", "Do not call the tool again", "call gem_result with call_id "+of.Pending.CallID) {
 				if !strings.Contains(got.text(), want) {
 					t.Errorf("got %s, want %s", got.text(), want)
 				}

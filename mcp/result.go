@@ -73,8 +73,8 @@ func beginning(text []byte) string {
 func pending(s state) *sdk.CallToolResult {
 	message := fmt.Sprintf("The call was accepted and goes on (%s). Do not call the tool again: call gem_result with call_id %s for its result.", where(s), s.ID)
 	if s.asks != "" {
-		message = fmt.Sprintf("The call was accepted and waits. %s Tell your user what it waits for. Do not call the tool again: when the answer was given, "+
-			"call gem_result with call_id %s for its result.", s.asks, s.ID)
+		message = fmt.Sprintf("The call was accepted and waits. %s Tell your user this, and do not answer or approve it yourself. Do not call the tool again: "+
+			"when the answer was given, call gem_result with call_id %s for its result.", s.asks, s.ID)
 	}
 	status := s.Status
 	if status == "" { // it could not be read
