@@ -19,7 +19,8 @@ import (
 
 // Waiter waits for the ends of many calls at once, for a process that serves many: it asks about all of them in one statement, and hears of
 // those whose NewCall was Awaited by one connection that listens. A wait is an entry of a map, with no goroutine and no connection of its own.
-// It learns nothing of a call but that it has ended, whoever made it: read the receipt with the rights of its user. It is safe for concurrent use.
+// It learns nothing of a call but that it has ended or is parked, whoever made it: read the call with the rights of its user. It is safe for
+// concurrent use.
 type Waiter struct {
 	pool      *pgxpool.Pool
 	listenURL string
@@ -41,10 +42,11 @@ type Waiter struct {
 
 // waiting is a call for which somebody waits.
 type waiting struct {
-	ended chan struct{} // closed then
-	by    int           // waits
-	pause time.Duration // before it is asked about again
-	due   time.Time
+	ended  chan struct{} // closed then
+	parked chan struct{} // closed when the call is seen parked; nil while nobody wants to know
+	by     int           // waits
+	pause  time.Duration // before it is asked about again
+	due    time.Time
 }
 
 const (
@@ -77,7 +79,13 @@ var ErrClosed = errors.New("the waiter is closed")
 
 // Ended returns when the call has a receipt. When ctx ends, it returns the error of ctx, and after Close [ErrClosed]; the call itself goes on. It
 // waits for a call that does not exist, too. While Postgres is away it goes on waiting.
-func (w *Waiter) Ended(ctx context.Context, id string) error {
+func (w *Waiter) Ended(ctx context.Context, id string) error { return w.wait(ctx, id, false) }
+
+// EndedOrParked is [Waiter.Ended], and returns as well when the call is seen to wait for an answer or for calls made on its behalf. Read its row to
+// find out which it is. It costs no statement of its own, and no notification: it is asked with the rest.
+func (w *Waiter) EndedOrParked(ctx context.Context, id string) error { return w.wait(ctx, id, true) }
+
+func (w *Waiter) wait(ctx context.Context, id string, orParked bool) error {
 	var call pgtype.UUID
 	if err := call.Scan(id); err != nil || !call.Valid {
 		return fmt.Errorf("%q is not the id of a call", id)
@@ -85,12 +93,15 @@ func (w *Waiter) Ended(ctx context.Context, id string) error {
 	if w.closed.Err() != nil {
 		return ErrClosed
 	}
-	wait := w.begin(call)
+	wait, parked := w.begin(call, orParked)
 	if wait == nil {
 		return nil
 	}
 	select {
 	case <-wait.ended:
+		return nil
+	case <-parked:
+		w.giveUp(call, wait)
 		return nil
 	case <-ctx.Done():
 		w.giveUp(call, wait)
@@ -108,8 +119,8 @@ func (w *Waiter) Close() {
 	w.running.Wait()
 }
 
-// begin enters a wait. It returns nil if a notification has come already.
-func (w *Waiter) begin(call pgtype.UUID) *waiting {
+// begin enters a wait. It returns nil if a notification has come already. parked is nil unless it is wanted.
+func (w *Waiter) begin(call pgtype.UUID, orParked bool) (wait *waiting, parked <-chan struct{}) {
 	w.start.Do(func() {
 		w.running.Go(w.ask)
 		if w.listenURL != "" {
@@ -121,10 +132,10 @@ func (w *Waiter) begin(call pgtype.UUID) *waiting {
 	for _, early := range w.early {
 		if early[call] {
 			delete(early, call) // once: anybody may send notifications, and the next wait is for the call itself
-			return nil
+			return nil, nil
 		}
 	}
-	wait := w.waits[call]
+	wait = w.waits[call]
 	if wait == nil {
 		first, _ := w.pauses()
 		wait = &waiting{ended: make(chan struct{}), pause: first, due: time.Now().Add(first)}
@@ -138,7 +149,13 @@ func (w *Waiter) begin(call pgtype.UUID) *waiting {
 		}
 	}
 	wait.by++
-	return wait
+	if !orParked {
+		return wait, nil
+	}
+	if wait.parked == nil {
+		wait.parked = make(chan struct{})
+	}
+	return wait, wait.parked
 }
 
 // giveUp takes out a wait whose caller has ended it.
@@ -171,6 +188,22 @@ func (w *Waiter) tell(ids []string, notified bool) {
 	}
 }
 
+// tellParked ends the waits for which it is enough that a call is parked. Those that begin later hear what is asked then.
+func (w *Waiter) tellParked(ids []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, id := range ids {
+		var call pgtype.UUID
+		if call.Scan(id) != nil {
+			continue
+		}
+		if wait := w.waits[call]; wait != nil && wait.parked != nil {
+			close(wait.parked)
+			wait.parked = nil
+		}
+	}
+}
+
 // pauses are the first and the longest before a wait is asked about.
 func (w *Waiter) pauses() (first, longest time.Duration) {
 	if w.listening {
@@ -182,16 +215,17 @@ func (w *Waiter) pauses() (first, longest time.Duration) {
 // ask asks about the waits that are due, until the Waiter is closed.
 func (w *Waiter) ask() {
 	for w.closed.Err() == nil {
-		calls, pause := w.due(time.Now())
+		calls, others, pause := w.due(time.Now())
 		if len(calls) == 0 {
 			w.sleep(pause, w.sooner)
 			continue
 		}
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(w.closed, askLimit)
-		ended, err := store.Ended(ctx, w.pool, calls)
+		ended, parked, err := store.Ended(ctx, w.pool, calls, others)
 		cancel()
 		w.tell(ended, false)
+		w.tellParked(parked)
 		pause = max(pause, restShare*time.Since(began))
 		if err != nil && w.closed.Err() == nil {
 			w.log.Warn("could not ask which calls have ended, trying again", zap.String("error", pgpool.Reason(err)))
@@ -201,9 +235,9 @@ func (w *Waiter) ask() {
 	}
 }
 
-// due returns the calls to ask about now, and the pause after that; where there are none, the pause before there are. What is due soon is asked
-// about with what is due now, or a thousand waits would each have a question.
-func (w *Waiter) due(now time.Time) (calls []string, pause time.Duration) {
+// due returns the calls to ask about now, those of them that may be parked, and the pause after that; where there are none, the pause before there
+// are. What is due soon is asked about with what is due now, or a thousand waits would each have a question.
+func (w *Waiter) due(now time.Time) (calls, others []string, pause time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.askAt = now.Add(time.Hour)
@@ -213,17 +247,20 @@ func (w *Waiter) due(now time.Time) (calls []string, pause time.Duration) {
 		}
 	}
 	if w.askAt.After(now) {
-		return nil, w.askAt.Sub(now)
+		return nil, nil, w.askAt.Sub(now)
 	}
 	first, longest := w.pauses()
 	for call, wait := range w.waits {
 		if len(calls) < mostAsked && wait.due.Before(now.Add(wait.pause/2)) {
 			calls = append(calls, call.String())
+			if wait.parked != nil {
+				others = append(others, call.String())
+			}
 			wait.pause = min(2*wait.pause, longest)
 			wait.due = now.Add(wait.pause)
 		}
 	}
-	return calls, first
+	return calls, others, first
 }
 
 // listen hears of ends until the Waiter is closed.

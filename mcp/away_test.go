@@ -20,6 +20,8 @@ type wire struct {
 	down   atomic.Bool
 	open   sync.Map               // connections
 	commit atomic.Pointer[func()] // called when a commit was passed on, before its answer is; the connection breaks then
+	asked  chan struct{}          // closed when a question about the ends of calls was passed on: what came before it was answered
+	once   sync.Once
 }
 
 func newWire(t testing.TB, to string) *wire {
@@ -34,7 +36,7 @@ func newWire(t testing.TB, to string) *wire {
 		t.Fatal(err)
 	}
 	u.Host = listener.Addr().String()
-	w := &wire{url: u.String()}
+	w := &wire{url: u.String(), asked: make(chan struct{})}
 	var all sync.WaitGroup
 	all.Go(func() {
 		for {
@@ -91,6 +93,9 @@ func (w *wire) pass(client net.Conn, server string) {
 				(*f)()
 				return
 			}
+		}
+		if bytes.Contains(buffer[:n], []byte("from gem.ended(")) {
+			w.once.Do(func() { close(w.asked) })
 		}
 		if _, failed := up.Write(buffer[:n]); err != nil || failed != nil {
 			return
@@ -172,6 +177,7 @@ func TestACallThatCannotBeSeenIsPending(t *testing.T) {
 	a := d.agent(t, "ada", nil)
 	go func() {
 		<-o.holds
+		<-w.asked // the door knows that the call was made
 		w.cut()
 		d.Stop() // the request's time is over
 	}()

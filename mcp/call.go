@@ -38,7 +38,7 @@ func (d *Door) call(ctx context.Context, t *tool, req *sdk.CallToolRequest) (*sd
 	}
 	stop := d.progress(ctx, c, req, r.ID)
 	defer stop()
-	s, answer, err := d.follow(ctx, c, req, taskSlotOf(ctx), r.ID, until)
+	s, answer, err := d.follow(ctx, c, req, taskSlotOf(ctx), r.ID, until, false)
 	if ctx.Err() != nil { // nobody waits for the answer any more
 		d.abandon(ctx, c, r.ID)
 	}

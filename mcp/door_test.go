@@ -677,6 +677,33 @@ func TestAHitSaysWhoseResultItRepeats(t *testing.T) {
 	}
 }
 
+func TestAHitWhoseInputDiffersSaysSo(t *testing.T) {
+	t.Parallel()
+	o := openShop(t, true)
+	a := o.door.agent(t, "ada", nil)
+	first := a.call("shop_refund", `{"order": "7", "item": "roof"}`)
+	same := a.call("shop_refund", `{"order": "7", "item": "roof"}`)
+	other := a.call("shop_refund", `{"order": "7", "item": "door"}`)
+	read := a.call("gem_result", `{"call_id": "`+idOf(other)+`"}`)
+	const note = "Its result is that of an earlier call of shop.refund, which had the same order and otherwise another input"
+	for _, r := range []*sdk.CallToolResult{other, read} {
+		if r.IsError || len(r.Content) != 2 || !strings.Contains(textIn(r), note) || r.Meta[meta+"inputDiffers"] != true {
+			t.Errorf("got %s, %v", textIn(r), r.Meta)
+		}
+	}
+	if structuredIn(t, other) != structuredIn(t, first) {
+		t.Errorf("programs read %s, want %s", structuredIn(t, other), structuredIn(t, first))
+	}
+	for _, r := range []*sdk.CallToolResult{first, same} {
+		if len(r.Content) != 1 || r.Meta[meta+"inputDiffers"] != nil {
+			t.Errorf("got %s, %v", textIn(r), r.Meta)
+		}
+	}
+	if o.ran.Load() != 1 {
+		t.Errorf("it ran %d times", o.ran.Load())
+	}
+}
+
 func TestALargeFailureIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	o := openShop(t, true, func(o *Options) { o.MaxResult = 20 })

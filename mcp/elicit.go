@@ -217,14 +217,18 @@ func (d *Door) requests(ask []question, came replied) sdk.InputRequestMap {
 	return all
 }
 
-// declined reports whether nothing is left of a call's questions but what the client's user did not answer when asked.
-func (d *Door) declined(came replied, can abilities, questions []question) bool {
+// asked reports whether the client's user is being asked one of a call's questions, and whether the user did not answer one when asked.
+func (d *Door) asked(came replied, can abilities, questions []question) (asked, declined bool) {
 	for _, q := range questions {
-		if q.way(can, d.o.DashboardURL) == "" || !came.declined[q.id] && !d.prompts.declined(can.session, q.id) {
-			return false
+		switch {
+		case q.way(can, d.o.DashboardURL) == "":
+		case came.declined[q.id] || d.prompts.declined(can.session, q.id):
+			declined = true
+		default:
+			asked = true
 		}
 	}
-	return len(questions) > 0
+	return asked, declined
 }
 
 // prompts are the questions that sessions of earlier versions were asked, by requests of ours. A session is asked each once, however often its client

@@ -9,13 +9,14 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// firstLook and lastLook bound the pauses after which follow looks whether a call asks something.
+// firstLook and lastLook bound the pauses after which follow looks again what a call waits for.
 const firstLook, lastLook = 50 * time.Millisecond, 2 * time.Second
 
 // follow waits for a call that a client made, or asks about, until it has ended and at the latest until a time. Answers that come with the request are
 // given first. Where answer is not nil, it is the answer to the request: it asks the client something, or slot has the task that the call is now.
-// Without a slot the request can become no task.
-func (d *Door) follow(ctx context.Context, c caller, req *sdk.CallToolRequest, slot *taskSlot, id string, until time.Time) (s state, answer *sdk.CallToolResult, err error) {
+// Without a slot the request can become no task. Unless it is patient, it returns as soon as only people can move the call, and the client's user is
+// not being asked.
+func (d *Door) follow(ctx context.Context, c caller, req *sdk.CallToolRequest, slot *taskSlot, id string, until time.Time, patient bool) (s state, answer *sdk.CallToolResult, err error) {
 	can := abilitiesOf(req.Session, req.Extra, req.Params.Meta)
 	var came replied
 	if len(req.Params.InputResponses) > 0 {
@@ -33,12 +34,15 @@ func (d *Door) follow(ctx context.Context, c caller, req *sdk.CallToolRequest, s
 	}
 	asking := &asking{d: d, c: c, session: can.session}
 	defer asking.stop()
-	for pause := firstLook; ; pause = min(2*pause, lastLook) {
+	watches := can.asked() || !patient // for what the call waits
+	waits := false                     // it was seen to wait: what it waits for may change
+	for pause := firstLook; ; {
 		next := over
-		if can.asked() {
+		if waits {
 			next = earlier(next, time.Now().Add(pause))
+			pause = min(2*pause, lastLook)
 		}
-		s, err = d.wait(ctx, c, id, next)
+		s, err = d.wait(ctx, c, id, next, watches && !waits)
 		early := time.Now().Before(next) // it did not wait for what may pass
 		last := !time.Now().Before(over) || d.closing.Err() != nil || ctx.Err() != nil
 		switch {
@@ -46,7 +50,10 @@ func (d *Door) follow(ctx context.Context, c caller, req *sdk.CallToolRequest, s
 			return s, nil, err
 		case ctx.Err() != nil:
 			return s, nil, ctx.Err()
-		case err != nil, !last && s.Status != "waiting":
+		case err != nil:
+			continue
+		}
+		if waits = s.Status == "waiting"; !waits && !last {
 			continue
 		}
 		v, err := d.look(ctx, c, id)
@@ -65,11 +72,13 @@ func (d *Door) follow(ctx context.Context, c caller, req *sdk.CallToolRequest, s
 		case len(ask) > 0:
 			asking.begin(ctx, ask)
 		}
-		if last && slot != nil {
+		asked, declined := d.asked(came, can, v.questions)
+		leave := v.onlyPeople && !asked && (declined || !patient)
+		if slot != nil && (last || leave && !declined) {
 			slot.made = d.taskOf(v, can)
 			return s, &sdk.CallToolResult{}, nil // which withTasks replaces
 		}
-		if last || can.asked() && d.declined(came, can, v.questions) {
+		if last || leave {
 			asking.leave()
 			return s, nil, nil
 		}

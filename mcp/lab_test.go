@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -131,6 +130,13 @@ func (lab) Approve(ctx context.Context, call *handlers.Durable, in labInput) (ou
 	return labOutput{fmt.Sprint(decision.Approved)}, err
 }
 
+// Both asks for a number, and waits for an event.
+func (lab) Both(ctx context.Context, call *handlers.Durable, _ labInput) (out labOutput, err error) {
+	number := handlers.Ask[int](call, "number", handlers.Question{Text: "How many?", Schema: json.RawMessage(`{"type":"integer"}`)})
+	event := handlers.Start[json.RawMessage](call, "event", "wait.event", map[string]any{"by": []string{"owner"}})
+	return labOutput{"both"}, handlers.All[handlers.Awaited](ctx, number, event)
+}
+
 // Event waits for an event.
 func (lab) Event(ctx context.Context, call *handlers.Durable, _ labInput) (out labOutput, err error) {
 	_, err = handlers.Start[json.RawMessage](call, "event", "wait.event", map[string]any{"text": "the bank's transfer", "by": []string{"owner"}}).Wait(ctx)
@@ -156,7 +162,7 @@ func labRegistry(t testing.TB) []byte {
 	}
 	all.Version, all.Include = "lab", []string{"wait.event"}
 	for _, name := range []string{"lab.greet", "slow.compute", "failing.job", "protocol.error_job", "confirm.delete", "multi.input", "test.tool_with_task",
-		"lab.ask", "lab.nest", "lab.approve", "lab.event"} {
+		"lab.ask", "lab.nest", "lab.approve", "lab.event", "lab.both"} {
 		all.Tools = append(all.Tools, json.RawMessage(fmt.Sprintf(`{"name": %q, "description": "A tool of the lab.", "permissions": ["read:db"],
 			"input_schema": {"type": "object", "properties": {"name": {"type": "string"}, "filename": {"type": "string"}, "tool": {"type": "string"},
 				"seconds": {"type": "number"}, "label": {"type": "string"}, "by": {"type": "array", "items": {"type": "string"}}}},
@@ -203,10 +209,15 @@ func newLab(t testing.TB, o Options, ruled ...string) *labEnv {
 	if o.Registry, err = registry.Parse(text); err != nil {
 		t.Fatal(err)
 	}
-	o.Pool = func(ctx context.Context) (*pgxpool.Pool, error) {
-		return pgxpool.New(context.WithoutCancel(ctx), e.URL)
-	}
 	l := &labEnv{Env: e, t: t}
+	o.Pool = func(ctx context.Context) (*pgxpool.Pool, error) {
+		config, err := pgxpool.ParseConfig(e.URL)
+		if err != nil {
+			return nil, err
+		}
+		config.ConnConfig.Tracer = l
+		return pgxpool.NewWithConfig(context.WithoutCancel(ctx), config)
+	}
 	if l.door, err = New(o); err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +251,7 @@ func (l *labEnv) connect(version string, capabilities *sdk.ClientCapabilities, o
 // raw is a client that sends requests of the newest protocol over a pipe, and reads what comes back as it is.
 type raw struct {
 	t   testing.TB
-	out io.WriteCloser
+	out net.Conn
 	in  *bufio.Scanner
 	// capabilities are sent with each request.
 	capabilities string
@@ -335,6 +346,9 @@ func (r *raw) ask(method, params string) *said {
 	p["_meta"] = meta
 	request, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": r.id, "method": method, "params": p})
 	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := r.out.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		r.t.Fatal(err)
 	}
 	if _, err := r.out.Write(append(request, '\n')); err != nil {

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/prose"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
@@ -21,6 +23,8 @@ type view struct {
 	retries    int
 	cancelling bool
 	questions  []question
+	// onlyPeople means that the call does not go on before a person has answered: whatever was made on its behalf and is open waits for that.
+	onlyPeople bool
 }
 
 // question is an open call of wait.answer, wait.approval or wait.event that a handler or a rule made on behalf of a call.
@@ -28,6 +32,7 @@ type question struct {
 	id, tool, text string
 	schema         json.RawMessage // what an answer must be; null: a text
 	by             []string
+	moves          bool   // something else on behalf of the call is under way
 	mine           bool   // the caller may answer it
 	about          string // the tool of the call that is to be approved
 	arguments      string // its input, or the beginning of it
@@ -52,27 +57,31 @@ func (d *Door) look(ctx context.Context, c caller, id string) (v view, err error
 		if v.ended() {
 			return nil
 		}
-		err = db.QueryRow(ctx, "select clock_timestamp(), run_at, wake_at, retries, cancel_requested_at is not null from public.core_tool_calls where id = $1", id).
-			Scan(&v.now, &v.runAt, (*zeronull.Timestamptz)(&v.wakeAt), &v.retries, &v.cancelling)
+		err = db.QueryRow(ctx, `select clock_timestamp(), run_at, wake_at, retries, cancel_requested_at is not null,
+				exists (select from public.core_tool_calls k where k.parent_call_id = c.id and k.parent_step like '##%' and k.status in ('queued', 'running', 'waiting'))
+			from public.core_tool_calls c where id = $1`, id).
+			Scan(&v.now, &v.runAt, (*zeronull.Timestamptz)(&v.wakeAt), &v.retries, &v.cancelling, &v.approval)
+		v.onlyPeople = v.Status == "waiting" && v.WaitsFor == "answer"
 		if err != nil || v.Status != "waiting" || v.WaitsFor != "call" {
 			return err
 		}
 		// Questions have the created_by of the call that they are asked for: where that has none open, nothing is looked for. Whether the caller may answer one
 		// is seen at once for most, and the view, which reads all that the caller may answer, is asked for the rest.
 		rows, err := db.Query(ctx, `
-			with recursive below (id, depth) as (
-				select $1::uuid, 0 where exists (select from public.core_tool_calls q
+			with recursive below (id, depth, moves) as (
+				select $1::uuid, 0, false where exists (select from public.core_tool_calls q
 					where q.created_by = (select public.gem_caller()) and q.waits_for = 'answer' and q.status in ('queued', 'waiting', 'running'))
 				union all
-				select c.id, b.depth + 1 from below b join public.core_tool_calls c on c.parent_call_id = b.id
-				where c.parent_step is not null and c.status = 'waiting' and c.waits_for in ('call', 'answer') and b.depth < 20)
+				select c.id, b.depth + 1, not (c.status = 'waiting' and c.waits_for in ('call', 'answer'))
+				from below b join public.core_tool_calls c on c.parent_call_id = b.id
+				where c.parent_step is not null and c.status in ('queued', 'running', 'waiting') and b.depth < 20)
 			select q.id::text, q.tool_name, coalesce(q.input ->> 'text', ''), coalesce(q.input -> 'schema', 'null')::text,
 			       case when q.tool_name = 'wait.answer' and coalesce(q.input -> 'others', 'false') = 'false'
 			                 and coalesce(q.input -> 'by', '["owner"]') ?| array['owner', 'user:' || public.gem_caller()] then true
 			            else exists (select from public.open_questions o where o.id = q.id) end,
 			       array(select jsonb_array_elements_text(case when jsonb_typeof(q.input -> 'by') = 'array' then q.input -> 'by' else '[]' end)),
 			       coalesce(q.input ->> 'tool', ''), coalesce(left((q.input -> 'input')::text, $3), ''),
-			       coalesce(q.created_by, ''), q.created_at, coalesce(q.input ->> 'until', '')
+			       coalesce(q.created_by, ''), q.created_at, coalesce(q.input ->> 'until', ''), (select bool_or(m.moves) from below m)
 			from below b join public.core_tool_calls q on q.id = b.id
 			where b.depth > 0 and q.waits_for = 'answer' and q.tool_name in ('wait.answer', 'wait.approval', 'wait.event')
 			order by q.id limit $2`, id, maxQuestions, maxArguments+1)
@@ -82,10 +91,11 @@ func (d *Door) look(ctx context.Context, c caller, id string) (v view, err error
 		v.questions, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (q question, err error) {
 			var until string
 			err = row.Scan(&q.id, &q.tool, &q.text, &q.schema, &q.mine, &q.by, &q.about, &q.arguments, &q.asker, &q.since,
-				&until)
+				&until, &q.moves)
 			q.until, _ = time.Parse(time.RFC3339, until) // it may have any form until a worker validates it
 			return q, err
 		})
+		v.onlyPeople = err == nil && len(v.questions) > 0 && !slices.ContainsFunc(v.questions, func(q question) bool { return q.moves || !q.forPeople() })
 		return err
 	})
 	var none *client.NotFoundError
@@ -96,7 +106,9 @@ func (d *Door) look(ctx context.Context, c caller, id string) (v view, err error
 	for i, q := range v.questions {
 		asked[i] = q.line(d.o.DashboardURL)
 	}
-	v.asks = strings.Join(asked, " ")
+	if v.asks = strings.Join(asked, " "); v.Status == "waiting" && v.WaitsFor == "answer" {
+		v.asks = v.line()
+	}
 	return v, err
 }
 
@@ -135,35 +147,32 @@ func (v view) line() string {
 	return said + "Its handler waits for calls that it made."
 }
 
-// line says what is asked, and how it is answered.
+// forPeople reports whether a person may answer: an event is reported by a system, and services answer what takes only their answers.
+func (q question) forPeople() bool {
+	return q.tool != "wait.event" && (len(q.by) == 0 || slices.ContainsFunc(q.by, func(who string) bool { return who != "service" }))
+}
+
+// line says what is asked, of whom, and how it is answered.
 func (q question) line(dashboard string) string {
-	by := ""
-	if len(q.by) > 0 {
-		by = " by " + cut(strings.Join(q.by, ", "), 200)
+	by := slices.Clone(q.by)
+	if len(by) == 0 && q.tool == "wait.answer" {
+		by = []string{"owner"}
 	}
-	asks := ""
-	if q.text != "" {
-		asks = fmt.Sprintf(". It asks %q", cut(q.text, 300))
+	if i := slices.Index(by, "owner"); i >= 0 && q.asker != "" {
+		by[i] = "user:" + q.asker
 	}
-	switch link := q.link(dashboard); {
-	case q.tool == approval && link != "":
-		return fmt.Sprintf("It waits for an approval of %s%s, at %s", q.about, by, link) + asks
-	case q.tool == approval:
-		return fmt.Sprintf("It waits for an approval of %s%s: gem approve %s", q.about, by, q.id) + asks
-	case link != "":
-		return fmt.Sprintf("It waits for an answer%s to %q, at %s", by, cut(q.text, 300), link)
-	default:
-		return fmt.Sprintf("It waits for an answer%s to %q: gem answer %s VALUE", by, cut(q.text, 300), q.id)
+	said := prose.AskedFor(client.Asked{ID: q.id, Tool: q.tool, Text: q.text, By: by, About: q.about}, dashboard)
+	if !strings.HasSuffix(said, `."`) && !strings.HasSuffix(said, `?"`) {
+		said = prose.Sentence(said)
 	}
+	if !q.until.IsZero() {
+		said += " It takes an answer until " + moment(q.until) + "."
+	}
+	return said
 }
 
 // link is where people answer the question; empty without a dashboard.
-func (q question) link(dashboard string) string {
-	if dashboard == "" {
-		return ""
-	}
-	return strings.TrimSuffix(dashboard, "/") + "/questions/" + q.id
-}
+func (q question) link(dashboard string) string { return prose.QuestionLink(dashboard, q.id) }
 
 // moment writes a time as tasks do, to the millisecond.
 func moment(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }

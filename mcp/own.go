@@ -78,7 +78,7 @@ func (d *Door) answerResult(ctx context.Context, req *sdk.CallToolRequest) (*sdk
 		stop := d.progress(ctx, c, req, in.CallID)
 		defer stop()
 		var answer *sdk.CallToolResult
-		if s, answer, err = d.follow(ctx, c, req, nil, in.CallID, until); err != nil || answer != nil {
+		if s, answer, err = d.follow(ctx, c, req, nil, in.CallID, until, true); err != nil || answer != nil {
 			return answer, err
 		}
 	}

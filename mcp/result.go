@@ -1,10 +1,12 @@
 package mcp
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
 
+	"github.com/gemworker/gem/internal/prose"
 	"github.com/gemworker/gem/receipts"
 	"github.com/gemworker/gem/registry"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -71,7 +73,8 @@ func beginning(text []byte) string {
 func pending(s state) *sdk.CallToolResult {
 	message := fmt.Sprintf("The call was accepted and goes on (%s). Do not call the tool again: call gem_result with call_id %s for its result.", where(s), s.ID)
 	if s.asks != "" {
-		message += " " + s.asks
+		message = fmt.Sprintf("The call was accepted and waits. %s Tell your user this, and do not answer or approve it yourself. Do not call the tool again: "+
+			"when the answer was given, call gem_result with call_id %s for its result.", s.asks, s.ID)
 	}
 	status := s.Status
 	if status == "" { // it could not be read
@@ -88,15 +91,10 @@ func where(s state) string {
 	case "running":
 		return fmt.Sprintf("it runs, attempt %d", s.Attempt)
 	case "waiting":
-		if what, ok := awaited[s.WaitsFor]; ok {
-			return "it waits for " + what
-		}
+		return "it waits for " + prose.Awaited(s.WaitsFor, s.approval)
 	}
 	return "it is " + s.Status + ", last event: " + s.Event
 }
-
-// awaited says for what a call waits, by waits_for.
-var awaited = map[string]string{"key": "another call with its key", "call": "other calls", "answer": "an answer", "time": "a time", "code": "a program that can go on with it"}
 
 // failure says why a call failed, and what an agent should do about it.
 func failure(tool *registry.Tool, r *receipts.Receipt, e receipts.Error) string {
@@ -246,9 +244,28 @@ func annotated(answer *sdk.CallToolResult, s state) *sdk.CallToolResult {
 		if r.ReplayOf != "" {
 			m[meta+"replayOf"] = r.ReplayOf
 		}
+		if note := otherInput(r); note != "" {
+			m[meta+"inputDiffers"] = true
+			answer.Content = append(answer.Content, &sdk.TextContent{Text: note}) // after the result, which programs read first
+		}
 	}
 	answer.Meta = m
 	return answer
+}
+
+// otherInput tells a model that the result of its call is that of an earlier one, whose key was the same and whose input was not; empty for other
+// receipts.
+func otherInput(r *receipts.Receipt) string {
+	var effects receipts.Effects
+	_ = json.Unmarshal(r.Effects, &effects) // what an imported receipt has may be of another form
+	key := effects.Idempotency
+	if r.ReplayOf == "" || !key.InputDiffers {
+		return ""
+	}
+	field := cmp.Or(key.KeyField, "key")
+	return fmt.Sprintf("Nothing was done by this call. Its result is that of an earlier call of %s, which had the same %s and otherwise another input: "+
+		"do not report it as the result of what you sent. The tool does its work once for each %[2]s. If this input must take effect too, ask your user, "+
+		"or send another %[2]s if that is what you meant.", r.ToolName, field)
 }
 
 // structured is an answer that is JSON, for programs and, in the text, for models.

@@ -90,7 +90,8 @@ func TestAPendingCallSaysWhereItStands(t *testing.T) {
 		{client.Seen{Status: "queued", Event: "retried"}, "", "(it is queued, last event: retried)"},
 		{client.Seen{Status: "running", Attempt: 2}, "", "(it runs, attempt 2)"},
 		{client.Seen{Status: "waiting", WaitsFor: "key"}, "", "(it waits for another call with its key)"},
-		{client.Seen{Status: "waiting", WaitsFor: "call"}, "Approve it: gem approve q1.", "for its result. Approve it: gem approve q1."},
+		{client.Seen{Status: "waiting", WaitsFor: "call"}, "Approve it: gem approve q1.", "accepted and waits. Approve it: gem approve q1. Tell your user"},
+		{client.Seen{Status: "waiting", WaitsFor: "call"}, "", "(it waits for calls that it made)"},
 		{client.Seen{}, "", "(its state could not be read)"},
 	} {
 		tc.seen.ID, tc.seen.Tool = "c1", "shop.order"

@@ -13,6 +13,8 @@ type state struct {
 	client.Seen
 	// asks says what people have to do before the call goes on, for those whose client cannot ask them; empty for nothing.
 	asks string
+	// approval means that rules ask people about the call.
+	approval bool
 }
 
 func (s state) ended() bool { return s.Receipt != nil }
@@ -34,8 +36,8 @@ func (d *Door) state(ctx context.Context, c caller, id string) (s state, err err
 }
 
 // wait returns the state of a call as soon as it has ended, at the latest at a time, and before that when the request ends or the door is closing.
-// While the database is away it waits on.
-func (d *Door) wait(ctx context.Context, c caller, id string, until time.Time) (s state, err error) {
+// orWaits lets it return as well when the call is seen to wait for an answer or for calls. While the database is away it waits on.
+func (d *Door) wait(ctx context.Context, c caller, id string, until time.Time, orWaits bool) (s state, err error) {
 	opening, cancel := context.WithTimeout(context.WithoutCancel(ctx), oneTry)
 	waiter, err := d.waits(opening)
 	cancel()
@@ -45,12 +47,16 @@ func (d *Door) wait(ctx context.Context, c caller, id string, until time.Time) (
 	waiting, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	defer context.AfterFunc(d.closing, cancel)()
+	wait := waiter.Ended
+	if orWaits {
+		wait = waiter.EndedOrParked
+	}
 	for {
-		over := waiter.Ended(waiting, id) != nil
+		over := wait(waiting, id) != nil
 		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), oneLook)
 		s, err = d.state(try, c, id)
 		cancel()
-		if over || err == nil && s.ended() || err != nil && !again(err) {
+		if over || err == nil && (s.ended() || orWaits && s.Status == "waiting") || err != nil && !again(err) {
 			return s, err
 		}
 	}

@@ -145,6 +145,9 @@ func TestADoorCanDoNothingItself(t *testing.T) {
 	if got := valueOf(t, db, "select gem.ended(array['"+id+"', gen_random_uuid()]::uuid[])"); got != id {
 		t.Errorf("of the two, %s has ended, want %s", got, id)
 	}
+	if got := valueOf(t, db, "select count(*) from gem.parked(array['"+id+"', gen_random_uuid()]::uuid[])"); got != "0" {
+		t.Errorf("of a call that has ended and one that is not there, %s wait", got)
+	}
 	insert(t, db, "listen gem_receipts; unlisten *")
 	for what, sql := range map[string]string{
 		"calls":                    "select id from core_tool_calls",
@@ -164,6 +167,7 @@ func TestADoorCanDoNothingItself(t *testing.T) {
 		"the monitor's role":       "set role gem_monitor",
 		"the owner's role":         "set role " + valueOf(t, owner, "select quote_ident(current_user)"),
 		"more calls than it needs": "select gem.ended(array_fill(gen_random_uuid(), '{1001}'))",
+		"more that may wait":       "select gem.parked(array_fill(gen_random_uuid(), '{1001}'))",
 	} {
 		_, err := db.Exec(t.Context(), sql)
 		var pgErr *pgconn.PgError

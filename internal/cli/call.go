@@ -194,7 +194,7 @@ func await(ctx context.Context, db *pgxpool.Pool, id string, alone bool, progres
 			all, _ := client.AskedFor(ctx, db, id, mostAsked) // a role may not see them
 			for _, q := range all {
 				// A handler may wait for one answer after the other, under other names.
-				if said := asksFor(q, os.Getenv("GEM_DASHBOARD_URL")); !told[said] {
+				if said := prose.AskedFor(q, os.Getenv("GEM_DASHBOARD_URL")); !told[said] {
 					told[said] = true
 					fmt.Fprintln(progress, said)
 				}
@@ -207,33 +207,6 @@ func await(ctx context.Context, db *pgxpool.Pool, id string, alone bool, progres
 }
 
 const mostAsked = 10 // questions of a call that are shown
-
-// asksFor says in a line what a call waits for, and where or how it is given.
-func asksFor(q client.Asked, dashboard string) string {
-	by := ""
-	if len(q.By) > 0 {
-		by = " by " + cut(printable(strings.Join(q.By, ", ")), 200)
-	}
-	said, how, asks := "It waits for an answer"+by, "gem answer "+q.ID+" VALUE", ""
-	switch {
-	case q.Tool == "wait.approval":
-		said, how = fmt.Sprintf("It waits for an approval of %s%s", cut(printable(q.About), 200), by), "gem approve "+q.ID+", or gem deny"
-		if q.Text != "" {
-			asks = fmt.Sprintf(". It asks %q", cut(printable(q.Text), 300))
-		}
-	case !prose.IsQuestion(q.Tool):
-		if len(q.Names) > 0 && q.Names[0] != "answer" {
-			how += " --name " + prose.Argument(q.Names[0])
-		}
-		return said + ": " + how
-	case q.Text != "":
-		said += fmt.Sprintf(" to %q", cut(printable(q.Text), 300))
-	}
-	if strings.HasPrefix(dashboard, "http") {
-		return said + ", at " + strings.TrimRight(dashboard, "/") + "/questions/" + q.ID + asks
-	}
-	return said + ": " + how + asks
-}
 
 // readInput returns the input of a call: the argument, {} without one, or all of stdin. It must be JSON; the
 // database and the registry check the rest.

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/testdb"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -87,23 +86,6 @@ func TestWhoWaitsForACallIsToldWhatItWaitsFor(t *testing.T) {
 	}
 	if said := p.stderr.String(); strings.Count(said, "It waits for") != 1 || !strings.Contains(said, "gem answer "+id+" VALUE\n") || strings.Contains(said, "\x1b") {
 		t.Errorf("said: %s", said)
-	}
-	approval := client.Asked{ID: "7", Tool: "wait.approval", Text: "Tell them?", By: []string{"role:boss", "user:ada"}, About: "comms.send_sms"}
-	for _, c := range []struct {
-		asked           client.Asked
-		dashboard, want string
-	}{
-		{approval, "", `It waits for an approval of comms.send_sms by role:boss, user:ada: gem approve 7, or gem deny. ` +
-			`It asks "Tell them?"`},
-		{approval, "https://ops.example.com/gem/", `It waits for an approval of comms.send_sms by role:boss, user:ada, ` +
-			`at https://ops.example.com/gem/questions/7. It asks "Tell them?"`},
-		{client.Asked{ID: "7", Tool: "wait.event", Names: []string{"answer"}}, "", "It waits for an answer: gem answer 7 VALUE"},
-		{client.Asked{ID: "7", Tool: "a.flow", Names: []string{"paid"}}, "https://ops.example.com", "It waits for an answer: gem answer 7 VALUE --name 'paid'"},
-		{client.Asked{ID: "7", Tool: "a.flow", Names: []string{"it's; \x1b[2Jdone"}}, "", `It waits for an answer: gem answer 7 VALUE --name 'it'\''s;  [2Jdone'`},
-	} {
-		if got := asksFor(c.asked, c.dashboard); got != c.want {
-			t.Errorf("got  %s\nwant %s", got, c.want)
-		}
 	}
 }
 

@@ -91,13 +91,24 @@ func TellEnded(ctx context.Context, db DB, calls []string) error {
 	return err
 }
 
-// Ended returns those of the calls that have ended, of a thousand at most.
-func Ended(ctx context.Context, db DB, calls []string) ([]string, error) {
-	rows, err := db.Query(ctx, "select e::text from gem.ended($1::uuid[]) e", calls)
+// Ended returns those of calls that have ended, and those of others that wait for an answer or for calls made on their behalf. Each list may
+// have a thousand at most.
+func Ended(ctx context.Context, db DB, calls, others []string) (ended, parked []string, err error) {
+	rows, err := db.Query(ctx, "select e::text, true from gem.ended($1::uuid[]) e union all select p::text, false from gem.parked($2::uuid[]) p", calls, others)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return pgx.CollectRows(rows, pgx.RowTo[string])
+	var id string
+	var has bool
+	_, err = pgx.ForEachRow(rows, []any{&id, &has}, func() error {
+		if has {
+			ended = append(ended, id)
+		} else {
+			parked = append(parked, id)
+		}
+		return nil
+	})
+	return ended, parked, err
 }
 
 // WantWake says whether inserts are to notify this worker.

@@ -86,6 +86,20 @@ begin
 end
 $$;
 
+-- Those of p_calls that wait, in no process, for an answer or for calls that were made on their behalf: some person may have to answer, and whoever
+-- waits should hear of it. Otherwise it is as gem.ended.
+create or replace function gem.parked(p_calls uuid[]) returns setof uuid
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
+begin
+  if cardinality(p_calls) > 1000 then
+    raise check_violation using message = format('gem.parked was asked about %s calls, and takes 1000 at most', cardinality(p_calls));
+  end if;
+  return query select c.id from (
+    select a.id, a.status, a.waits_for from public.core_tool_calls a where a.id = any (p_calls) offset 0) c -- by id: all that wait may be many
+  where c.status = 'waiting' and c.waits_for in ('answer', 'call');
+end
+$$;
+
 -- Nothing refers from receipts and events to calls by a foreign key, which is what PostgREST looks for. One of these it
 -- takes in its place: select=id,status,core_tool_receipts(status,result). They are for service_role: a function that takes a
 -- whole row needs the right to read all of it.
@@ -171,7 +185,7 @@ end
 $$;
 select gem.grant_to('service_role', 'insert (created_by) on public.core_tool_calls'); -- a server that acts for a user
 select gem.grant_to('gem_door', 'usage on schema gem');
-select gem.grant_to('gem_door', 'execute on function gem.ended(uuid[])');
+select gem.grant_to('gem_door', 'execute on function gem.ended(uuid[]), gem.parked(uuid[])');
 revoke all on all functions in schema gem from public;
 
 do $$
