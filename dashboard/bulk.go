@@ -53,6 +53,11 @@ func parseBulk(v url.Values) (b bulk, err error) {
 	case len(b.Chosen) == 0 && v.Get("all") == "":
 		return b, badRequest("No call was marked. Go back, and mark those that are meant.")
 	}
+	if form := v.Get("filter"); form != "" {
+		if v, err = url.ParseQuery(form); err != nil {
+			return b, badRequest("The form's filter cannot be read: load its page again.")
+		}
+	}
 	if b.Filter, err = watch.ParseFilter(v); err != nil {
 		return b, badRequest("%s", sentence(err.Error()))
 	}
@@ -63,14 +68,26 @@ func parseBulk(v url.Values) (b bulk, err error) {
 	return b, nil
 }
 
-// values are the hidden fields of the form.
+// values are the query of the page that asks.
 func (b bulk) values() url.Values {
 	v := b.Filter.Values()
+	b.choose(v)
+	return v
+}
+
+// hidden are the fields of the form. The filter is encoded: a page shows its hidden characters as symbols, and the form
+// must act on the calls that were counted.
+func (b bulk) hidden() url.Values {
+	v := url.Values{"filter": {b.Filter.Values().Encode()}}
+	b.choose(v)
+	return v
+}
+
+func (b bulk) choose(v url.Values) {
 	v.Set("do", b.Do)
 	if v["id"] = b.Chosen; len(b.Chosen) == 0 {
 		v.Set("all", "yes")
 	}
-	return v
 }
 
 // list is where the calls are listed.
@@ -174,7 +191,7 @@ func (s *site) askBulk(ctx context.Context, r *request) (*view, error) {
 			}
 		}
 	}
-	p.Hidden = b.values()
+	p.Hidden = b.hidden()
 	p.Hidden.Set("most", strconv.Itoa(p.Count))
 	title := "Cancel " + calls(p.Count)
 	if b.Do == "again" {
@@ -290,7 +307,7 @@ func (s *site) doBulk(ctx context.Context, r *request) (to, done string, err err
 	typed := map[string]bool{}
 	for i, name := range r.PostForm["tool_named"] {
 		if i >= len(r.PostForm["confirm"]) || r.PostForm["confirm"][i] != name {
-			return "", "", s.again(ctx, r, &pageError{http.StatusUnprocessableEntity, "A name is not that of its tool. Nothing was done: type " + text(name) + "."}, s.askBulk)
+			return "", "", s.again(ctx, r, &pageError{http.StatusUnprocessableEntity, "A name is not that of its tool. Nothing was done: type " + name + "."}, s.askBulk)
 		}
 		typed[name] = true
 	}

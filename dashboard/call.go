@@ -317,6 +317,7 @@ type callJSON struct {
 	Input    json.RawMessage `json:"input,omitempty"`
 	Result   json.RawMessage `json:"result,omitempty"`
 	Effects  json.RawMessage `json:"effects,omitempty"`
+	Context  string          `json:"context,omitempty"` // where a function in SQL failed
 	// Cut names those of the three that are longer than 64 KB, and are only to be had by themselves.
 	Cut      []string             `json:"cut,omitempty"`
 	Requests []watch.Request      `json:"requests,omitempty"`
@@ -329,6 +330,7 @@ func (p *callPage) forScripts() *callJSON {
 	whole.Payload = nil
 	j := &callJSON{Whole: &whole, Sentence: p.Sentence, Requests: p.Requests}
 	if p.Payload != nil {
+		j.Context = p.Payload.Context
 		for _, v := range []struct {
 			to   *json.RawMessage
 			name string
@@ -368,7 +370,7 @@ func (s *site) download(mux *http.ServeMux, path string, read func(context.Conte
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("Content-Disposition", `attachment; filename="`+name+`"`)
-		s.send(w, q, http.StatusOK, text)
+		s.send(w, q, http.StatusOK, visibleJSON(text))
 	})
 }
 

@@ -84,7 +84,7 @@ func (s *site) isOurs(host string) bool {
 // base is what every link of an answer begins with: the prefix, or that of a trusted proxy which took it away.
 func (s *site) base(q *http.Request) string {
 	forwarded := strings.TrimRight(q.Header.Get("X-Forwarded-Prefix"), "/")
-	if forwarded == "" || !strings.HasPrefix(forwarded, "/") || strings.HasPrefix(forwarded, "//") || strings.ContainsAny(forwarded, "\\?#%\"'<> ") {
+	if !strings.HasPrefix(forwarded, "/") || strings.HasPrefix(forwarded, "//") || strings.ContainsFunc(forwarded, notInPrefix) {
 		return s.Prefix
 	}
 	from, err := netip.ParseAddrPort(q.RemoteAddr)
@@ -93,3 +93,7 @@ func (s *site) base(q *http.Request) string {
 	}
 	return forwarded + s.Prefix
 }
+
+// notInPrefix reports whether a character may not be part of a forwarded prefix, which goes into links and the header
+// Location.
+func notInPrefix(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune("\\?#%\"'<>", c) }

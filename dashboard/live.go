@@ -31,18 +31,18 @@ func (s *site) stream(w http.ResponseWriter, q *http.Request) {
 	r, err := s.request(q)
 	if err != nil {
 		t := s.told(q, err)
-		http.Error(w, t.Text, t.Status)
+		plainError(w, t.Text, t.Status)
 		return
 	}
 	page, err := watched(r)
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
+		plainError(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	g, news, err := s.live.join(page, r.user.Name)
 	if err != nil {
 		w.Header().Set("Retry-After", "30")
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		plainError(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
 	defer s.live.leave(g, news, r.user.Name)
@@ -139,14 +139,14 @@ func (o *sse) write(text string) {
 }
 
 func (o *sse) event(name, text string) {
-	o.write("event: " + name + "\ndata: " + strings.NewReplacer("\r", " ", "\n", " ").Replace(text) + "\n\n")
+	o.write("event: " + name + "\ndata: " + visible(strings.ReplaceAll(text, "\n", " ")) + "\n\n")
 }
 
 // tell sends what a stream does not have yet.
 func (o *sse) tell(n news) {
 	switch {
 	case n.over != nil && !o.begun:
-		http.Error(o.w, n.over.text, n.over.status)
+		plainError(o.w, n.over.text, n.over.status)
 		o.over = true
 	case n.over != nil:
 		o.event("over", n.over.text)

@@ -181,7 +181,7 @@ func TestATextMakesNoEventOfItsOwn(t *testing.T) {
 	for lines := bufio.NewScanner(answer.Body); lines.Scan() && !strings.Contains(sent.String(), "All is well"); {
 		sent.WriteString(lines.Text() + "\n")
 	}
-	if text := sent.String(); !strings.Contains(text, "&#13;data: All is well") || strings.Contains(text, "\r") {
+	if text := sent.String(); !strings.Contains(text, "␍data: All is well") || strings.Contains(text, "\r") {
 		t.Errorf("%q", text)
 	}
 }

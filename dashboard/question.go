@@ -196,7 +196,7 @@ func (s *site) arguments(w http.ResponseWriter, q *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Content-Disposition", `attachment; filename="arguments-`+p.ID+`.json"`)
-	s.send(w, q, http.StatusOK, p.Asked.Input)
+	s.send(w, q, http.StatusOK, visibleJSON(p.Asked.Input))
 }
 
 // readAnswer reads, for an operator, the answer and the result.
@@ -251,13 +251,13 @@ func (p *questionPage) whyNot(r *request) string {
 	}
 	if q.Others && r.user.OtherName != "" {
 		return "It needs someone other than the person who asked, and these pages cannot tell whether you are that person: " +
-			text(r.user.OtherName) + ". You would have two names. Answer it where calls are made, such as with gem approve."
+			r.user.OtherName + ". You would have two names. Answer it where calls are made, such as with gem approve."
 	}
 	said := "Only the people whom the question names may answer it"
 	if q.Others {
 		said += ", but not the people who asked for the call or repeated it"
 	}
-	said += ". You are " + text(p.You) + rolesInWords(p.Roles) + "."
+	said += ". You are " + p.You + rolesInWords(p.Roles) + "."
 	if slices.ContainsFunc(q.By, func(who string) bool { return strings.HasPrefix(who, "role:") }) {
 		said += " The owner of the database grants roles: gem roles add SUBJECT ROLE."
 	}

@@ -376,7 +376,6 @@ var (
 // is, and forms without their ids. The browser fills in both.
 func (p *part) set(of piece) bool {
 	html := formIDs.ReplaceAll(times.ReplaceAll(of.html, []byte("$1</time>")), []byte(`$1"`))
-	html = bytes.ReplaceAll(html, []byte("\r"), []byte("&#13;")) // ends a line of an event too: others' text could make events of its own
 	var frame strings.Builder
 	frame.WriteString("data: " + of.id + "\n")
 	for line := range bytes.Lines(html) {

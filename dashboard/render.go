@@ -90,7 +90,12 @@ func (s *site) write(page *bytes.Buffer, part string, data *shell) error {
 	if t == nil {
 		return fmt.Errorf("there is no template %s", data.Template)
 	}
-	return t.ExecuteTemplate(page, part, data)
+	var html strings.Builder
+	if err := t.ExecuteTemplate(&html, part, data); err != nil {
+		return err
+	}
+	page.WriteString(visible(html.String()))
+	return nil
 }
 
 // send writes a body, compressed where that is accepted.

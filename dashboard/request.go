@@ -137,7 +137,7 @@ func (s *site) showJSON(w http.ResponseWriter, q *http.Request, show func(contex
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	s.send(w, q, status, append(text, '\n'))
+	s.send(w, q, status, append(visibleJSON(text), '\n'))
 }
 
 // maxForm bounds the body of a form, in bytes: an answer of 64 KiB, encoded.

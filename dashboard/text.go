@@ -28,26 +28,9 @@ func (s *site) funcs() template.FuncMap {
 		},
 		"thousands": thousands, "percent": percent, "words": words, "upper": upper,
 		"stateWord": stateWord, "stateSays": stateSays,
-		"text": text, "json": indented, "span": prose.Span, "when": when, "clock": clock, "newForm": newForm, "short": short, "list": func(v ...any) []any { return v },
+		"json": indented, "span": prose.Span, "when": when, "clock": clock, "newForm": newForm, "short": short, "list": func(v ...any) []any { return v },
 		"ruleAsks": ruleAsks, "dict": dict, "segment": url.PathEscape, "usd": usd, "ms": ms, "cut": cut, "size": size,
 	}
-}
-
-// text shows what somebody else wrote: characters that control, hide or turn text around become symbols. The template escapes it.
-func text(s string) string {
-	return strings.Map(func(c rune) rune {
-		switch {
-		case c == '\n' || c == '\t' || c == '\u200c' || c == '\u200d': // the last two join letters, or keep them apart
-			return c
-		case c < 0x20:
-			return 0x2400 + c
-		case c == 0x7f:
-			return 0x2421
-		case unicode.IsControl(c), unicode.Is(unicode.Cf, c), unicode.Is(unicode.Zl, c), unicode.Is(unicode.Zp, c), unicode.Is(unicode.Co, c):
-			return '\ufffd'
-		}
-		return c
-	}, s)
 }
 
 // mostIndent bounds how much longer than itself JSON gets by indentation, in bytes: lists in lists, thousands deep, would fill the memory.
