@@ -28,11 +28,11 @@ func (s *site) guarded(next http.Handler) http.Handler {
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		if !s.isOurs(q.Host) {
-			http.Error(w, "these pages have another name than the header Host says; GEM_DASHBOARD_URL, or Hosts of dashboard.Options, names it", http.StatusForbidden)
+			http.Error(w, "this host name is not configured; set GEM_DASHBOARD_URL, or Hosts of dashboard.Options", http.StatusForbidden)
 			return
 		}
 		if isPartOfOther(q) {
-			http.Error(w, "a page of another site asks for this, and may only link to it", http.StatusForbidden)
+			http.Error(w, "pages of other sites may link here, but not send requests", http.StatusForbidden)
 			return
 		}
 		next.ServeHTTP(w, q)

@@ -73,7 +73,7 @@ func (s *site) render(w http.ResponseWriter, r *request, v *view) {
 	var page bytes.Buffer
 	shell := s.shell(r, v)
 	if r.user.Name != "" && v.Template != "error" {
-		shell.Open = s.asking.count(r.Context(), s)
+		shell.Open = s.open.count(r.Context(), s)
 	}
 	if err := s.write(&page, "layout.html", shell); err != nil {
 		s.Log.Error("a page cannot be rendered: " + err.Error())

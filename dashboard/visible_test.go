@@ -67,7 +67,7 @@ func TestAFormForManyCallsKeepsTheCharactersOfItsFilter(t *testing.T) {
 	path := "/calls/bulk?do=again&all=yes&state=failed&" + m.names.Encode()
 	path = strings.Replace(path, "key=", "none=", 1) // the call has no key
 	_, page := get(t, m.server, path)
-	says(t, page, "Do 1 call again")
+	says(t, page, "Run 1 call again")
 	form := fill(t, m.server, path, "/calls/bulk")
 	form.Set("confirm", form.Get("tool_named"))
 	_, _, page = send(t, m.server, "/calls/bulk", form)

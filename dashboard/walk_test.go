@@ -71,7 +71,9 @@ func newMuseum(t *testing.T, text func(place string) string) *museum {
 	effects := jsonOf(object{"db_writes": []object{{"table": text("table"), "action": "insert", "id": text("row")}},
 		"messages_sent":  []object{{"type": "mail", "recipient": text("recipient"), "message_id": "1"}},
 		"files_written":  []string{text("file")},
-		"external_calls": []object{{"service": text("service"), "endpoint": "https://shop.example/" + text("endpoint")}}})
+		"external_calls": []object{{"service": text("service"), "endpoint": "https://shop.example/" + text("endpoint")}},
+		"rules": object{"version": text("version"), "verdicts": []object{{"rule": text("rule"), "action": "warn", "message": text("verdict")}},
+			"approvals": []object{{"rule": text("rule"), "id": "01a20000-0000-7000-8000-000000000001", "by": text("approver"), "reason": text("reason"), "at": "2026-01-01T00:00:00Z"}}}})
 	ends := func(id, status string, result object, context any) {
 		execute(t, m.db, "select gem.finish($1, 1, $2, $3, $4::text::jsonb, $5::text::jsonb, '1', p_steps => (select steps from core_tool_calls where id = $1), p_context => $6)",
 			id, worker, status, jsonOf(result), effects, context)

@@ -20,9 +20,9 @@ func explainRuled(e *client.Explanation, failure receipts.Error, message string)
 	_ = json.Unmarshal(failure.Details, &details)
 	switch failure.Code {
 	case receipts.RuleError:
-		return message + " Correct that rule and start the workers anew: gem rules check reads the file."
+		return message + " Correct that rule and restart the workers. gem rules check reads the file."
 	case receipts.ApprovalDenied:
-		return message + " The answer stands for this call. gem trace " + e.Call.ID + " has the question."
+		return message + " The decision is final for this call. gem trace " + e.Call.ID + " has the question."
 	case receipts.ApprovalExpired:
 		return message + " Make a new call to ask again."
 	}
