@@ -152,12 +152,12 @@ func TestTheValuesInARulesQuestionAreShownAsText(t *testing.T) {
 		id := s.Insert(handlertest.Call{Tool: "shop.repeat", Input: string(input), CreatedBy: "ada"})
 		calls, questions = append(calls, id), append(questions, s.Question(id).ID)
 	}
-	// One that no rule made may have any text.
-	input, err := json.Marshal(map[string]any{"tool": "shop.repeat", "input": map[string]string{"a": controls}, "text": controls + "<script>window.ran = 'asked'</script>" + strings.Repeat("\n", 900) + "x", "by": []string{"role:boss"}})
+	// A question that no rule made may have any text.
+	input, err := json.Marshal(map[string]any{"text": controls + "<script>window.ran = 'asked'</script>" + strings.Repeat("\n", 900) + "x", "by": []string{"role:boss"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked := s.Insert(handlertest.Call{Tool: "wait.approval", Input: string(input), CreatedBy: "ada"})
+	asked := s.Insert(handlertest.Call{Tool: "wait.answer", Input: string(input), CreatedBy: "ada"})
 	pages := []string{"/", "/questions", "/questions/" + s.Question(asked).ID, "/calls/" + asked}
 	for n := range calls {
 		pages = append(pages, "/calls/"+calls[n], "/questions/"+questions[n])
