@@ -98,7 +98,7 @@ func TestPlotsShowWhatEndedByMinute(t *testing.T) {
 
 func TestTheOverviewExplainsHowOldItsNumbersAreAndWhyAChartIsEmpty(t *testing.T) {
 	t.Parallel()
-	server, db := with(t, dashboard.User{Name: "ada"})
+	server, _ := with(t, dashboard.User{Name: "ada"})
 	const empty = "The first point appears within two minutes after a call ends."
 	_, body := get(t, server, "/")
 	says(t, body, "counted every 15 seconds and read every 20 seconds, the last time <time", "Charts get one point every minute.", empty)
@@ -106,7 +106,7 @@ func TestTheOverviewExplainsHowOldItsNumbersAreAndWhyAChartIsEmpty(t *testing.T)
 	_, day := get(t, server, "/?range=day")
 	says(t, day, "Charts get one point every 5 minutes.")
 
-	server, db = with(t, dashboard.User{Name: "ada"})
+	server, db := with(t, dashboard.User{Name: "ada"})
 	execute(t, db, `insert into gem.outcome_minutes (minute, tool_name, succeeded, failed, refused, cancelled, not_configured, hits, durations, waits)
 		values (date_trunc('minute', gem.now()) - interval '5 minutes', '', 3, 0, 0, 0, 0, 0, array[0, 5], array[3])`)
 	_, body = get(t, server, "/")

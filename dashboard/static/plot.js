@@ -66,7 +66,7 @@
       scales: { y: { range: (_, min, max) => [0, max > 0 ? max * 1.1 : figure.dataset.unit === "usd" ? 1e7 : 1] } },
       axes: [
         { ...axis, size: 32, values: "{HH}:{mm}", space: 48 },
-        { ...axis, size: (_, vs) => 16 + 7 * Math.max(...(vs ?? [""]).map((v) => v.length)), space: 28, incrs: figure.dataset.unit === "ms" ? undefined : steps, values: (_, vs) => vs.map(unit) },
+        { ...axis, size: (_, vs) => 22 + 7 * Math.max(...(vs ?? [""]).map((v) => v.length)), space: 28, incrs: figure.dataset.unit === "ms" ? undefined : steps, values: (_, vs) => vs.map(unit) },
       ],
       series: [{ label: "Time", value: local ? "{HH}:{mm}" : "{HH}:{mm} UTC" }, ...lines],
     }, data, box));
