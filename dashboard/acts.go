@@ -19,7 +19,7 @@ func (r *request) operator() (client.Operator, error) {
 	case r.site.Act == nil:
 		return client.Operator{}, forbidden("This dashboard is read-only: it has no connection that may act.")
 	case !r.user.Operator:
-		return client.Operator{}, forbidden("Only operators end calls and make them again. You may look.")
+		return client.Operator{}, forbidden("Only operators may cancel calls or run them again.")
 	}
 	// The name that answers carry too: nobody may approve what the same person asked for.
 	return client.Operator{By: cmp.Or(r.user.Subject, r.user.Name), Reason: r.PostForm.Get("reason")}, nil
@@ -31,7 +31,7 @@ func (r *request) act() (who client.Operator, id string, err error) {
 		return who, "", err
 	}
 	if id = r.PathValue("id"); !watch.IsID(id) {
-		return who, "", notFound("A call's id is a UUID, and this is none.")
+		return who, "", notFound("There is no such call: call ids are UUIDs.")
 	}
 	return who, strings.ToLower(id), nil
 }
@@ -84,13 +84,13 @@ func (s *site) cancel(ctx context.Context, r *request) (to, done string, err err
 	case client.Cancelled:
 		return to, "The call was cancelled. It has ended.", nil
 	case client.CancelRequested:
-		return to, "The end of the call is asked for. Its handler may clean up first, and it may still succeed before that.", nil
+		return to, "Cancellation was requested. The handler may clean up first, and the call may still succeed.", nil
 	case client.CancelUnknown:
 		return "", "", &client.NotFoundError{ID: id}
 	case client.CancelBusy:
-		err = conflict("Something else changes the call at this moment. Nothing was done: try again.")
+		err = conflict("Something else is changing the call right now. Nothing was done: try again.")
 	default:
-		err = conflict("The call had ended before: it %s. Nothing was changed.", endedAs(string(outcome)))
+		err = conflict("The call had already ended: it %s. Nothing was changed.", endedAs(string(outcome)))
 	}
 	return "", "", s.again(ctx, r, err, s.askCancel)
 }
@@ -98,7 +98,7 @@ func (s *site) cancel(ctx context.Context, r *request) (to, done string, err err
 // endedAs says how a call ended, behind "it".
 func endedAs(status string) string {
 	if status == "not_configured" {
-		return "lacked its setup"
+		return "was not configured"
 	}
 	return status
 }
@@ -124,7 +124,7 @@ func (s *site) askAgain(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &view{Title: "Do this call again", Template: "again", Data: &p}, nil
+	return &view{Title: "Run this call again", Template: "again", Data: &p}, nil
 }
 
 // doAgain makes a call again, and leads to the new one.
@@ -137,7 +137,7 @@ func (s *site) doAgain(ctx context.Context, r *request) (to, done string, err er
 	if err != nil {
 		return "", "", s.again(ctx, r, err, s.askAgain)
 	}
-	return "/calls/" + made, "This is the new call. The one before, " + id + ", stays as it is.", nil
+	return "/calls/" + made, "This is the new call. The earlier one, " + id + ", is unchanged.", nil
 }
 
 // faulty is what a page shows that can say why its form was not taken.

@@ -221,7 +221,7 @@ func TestARunningCallIsAskedToEndOnce(t *testing.T) {
 	id := running(t, db, client.NewCall{Tool: "mail.send"})
 	path := "/calls/" + id + "/cancel"
 	_, page := get(t, server, path)
-	says(t, page, "may go on until it notices")
+	says(t, page, "may continue until it notices")
 	for range 2 { // of two browsers
 		send(t, server, path, fill(t, server, path, path))
 	}
@@ -244,7 +244,7 @@ func TestAnEndedCallIsNotCancelled(t *testing.T) {
 	if status != 409 {
 		t.Errorf("status %d", status)
 	}
-	says(t, body, "The call had ended before: it succeeded. Nothing was changed.")
+	says(t, body, "The call had already ended: it succeeded. Nothing was changed.")
 	if _, page := get(t, server, path); strings.Contains(page, "<button class=\"danger\">") {
 		t.Error("there is a button to cancel it")
 	}
@@ -284,7 +284,7 @@ func TestThePageSaysWhatItWouldMeanToMakeACallAgain(t *testing.T) {
 	order := client.NewCall{Tool: "orders.pay", Input: map[string]int{"order": 7}}
 	lost := failed(t, db, order, "outcome_unknown", "its worker was lost")
 	_, page := get(t, server, "/calls/"+lost+"/again")
-	says(t, page, "It may happen twice.", "it is not known whether it took effect", `name="confirm"`)
+	says(t, page, "It may happen twice.", "it is unknown whether the call took effect", `name="confirm"`)
 
 	paid := running(t, db, order)
 	execute(t, db, "select gem.hold_key($1, 1, 'w', 'orders.pay:order=7')", paid)
@@ -300,7 +300,7 @@ func TestThePageSaysWhatItWouldMeanToMakeACallAgain(t *testing.T) {
 
 	open := made(t, db, order)
 	_, page = get(t, server, "/calls/"+open+"/again")
-	says(t, page, "It cannot be done again: call "+open+" has not ended: it is queued.")
+	says(t, page, "It cannot be run again: call "+open+" has not ended: it is queued.")
 	if status, _, body := send(t, server, "/calls/"+open+"/again", url.Values{"form": {"12345678901234567890"}}); status != 409 {
 		t.Errorf("%d %s", status, body)
 	}

@@ -69,22 +69,22 @@ func (s *site) answer(ctx context.Context, r *request) (to, done string, err err
 	}
 	switch {
 	case !r.mayAnswer():
-		return "", "", forbidden("This dashboard takes no answers from you.")
+		return "", "", forbidden("You cannot answer questions in this dashboard.")
 	case !p.Open:
 		p.Typed = typed(r.PostForm)
 		status := http.StatusConflict
 		if p.waitsForOthers() {
 			status = http.StatusForbidden
 		}
-		return again(status, "Your answer was not taken: this question does not take one from you now.")
+		return again(status, "Your answer was not accepted: you cannot answer this question now.")
 	case r.PostForm.Get("digest") != p.Digest:
-		return again(http.StatusConflict, "Your answer was not taken, since the question has changed. Look at it again, and then answer.")
+		return again(http.StatusConflict, "Your answer was not accepted because the question has changed. Read it again before you answer.")
 	}
 	var value json.RawMessage
 	decision := r.PostForm.Get("decision")
 	if p.Asked != nil {
 		if decision != "approve" && decision != "deny" {
-			return again(http.StatusUnprocessableEntity, "Choose whether to approve or to deny.")
+			return again(http.StatusUnprocessableEntity, "Choose Approve or Deny.")
 		}
 		given := map[string]any{"approved": decision == "approve"}
 		if reason := oneKindOfLine(p.Reason); strings.TrimSpace(reason) != "" {
@@ -108,7 +108,7 @@ func (s *site) answer(ctx context.Context, r *request) (to, done string, err err
 			}
 			p = now
 		}
-		return again(why.Status, "Your answer was not taken. %s", why.Text)
+		return again(why.Status, "Your answer was not accepted. %s", why.Text)
 	}
 	if err != nil {
 		return "", "", err
@@ -129,19 +129,19 @@ func (r *request) backFrom(p *questionPage) string {
 }
 
 // refused returns a sentence that explains why an answer was refused, and the status of the page; zero for other errors.
-func refused(err error) told {
+func refused(err error) shownError {
 	switch {
 	case errors.Is(err, client.ErrMayNotAnswer):
-		return told{Status: http.StatusNotFound, Text: "You may not answer this question any more."}
+		return shownError{Status: http.StatusNotFound, Text: "You can no longer answer this question."}
 	case store.HasCode(err, "55P03", "PT503"):
-		return told{Status: http.StatusServiceUnavailable, Text: "The call is busy: send the form again."}
+		return shownError{Status: http.StatusServiceUnavailable, Text: "The call is busy. Submit the form again."}
 	}
 	if page := refusalOf(err); page != nil {
-		return told{Status: page.status, Text: page.text}
+		return shownError{Status: page.status, Text: page.text}
 	}
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && slices.Contains([]string{"23514", "22P02", "22P05", "22003"}, pg.Code) { // it is too large, or jsonb refuses it
-		return told{Status: http.StatusUnprocessableEntity, Text: sentence(pg.Message)}
+		return shownError{Status: http.StatusUnprocessableEntity, Text: sentence(pg.Message)}
 	}
-	return told{}
+	return shownError{}
 }

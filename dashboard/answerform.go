@@ -160,7 +160,7 @@ func hasProperties(schema json.RawMessage) bool {
 
 // value is nil for a field that was left empty and need not be given.
 func (f field) value() (value json.RawMessage, wrong string) {
-	label := text(f.Label)
+	label := f.Label
 	switch f.Kind {
 	case "choice", "boolean":
 		for _, o := range f.Options {
@@ -181,9 +181,9 @@ func (f field) value() (value json.RawMessage, wrong string) {
 		case typed == "":
 			return nil, ""
 		case !json.Valid([]byte(typed)):
-			return nil, fmt.Sprintf("%s must be %s, and is %q.", label, map[string]string{"number": "a number, such as 12 or 0.5", "json": "JSON"}[f.Kind], text(typed))
+			return nil, fmt.Sprintf("%s must be %s, and is %q.", label, map[string]string{"number": "a number, such as 12 or 0.5", "json": "JSON"}[f.Kind], typed)
 		case f.Kind == "number" && (json.Unmarshal([]byte(typed), &number) != nil || typed[0] == '"' || typed == "null"):
-			return nil, fmt.Sprintf("%s must be a number, such as 12 or 0.5, and is %q.", label, text(typed))
+			return nil, fmt.Sprintf("%s must be a number, such as 12 or 0.5, and is %q.", label, typed)
 		}
 		return json.RawMessage(typed), ""
 	}

@@ -1,10 +1,10 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"strings"
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/watch"
@@ -17,7 +17,7 @@ type ask struct {
 	About *approval       // of an approval; nil if its arguments cannot be read
 	// Back is the page to return to: list, or call; Decided are the ids that the list shows then.
 	Back, Decided string
-	Beside        bool // the page shows the arguments elsewhere
+	InputShown    bool // the page shows the arguments elsewhere
 }
 
 // mostInList is the number of bytes of arguments that a list shows. An approval with more can only be decided on its
@@ -48,19 +48,22 @@ func asksOf(yours []client.Question, open []watch.Question) (asks []ask, others 
 	return asks, others
 }
 
+// mostLinesInList is how many lines of a question a list shows: more could move its arguments out of sight.
+const mostLinesInList = 6
+
 // Asked is the question in words.
 func (a ask) Asked() string {
 	switch {
 	case a.Text != "":
-		return cut(1000, a.Text)
+		return firstLines(mostLinesInList, cut(1000, a.Text))
 	case a.About != nil:
 		return "Run " + cut(100, a.About.Tool) + "?"
 	}
 	return waitingFor(a.Tool)
 }
 
-// Repeats reports whether the question has a rule's message in its own words.
-func (a ask) Repeats(message string) bool { return strings.Contains(a.Text, message) }
+// Repeats reports whether the question already says what a rule's message does.
+func (a ask) Repeats(r ruling) bool { return r.repeatedIn(a.Text) }
 
 // Rules returns the rules that ask. If no rule asks, it returns none: they would only be the caller's claim.
 func (a ask) Rules() []ruling {
@@ -156,14 +159,6 @@ func (d *decided) readAnswer(ctx context.Context, db watch.DB) error {
 	if err := p.readAnswer(ctx, db); err != nil {
 		return err
 	}
-	var given struct{ Approved *bool }
-	switch {
-	case json.Unmarshal([]byte(p.Given), &given) != nil || given.Approved == nil:
-		d.Given = p.Given
-	case *given.Approved:
-		d.Given = "approved"
-	default:
-		d.Given = "denied"
-	}
+	d.Given = cmp.Or(decisionOf(p.Given), p.Given)
 	return nil
 }

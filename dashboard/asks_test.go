@@ -86,7 +86,7 @@ func TestAnApprovalInTheListSignsWhatItsPageSignsAndShowsWhatHappened(t *testing
 		}
 	}
 	to, after := o.decide(cleo, "/questions", question, "approve", "seen")
-	o.wants(after, "You approved it.", "What happened", "cleo", "answered", call)
+	o.wants(after, "You approved it.", ">Answered</h2>", "cleo", "answered", call)
 	if !strings.HasPrefix(to, "/questions?decided="+question) {
 		t.Errorf("it leads to %s", to)
 	}
@@ -94,6 +94,11 @@ func TestAnApprovalInTheListSignsWhatItsPageSignsAndShowsWhatHappened(t *testing
 		t.Errorf("the effects are %s", r.Effects)
 	}
 	o.wants(o.page(dora, "/questions?decided="+question, 200), "cleo approved till.refund", "Succeeded")
+	page = o.page(dora, "/calls/"+call, 200)
+	o.wants(page, `<code>refunds</code></td><td data-label="Decision">approved</td><td data-label="Why">by cleo `, ": seen", `href="/questions/`+question)
+	listed, _, _ := strings.Cut(page, `<details id="raw">`)
+	o.lacks(listed, "not an error", `"Decision">ask<`)
+	o.wants(o.page(dora, "/calls/"+question, 200), "This question has ended: cleo approved the call at ")
 	if got := o.value("select result ->> 'reason' from core_tool_receipts where call_id = $1", question); got != "seen" {
 		t.Errorf("the reason is %q", got)
 	}
@@ -103,13 +108,16 @@ func TestADenialOnTheCallsPageStaysThereAndShowsWhatHappened(t *testing.T) {
 	t.Parallel()
 	o, env := till(t)
 	call, question := refunds(o, env, "99")
-	o.wants(o.page(cleo, "/calls/"+call, 200), "<title>till.refund: waiting for approval", "Its rules ask people first")
+	o.wants(o.page(cleo, "/calls/"+call, 200), "<title>till.refund: waiting for approval", "Rules require approval first")
 	to, _ := o.decide(cleo, "/calls/"+call, question, "deny", "no")
 	if !strings.HasPrefix(to, "/calls/"+call) {
 		t.Errorf("it leads to %s", to)
 	}
 	env.Await(call)
 	o.wants(o.page(cleo, "/calls/"+call, 200), "<title>till.refund: refused", "approval_denied")
+	o.wants(o.page(dora, "/calls/"+call, 200), `<code>refunds</code></td><td data-label="Decision">denied</td>`, "The decision is final for this call.")
+	o.wants(o.page(dora, "/calls/"+question, 200), "This question has ended: cleo denied the call at ")
+	o.wants(o.page(dora, "/questions/"+question, 200), `<span class="state refused">Denied</span>`, "Denied by cleo")
 	o.lacks(o.page(bob, "/calls/"+call, 200), `name="decision"`)
 }
 
@@ -119,12 +127,12 @@ func TestAListDecidesNothingThatItDoesNotShowWhole(t *testing.T) {
 	o := newOffice(t)
 	long := o.ask("wait.approval", `{"tool": "shop.refund", "input": {"a": "`+strings.Repeat("x", 3000)+`"}, "by": ["role:boss"], "digest": "`+fmt.Sprintf("%064d", 9)+`"}`, byNobody)
 	page := o.page(cleo, "/questions", 200)
-	o.wants(page, "Read all of it and decide", "No rule and no handler asks this")
+	o.wants(page, "Read all of it and decide", "No rule or handler asked this")
 	o.lacks(page, `action="/questions/`+long)
 
 	o.ask("wait.approval", fmt.Sprintf(refund, 8), byNobody)
 	page = o.page(cleo, "/questions", 200)
-	o.wants(page, "No rule and no handler asks this", `name="decision"`)
+	o.wants(page, "No rule or handler asked this", `name="decision"`)
 	o.lacks(page, "big_refunds")
 }
 
@@ -153,5 +161,21 @@ func TestAnApprovalIsCountedOnce(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A question with many lines would move its arguments and its buttons out of sight.
+func TestAListShowsFewLinesOfAQuestion(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	text, err := json.Marshal("May it?" + strings.Repeat("\n \n", 500) + "one\ntwo\nthree\nfour\nfive\nsix" + strings.Repeat("x", 10_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.ask("wait.approval", `{"tool": "shop.refund", "input": {"a": 1}, "by": ["role:boss"], "text": `+string(text)+`, "digest": "`+fmt.Sprintf("%064d", 9)+`"}`, byNobody)
+	page := o.page(cleo, "/questions", 200)
+	o.wants(page, "May it?", `name="decision" value="approve"`)
+	if lines := strings.Count(content(page), "\n"); lines > 60 {
+		t.Errorf("the list has %d lines:\n%s", lines, content(page))
 	}
 }

@@ -37,11 +37,11 @@ type bulk struct {
 func parseBulk(v url.Values) (b bulk, err error) {
 	b.Do = v.Get("do")
 	if b.Do != "cancel" && b.Do != "again" {
-		return b, badRequest("do may be cancel or again.")
+		return b, badRequest("do must be cancel or again.")
 	}
 	for _, text := range v["id"] {
 		if !watch.IsID(text) {
-			return b, badRequest("A call's id is a UUID, and %q is none.", cut(60, text))
+			return b, badRequest("%q is not a call id: call ids are UUIDs.", cut(60, text))
 		}
 		b.Chosen = append(b.Chosen, strings.ToLower(text))
 	}
@@ -49,9 +49,14 @@ func parseBulk(v url.Values) (b bulk, err error) {
 	b.Chosen = slices.Compact(b.Chosen)
 	switch {
 	case len(b.Chosen) > bulkStep:
-		return b, badRequest("%d calls were chosen, and %d at most can be. All that a filter finds can be more.", len(b.Chosen), bulkStep)
+		return b, badRequest("%d calls were selected, but at most %d can be. To act on more, use a filter.", len(b.Chosen), bulkStep)
 	case len(b.Chosen) == 0 && v.Get("all") == "":
-		return b, badRequest("No call was marked. Go back, and mark those that are meant.")
+		return b, badRequest("No call was selected. Go back and select some.")
+	}
+	if form := v.Get("filter"); form != "" {
+		if v, err = url.ParseQuery(form); err != nil {
+			return b, badRequest("The form's filter cannot be read: load its page again.")
+		}
 	}
 	if b.Filter, err = watch.ParseFilter(v); err != nil {
 		return b, badRequest("%s", sentence(err.Error()))
@@ -63,14 +68,26 @@ func parseBulk(v url.Values) (b bulk, err error) {
 	return b, nil
 }
 
-// values are the hidden fields of the form.
+// values are the query of the page that asks.
 func (b bulk) values() url.Values {
 	v := b.Filter.Values()
+	b.choose(v)
+	return v
+}
+
+// hidden are the fields of the form. The filter is encoded: a page shows its hidden characters as symbols, and the form
+// must act on the calls that were counted.
+func (b bulk) hidden() url.Values {
+	v := url.Values{"filter": {b.Filter.Values().Encode()}}
+	b.choose(v)
+	return v
+}
+
+func (b bulk) choose(v url.Values) {
 	v.Set("do", b.Do)
 	if v["id"] = b.Chosen; len(b.Chosen) == 0 {
 		v.Set("all", "yes")
 	}
-	return v
 }
 
 // list is where the calls are listed.
@@ -174,11 +191,11 @@ func (s *site) askBulk(ctx context.Context, r *request) (*view, error) {
 			}
 		}
 	}
-	p.Hidden = b.values()
+	p.Hidden = b.hidden()
 	p.Hidden.Set("most", strconv.Itoa(p.Count))
 	title := "Cancel " + calls(p.Count)
 	if b.Do == "again" {
-		title = "Do " + calls(p.Count) + " again"
+		title = "Run " + calls(p.Count) + " again"
 	}
 	return &view{Title: title, Template: "bulk", Data: p}, nil
 }
@@ -285,12 +302,12 @@ func (s *site) doBulk(ctx context.Context, r *request) (to, done string, err err
 	}
 	most, err := strconv.Atoi(r.PostForm.Get("most"))
 	if err != nil || most < 1 || most > mostBulk {
-		return "", "", badRequest("The form does not say how many calls are meant: load its page again.")
+		return "", "", badRequest("The form does not say how many calls it is for. Reload the page.")
 	}
 	typed := map[string]bool{}
 	for i, name := range r.PostForm["tool_named"] {
 		if i >= len(r.PostForm["confirm"]) || r.PostForm["confirm"][i] != name {
-			return "", "", s.again(ctx, r, &pageError{http.StatusUnprocessableEntity, "A name is not that of its tool. Nothing was done: type " + text(name) + "."}, s.askBulk)
+			return "", "", s.again(ctx, r, &pageError{http.StatusUnprocessableEntity, "The name does not match the tool. Nothing was done: type " + name + "."}, s.askBulk)
 		}
 		typed[name] = true
 	}
@@ -306,7 +323,7 @@ func (s *site) doBulk(ctx context.Context, r *request) (to, done string, err err
 		if err != nil && d.Done+d.Requested+d.LeftCount == 0 {
 			return "", "", s.again(ctx, r, err, s.askBulk)
 		} else if err != nil {
-			d.Fault = s.told(r.Request, err).Text
+			d.Fault = s.describe(r.Request, err).Text
 			break
 		}
 		if most -= len(step); more == "" {
@@ -342,11 +359,11 @@ func (d *bulkDone) cancel(ctx context.Context, s *site, step []client.AgainMeans
 		case client.CancelRequested:
 			d.Requested++
 		case client.CancelBusy:
-			d.leave(byID[o.ID], "something else changed it at that moment: try again")
+			d.leave(byID[o.ID], "something else was changing it: try again")
 		case client.CancelUnknown:
-			d.leave(client.AgainMeans{ID: o.ID}, "there is no such call any more")
+			d.leave(client.AgainMeans{ID: o.ID}, "the call no longer exists")
 		default:
-			d.leave(byID[o.ID], "it had ended before: it "+endedAs(string(o.Outcome)))
+			d.leave(byID[o.ID], "it had already ended: it "+endedAs(string(o.Outcome)))
 		}
 	}
 	return nil
@@ -366,7 +383,7 @@ func (d *bulkDone) repeat(ctx context.Context, s *site, step []client.AgainMeans
 		case err == nil:
 			d.Done++
 		case errors.As(err, &gone):
-			d.leave(c, "there is no such call any more")
+			d.leave(c, "the call no longer exists")
 		case refused != nil && refused.status != http.StatusUnprocessableEntity: // which is one of the reason, for all of them
 			d.leave(c, refused.text)
 		default:
@@ -383,12 +400,12 @@ func (d *bulkDone) sentence() string {
 	case d.Do == "again":
 		text = fmt.Sprintf("Made again: %s.", calls(d.Done))
 	case d.Requested > 0:
-		text = fmt.Sprintf("Cancelled: %s. Asked to end: %s.", calls(d.Done), calls(d.Requested))
+		text = fmt.Sprintf("Cancelled: %s. Cancellation requested: %s.", calls(d.Done), calls(d.Requested))
 	default:
 		text = fmt.Sprintf("Cancelled: %s.", calls(d.Done))
 	}
 	if d.LeftCount > 0 {
-		text += fmt.Sprintf(" Left as they are: %s.", calls(d.LeftCount))
+		text += fmt.Sprintf(" Unchanged: %s.", calls(d.LeftCount))
 	}
 	return text
 }
@@ -397,7 +414,7 @@ func (d *bulkDone) sentence() string {
 func (s *site) bulkDone(_ context.Context, r *request) (*view, error) {
 	d, ok := s.forms.kept(r).(*bulkDone)
 	if !ok {
-		return nil, notFound("The outcome of a form is kept for ten minutes. The journals of its calls have it for good.")
+		return nil, notFound("The result of a form is kept for ten minutes. The journals of its calls keep it.")
 	}
 	return &view{Title: d.sentence(), Template: "bulkdone", Data: d}, nil
 }

@@ -19,12 +19,12 @@ func TestMarkedCallsAreCancelledAndThePageSaysWhichWereNot(t *testing.T) {
 	queued := made(t, db, client.NewCall{Tool: "notes.find"})
 	path := "/calls/bulk?" + url.Values{"do": {"cancel"}, "id": {queued, busy, over}}.Encode()
 	_, page := get(t, server, path)
-	says(t, page, "Cancel 3 calls", "Ended before")
+	says(t, page, "Cancel 3 calls", "Already ended")
 	_, at, page := send(t, server, "/calls/bulk", fill(t, server, path, "/calls/bulk", "reason", "a drill"))
 	if at.Path != "/calls/bulk/done" {
 		t.Errorf("at %s", at)
 	}
-	says(t, page, "Cancelled: 1 call. Asked to end: 1 call. Left as they are: 1 call.", over, "it had ended before: it failed")
+	says(t, page, "Cancelled: 1 call. Cancellation requested: 1 call. Unchanged: 1 call.", over, "it had already ended: it failed")
 	got := valueOf[string](t, db, "select string_agg(event || ' ' || (data ->> 'reason'), ', ' order by call_id) from core_tool_events where data ->> 'by' = 'ada'")
 	if want := "cancel_requested a drill, failed a drill"; got != want {
 		t.Errorf("the journals say %q, want %q", got, want)
@@ -66,14 +66,14 @@ func TestAllOfARowOfFailuresAreMadeAgain(t *testing.T) {
 	path, _, _ := strings.Cut(row, `"`)
 	path = "/calls/bulk" + html.UnescapeString(path)
 	_, page = get(t, server, path)
-	says(t, page, "Do 3 calls again", "3 of <code>mail.send</code> may happen twice.")
+	says(t, page, "Run 3 calls again", "3 of <code>mail.send</code> may happen twice.")
 
 	form := fill(t, server, path, "/calls/bulk", "confirm", "mail", "reason", "typed")
 	status, _, page := send(t, server, "/calls/bulk", form)
 	if status != 422 {
 		t.Errorf("status %d", status)
 	}
-	says(t, page, "A name is not that of its tool", `name="confirm" value="mail"`, `value="typed"`)
+	says(t, page, "The name does not match the tool", `name="confirm" value="mail"`, `value="typed"`)
 	form = formOf(t, page, "/calls/bulk")
 	form.Set("confirm", "mail.send")
 	for range 2 { // the second time is the same form
@@ -97,7 +97,7 @@ func TestWhatWasNotConfirmedIsNotMadeAgain(t *testing.T) {
 	// A form without the field that the page has.
 	form := url.Values{"form": {"12345678901234567890"}, "do": {"again"}, "id": {twice, safe, open}, "most": {"3"}}
 	_, _, page := send(t, server, "/calls/bulk", form)
-	says(t, page, "Made again: 1 call. Left as they are: 2 calls.", twice, "may happen twice", open, "has not ended")
+	says(t, page, "Made again: 1 call. Unchanged: 2 calls.", twice, "may happen twice", open, "has not ended")
 }
 
 func TestABulkActSaysWhatItCannotTake(t *testing.T) {
@@ -108,12 +108,12 @@ func TestABulkActSaysWhatItCannotTake(t *testing.T) {
 		many.Add("id", fmt.Sprintf("00000000-0000-7000-8000-%012d", i))
 	}
 	for path, want := range map[string]string{
-		"do=cancel":                          "No call was marked.",
-		"do=drop&all=yes":                    "do may be cancel or again.",
-		"do=cancel&id=nothing":               "A call's id is a UUID",
+		"do=cancel":                          "No call was selected.",
+		"do=drop&all=yes":                    "do must be cancel or again.",
+		"do=cancel&id=nothing":               "is not a call id",
 		"do=cancel&all=yes&state=sleeping":   "is none of queued",
 		"do=cancel&all=yes&before=yesterday": "is not where a page of this list ended",
-		many.Encode():                        "501 calls were chosen, and 500 at most can be.",
+		many.Encode():                        "501 calls were selected, but at most 500 can be.",
 	} {
 		status, page := get(t, server, "/calls/bulk?"+path)
 		if status != 400 {

@@ -63,7 +63,7 @@ type value struct {
 
 type eventRow struct {
 	watch.Entry
-	Says     string
+	Text     string
 	Data     string        // that of a step or an answer, in short
 	Child    string        // the id of a call that it names
 	Download bool          // a download has the whole of its data
@@ -80,12 +80,12 @@ func (e eventRow) Stamp() string { return e.At.UTC().Format("2006-01-02 15:04:05
 // State is the call's status, or scheduled.
 func (p *callPage) State() string { return stateWord(p.Call) }
 
-// Says is the call's state in words, with the reason if it waits for people.
-func (p *callPage) Says() string {
+// StateText is the call's state in words, with the reason if it waits for people.
+func (p *callPage) StateText() string {
 	if len(p.Questions) > 0 && p.Call.WaitsFor == "call" {
 		return waitingFor(p.Questions[0].Tool)
 	}
-	return stateSays(p.Call)
+	return stateText(p.Call)
 }
 
 // Value is the input, the result or the effects; nil if it is not shown, or there is none.
@@ -124,7 +124,7 @@ func (s *site) routeCall(mux *http.ServeMux) {
 	s.download(mux, "/calls/{id}/events/{seq}", func(ctx context.Context, r *request) (name string, text []byte, err error) {
 		seq, err := strconv.ParseInt(r.PathValue("seq"), 10, 32)
 		if err != nil {
-			return "", nil, notFound("A journal's events are numbered 1, 2, 3.")
+			return "", nil, notFound("There is no such event: events are numbered from 1.")
 		}
 		return s.part(ctx, r, "event", int(seq))
 	})
@@ -134,7 +134,7 @@ func (s *site) routeCall(mux *http.ServeMux) {
 func callID(r *request) (string, error) {
 	var id pgtype.UUID
 	if err := id.Scan(r.PathValue("id")); err != nil {
-		return "", notFound("There is no such call: the id of a call is a UUID.")
+		return "", notFound("There is no such call: call ids are UUIDs.")
 	}
 	return id.String(), nil
 }
@@ -188,10 +188,10 @@ func (s *site) call(ctx context.Context, r *request) (*view, error) {
 	for i := range p.Asks {
 		a := &p.Asks[i]
 		a.Back = "call"
-		a.Beside = p.Payload != nil && a.Known != nil && a.Known.OfRules && a.ID != id // the page already shows its arguments as the input
+		a.InputShown = p.Payload != nil && a.Known != nil && a.Known.OfRules && a.ID != id // the page already shows its arguments as the input
 	}
 	p.fill(s, open)
-	title := cmp.Or(prose.Cut(p.Call.Tool, 80), "A call") + ": " + strings.ToLower(p.Says())
+	title := cmp.Or(prose.Cut(p.Call.Tool, 80), "A call") + ": " + strings.ToLower(p.StateText())
 	return &view{Title: title, Template: "call", Data: p, Watch: "call:" + id, JSON: p.forScripts()}, nil
 }
 
@@ -242,15 +242,17 @@ func (p *callPage) fill(s *site, open *client.Explanation) {
 	shown := isOpen(&p.Call) && len(p.Asks)+len(p.Others) > 0 // the questions say the same as the sentence would
 	switch {
 	case shown && p.Call.Approval:
-		p.Sentence = "Its rules ask people first. It runs once they have approved it."
+		p.Sentence = "Rules require approval first. The call runs once it is approved."
 	case shown:
 		p.Sentence = openSentence(p.Whole)
 	case open != nil:
 		p.Sentence = prose.Explanation(open)
+	case p.Call.Status == "succeeded" && p.answeredBy() != "":
+		p.Sentence = p.answered()
 	case p.Call.ReceiptID != "":
 		p.Sentence = prose.Explanation(explained(p.Whole))
 	case !isOpen(&p.Call): // somebody removed it past GEM's functions
-		p.Sentence = "It has ended as " + p.Call.Status + ", and has no receipt."
+		p.Sentence = "It ended as " + p.Call.Status + " but has no receipt."
 	default:
 		p.Sentence = openSentence(p.Whole)
 	}
@@ -282,8 +284,8 @@ func (p *callPage) events(left *budget) {
 		if row.Since < time.Millisecond {
 			row.Since = 0
 		}
-		if row.Says = upper(prose.Happened(event)); event.Event == "claimed" {
-			row.Says = fmt.Sprintf("Claimed by worker %s, attempt %d", e.WorkerID, e.Attempt)
+		if row.Text = upper(prose.Happened(event)); event.Event == "claimed" {
+			row.Text = fmt.Sprintf("Claimed by worker %s, attempt %d", e.WorkerID, e.Attempt)
 		}
 		row.Download = p.Payload != nil && e.Bytes > 0
 		if data := prose.DataOf(event); p.Payload != nil && e.Event.Event == "step" && len(data.Result) > 0 {
@@ -317,6 +319,7 @@ type callJSON struct {
 	Input    json.RawMessage `json:"input,omitempty"`
 	Result   json.RawMessage `json:"result,omitempty"`
 	Effects  json.RawMessage `json:"effects,omitempty"`
+	Context  string          `json:"context,omitempty"` // where a function in SQL failed
 	// Cut names those of the three that are longer than 64 KB, and are only to be had by themselves.
 	Cut      []string             `json:"cut,omitempty"`
 	Requests []watch.Request      `json:"requests,omitempty"`
@@ -329,6 +332,7 @@ func (p *callPage) forScripts() *callJSON {
 	whole.Payload = nil
 	j := &callJSON{Whole: &whole, Sentence: p.Sentence, Requests: p.Requests}
 	if p.Payload != nil {
+		j.Context = p.Payload.Context
 		for _, v := range []struct {
 			to   *json.RawMessage
 			name string
@@ -355,7 +359,7 @@ func (s *site) download(mux *http.ServeMux, path string, read func(context.Conte
 	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, q *http.Request) {
 		r, err := s.request(q)
 		if err == nil && !r.operates() {
-			err = forbidden("Inputs and results are shown to operators.")
+			err = forbidden("Only operators see inputs and results.")
 		}
 		var name string
 		var text []byte
@@ -368,7 +372,7 @@ func (s *site) download(mux *http.ServeMux, path string, read func(context.Conte
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("Content-Disposition", `attachment; filename="`+name+`"`)
-		s.send(w, q, http.StatusOK, text)
+		s.send(w, q, http.StatusOK, visibleJSON(text))
 	})
 }
 

@@ -127,7 +127,7 @@ func TestADurableCallShowsItsStepsChildrenAndQuestions(t *testing.T) {
 	s := openShop(t, false)
 	id := s.Insert(handlertest.Call{Tool: "shop.order", Input: `{"text": "later", "n": 2}`, Session: "s 1", CreatedBy: "ada"})
 	question := s.Question(id)
-	asks := []string{"<title>shop.order: waiting", "Its handler waits, in no process, for calls that it made", "/questions/" + question.ID, "Step step 1", "Call pack", "shop.pack",
+	asks := []string{"<title>shop.order: waiting", "Its handler is waiting for calls that it made", "/questions/" + question.ID, "Step step 1", "Call pack", "shop.pack",
 		"Waits for color", sound, `href="/sessions?id=s%201"`, "/cancel", "The step step 0 has ended"}
 	reads(t, s.operator, "/calls/"+id, append(asks, `&#34;n&#34;: 2`))
 	reads(t, s.operator, "/calls/"+question.ID, []string{"may be answered by", "Which color?", "<dt>Parent</dt>", "<code>color</code>"})
@@ -140,7 +140,7 @@ func TestADurableCallShowsItsStepsChildrenAndQuestions(t *testing.T) {
 	reads(t, s.operator, "/calls/"+pack, []string{"Pause before the next attempt", "A transient error; the next attempt is in", "the shelf is empty", "Attempt 2 on", "<dt>Parent</dt>",
 		`<a href="https://warehouse.example/v1/pack" rel="noreferrer noopener">`, "<td data-label=\"Table\">shelf", "javascript:alert(1)", sound}, `href="javascript`)
 
-	reads(t, s.viewer, "/calls/"+id, []string{"It succeeded", "Step step 1", "Inputs and results are shown to operators"}, "later", "blue", "/again", "download", "Checked")
+	reads(t, s.viewer, "/calls/"+id, []string{"It succeeded", "Step step 1", "Only operators see inputs and results"}, "later", "blue", "/again", "download", "Checked")
 	reads(t, s.viewer, "/calls/"+pack, []string{"the shelf is empty"}, "warehouse")
 }
 
@@ -239,7 +239,7 @@ func TestALongJournalIsShownInParts(t *testing.T) {
 		t.Errorf("%d steps are shown", n)
 	}
 	reads(t, s.operator, "/calls/"+id+"?events=51", []string{"The step step 75 has", "?events=151#journal"}, "The step step 0 has")
-	reads(t, s.operator, "/calls/"+id+"?events=151", []string{"The step step 149 has"}, "The next<")
+	reads(t, s.operator, "/calls/"+id+"?events=151", []string{"The step step 149 has"}, "Next events<")
 	s.Answer(question.ID, "blue")
 	s.Await(id)
 }
@@ -260,14 +260,14 @@ func TestWhatBelongsToACallIsShown(t *testing.T) {
 	s.sql(t, `set session_replication_role = replica; insert into core_tool_calls (id, tool_name, input, run_at, status, created_at, updated_at, parent_call_id, parent_step, waits_for)
 		values ('`+question+`', 'wait.approval', '{}', now(), 'waiting', now(), now(), '`+id+`', '##digest', 'answer'); reset session_replication_role`)
 	trace := `<a href="https://traces.example/0af7651916cd43dd8448eb211c80319c" rel="noreferrer noopener">`
-	reads(t, s.operator, "/calls/"+id, []string{trace, "Hello &lt;b&gt;", "look{}", "asking arm_a", "2 in all: 14 tokens in, 18 out, $0.5", "model-&lt;i&gt;", "/questions/" + question, "Question of rules"})
-	reads(t, s.viewer, "/calls/"+id, []string{trace, "2 in all: 14 tokens in, 18 out, $0.5"}, "Hello", "model-")
+	reads(t, s.operator, "/calls/"+id, []string{trace, "Hello &lt;b&gt;", "look{}", "asking arm_a", "Requests to models: 2 (14 tokens in, 18 out, $0.50)", "model-&lt;i&gt;", "/questions/" + question, "Question of rules"})
+	reads(t, s.viewer, "/calls/"+id, []string{trace, "Requests to models: 2 (14 tokens in, 18 out, $0.50)"}, "Hello", "model-")
 
 	s.sql(t, `select gem.finish('`+id+`', 1, 'a', 'succeeded', '{"text": "a"}', '{"idempotency": {"mode": "none", "hit": false}, "files_written": ["https://files.example/a", "/etc/x"], "messages_sent":
 		[{"type": "sms", "recipient": "+1555", "message_id": "m"}], "db_reads": [{"table": "shelf", "count": 3}], "rules": {"version": "3", "verdicts": [{"rule": "small", "action": "warn", "message": "It is large."}],
 		"approvals": [{"rule": "big", "id": "`+question+`", "by": "grace", "at": "2026-01-01T00:00:00Z", "digest": "d"}]}}', '7.1')`)
-	reads(t, s.operator, "/calls/"+id, []string{`<a href="https://files.example/a" rel="noreferrer noopener">`, "<li>/etc/x</li>", "&#43;1555", "A warning: It is large.", `<code>small</code></td><td data-label="Verdict">warn</td><td data-label="Why">It is large.`,
-		`<code>big</code></td><td data-label="Verdict">approved</td><td data-label="Why">by grace, `, "Rules, version 3", "llm-entries"}, "Hello")
+	reads(t, s.operator, "/calls/"+id, []string{`<a href="https://files.example/a" rel="noreferrer noopener">`, "<li>/etc/x</li>", "&#43;1555", "A warning: It is large.", `<code>small</code></td><td data-label="Decision">warn</td><td data-label="Why">It is large.`,
+		`<code>big</code></td><td data-label="Decision">approved</td><td data-label="Why">by grace `, "Rules, version 3", "llm-entries"}, "Hello")
 }
 
 func TestARowThatWasAlteredIsCalledOut(t *testing.T) {
@@ -286,7 +286,7 @@ func TestARowThatWasAlteredIsCalledOut(t *testing.T) {
 		reads(t, server, "/calls/"+r.CallID, []string{"has no receipt."})
 	}
 	s.sql(t, fmt.Sprintf(`begin; set local session_replication_role = replica; update core_tool_events set data = '{"call_id": "none"}', event = 'called' where call_id = '%s' and seq = 3; commit`, r.CallID))
-	reads(t, s.operator, "/calls/"+r.CallID, []string{"met a value that it cannot read"}, sound)
+	reads(t, s.operator, "/calls/"+r.CallID, []string{"found a value that it cannot read"}, sound)
 }
 
 func TestOpenCallsSayWhatTheyWaitFor(t *testing.T) {
@@ -294,7 +294,7 @@ func TestOpenCallsSayWhatTheyWaitFor(t *testing.T) {
 	s := openShop(t, true)
 	queued := s.Insert(handlertest.Call{Tool: "shop.pack", Input: `{"text": "a"}`})
 	reads(t, s.operator, "/calls/"+queued, []string{"<title>shop.pack: queued", "no worker is running that could take it", sound})
-	reads(t, s.viewer, "/calls/"+queued, []string{"It is queued, since"})
+	reads(t, s.viewer, "/calls/"+queued, []string{"It has been queued since"})
 	s.sql(t, "select gem.record_registry('x', repeat('0', 64), '{}')")
 	s.sql(t, "select gem.start_worker('a', 9, '', 'x', '1 hour')")
 	s.sql(t, "select gem.claim('a', 1, true)")

@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/gemworker/gem/handlers"
 	"github.com/gemworker/gem/internal/watch"
 	"github.com/gemworker/gem/receipts"
+	"github.com/gemworker/gem/rules"
 )
 
 // effects are those of a receipt.
@@ -15,7 +17,44 @@ type effects struct {
 	receipts.Effects
 	Files []link
 	Calls []endpoint
+	Ruled []ruleRow
 	More  bool // some are not listed
+}
+
+// ruleRow is what a rule decided, and for one that asked, the person's decision.
+type ruleRow struct {
+	Rule, Decision, Message string
+	By                      string // who decided; empty for the rule itself
+	Question                string // the id
+	At                      time.Time
+}
+
+// policyPrefix begins the messages of verdicts, for callers whose call was refused.
+const policyPrefix = "This is a policy of the operator, not an error: "
+
+// ruleRows lists the decisions about a call that ended with a code, or succeeded.
+func ruleRows(r *receipts.Rules, code receipts.Code) (rows []ruleRow) {
+	if r == nil {
+		return nil
+	}
+	approved := map[string]bool{}
+	for _, a := range first(r.Approvals) {
+		approved[a.Rule] = true
+		rows = append(rows, ruleRow{Rule: a.Rule, Decision: "approved", By: a.By, At: a.At, Question: a.ID, Message: a.Reason})
+	}
+	for _, v := range first(r.Verdicts) {
+		row := ruleRow{Rule: v.Rule, Decision: string(v.Action), Message: upper(strings.TrimPrefix(v.Message, policyPrefix))}
+		switch {
+		case v.Action == rules.Ask && approved[v.Rule]:
+			continue // the approval says the same, and who gave it
+		case v.Action == rules.Ask && code == receipts.ApprovalDenied:
+			row.Decision = "denied"
+		case v.Action == rules.Ask && code == receipts.ApprovalExpired:
+			row.Decision = "expired"
+		}
+		rows = append(rows, row)
+	}
+	return rows
 }
 
 // None reports whether nothing is listed.
@@ -39,6 +78,7 @@ func (p *callPage) payload(left *budget) {
 		failed = result.Error
 	}
 	if p.Effects = effectsOf(p.Payload.Effects); p.Effects != nil {
+		p.Effects.Ruled = ruleRows(p.Effects.Rules, receipts.Code(p.Call.ErrorCode))
 		*left -= budget(p.Payload.Effects.Bytes) // they are listed too
 	}
 	marks := map[string]string{}
@@ -75,7 +115,7 @@ func (p *callPage) payload(left *budget) {
 		shown.Cut = shown.Cut || cut
 		for _, passage := range shown.Passages {
 			for i := range points {
-				if passage.N > 0 && marks[points[i].Pointer] == passage.Says {
+				if passage.N > 0 && marks[points[i].Pointer] == passage.Note {
 					points[i].N = passage.N
 				}
 			}

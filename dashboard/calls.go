@@ -62,7 +62,7 @@ func (s *site) calls(ctx context.Context, r *request) (*view, error) {
 			return nil, badRequest("%s", sentence(err.Error()))
 		}
 		p.Fault = sentence(err.Error())
-		return &view{Title: "Calls: a filter cannot be read", Template: "calls", Data: p, Status: http.StatusBadRequest}, nil
+		return &view{Title: "Calls: invalid filter", Template: "calls", Data: p, Status: http.StatusBadRequest}, nil
 	}
 	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
 		if p.Page, err = watch.Calls(ctx, db, p.Filter); err == nil && !asJSON && !r.live {
@@ -202,7 +202,7 @@ func (s *site) find(ctx context.Context, r *request, text string) (*view, error)
 	case len(places) == 1:
 		return nil, &elsewhere{places[0].Link}
 	case len(places) > 1:
-		return &view{Title: "Found more than one thing", Template: "find", Data: p}, nil
+		return &view{Title: "Several matches", Template: "find", Data: p}, nil
 	}
 	return &view{Title: "Nothing found", Template: "find", Data: p, Status: http.StatusNotFound}, nil
 }

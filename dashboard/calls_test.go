@@ -195,8 +195,6 @@ var hostileNames = []string{
 	`{{template "layout.html"}}`, "a\u202Eb\u0007\u200b\u2028", `%00%0d%0aX: y`, `../../etc`, `a/b?c=d&e#f`, strings.Repeat("\U0001F600\"<", 60),
 }
 
-var typedIn = regexp.MustCompile(`value="[^"]*"`)
-
 func TestHostileNamesAndMessagesAreText(t *testing.T) {
 	t.Parallel()
 	server, db := with(t, operator)
@@ -223,7 +221,6 @@ func TestHostileNamesAndMessagesAreText(t *testing.T) {
 		if len(page) > 200<<10 {
 			t.Errorf("%s has %d bytes", path, len(page))
 		}
-		page = typedIn.ReplaceAllString(page, "") // fields keep what was typed
 		for _, bad := range []string{"<script>alert", "<img", "onfocus='", "</title></table>", `href="javascript:`, `action="javascript:`, "\u202E", "\u2028"} {
 			if i := strings.Index(page, bad); i >= 0 {
 				t.Errorf("%s has %q: …%s…", path, bad, page[max(0, i-80):min(len(page), i+80)])

@@ -34,13 +34,13 @@ type conversationPage struct {
 // conversationTurn is a turn with all that it wanted to call.
 type conversationTurn struct {
 	turn
-	Texts []saidPart
+	Texts []answerPart
 	Calls []wantedCall
 }
 
 // wantedCall is a call that a model wanted: one that was made, or one that was not.
 type wantedCall struct {
-	Wants *saidPart // nil for a viewer
+	Wants *answerPart // nil for a viewer
 	Made  *item
 	Not   *watch.NotMade
 }
@@ -65,7 +65,7 @@ func (s *site) conversation(ctx context.Context, r *request) (*view, error) {
 			return err
 		}
 		if p.Call.Tool != agentRun {
-			return notFound("This call is none of agent.run, and has no conversation.")
+			return notFound("This is not a call of agent.run, so it has no conversation.")
 		}
 		if asked, err = watch.Turns(ctx, db, []string{id}); err != nil {
 			return err
@@ -181,9 +181,9 @@ func (t *turn) whole(calls []item, left *int) conversationTurn {
 			c.Not = &t.NotMade[i]
 		}
 	}
-	if t.Said != nil {
+	if t.Answer != nil {
 		calls := 0
-		for _, part := range t.Said.Parts {
+		for _, part := range t.Answer.Parts {
 			part.Text = fit(part.Text, left)
 			if part.Type == "tool_call" {
 				calls++

@@ -92,7 +92,7 @@ type site struct {
 	live   *live
 	ended  ended
 	shares shares
-	asking asking
+	open   openCount
 	health health
 }
 

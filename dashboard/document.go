@@ -67,7 +67,7 @@ func byteOffsets(text string, unit extract.Unit, wanted []int) map[int]int {
 }
 
 // place is where a quote is said to be, in bytes, and whether it stands there.
-func (d *documentText) place(i int) (from, to int, stands bool) {
+func (d *documentText) place(i int) (from, to int, inPlace bool) {
 	q := d.quotes[i]
 	from, begins := d.bytes[q.Start]
 	to, ends := d.bytes[q.End]

@@ -49,8 +49,8 @@ type elsewhere struct{ to string }
 
 func (e *elsewhere) Error() string { return "the page is " + e.to }
 
-// told is an error as the page shows it.
-type told struct {
+// shownError is an error as the page shows it.
+type shownError struct {
 	Status    int
 	Text      string
 	ID        string // finds it in the log; empty for what the user can mend
@@ -58,32 +58,32 @@ type told struct {
 	Forbidden bool
 }
 
-// told says what the user is told of an error, and logs what only the operator of the dashboard can mend.
-func (s *site) told(q *http.Request, err error) told {
+// describe returns an error as the user sees it, and logs what only the operator of the dashboard can mend.
+func (s *site) describe(q *http.Request, err error) shownError {
 	page := refusalOf(err)
 	var none *client.NotFoundError
 	switch {
 	case page != nil:
-		return told{Status: page.status, Text: page.text, Forbidden: page.status == http.StatusForbidden}
+		return shownError{Status: page.status, Text: page.text, Forbidden: page.status == http.StatusForbidden}
 	case errors.Is(err, ErrNoUser):
-		return told{Status: http.StatusUnauthorized, Text: "You are not signed in, or the proxy in front of these pages does not say who you are."}
+		return shownError{Status: http.StatusUnauthorized, Text: "You are not signed in, or the proxy in front of these pages does not say who you are."}
 	case errors.As(err, &none):
-		return told{Status: http.StatusNotFound, Text: "There is no such call. It may have been pruned."}
+		return shownError{Status: http.StatusNotFound, Text: "There is no such call. It may have been pruned."}
 	case q.Context().Err() != nil: // Postgres says then that a statement was cancelled
-		return told{Status: 499, Text: "The request was given up."}
+		return shownError{Status: 499, Text: "The request was cancelled."}
 	}
-	t := told{Status: http.StatusInternalServerError, Text: "Something went wrong on this page.", ID: rand.Text()[:10]}
+	t := shownError{Status: http.StatusInternalServerError, Text: "Something went wrong on this page.", ID: rand.Text()[:10]}
 	switch {
 	case store.HasCode(err, "57014", "55P03"):
-		t.Status, t.Text = http.StatusServiceUnavailable, "The database took longer than this page may wait."
+		t.Status, t.Text = http.StatusServiceUnavailable, "The database did not answer in time."
 	case lacksSchema(err):
-		t.Status, t.Text, t.Away = http.StatusServiceUnavailable, otherSchema+" This page tries again by itself.", true
+		t.Status, t.Text, t.Away = http.StatusServiceUnavailable, otherSchema+" This page retries automatically.", true
 	case store.HasCode(err, "25006"):
-		t.Status, t.Text = http.StatusServiceUnavailable, "The database takes no changes now: it is read-only. Nothing was done."
+		t.Status, t.Text = http.StatusServiceUnavailable, "The database is read-only now. Nothing was changed."
 	case store.HasCode(err, "42501"):
-		t.Status, t.Text, t.Forbidden = http.StatusForbidden, "The database refuses this to the role of the dashboard.", true
+		t.Status, t.Text, t.Forbidden = http.StatusForbidden, "The dashboard's database role may not do this.", true
 	case isAway(err):
-		t.Status, t.Text, t.Away = http.StatusServiceUnavailable, "The database cannot be reached. This page tries again by itself.", true
+		t.Status, t.Text, t.Away = http.StatusServiceUnavailable, "The database cannot be reached. This page retries automatically.", true
 	}
 	s.Log.Error("a page failed", zap.String("id", t.ID), zap.String("path", cut(300, q.URL.Path)), zap.Error(err))
 	return t
@@ -129,7 +129,7 @@ func isAway(err error) bool {
 }
 
 // otherSchema is what people are told where [lacksSchema] is true.
-const otherSchema = "The database lacks GEM's tables, or has those of another version: gem migrate."
+const otherSchema = "GEM's tables are missing or of another version. Run gem migrate."
 
 // lacksSchema reports whether a table, column, function or schema is missing, or another than it was when a connection prepared its statement.
 func lacksSchema(err error) bool {
@@ -153,9 +153,14 @@ func (s *site) fail(w http.ResponseWriter, q *http.Request, r *request, err erro
 		http.Redirect(w, q, r.base+other.to, http.StatusSeeOther)
 		return
 	}
-	t := s.told(q, err)
+	t := s.describe(q, err)
 	if t.Away {
 		w.Header().Set("Retry-After", "2")
 	}
-	s.render(w, r, &view{Title: http.StatusText(t.Status), Template: "error", Data: t, Status: t.Status})
+	s.render(w, r, &view{Title: titleOf(t.Status), Template: "error", Data: t, Status: t.Status})
+}
+
+// titleOf names the page of an error, such as Not found.
+func titleOf(status int) string {
+	return cmp.Or(upper(strings.ToLower(http.StatusText(status))), "Error")
 }

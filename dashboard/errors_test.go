@@ -27,13 +27,13 @@ func TestHealthIsThatOfTheDatabaseTheServerNeeds(t *testing.T) {
 	t.Parallel()
 	empty := testdb.Pool(t, testdb.NewEmpty(t))
 	server, _ := pages(t, dashboard.User{Name: "ada"}, func(o *dashboard.Options) { o.Read = empty })
-	if status, body := get(t, server, "/healthz"); status != 503 || body != "The database lacks GEM's tables, or has those of another version: gem migrate.\n" {
+	if status, body := get(t, server, "/healthz"); status != 503 || body != "GEM's tables are missing or of another version. Run gem migrate.\n" {
 		t.Errorf("not migrated: %d %s", status, body)
 	}
 	url := testdb.New(t)
 	owner := testdb.Pool(t, url)
 	server, _ = pages(t, dashboard.User{Name: "ada"}, func(o *dashboard.Options) { o.Read = as(t, url, "pg_monitor") })
-	if status, body := get(t, server, "/healthz"); status != 503 || !strings.Contains(body, "refuses what the pages show") {
+	if status, body := get(t, server, "/healthz"); status != 503 || !strings.Contains(body, "may not read what the pages show") {
 		t.Errorf("without rights: %d %s", status, body)
 	}
 	tx, err := owner.Begin(t.Context())
@@ -71,7 +71,7 @@ func TestAPageDoesNotWaitLongForALock(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "lock table core_tool_calls"); err != nil {
 		t.Fatal(err)
 	}
-	if status, body := get(t, server, "/calls"); status != 503 || !strings.Contains(body, "longer than this page may wait") {
+	if status, body := get(t, server, "/calls"); status != 503 || !strings.Contains(body, "did not answer in time") {
 		t.Errorf("%d %s", status, body)
 	}
 }
@@ -97,7 +97,7 @@ func TestAnActOnADatabaseThatTakesNoChangesSaysSo(t *testing.T) {
 	}
 	defer answer.Body.Close()
 	body, err := io.ReadAll(answer.Body)
-	if err != nil || answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "takes no changes now") {
+	if err != nil || answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "is read-only now") {
 		t.Errorf("%d %s %v", answer.StatusCode, body, err)
 	}
 }

@@ -34,7 +34,7 @@ type extractionPage struct {
 	All     int      // quotes of the class
 	Wrong   int      // quotes that do not stand where the result says
 	Shards  []extractionShard
-	Text    *documentText // nil if the document is not there any more
+	Text    *documentText // nil if the document no longer exists
 	Segs    []segment     // of the piece
 	Over    bool          // the piece has more marks than are shown
 
@@ -92,15 +92,15 @@ func (s extractionShard) Percent() int { return int(s.Covered*100 + 0.5) }
 // quote is an extraction with its number, and the place where it was found to stand.
 type quote struct {
 	extract.Found
-	N      int  // from 1
-	Stands bool // the document has the quote there
-	Piece  int  // of the document in which it begins
+	N       int  // from 1
+	InPlace bool // the document has the quote there
+	Piece   int  // of the document in which it begins
 
 	from, to int // in bytes
 }
 
-// Said are the attributes as JSON; empty if there are none.
-func (q quote) Said() string {
+// AttributesText are the attributes as JSON; empty if there are none.
+func (q quote) AttributesText() string {
 	if s := string(q.Attributes); s != "null" && s != "{}" {
 		return s
 	}
@@ -113,9 +113,9 @@ func (q quote) MatchWords() string {
 	case "exact":
 		return "word for word"
 	case "folded":
-		return "apart from presentation"
+		return "ignoring formatting"
 	case "caseless":
-		return "apart from upper and lower case"
+		return "ignoring case"
 	}
 	return q.Match
 }
@@ -136,7 +136,7 @@ func (s *site) extraction(ctx context.Context, r *request) (*view, error) {
 		}
 		switch {
 		case p.Call.Tool != extractRun:
-			return notFound("This call is none of extract.run, and has no quotes.")
+			return notFound("This is not a call of extract.run, so it has no quotes.")
 		case p.Call.EndedAt.IsZero():
 			return p.children(ctx, db)
 		case !r.operates():
@@ -163,7 +163,7 @@ func (p *extractionPage) parse(q url.Values) error {
 		}
 		n, err := strconv.Atoi(q.Get(name))
 		if err != nil || n < 0 || n > 1e6 {
-			return badRequest("%s is a number from 0 on.", name)
+			return badRequest("%s must be a number of at least 0.", name)
 		}
 		*into = n
 	}
@@ -243,9 +243,9 @@ func (p *extractionPage) choose() {
 	for i, f := range p.Result.Extractions {
 		q := quote{Found: f, N: i + 1}
 		if p.Text != nil {
-			q.from, q.to, q.Stands = p.Text.place(i)
+			q.from, q.to, q.InPlace = p.Text.place(i)
 			q.Piece = p.Text.pieceOf(q.from)
-			if !q.Stands {
+			if !q.InPlace {
 				p.Wrong++
 			}
 		}
@@ -259,7 +259,7 @@ func (p *extractionPage) choose() {
 	p.All = len(all)
 	p.Item = min(p.Item, max(0, len(all)-1))
 	p.Quotes = all[p.Item:min(len(all), p.Item+quotesShown)]
-	if p.Piece < 0 && len(p.Quotes) > 0 && p.Quotes[0].Stands {
+	if p.Piece < 0 && len(p.Quotes) > 0 && p.Quotes[0].InPlace {
 		p.Piece = p.Quotes[0].Piece
 	}
 	if p.Text == nil {
@@ -267,7 +267,7 @@ func (p *extractionPage) choose() {
 	}
 	p.Piece = min(max(p.Piece, 0), p.Text.Pieces()-1)
 	from, to := p.Text.piece(p.Piece)
-	marked := slices.DeleteFunc(slices.Clone(all), func(q quote) bool { return !q.Stands || q.to <= from || q.from >= to })
+	marked := slices.DeleteFunc(slices.Clone(all), func(q quote) bool { return !q.InPlace || q.to <= from || q.from >= to })
 	if len(marked) > marksShown {
 		marked, p.Over = marked[:marksShown], true
 	}

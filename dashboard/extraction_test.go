@@ -67,7 +67,7 @@ func TestQuotesAreMarkedInTheirDocument(t *testing.T) {
 			shows(t, s.operator, path+html.UnescapeString(links[l][1]), 200, []string{`id="` + links[l][2] + `"`})
 		}
 		shows(t, s.operator, path+"?class=line", 200, []string{"1 to 12 of 12<", `<mark title="2 line" data-n="2">T1 &lt;b&gt;&amp;</mark>`})
-		shows(t, s.viewer, path, 200, []string{"shown to operators"}, "T1", "token")
+		shows(t, s.viewer, path, 200, []string{"Only operators see"}, "T1", "token")
 	}
 	// The document grows: what was read stands where it stood.
 	s.execute(t, "insert into extract_document_parts (document_id, text) values ('0190a000-0000-7000-8000-000000000001', 'T99 was added later.')")
@@ -76,10 +76,10 @@ func TestQuotesAreMarkedInTheirDocument(t *testing.T) {
 	shows(t, s.operator, path+"?piece=99", 200, []string{"Checked:"}, "T99")
 	// Whoever changed it by hand is found out.
 	s.execute(t, "alter table extract_document_parts disable trigger user; update extract_document_parts set text = replace(text, 'T3 ', 'T0 ')")
-	shows(t, s.operator, path, 200, []string{"another hash", "2 quotes do not stand", "not at that place"}, "Checked:")
+	shows(t, s.operator, path, 200, []string{"different hash", "2 quotes are not where", "not at that place"}, "Checked:")
 	s.execute(t, "delete from extract_document_parts")
-	shows(t, s.operator, path, 200, []string{"not there any more", "T12"})
-	shows(t, s.operator, path+"?piece=x", 400, []string{"piece is a number"})
+	shows(t, s.operator, path, 200, []string{"no longer exists", "T12"})
+	shows(t, s.operator, path+"?piece=x", 400, []string{"piece must be a number"})
 
 	// A run that failed says why, and one in whose text nothing stands.
 	failed := s.Run(handlertest.Call{Tool: "extract.run", Input: run(object{"text": hostile})})

@@ -17,7 +17,7 @@ type failuresPage struct {
 	Hidden  int // rows that are not shown
 	Tool    string
 	Within  string
-	Said    string // the time in words
+	Period  string // the time in words
 	Withins []timeSpan
 	Tools   []string
 }
@@ -61,7 +61,7 @@ func (s *site) failures(ctx context.Context, r *request) (*view, error) {
 		}
 	}
 	if from.IsZero() {
-		return nil, badRequest("There is no span of time named %q: within is 1h, 24h, 7d or 31d.", cut(40, p.Within))
+		return nil, badRequest("%q is not a time span: within must be 1h, 24h, 7d or 31d.", cut(40, p.Within))
 	}
 	err = watch.Read(ctx, r.db(), func(ctx context.Context, db watch.DB) (err error) {
 		if p.Failures, err = watch.ReadFailures(ctx, db, from, p.Tool); err == nil && !r.live && !strings.HasSuffix(r.URL.Path, ".json") {
@@ -85,8 +85,8 @@ func (s *site) failures(ctx context.Context, r *request) (*view, error) {
 		p.Rows = append(p.Rows, row)
 	}
 	p.Hidden = len(p.Failures.Failures) - len(p.Rows)
-	if p.Said = said; said == "" {
-		p.Said = "since " + from.Format("2006-01-02 15:04") + " UTC"
+	if p.Period = said; said == "" {
+		p.Period = "since " + from.Format("2006-01-02 15:04") + " UTC"
 	}
-	return &view{Title: "Failures: " + p.Said, Template: "failures", Data: p, JSON: p.Failures, Watch: "list"}, nil
+	return &view{Title: "Failures: " + p.Period, Template: "failures", Data: p, JSON: p.Failures, Watch: "list"}, nil
 }

@@ -39,7 +39,7 @@ func newForm() string { return rand.Text() }
 func (f *forms) once(ctx context.Context, r *request, do func(context.Context, *request) (to, done string, err error)) (string, error) {
 	id := r.PostForm.Get("form")
 	if len(id) < 20 || len(id) > 64 {
-		return "", badRequest("The form has no id: load its page again.")
+		return "", badRequest("The form has no id. Reload the page.")
 	}
 	key := r.user.Name + "\x00" + id
 	f.mu.Lock()

@@ -28,11 +28,11 @@ func (s *site) guarded(next http.Handler) http.Handler {
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		if !s.isOurs(q.Host) {
-			http.Error(w, "these pages have another name than the header Host says; GEM_DASHBOARD_URL, or Hosts of dashboard.Options, names it", http.StatusForbidden)
+			http.Error(w, "this host name is not configured; set GEM_DASHBOARD_URL, or Hosts of dashboard.Options", http.StatusForbidden)
 			return
 		}
 		if isPartOfOther(q) {
-			http.Error(w, "a page of another site asks for this, and may only link to it", http.StatusForbidden)
+			http.Error(w, "pages of other sites may link here, but not send requests", http.StatusForbidden)
 			return
 		}
 		next.ServeHTTP(w, q)
@@ -84,7 +84,7 @@ func (s *site) isOurs(host string) bool {
 // base is what every link of an answer begins with: the prefix, or that of a trusted proxy which took it away.
 func (s *site) base(q *http.Request) string {
 	forwarded := strings.TrimRight(q.Header.Get("X-Forwarded-Prefix"), "/")
-	if forwarded == "" || !strings.HasPrefix(forwarded, "/") || strings.HasPrefix(forwarded, "//") || strings.ContainsAny(forwarded, "\\?#%\"'<> ") {
+	if !strings.HasPrefix(forwarded, "/") || strings.HasPrefix(forwarded, "//") || strings.ContainsFunc(forwarded, notInPrefix) {
 		return s.Prefix
 	}
 	from, err := netip.ParseAddrPort(q.RemoteAddr)
@@ -93,3 +93,7 @@ func (s *site) base(q *http.Request) string {
 	}
 	return forwarded + s.Prefix
 }
+
+// notInPrefix reports whether a character may not be part of a forwarded prefix, which goes into links and the header
+// Location.
+func notInPrefix(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune("\\?#%\"'<>", c) }

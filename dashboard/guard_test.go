@@ -147,6 +147,12 @@ func TestPagesBelowAPrefix(t *testing.T) {
 			t.Errorf("%s: %s, want %s", target, got, want)
 		}
 	}
+	for _, prefix := range []string{"/a\tb", "/a\u0001", "/a\u202eb", "/a\u00a0", "//evil.example", "/a\\b", "no-slash"} {
+		w := answer(t, strips.Config.Handler, "GET", "/calls/../nothing", "X-Forwarded-Prefix", prefix)
+		if to := w.Header().Get("Location"); to != "/nothing" {
+			t.Errorf("a prefix %q leads to %q", prefix, to)
+		}
+	}
 	// Whoever is not such a proxy cannot say where links lead.
 	stranger := httptest.NewRequest(http.MethodGet, "/nothing", nil)
 	stranger.Header.Set("X-Forwarded-Prefix", "/evil")

@@ -61,9 +61,9 @@ func faultOf(err error) string {
 	case lacksSchema(err):
 		return otherSchema
 	case store.HasCode(err, "42501"):
-		return "The database refuses what the pages show to the role of the dashboard."
+		return "The dashboard's database role may not read what the pages show."
 	case isAway(err):
 		return "Postgres cannot be reached."
 	}
-	return "Postgres answers with an error, which the log of the dashboard has for each page."
+	return "Postgres returns an error. The dashboard's log has the details."
 }

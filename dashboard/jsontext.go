@@ -9,7 +9,7 @@ import (
 // passage is a part of a text. One that has something to say is marked.
 type passage struct {
 	Text string
-	Says string // of a value at which an error points
+	Note string // of a value at which an error points
 	N    int    // numbers the marked ones, from 1
 }
 
@@ -37,13 +37,13 @@ func printed(s string, marks map[string]string) []passage {
 	)
 	line := func() { out.WriteString("\n" + strings.Repeat("  ", min(len(stack), deepest))) }
 	value := func(text string) {
-		says, is := marks[at]
+		note, is := marks[at]
 		if !is {
 			out.WriteString(text)
 			return
 		}
 		marked++
-		passages = append(passages, passage{Text: out.String()}, passage{Text: text, Says: says, N: marked})
+		passages = append(passages, passage{Text: out.String()}, passage{Text: text, Note: note, N: marked})
 		out.Reset()
 	}
 	below := func(top *jsonLevel, name string) string {

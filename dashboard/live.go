@@ -30,19 +30,19 @@ const slowReader = 10 * time.Second
 func (s *site) stream(w http.ResponseWriter, q *http.Request) {
 	r, err := s.request(q)
 	if err != nil {
-		t := s.told(q, err)
-		http.Error(w, t.Text, t.Status)
+		t := s.describe(q, err)
+		plainError(w, t.Text, t.Status)
 		return
 	}
 	page, err := watched(r)
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
+		plainError(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	g, news, err := s.live.join(page, r.user.Name)
 	if err != nil {
 		w.Header().Set("Retry-After", "30")
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		plainError(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
 	defer s.live.leave(g, news, r.user.Name)
@@ -56,13 +56,13 @@ func (s *site) stream(w http.ResponseWriter, q *http.Request) {
 		select {
 		case <-q.Context().Done():
 			if !out.begun { // browsers do not come back after an empty answer
-				http.Error(w, "This dashboard is being stopped.", http.StatusServiceUnavailable)
+				http.Error(w, "This dashboard is stopping.", http.StatusServiceUnavailable)
 			}
 			return
 		case <-news:
-			out.tell(s.live.state(g, out.sent))
+			out.send(s.live.state(g, out.sent))
 		case <-renew.C:
-			out.event("renew", "This stream has had its time.")
+			out.event("renew", "This stream has reached its time limit.")
 			return
 		case <-comment.C:
 			if user, err := s.User(q); err != nil || user != r.user {
@@ -139,14 +139,14 @@ func (o *sse) write(text string) {
 }
 
 func (o *sse) event(name, text string) {
-	o.write("event: " + name + "\ndata: " + strings.NewReplacer("\r", " ", "\n", " ").Replace(text) + "\n\n")
+	o.write("event: " + name + "\ndata: " + visible(strings.ReplaceAll(text, "\n", " ")) + "\n\n")
 }
 
-// tell sends what a stream does not have yet.
-func (o *sse) tell(n news) {
+// send sends what a stream does not have yet.
+func (o *sse) send(n news) {
 	switch {
 	case n.over != nil && !o.begun:
-		http.Error(o.w, n.over.text, n.over.status)
+		plainError(o.w, n.over.text, n.over.status)
 		o.over = true
 	case n.over != nil:
 		o.event("over", n.over.text)

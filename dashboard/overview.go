@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -15,6 +16,8 @@ type overviewData struct {
 	Plots plots
 	Range string // hour, day
 	Asks  []ask  // open questions that the user may answer, the oldest first
+	// EndedRead is when the sums and charts of ended calls were read: see endedKept.
+	EndedRead time.Time
 }
 
 // mostAsks is the number of questions that the overview shows; the list has all.
@@ -37,6 +40,7 @@ func (s *site) overview(ctx context.Context, r *request) (*view, error) {
 		return nil, err
 	}
 	data.Add(ended.Ended)
+	data.EndedRead = ended.at
 	data.Plots = plotsOf("minutes", ended.minutes, ended.all)
 	v := &view{Title: data.Title(), Template: "overview", Watch: "overview", JSON: data.Overview,
 		Live: []string{"health", "overtime", "now"}}
@@ -110,19 +114,22 @@ func (d overviewData) Expiring() watch.Need {
 	return watch.Need{}
 }
 
-// Say is what is read out to those who hear the page.
-func (d overviewData) Say() string {
+// Announcement is what screen readers read out.
+func (d overviewData) Announcement() string {
 	q := d.Queue
 	return fmt.Sprintf("%d ready, %d waiting, %d running, %d need attention", q.Ready, q.Waiting, q.Running, d.Attention())
 }
 
-// endedKept is how long the sums and plots of what ended are shown before they are read again: workers count them each 15 s.
+// endedKept is how long the sums and charts of ended calls are shown before they are read again: workers count these
+// calls every 15 s.
 const endedKept = 20 * time.Second
 
-// ended keeps what ended, which is the same for all.
+// ended keeps the sums and charts of ended calls, which are the same for all users.
 type ended struct {
+	keep time.Duration // for tests; 0: endedKept
+
 	mu   sync.Mutex
-	kept map[string]endedIn // by the range of the plots
+	kept map[string]endedIn // by the range of the charts
 }
 
 type endedIn struct {
@@ -136,8 +143,8 @@ type endedIn struct {
 func (e *ended) read(ctx context.Context, s *site, span string) (in endedIn, err error) {
 	asked := time.Now()
 	e.mu.Lock()
-	defer e.mu.Unlock() // others wait for the same, also if it fails: one after the other, each would wait for all before it
-	if in = e.kept[span]; in.err == nil && time.Since(in.at) < endedKept || in.at.After(asked) {
+	defer e.mu.Unlock() // others wait for this reading and share its result, even an error
+	if in = e.kept[span]; in.err == nil && time.Since(in.at) < cmp.Or(e.keep, endedKept) || in.at.After(asked) {
 		return in, in.err
 	}
 	in = endedIn{}

@@ -96,6 +96,24 @@ func TestPlotsShowWhatEndedByMinute(t *testing.T) {
 	lacks(t, other, "uplot")
 }
 
+func TestTheOverviewExplainsHowOldItsNumbersAreAndWhyAChartIsEmpty(t *testing.T) {
+	t.Parallel()
+	server, _ := with(t, dashboard.User{Name: "ada"})
+	const empty = "The first point appears within two minutes after a call ends."
+	_, body := get(t, server, "/")
+	says(t, body, "counted every 15 seconds and read every 20 seconds, the last time <time", "Charts get one point every minute.", empty)
+	lacks(t, body, "data-table", "<polyline")
+	_, day := get(t, server, "/?range=day")
+	says(t, day, "Charts get one point every 5 minutes.")
+
+	server, db := with(t, dashboard.User{Name: "ada"})
+	execute(t, db, `insert into gem.outcome_minutes (minute, tool_name, succeeded, failed, refused, cancelled, not_configured, hits, durations, waits)
+		values (date_trunc('minute', gem.now()) - interval '5 minutes', '', 3, 0, 0, 0, 0, 0, array[0, 5], array[3])`)
+	_, body = get(t, server, "/")
+	says(t, body, `<figure data-key="calls 1 2" data-table="minutes"`, "<polyline")
+	lacks(t, body, empty)
+}
+
 func TestWorkersAreShownWithWhatTheyHold(t *testing.T) {
 	t.Parallel()
 	server, db := with(t, dashboard.User{Name: "ada"})
@@ -181,7 +199,7 @@ func TestATextMakesNoEventOfItsOwn(t *testing.T) {
 	for lines := bufio.NewScanner(answer.Body); lines.Scan() && !strings.Contains(sent.String(), "All is well"); {
 		sent.WriteString(lines.Text() + "\n")
 	}
-	if text := sent.String(); !strings.Contains(text, "&#13;data: All is well") || strings.Contains(text, "\r") {
+	if text := sent.String(); !strings.Contains(text, "␍data: All is well") || strings.Contains(text, "\r") {
 		t.Errorf("%q", text)
 	}
 }

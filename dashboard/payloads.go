@@ -51,16 +51,16 @@ func readPayloads(ctx context.Context, db watch.DB, ids []string, most int) (map
 	return nil, fmt.Errorf("read inputs and results: %w", err)
 }
 
-// said is what a model answered in a turn of an agent: a step of its journal.
-type said struct {
-	Parts []saidPart
+// modelAnswer is the answer of a model in a turn of an agent: a step of its journal.
+type modelAnswer struct {
+	Parts []answerPart
 	Stop  string // why it stopped: end_turn, tool_use, max_tokens, refusal …
 	// ErrorCode and Message say why there is no answer.
 	ErrorCode, Message string
 }
 
-// saidPart is a text, a thought, or a call of a tool, cut.
-type saidPart struct {
+// answerPart is a text, a thought, or a call of a tool, cut.
+type answerPart struct {
 	Type string // text, thinking, tool_call
 	Name string // of the tool that is called, as the model has it
 	Text string // or the arguments
@@ -68,13 +68,13 @@ type saidPart struct {
 }
 
 const (
-	mostSaid  = 200 // turns of a page
-	mostParts = 50  // of a turn: 32 calls, and texts around them
+	mostAnswers = 200 // turns of a page
+	mostParts   = 50  // of a turn: 32 calls, and texts around them
 )
 
-// readSaid reads what models said in the turns of agents, by the agent's id and the turn's name, such as turn 3. names are those of the turns; nil means
+// readModelAnswers reads what models said in the turns of agents, by the agent's id and the turn's name, such as turn 3. names are those of the turns; nil means
 // the first ones.
-func readSaid(ctx context.Context, db watch.DB, ids, names []string, most int) (map[[2]string]said, error) {
+func readModelAnswers(ctx context.Context, db watch.DB, ids, names []string, most int) (map[[2]string]modelAnswer, error) {
 	rows, err := db.Query(ctx, `
 		select e.id, e.name, coalesce(e.data -> 'result' ->> 'stop_reason', ''), coalesce(e.data -> 'error' ->> 'error_code', ''),
 			left(coalesce(e.data -> 'error' ->> 'message', ''), 1000), coalesce(p.type, ''), coalesce(left(p.name, 200), ''), coalesce(left(p.text, $4), ''), coalesce(length(p.text), 0)
@@ -87,12 +87,12 @@ func readSaid(ctx context.Context, db watch.DB, ids, names []string, most int) (
 			select p.n, p.part ->> 'type' as type, p.part ->> 'name' as name, coalesce(p.part ->> 'text', p.part ->> 'arguments_raw', p.part ->> 'arguments') as text
 			from jsonb_array_elements(case when jsonb_typeof(e.data -> 'result' -> 'parts') = 'array' then e.data -> 'result' -> 'parts' else '[]' end)
 				with ordinality p (part, n) limit $5) p on true
-		order by e.id, e.seq, p.n`, ids, names, mostSaid, most+1, mostParts)
+		order by e.id, e.seq, p.n`, ids, names, mostAnswers, most+1, mostParts)
 	if err == nil {
-		all := map[[2]string]said{}
+		all := map[[2]string]modelAnswer{}
 		var key [2]string
-		var s said
-		var p saidPart
+		var s modelAnswer
+		var p answerPart
 		_, err = pgx.ForEachRow(rows, []any{&key[0], &key[1], &s.Stop, &s.ErrorCode, &s.Message, &p.Type, &p.Name, &p.Text, &p.Size}, func() error {
 			before := all[key]
 			s.Parts = before.Parts

@@ -27,11 +27,12 @@ type figure struct {
 	Columns string // their places in the table
 	Colors  string
 	Lines   []line
+	Empty   bool // there is no point, or all are zero
 }
 
 type line struct {
-	Says, Color string   // Says is its total
-	Pieces      []string // points of an SVG polyline in 600 × 100, between gaps
+	Label, Color string   // Label is its total
+	Pieces       []string // points of an SVG polyline in 600 × 100, between gaps
 }
 
 // plotsOf makes plots of the calls that ended in each minute: outcomes, durations, waits, and cost if there is any. all
@@ -94,9 +95,9 @@ func thousands(n int64) string {
 }
 
 type column struct {
-	place       int
-	says, color string
-	of          func(watch.Minute) *float64 // nil where there is no value
+	place        int
+	label, color string
+	of           func(watch.Minute) *float64 // nil where there is no value
 }
 
 func number(n int64) *float64 {
@@ -105,12 +106,13 @@ func number(n int64) *float64 {
 }
 
 func (p *plots) draw(title, unit string, columns ...column) {
-	f := figure{Title: title, Unit: unit}
+	f := figure{Title: title, Unit: unit, Empty: true}
 	most := 0.0
 	for _, c := range columns {
 		for _, m := range p.Minutes {
 			if v := c.of(m); v != nil {
 				most = max(most, *v)
+				f.Empty = f.Empty && *v == 0 && unit != "usd" // models may cost nothing
 			}
 		}
 	}
@@ -119,7 +121,7 @@ func (p *plots) draw(title, unit string, columns ...column) {
 			f.Columns, f.Colors = f.Columns+" ", f.Colors+" "
 		}
 		f.Columns, f.Colors = f.Columns+fmt.Sprint(c.place), f.Colors+c.color
-		l := line{Says: c.says, Color: c.color}
+		l := line{Label: c.label, Color: c.color}
 		var piece strings.Builder
 		for j, m := range p.Minutes {
 			v := c.of(m)

@@ -70,6 +70,12 @@ type approval struct {
 // ruling is a rule that asks.
 type ruling struct{ Name, Message string }
 
+// repeatedIn reports whether a question has the rule's message, or was made from the rule: then it names the rule, and
+// why it asks.
+func (r ruling) repeatedIn(question string) bool {
+	return strings.Contains(question, r.Message) || strings.Contains(question, "Rule "+r.Name+":")
+}
+
 func (s *site) question(ctx context.Context, r *request) (*view, error) {
 	p, err := r.readQuestion(ctx)
 	if err != nil {
@@ -80,25 +86,53 @@ func (s *site) question(ctx context.Context, r *request) (*view, error) {
 
 func (p *questionPage) view() *view {
 	kind := map[string]string{approvalTool: "Approval", "wait.event": "Event"}[p.State.Tool]
-	return &view{Title: cmp.Or(kind, "Question") + ": " + p.Stands(), Template: "question", Data: p, Watch: "call:" + p.ID}
+	return &view{Title: cmp.Or(kind, "Question") + ": " + p.StateText(), Template: "question", Data: p, Watch: "call:" + p.ID}
 }
 
-// Stands describes the state of the question for the page's title.
-func (p *questionPage) Stands() string {
+// StateText describes the state of the question for the page's title.
+func (p *questionPage) StateText() string {
 	switch q := p.State; {
 	case q.AnsweredBy != "":
-		return "answered"
+		return cmp.Or(p.Decision(), "answered")
 	case q.Status == "succeeded", q.Status == "failed", q.Status == "not_configured":
 		return "ended without an answer"
 	case p.Open:
-		return "waits for you"
+		return "waiting for you"
 	default:
-		return "waits for others"
+		return "waiting for others"
 	}
 }
 
-// Repeats reports whether the question has a rule's message in its own words.
-func (p *questionPage) Repeats(message string) bool { return strings.Contains(p.Text, message) }
+// Decision is approved or denied for an approval whose answer the user sees, and empty otherwise.
+func (p *questionPage) Decision() string {
+	if p.State.Tool != approvalTool {
+		return ""
+	}
+	return decisionOf(p.Given)
+}
+
+// StateClass is the class of the badge of the state.
+func (p *questionPage) StateClass() string {
+	if p.Decision() == "denied" {
+		return "refused"
+	}
+	return p.State.Status
+}
+
+// decisionOf reads the answer to an approval; empty for any other text.
+func decisionOf(answer string) string {
+	var given struct{ Approved *bool }
+	switch {
+	case json.Unmarshal([]byte(answer), &given) != nil || given.Approved == nil:
+		return ""
+	case *given.Approved:
+		return "approved"
+	}
+	return "denied"
+}
+
+// Repeats reports whether the question already says what a rule's message does.
+func (p *questionPage) Repeats(r ruling) bool { return r.repeatedIn(p.Text) }
 
 func (r *request) readQuestion(ctx context.Context) (*questionPage, error) {
 	p := &questionPage{ID: strings.ToLower(r.PathValue("id"))}
@@ -129,7 +163,7 @@ func (r *request) readQuestion(ctx context.Context) (*questionPage, error) {
 	case err != nil:
 		return nil, err
 	case p.State == nil:
-		return nil, notFound("There is no such question. It may have been pruned, or this is a call that asks nothing.")
+		return nil, notFound("There is no such question. It may have been pruned, or the call is not a question.")
 	case r.mayAnswer():
 		if p.You, p.Roles, err = r.answersAs(ctx); err != nil {
 			return nil, err
@@ -162,7 +196,7 @@ func (p *questionPage) show(ctx context.Context, r *request, input, schema json.
 		p.Asked = readApproval(input, mostShown)
 		if p.Asked == nil {
 			*p = questionPage{ID: p.ID, State: p.State,
-				Why: "The call that it asks about cannot be read: the tool wait.approval is about to refuse it."}
+				Why: "This approval cannot be read: wait.approval is about to reject its input."}
 			return nil
 		}
 		p.Text, p.Digest = p.Asked.Text, p.Asked.Digest
@@ -196,7 +230,7 @@ func (s *site) arguments(w http.ResponseWriter, q *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Content-Disposition", `attachment; filename="arguments-`+p.ID+`.json"`)
-	s.send(w, q, http.StatusOK, p.Asked.Input)
+	s.send(w, q, http.StatusOK, visibleJSON(p.Asked.Input))
 }
 
 // readAnswer reads, for an operator, the answer and the result.
@@ -239,25 +273,25 @@ func (p *questionPage) whyNot(r *request) string {
 	case q.AnsweredBy != "" || q.Status == "succeeded" || q.Status == "failed" || q.Status == "not_configured":
 		return ""
 	case !q.Cancelled.IsZero():
-		return "Somebody has asked for the end of this question, and it takes no answer."
+		return "This question is being cancelled and takes no answer."
 	case !q.Until.IsZero() && !q.Until.After(time.Now()):
-		return "The time for an answer is over."
+		return "The deadline for an answer has passed."
 	case q.Status != "waiting":
-		return "No worker has asked it yet: load this page again in a moment."
+		return "No worker has asked this question yet. Reload the page in a moment."
 	case r.site.Act == nil:
-		return "This dashboard is read-only, and takes no answers."
+		return "This dashboard is read-only and takes no answers."
 	case !r.mayAnswer():
-		return "You may look, and not answer: the dashboard knows no subject of yours."
+		return "You can view this question but not answer it: the dashboard does not know your subject."
 	}
 	if q.Others && r.user.OtherName != "" {
-		return "It needs someone other than the person who asked, and these pages cannot tell whether you are that person: " +
-			text(r.user.OtherName) + ". You would have two names. Answer it where calls are made, such as with gem approve."
+		return "It needs someone other than the person who asked, and the dashboard cannot tell whether that is you: " +
+			r.user.OtherName + ". You may have a different name there. Answer it where calls are made, for example with gem approve."
 	}
-	said := "Only the people whom the question names may answer it"
+	said := "Only the people named in the question may answer it"
 	if q.Others {
-		said += ", but not the people who asked for the call or repeated it"
+		said += ", except those who requested the call or repeated it"
 	}
-	said += ". You are " + text(p.You) + rolesInWords(p.Roles) + "."
+	said += ". You are " + p.You + rolesInWords(p.Roles) + "."
 	if slices.ContainsFunc(q.By, func(who string) bool { return strings.HasPrefix(who, "role:") }) {
 		said += " The owner of the database grants roles: gem roles add SUBJECT ROLE."
 	}

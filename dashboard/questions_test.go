@@ -203,13 +203,13 @@ func TestAnApprovalShowsItsCallWholeAndIsDecidedWithAReason(t *testing.T) {
 	id := o.approval()
 	o.wants(o.page(cleo, "/questions", 200), `href="/questions/`+id, "May it?", "role:boss", "You answer as cleo")
 	page := o.page(cleo, "/questions/"+id, 200)
-	o.wants(page, "<title>Approval: waits for you", "12345678901234567890.10", "&lt;script&gt;", "shop.refund", "write:db", "send:money", "it is destructive", "big_refunds",
+	o.wants(page, "<title>Approval: waiting for you", "12345678901234567890.10", "&lt;script&gt;", "shop.refund", "write:db", "send:money", "it is destructive", "big_refunds",
 		"It is more than 100.", "shop.find", "timeout", fmt.Sprintf("%064d", 7), "bob", "s%201", `name="decision" value="deny"`)
 	o.lacks(page, "<script>alert")
 
-	o.wants(o.send(cleo, id, url.Values{"reason": {"why not"}}, 422), "Choose whether to approve or to deny.", "why not</textarea>")
+	o.wants(o.send(cleo, id, url.Values{"reason": {"why not"}}, 422), "Choose Approve or Deny.", "why not</textarea>")
 	o.wants(o.send(cleo, id, url.Values{"reason": {"why not"}, "decision": {"approve"}, "digest": {strings.Repeat("0", 64)}}, 409),
-		"since the question has changed", "why not</textarea>")
+		"because the question has changed", "why not</textarea>")
 	o.wants(o.send(cleo, id, url.Values{"reason": {strings.Repeat("a", 1001)}, "decision": {"approve"}}, 422), "must have 0 to 1000")
 	if got := o.given(id); got != "null" {
 		t.Fatalf("it was answered: %s", got)
@@ -219,7 +219,7 @@ func TestAnApprovalShowsItsCallWholeAndIsDecidedWithAReason(t *testing.T) {
 		t.Errorf("the answer is %s, want %s", got, want)
 	}
 	o.lacks(o.page(cleo, "/questions", 200), id)
-	o.wants(o.page(dora, "/questions/"+id, 200), "Approval: answered", "&#34;approved&#34;: true", "12345678901234567890.10")
+	o.wants(o.page(dora, "/questions/"+id, 200), "Approval: approved", "Approved by cleo", "&#34;approved&#34;: true", "12345678901234567890.10")
 }
 
 // Any login can set request.jwt.claims, also a member of gem_operator that is not one of gem_door.
@@ -248,7 +248,7 @@ func TestTheSecondWhoDecidesIsToldWhoWasFirst(t *testing.T) {
 	for _, m := range before {
 		stale.Set(m[1], m[2])
 	}
-	o.wants(o.send(dora, id, stale, 409), "does not take one from you now", "Answered by cleo", "it is fine")
+	o.wants(o.send(dora, id, stale, 409), "you cannot answer this question now", "Denied by cleo", "it is fine")
 	if got := o.given(id); !strings.HasPrefix(got, `cleo {"approved": false}`) {
 		t.Errorf("the answer is %s", got)
 	}
@@ -262,15 +262,15 @@ func TestWhoMayNotAnswerSeesWhyAndWhoMay(t *testing.T) {
 		user  dashboard.User
 		words []string
 	}{
-		"who asked":         {bob, []string{"role:boss", "not the people who asked", "You are bob, with the role boss"}},
+		"who asked":         {bob, []string{"role:boss", "except those who requested the call", "You are bob, with the role boss"}},
 		"somebody":          {dashboard.User{Name: "eve", Subject: "eve"}, []string{"role:boss", "You are eve, without a role"}},
-		"who is nobody":     {onlooker, []string{"role:boss", "the dashboard knows no subject of yours"}},
+		"who is nobody":     {onlooker, []string{"role:boss", "the dashboard does not know your subject"}},
 		"an operator":       {dora, []string{"role:boss", "You are dora, without a role", "12345678901234567890.10"}},
 		"the login":         {dashboard.User{Name: "ops", Operator: true}, []string{"role:boss", "You are gem_test_act_"}},
 		"somebody's viewer": {dashboard.User{Name: "cleo"}, []string{"role:boss"}},
 	} {
 		page := o.page(c.user, "/questions/"+id, 200)
-		o.wants(page, append(c.words, "<title>Approval: waits for others")...)
+		o.wants(page, append(c.words, "<title>Approval: waiting for others")...)
 		o.lacks(page, `name="decision"`)
 		if !c.user.Operator {
 			o.lacks(page, "12345678901234567890.10", "May it?", "big_refunds")
@@ -290,7 +290,7 @@ func TestAQuestionThatNoRuleAsksSaysWhoseWordItIs(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
 	page := o.page(cleo, "/questions/"+o.ask("wait.approval", fmt.Sprintf(refund, 8), byNobody), 200)
-	o.wants(page, "No rule and no handler asks this", "caller's claim")
+	o.wants(page, "No rule or handler asked this", "caller's claim")
 	o.lacks(page, "big_refunds", "shop.find")
 }
 
@@ -299,7 +299,7 @@ func TestAReadOnlyDashboardShowsWhoMayAnswerAndNothingOfWhatIsAsked(t *testing.T
 	o := newOffice(t, func(options *dashboard.Options) { options.Act = nil })
 	id := o.approval()
 	page := o.page(dora, "/questions/"+id, 200)
-	o.wants(page, "role:boss", "This dashboard is read-only, and takes no answers.")
+	o.wants(page, "role:boss", "This dashboard is read-only and takes no answers.")
 	o.lacks(page, "May it?", "12345678901234567890.10", "<textarea")
 	o.send(dora, id, url.Values{"decision": {"approve"}}, 403)
 	o.wants(o.page(dora, "/questions", 200), id)
@@ -323,7 +323,7 @@ func TestAnAnswerIsAFormOfItsSchema(t *testing.T) {
 		"a text for a number":   {`{"type": "number"}`, url.Values{"value": {`"1"`}}, "", "must be a number"},
 		"half of an integer":    {`{"type": "integer"}`, url.Values{"value": {"1.5"}}, "", "must be of type integer"},
 		"a number beyond":       {`{"type": "integer", "maximum": 3}`, url.Values{"value": {"4"}}, "", "must be at most 3"},
-		"a huge number":         {`{"type": "number"}`, url.Values{"value": {"1e400000"}}, "", "Your answer was not taken."},
+		"a huge number":         {`{"type": "number"}`, url.Values{"value": {"1e400000"}}, "", "Your answer was not accepted."},
 		"yes":                   {`{"type": "boolean"}`, url.Values{"value": {"0"}}, `true`, ""},
 		"neither":               {`{"type": "boolean"}`, url.Values{}, "", "Answer: choose one."},
 		"a choice":              {`{"type": "string", "enum": ["red", "blue"]}`, url.Values{"value": {"1"}}, `"blue"`, ""},
@@ -373,11 +373,11 @@ func TestAnAnswerThatComesTooLateIsNotTaken(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
 	late := o.ask("wait.answer", `{"text": "When?", "until": "2026-01-01T00:00:00Z"}`, byNobody)
-	o.wants(o.page(bob, "/questions/"+late, 200), "The time for an answer is over.")
+	o.wants(o.page(bob, "/questions/"+late, 200), "The deadline for an answer has passed.")
 	o.wants(o.send(bob, late, url.Values{"value": {"now"}}, 409), "You had typed", "now")
 	cancelled := o.ask("wait.answer", `{"text": "When?"}`, byNobody)
 	o.exec("select cancel_tool_call($1)", cancelled)
-	o.wants(o.page(bob, "/questions/"+cancelled, 200), "Somebody has asked for the end of this question", "Someone asked to cancel it.")
+	o.wants(o.page(bob, "/questions/"+cancelled, 200), "This question is being cancelled", "Someone asked to cancel it.")
 	o.exec("select cancel_tool_call($1)", cancelled)
 	o.wants(o.page(dora, "/questions/"+cancelled, 200), "ended without an answer", "cancelled")
 }
@@ -495,7 +495,7 @@ func TestWhatIsApprovedOnThePageIsWhatRuns(t *testing.T) {
 	}
 	before := question()
 	page := o.page(cleo, "/questions/"+before, 200)
-	o.wants(page, "Look at the order first.", "12.75", "send:money", "<code>refunds</code>", "role:boss", "The session before it")
+	o.wants(page, "Look at the order first.", "12.75", "send:money", "<code>refunds</code>", "role:boss", "Earlier in this session")
 	o.lacks(o.page(bob, "/questions/"+before, 200), `name="decision"`)
 	stale := url.Values{"decision": {"approve"}}
 	for _, m := range hidden.FindAllStringSubmatch(page, -1) {
@@ -512,13 +512,13 @@ func TestWhatIsApprovedOnThePageIsWhatRuns(t *testing.T) {
 	o.exec("select gem.resume($1)", id) // it looks again, as it does after a while
 	var after string
 	env.Until("another question", func() bool { after = question(); return after != before })
-	o.wants(o.send(cleo, before, stale, 409), "does not take one from you now")
+	o.wants(o.send(cleo, before, stale, 409), "you cannot answer this question now")
 	o.wants(o.send(cleo, after, url.Values{"decision": {"approve"}, "reason": {"seen"}}, 200), "You approved it.")
 	r := env.Await(id)
 	if !strings.Contains(string(r.Result), "12.75") || !strings.Contains(string(r.Effects), `"by": "cleo"`) || !strings.Contains(string(r.Effects), after) {
 		t.Errorf("the receipt is %s with %s", r.Result, r.Effects)
 	}
-	o.wants(o.send(cleo, after, stale, 409), "does not take one from you now")
+	o.wants(o.send(cleo, after, stale, 409), "you cannot answer this question now")
 }
 
 // The dashboard cannot know whether such a person asked for the call under the other name.
@@ -529,7 +529,7 @@ func TestAnApprovalIsRefusedFromAPersonWithTwoNames(t *testing.T) {
 	stranger := cleo
 	stranger.OtherName = "you signed in at https://login.example, and calls are made with tokens of <b>others</b>"
 	page := o.page(stranger, "/questions/"+id, 200)
-	o.wants(page, "Approval: waits for others", "two names",
+	o.wants(page, "Approval: waiting for others", "a different name there",
 		"https://login.example, and calls are made with tokens of &lt;b&gt;others&lt;/b&gt;")
 	o.lacks(page, `name="decision"`)
 	o.wants(o.page(stranger, "/questions", 200), "you signed in at https://login.example")

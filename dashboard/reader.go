@@ -93,7 +93,7 @@ func (l *live) join(key pageKey, user string) (*group, chan struct{}, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.all >= mostStreams || l.users[user] >= mostStreamsOfUser {
-		return nil, nil, errors.New("too many pages are watched: close some, or reload this page by hand")
+		return nil, nil, errors.New("too many live pages are open: close some, or reload this page yourself")
 	}
 	l.all++
 	l.users[user]++
@@ -141,9 +141,9 @@ func (l *live) state(g *group, sent map[string]int) news {
 	defer l.mu.Unlock()
 	n := news{over: g.over}
 	if l.away {
-		n.away = "The database cannot be reached. The page goes on by itself."
+		n.away = "The database cannot be reached. The page reconnects automatically."
 	} else if g.unready {
-		n.away = otherSchema + " The page goes on by itself."
+		n.away = otherSchema + " The page reconnects automatically."
 	}
 	for _, p := range g.parts {
 		if n.away == "" && sent[p.id] != p.version {
@@ -154,8 +154,8 @@ func (l *live) state(g *group, sent map[string]int) news {
 	return n
 }
 
-// shout tells the streams of a group that there is news. The caller holds mu.
-func (g *group) shout() {
+// notify wakes the streams of a group. The caller holds mu.
+func (g *group) notify() {
 	for news := range g.streams {
 		select {
 		case news <- struct{}{}:
@@ -176,13 +176,13 @@ func (l *live) run(ctx context.Context) {
 		case <-l.wake:
 		case <-beat.C:
 			may = min(may+allowance, mostAllowance)
-			l.lookWhatMoved(ctx)
+			l.findMoved(ctx)
 		}
 	}
 }
 
-// lookWhatMoved asks in one statement which of the watched calls moved, and makes their pages due.
-func (l *live) lookWhatMoved(ctx context.Context) {
+// findMoved asks in one statement which of the watched calls moved, and makes their pages due.
+func (l *live) findMoved(ctx context.Context) {
 	of := map[string][]*group{}
 	l.mu.Lock()
 	away := l.away
@@ -312,7 +312,7 @@ func (l *live) render(ctx context.Context, g *group) (watch string, pieces []pie
 	case p.err != nil:
 		return "", nil, p.err
 	case p.view == nil || p.view.Watch == "":
-		return "", nil, notFound("There is no such page, or it does not change.")
+		return "", nil, notFound("There is no such page, or it has no live updates.")
 	}
 	names := p.view.Live
 	if names == nil {
@@ -336,13 +336,13 @@ func (l *live) done(g *group, name string, pieces []piece, took time.Duration) {
 	defer l.mu.Unlock()
 	if g.unready {
 		g.unready = false
-		g.shout()
+		g.notify()
 	}
 	if l.away {
 		l.away = false
 		for _, other := range l.groups {
 			other.due = time.Time{}
-			other.shout()
+			other.notify()
 		}
 	}
 	first := g.watch == ""
@@ -363,7 +363,7 @@ func (l *live) done(g *group, name string, pieces []piece, took time.Duration) {
 		changed = g.parts[i].set(p) || changed
 	}
 	if changed {
-		g.shout()
+		g.notify()
 	}
 }
 
@@ -376,7 +376,6 @@ var (
 // is, and forms without their ids. The browser fills in both.
 func (p *part) set(of piece) bool {
 	html := formIDs.ReplaceAll(times.ReplaceAll(of.html, []byte("$1</time>")), []byte(`$1"`))
-	html = bytes.ReplaceAll(html, []byte("\r"), []byte("&#13;")) // ends a line of an event too: others' text could make events of its own
 	var frame strings.Builder
 	frame.WriteString("data: " + of.id + "\n")
 	for line := range bytes.Lines(html) {
@@ -409,7 +408,7 @@ func (l *live) failed(ctx context.Context, g *group, err error) bool {
 		}
 		l.away = true
 		for _, other := range l.groups {
-			other.shout()
+			other.notify()
 		}
 		return true
 	case lacksSchema(err):
@@ -434,13 +433,13 @@ func (l *live) failed(ctx context.Context, g *group, err error) bool {
 	case errors.As(err, &page):
 		g.over = page
 	case errors.As(err, &none):
-		g.over = &pageError{http.StatusNotFound, "There is no such call any more. It may have been pruned."}
+		g.over = &pageError{http.StatusNotFound, "The call no longer exists. It may have been pruned."}
 	default:
 		l.site.Log.Error("a page that is watched cannot be shown", zap.Error(err))
-		g.over = &pageError{http.StatusInternalServerError, "Something went wrong on this page. It does not change any more."}
+		g.over = &pageError{http.StatusInternalServerError, "Something went wrong on this page. It no longer updates."}
 	}
 	if g != nil {
-		g.shout()
+		g.notify()
 	}
 	return false
 }

@@ -73,7 +73,7 @@ func (s *site) render(w http.ResponseWriter, r *request, v *view) {
 	var page bytes.Buffer
 	shell := s.shell(r, v)
 	if r.user.Name != "" && v.Template != "error" {
-		shell.Open = s.asking.count(r.Context(), s)
+		shell.Open = s.open.count(r.Context(), s)
 	}
 	if err := s.write(&page, "layout.html", shell); err != nil {
 		s.Log.Error("a page cannot be rendered: " + err.Error())
@@ -90,7 +90,12 @@ func (s *site) write(page *bytes.Buffer, part string, data *shell) error {
 	if t == nil {
 		return fmt.Errorf("there is no template %s", data.Template)
 	}
-	return t.ExecuteTemplate(page, part, data)
+	var html strings.Builder
+	if err := t.ExecuteTemplate(&html, part, data); err != nil {
+		return err
+	}
+	page.WriteString(visible(html.String()))
+	return nil
 }
 
 // send writes a body, compressed where that is accepted.

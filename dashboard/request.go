@@ -48,7 +48,7 @@ func (r *request) as(ctx context.Context, do func(client.DB) error) error {
 	case r.site.Act == nil:
 		return forbidden("This dashboard is read-only: it has no connection that may act.")
 	case !r.mayAnswer():
-		return forbidden("You may look, and not answer: the dashboard knows no subject of yours.")
+		return forbidden("You can view questions but not answer them: the dashboard does not know your subject.")
 	case r.user.Subject == "":
 		return do(r.site.Act)
 	default:
@@ -128,7 +128,7 @@ func (s *site) showJSON(w http.ResponseWriter, q *http.Request, show func(contex
 	if err == nil {
 		body = v.JSON
 	} else {
-		shown := s.told(q, err)
+		shown := s.describe(q, err)
 		status, body = shown.Status, map[string]any{"error": shown.Text, "id": shown.ID}
 	}
 	text, err := json.Marshal(body)
@@ -137,7 +137,7 @@ func (s *site) showJSON(w http.ResponseWriter, q *http.Request, show func(contex
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	s.send(w, q, status, append(text, '\n'))
+	s.send(w, q, status, append(visibleJSON(text), '\n'))
 }
 
 // maxForm bounds the body of a form, in bytes: an answer of 64 KiB, encoded.
@@ -158,7 +158,7 @@ func (s *site) act(mux *http.ServeMux, path string, do func(context.Context, *re
 			}
 		}
 		if err == nil && !isText(q.PostForm) {
-			err = badRequest("The form has characters that are no text, and Postgres could not keep them.")
+			err = badRequest("The form has characters that Postgres cannot store.")
 		}
 		if err == nil {
 			var to string

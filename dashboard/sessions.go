@@ -50,7 +50,7 @@ func (s *site) sessions(ctx context.Context, r *request) (*view, error) {
 	})
 	switch {
 	case errors.Is(err, watch.ErrNoPage):
-		return nil, notFound("This page of the session is not there any more: its first call may have been pruned.")
+		return nil, notFound("This page of the session no longer exists: its first call may have been pruned.")
 	case err != nil:
 		return nil, err
 	case len(p.Calls) == 0:
@@ -64,12 +64,12 @@ func (s *site) sessions(ctx context.Context, r *request) (*view, error) {
 }
 
 func sessionTitle(p *watch.SessionPage) string {
-	state := "over"
+	state := "ended"
 	switch {
 	case p.Open > 0:
-		state = "goes on"
+		state = "in progress"
 	case p.Failed > 0:
-		state = "over, with failures"
+		state = "ended, with failures"
 	}
 	return "Session " + cut(60, p.ID) + ": " + state
 }

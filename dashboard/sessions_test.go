@@ -48,14 +48,14 @@ func TestASessionShowsAnAgentsTurns(t *testing.T) {
 	if got := strings.Join(order, " "); got != "turn 1</strong> turn 1 call 1 turn 2</strong> turn 2 call 1 turn 3</strong> >nothing.there<" {
 		t.Errorf("the order: %s", got)
 	}
-	shows(t, s.viewer, path, 200, []string{"<strong>4</strong> calls", "turn 3</strong>", "tokens in", "turn 1 call 2 was not made", "shown to operators"},
+	shows(t, s.viewer, path, 200, []string{"<strong>4</strong> calls", "turn 3</strong>", "tokens in", "turn 1 call 2 was not made", "Only operators see"},
 		"All done", "roof 1234", "I look", "/src/")
 
 	conversation := "/calls/" + r.CallID + "/conversation"
 	shows(t, s.operator, conversation, 200, []string{"Turn 1", "Turn 3", "<strong>3</strong> turns", "Look at &lt;script&gt;", "I look: &lt;script&gt;", "not made", "shell_run",
 		"The answer", "All done: &lt;script&gt;", "roof 12345678901234567890.123"})
 	shows(t, s.operator, conversation+"?from=2", 200, []string{"Turn 2", "Earlier turns"}, "<h2 id=\"turn1\">")
-	shows(t, s.viewer, conversation, 200, []string{"Turn 3", "shown to operators", "os.create_note"}, "All done", "Look at", "I look", "roof 1234")
+	shows(t, s.viewer, conversation, 200, []string{"Turn 3", "Only operators see", "os.create_note"}, "All done", "Look at", "I look", "roof 1234")
 	shows(t, s.operator, "/calls/0190a000-0000-7005-8000-000000000000/conversation", 404, []string{"no such call"})
 	shows(t, s.operator, "/calls/x/conversation", 404, nil)
 
@@ -112,7 +112,7 @@ func TestALongSessionHasPagesInTheOrderOfItsTree(t *testing.T) {
 		t.Errorf("%d calls: %v", len(all), all[:10])
 	}
 	shows(t, s.operator, "/sessions?id=s&from="+next, 200, []string{"301</strong> calls", "Later calls", "The last calls"}, "Earlier calls")
-	shows(t, s.operator, "/sessions?id=s&from=x", 404, []string{"not there any more"})
+	shows(t, s.operator, "/sessions?id=s&from=x", 404, []string{"no longer exists"})
 }
 
 func TestASessionOfHostileCallsStaysSmall(t *testing.T) {
@@ -130,5 +130,5 @@ func TestASessionsNameIsTextInTheTitleToo(t *testing.T) {
 	t.Parallel()
 	server, db := with(t, viewer)
 	made(t, db, client.NewCall{Tool: "mail.send", SessionID: "a\u202eb"})
-	shows(t, server, "/sessions?id=a%E2%80%AEb", 200, []string{`data-title="Session a` + "\ufffd" + `b: goes on"`})
+	shows(t, server, "/sessions?id=a%E2%80%AEb", 200, []string{`data-title="Session a` + "\ufffd" + `b: in progress"`})
 }

@@ -50,7 +50,7 @@ func (s *shares) take(ctx context.Context, user User, most int) (end func(), err
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-wait.C:
-		err = &pageError{http.StatusServiceUnavailable, "Other pages of yours are still being read. Try again when they are there."}
+		err = &pageError{http.StatusServiceUnavailable, "Your other pages are still loading. Try again when they have loaded."}
 	}
 	leave()
 	return nil, err

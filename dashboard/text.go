@@ -27,27 +27,10 @@ func (s *site) funcs() template.FuncMap {
 			return base + "/static/" + s.hashed[file], nil
 		},
 		"thousands": thousands, "percent": percent, "words": words, "upper": upper,
-		"stateWord": stateWord, "stateSays": stateSays,
-		"text": text, "json": indented, "span": prose.Span, "when": when, "clock": clock, "newForm": newForm, "short": short, "list": func(v ...any) []any { return v },
-		"ruleAsks": ruleAsks, "dict": dict, "segment": url.PathEscape, "usd": usd, "ms": ms, "cut": cut, "size": size,
+		"stateWord": stateWord, "stateText": stateText,
+		"json": indented, "span": prose.Span, "when": when, "clock": clock, "newForm": newForm, "short": short, "list": func(v ...any) []any { return v },
+		"ruleAsks": ruleAsks, "dict": dict, "segment": url.PathEscape, "usd": usd, "usdText": usdText, "ms": ms, "cut": cut, "size": size,
 	}
-}
-
-// text shows what somebody else wrote: characters that control, hide or turn text around become symbols. The template escapes it.
-func text(s string) string {
-	return strings.Map(func(c rune) rune {
-		switch {
-		case c == '\n' || c == '\t' || c == '\u200c' || c == '\u200d': // the last two join letters, or keep them apart
-			return c
-		case c < 0x20:
-			return 0x2400 + c
-		case c == 0x7f:
-			return 0x2421
-		case unicode.IsControl(c), unicode.Is(unicode.Cf, c), unicode.Is(unicode.Zl, c), unicode.Is(unicode.Zp, c), unicode.Is(unicode.Co, c):
-			return '\ufffd'
-		}
-		return c
-	}, s)
 }
 
 // mostIndent bounds how much longer than itself JSON gets by indentation, in bytes: lists in lists, thousands deep, would fill the memory.
@@ -95,11 +78,39 @@ func ms(d *float64) string {
 	if d == nil {
 		return ""
 	}
+	if *d < 1 {
+		return "< 1 ms"
+	}
 	return prose.Span(prose.Milliseconds(*d))
 }
 
-// usd is an amount in 10⁻⁹ USD, with all its digits.
-func usd(amount int64) string { return "$" + llm.Money(amount).String() }
+// usd is an amount in 10⁻⁹ USD for people: with cents from one dollar on, and with three digits that count below.
+// static/plot.js writes axes in the same way.
+func usd(amount int64) string {
+	sign := ""
+	if amount < 0 {
+		sign, amount = "-", max(-amount, 0)
+	}
+	unit := int64(llm.USD) / 100 // to which it is rounded: a cent, or less for small amounts
+	for amount > 0 && amount < int64(llm.USD) && unit > 1 && amount < 100*unit {
+		unit /= 10
+	}
+	amount = (amount + unit/2) / unit * unit
+	if amount == 0 {
+		return "$0"
+	}
+	whole, part := amount/int64(llm.USD), fmt.Sprintf("%09d", amount%int64(llm.USD))
+	return sign + "$" + thousands(whole) + "." + part[:2] + strings.TrimRight(part[2:], "0")
+}
+
+// usdText is usd of an amount in decimal digits, as results have it. A text that is no amount stays as it is.
+func usdText(amount string) string {
+	m, err := llm.ParseMoney(amount)
+	if err != nil {
+		return amount
+	}
+	return usd(int64(m))
+}
 
 // size is a number of bytes as people say it.
 func size(n int) string {
@@ -118,6 +129,21 @@ func cut(most int, s string) string {
 		return s
 	}
 	return string([]rune(s)[:most]) + "…"
+}
+
+// firstLines is the beginning of a text, in lines that are not empty.
+func firstLines(most int, s string) string {
+	var lines []string
+	for line := range strings.Lines(s) {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		if len(lines) == most {
+			return strings.Join(lines, "\n") + "…"
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
 }
 
 // cutBytes returns the beginning of a text, at most the given number of bytes.

@@ -29,9 +29,9 @@ type item struct {
 // turn is an answer of an agent's model, and the calls that it wanted and that were not made.
 type turn struct {
 	N       int
-	CallID  string      // of the agent
-	Asked   *watch.Turn // nil if no request is known
-	Said    *said       // nil for a viewer, and while there is no answer
+	CallID  string       // of the agent
+	Asked   *watch.Turn  // nil if no request is known
+	Answer  *modelAnswer // nil for a viewer, and while there is no answer
 	NotMade []watch.NotMade
 }
 
@@ -125,13 +125,13 @@ func readTurns(ctx context.Context, db watch.DB, operates bool, agents []string,
 	for _, n := range numbers {
 		names = append(names, fmt.Sprintf("turn %d", n))
 	}
-	answers, err := readSaid(ctx, db, agents, names, most)
+	answers, err := readModelAnswers(ctx, db, agents, names, most)
 	if err != nil {
 		return nil, err
 	}
 	for key, s := range answers {
 		if n, call, ok := turnOf(key[1]); ok && call == 0 {
-			at(key[0], n).Said = &s
+			at(key[0], n).Answer = &s
 		}
 	}
 	return all, nil
@@ -224,7 +224,7 @@ func (t *thread) bound() {
 			i.Call.Message = fit(cut(previewed, i.Call.Message), &left)
 			continue
 		}
-		if said := i.Turn.Said; said != nil {
+		if said := i.Turn.Answer; said != nil {
 			if left <= 0 {
 				said.Parts = said.Parts[:min(len(said.Parts), 2)]
 			}

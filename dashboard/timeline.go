@@ -12,7 +12,7 @@ import (
 // bar is a stretch of a call's life. X and W place it on a line of 1,000 units.
 type bar struct {
 	Class      string // queued, running, waiting, child, step, gap, or how a call that it made ended
-	Says       string
+	Label      string
 	From, Till time.Time
 	Open       bool // it has not ended
 	X, W       float64
@@ -46,10 +46,10 @@ func timelineOf(w *watch.Whole) *timeline {
 			phase = -1
 		}
 	}
-	begin := func(class, says string, at time.Time) {
+	begin := func(class, label string, at time.Time) {
 		end(at)
 		phase = len(t.Rows)
-		t.Rows = append(t.Rows, bar{Class: class, Says: says, From: at, Till: t.Till})
+		t.Rows = append(t.Rows, bar{Class: class, Label: label, From: at, Till: t.Till})
 	}
 	began := map[string]time.Time{} // steps
 	children := map[string]int{}    // in Rows
@@ -59,14 +59,14 @@ func timelineOf(w *watch.Whole) *timeline {
 		case "queued", "imported":
 			begin("queued", "queued", e.At)
 			if data.RunAt.Sub(e.At) > time.Millisecond {
-				t.Rows[phase].Says = "queued, to run at a set time"
+				t.Rows[phase].Label = "queued, to run at a set time"
 			}
 		case "claimed":
 			begin("running", fmt.Sprintf("attempt %d on %s", e.Attempt, e.WorkerID), e.At)
 		case "waiting":
 			begin("waiting", waitsFor(data), e.At)
 		case "woken":
-			begin("queued", "queued again, woken", e.At)
+			begin("queued", "queued again", e.At)
 		case "delayed":
 			begin("waiting", "waits for its turn", e.At)
 		case "retried":
@@ -84,10 +84,10 @@ func timelineOf(w *watch.Whole) *timeline {
 			if !known && i > 0 {
 				from = w.Journal[i-1].At
 			}
-			t.Rows = append(t.Rows, bar{Class: "step", Says: "step " + data.Name, From: from, Till: e.At})
+			t.Rows = append(t.Rows, bar{Class: "step", Label: "step " + data.Name, From: from, Till: e.At})
 		case "called":
 			children[data.Name] = len(t.Rows)
-			t.Rows = append(t.Rows, bar{Class: "child", Says: childSays(data), From: e.At, Till: t.Till, Open: true})
+			t.Rows = append(t.Rows, bar{Class: "child", Label: childLabel(data), From: e.At, Till: t.Till, Open: true})
 		case "returned":
 			if row, known := children[data.Name]; known {
 				t.Rows[row].Till, t.Rows[row].Open, t.Rows[row].Class = e.At, false, cmp.Or(data.Status, "child")
@@ -95,7 +95,7 @@ func timelineOf(w *watch.Whole) *timeline {
 		}
 		if n := w.GapAfter(i); n > 0 {
 			end(e.At)
-			t.Rows = append(t.Rows, bar{Class: "gap", Says: prose.Count(n, "event") + " of the journal not read", From: e.At, Till: w.Journal[i+1].At})
+			t.Rows = append(t.Rows, bar{Class: "gap", Label: prose.Count(n, "event") + " of the journal not read", From: e.At, Till: w.Journal[i+1].At})
 		}
 	}
 	if phase >= 0 {
@@ -105,7 +105,7 @@ func timelineOf(w *watch.Whole) *timeline {
 	return t
 }
 
-func childSays(d prose.EventData) string {
+func childLabel(d prose.EventData) string {
 	if prose.AsksPeople([]string{d.Name}) {
 		return "question to people"
 	}
@@ -119,7 +119,7 @@ func waitsFor(d prose.EventData) string {
 	case len(d.For) > 0:
 		return "waits for " + prose.Cut(prose.Named(d.For), 100)
 	case d.Code.Message != "" || d.Code.Name != "":
-		return "waits for a program that fits"
+		return "waits for a matching program"
 	}
 	return "waits for its key"
 }

@@ -162,7 +162,7 @@ func TestAnAgentsCallGoesOnOnceItsLinkWasOpenedByTheRightPerson(t *testing.T) {
 	s.exec("select gem.resume($1)", refund) // it looks again, as it does after a while
 	anew := a.link(id, asked, ruled)
 	hugo.follow("main form button[value=approve]")
-	hugo.has("Your answer was not taken", "Ended without an answer")
+	hugo.has("Your answer was not accepted", "Ended without an answer")
 
 	// It is approved once, and the agent's task goes on.
 	for _, b := range []*tab{grace, hugo} {
@@ -174,7 +174,7 @@ func TestAnAgentsCallGoesOnOnceItsLinkWasOpenedByTheRightPerson(t *testing.T) {
 		t.Errorf("the agent is told %s", got)
 	}
 	hugo.follow("main form button[value=approve]")
-	hugo.has("Your answer was not taken", "grace")
+	hugo.has("Your answer was not accepted", "grace")
 	if got := s.value(`select string_agg(coalesce(r.result ->> 'by', c.error ->> 'error_code'), ', ' order by c.seq) from core_tool_calls c join core_tool_receipts r on r.call_id = c.id
 		where c.tool_name = 'wait.approval'`); got != "grace, cancelled, grace" {
 		t.Errorf("the approvals came to %s", got)

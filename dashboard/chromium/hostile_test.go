@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/gemworker/gem/handlers/handlertest"
+	"github.com/gemworker/gem/rules"
+	"github.com/gemworker/gem/worker"
 )
 
 // payloads are texts that run a script, load something or leave their place where a page takes them for more than text. Each is numbered, so that a
@@ -126,4 +128,56 @@ func TestLongAndDeepAndPreciseContentsAreShownShort(t *testing.T) {
 	b.has("12345678901234567890.123", "left \ufffd right")
 	b.visit("/calls/" + long)
 	b.barrierFree("a long input")
+}
+
+// A person decides by what the page shows. Values in a rule's question add no markup, hide nothing and turn nothing round.
+func TestTheValuesInARulesQuestionAreShownAsText(t *testing.T) {
+	t.Parallel()
+	asks, err := rules.Parse([]byte(`{"version": "1", "rules": [{"name": "repeats", "tools": ["shop.repeat"], "action": "ask",
+		"ask": {"of": ["boss"], "question": "Repeat {text} for \"{who}\"?"}, "say": "Look twice."}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newScene(t, func(o *handlertest.Options) {
+		o.Worker = func(o *worker.Options) { o.Concurrency, o.Rules, o.Version = 8, asks, "v0.1.0" }
+	})
+	controls := "\u0001\u001b\u007f\u0085\u200b\u2028\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+	values := append(payloads()[:8], "pay 10\u202e001\u202c now", controls+"<b>bold</b>", strings.Repeat("\n \n", 500)+"end", strings.Repeat("long ", 2000))
+	var calls, questions []string
+	for _, v := range values {
+		input, err := json.Marshal(map[string]any{"text": v, "who": v})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := s.Insert(handlertest.Call{Tool: "shop.repeat", Input: string(input), CreatedBy: "ada"})
+		calls, questions = append(calls, id), append(questions, s.Question(id).ID)
+	}
+	// A question that no rule made may have any text.
+	input, err := json.Marshal(map[string]any{"text": controls + "<script>window.ran = 'asked'</script>" + strings.Repeat("\n", 900) + "x", "by": []string{"role:boss"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := s.Insert(handlertest.Call{Tool: "wait.answer", Input: string(input), CreatedBy: "ada"})
+	pages := []string{"/", "/questions", "/questions/" + s.Question(asked).ID, "/calls/" + asked}
+	for n := range calls {
+		pages = append(pages, "/calls/"+calls[n], "/questions/"+questions[n])
+	}
+	b := openTab(t, s.serve(grace))
+	b.look("light", narrow)
+	const hidden = `[...document.querySelectorAll("*")].flatMap(e => [...e.attributes].map(a => a.value)).concat(document.title, document.documentElement.textContent)
+		.filter(t => /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/.test(t)).join("|")`
+	for _, p := range pages {
+		b.visit(p)
+		b.harmless()
+		if found := eval[string](b, hidden); found != "" {
+			t.Errorf("%s has hidden characters in %q", p, found)
+		}
+		if wide := eval[float64](b, "document.documentElement.scrollWidth - document.documentElement.clientWidth"); wide > 0 {
+			t.Errorf("%s is %v pixels too wide", p, wide)
+		}
+	}
+	b.visit("/questions")
+	if buttons := eval[float64](b, `Math.max(...[...document.querySelectorAll(".asked")].map(e => e.clientHeight))`); buttons > 640 {
+		t.Errorf("a question is %v pixels high: its arguments are out of sight", buttons)
+	}
 }

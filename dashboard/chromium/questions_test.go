@@ -56,7 +56,7 @@ func TestAnApprovalIsDecidedInTheListWhereItAppears(t *testing.T) {
 	if r := s.Await(first); r.Status != "succeeded" {
 		t.Errorf("the refund: %s", r.Result)
 	}
-	b.says("What happened")
+	b.says("Answered")
 	b.until("its end", `document.querySelector("[data-key^=decided] .state.succeeded")`)
 	b.until("the other question alone", `document.querySelectorAll("main form.decide").length === 1`)
 	if got := s.value("select result->>'reason' from core_tool_receipts where tool_name = 'wait.approval'"); got != "within the budget" {

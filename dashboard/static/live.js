@@ -61,7 +61,7 @@
   document.getElementById("reload").hidden = true;
   pause.addEventListener("click", () => {
     paused = !paused;
-    pause.textContent = paused ? "Go on updating" : "Pause updates";
+    pause.textContent = paused ? "Resume updates" : "Pause updates";
     paused ? close() : open();
   });
   // A tab that nobody sees asks for nothing; a short look at another one changes nothing.

@@ -26,9 +26,18 @@
 
   const units = {
     ms: (v) => v >= 60000 ? +(v / 60000).toFixed(1) + " min" : v >= 1000 ? +(v / 1000).toFixed(1) + " s" : +v.toFixed(1) + " ms",
-    usd: (v) => "$" + +(v / 1e9).toPrecision(2),
-    calls: (v) => String(v),
+    usd: (v) => money(v / 1e9),
+    calls: (v) => v.toLocaleString("en-US"),
   };
+  // money writes US dollars as the server does (usd in text.go), and large ones without cents.
+  function money(v) {
+    if (!v) return "$0";
+    const size = Math.floor(Math.log10(Math.abs(v)) + 1e-9), least = size >= 2 ? 0 : 2;
+    const most = size >= 0 ? least : Math.min(9, 2 - size);
+    return "$" + v.toLocaleString("en-US", { minimumFractionDigits: least, maximumFractionDigits: most });
+  }
+  // steps are the distances between lines of an axis: 1, 2 and 5 times a power of ten.
+  const steps = Array.from({ length: 16 }, (_, n) => [1, 2, 5].map((v) => v * 10 ** n)).flat();
 
   function draw(figure) {
     drawn.get(figure)?.destroy();
@@ -54,10 +63,10 @@
       width: box.clientWidth, height: 124,
       tzDate: (s) => local ? new Date(s * 1000) : uPlot.tzDate(new Date(s * 1000), "Etc/UTC"),
       cursor: { drag: { setScale: false, x: false, y: false } },
-      scales: { y: { range: (_, min, max) => [0, max > 0 ? max * 1.1 : 1] } },
+      scales: { y: { range: (_, min, max) => [0, max > 0 ? max * 1.1 : figure.dataset.unit === "usd" ? 1e7 : 1] } },
       axes: [
         { ...axis, size: 32, values: "{HH}:{mm}", space: 48 },
-        { ...axis, size: (_, vs) => 16 + 7 * Math.max(...(vs ?? [""]).map((v) => v.length)), space: 28, incrs: figure.dataset.unit === "calls" ? [1, 2, 5, 10, 20, 50, 1e2, 2e2, 5e2, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6] : undefined, values: (_, vs) => vs.map(unit) },
+        { ...axis, size: (_, vs) => 22 + 7 * Math.max(...(vs ?? [""]).map((v) => v.length)), space: 28, incrs: figure.dataset.unit === "ms" ? undefined : steps, values: (_, vs) => vs.map(unit) },
       ],
       series: [{ label: "Time", value: local ? "{HH}:{mm}" : "{HH}:{mm} UTC" }, ...lines],
     }, data, box));

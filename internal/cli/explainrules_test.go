@@ -62,7 +62,7 @@ func TestExplainSaysWhatRulesDo(t *testing.T) {
 			[]string{"It can be made again at 12:00. It is 1 h ", " until then."}, ""},
 		"a limit with room": {ruled("limit_reached", "The rule pace (rules 1.2.0) blocks this call.", `{"free_at": "2020-01-01T00:00:00Z"}`),
 			[]string{"blocks this call. That time has come: make a new call."}, ""},
-		"denied":       {ruled("approval_denied", "The rule big (rules 1.2.0) asks. The answer was no", "{}"), []string{"The answer was no. The answer is final for this call. gem trace "}, ""},
+		"denied":       {ruled("approval_denied", "The rule big (rules 1.2.0) asks. The answer was no", "{}"), []string{"The answer was no. The decision is final for this call. gem trace "}, ""},
 		"expired":      {ruled("approval_expired", "Nobody answered within 1h", "{}"), []string{"Nobody answered within 1h. Make a new call to ask again."}, ""},
 		"a wrong rule": {ruled("rule_error", "The rule big could not be judged", "{}"), []string{"could not be judged. Correct that rule", "gem rules check"}, ""},
 		"a warning, and an approval": {func(s scene) string {

@@ -22,7 +22,7 @@ func explainRuled(e *client.Explanation, failure receipts.Error, message string)
 	case receipts.RuleError:
 		return message + " Correct that rule, check the file with gem rules check, and restart the workers."
 	case receipts.ApprovalDenied:
-		return message + " The answer is final for this call. gem trace " + e.Call.ID + " has the question."
+		return message + " The decision is final for this call. gem trace " + e.Call.ID + " has the question."
 	case receipts.ApprovalExpired:
 		return message + " Make a new call to ask again."
 	}

@@ -57,6 +57,8 @@ type Payload struct {
 	Input, Result, Effects Value
 	// Progress is what it has shown so far, while it runs: the last 300 rows of its attempt.
 	Progress []Progress `json:",omitempty"`
+	// Context is where a function in SQL failed last, up to 4,000 characters: see [client.Explanation].
+	Context string `json:",omitempty"`
 }
 
 // Value is a value of JSON as Postgres writes it.
@@ -152,7 +154,9 @@ const payload = `
 		left(r.effects::text, $2), coalesce(octet_length(r.effects::text), 0), (
 			select json_agg(json_build_object('at', p.at, 'kind', p.kind, 'data', p.data) order by p.seq)
 			from (select p.seq, p.at, p.kind, p.data, p.attempt from public.core_tool_progress p where p.call_id = $1 order by p.seq desc limit 300) p
-			where c.status = 'running' and p.attempt = c.attempt)
+			where c.status = 'running' and p.attempt = c.attempt), (
+			select left(coalesce(e.data ->> 'context', e.data #>> '{error,context}'), 4000) from public.core_tool_events e
+			where e.call_id = $1 and e.event in ('failed', 'retried') and c.status <> 'succeeded' order by e.seq desc limit 1)
 	from public.core_tool_calls c left join public.core_tool_receipts r on r.call_id = c.id where c.id = $1`
 
 // ReadWhole reads a call with what belongs to it, in one round trip, or returns a [*client.NotFoundError]. db is a pool, a connection or a
@@ -270,7 +274,7 @@ func (w *Whole) readRelated(rows pgx.Rows) error {
 
 func (p *Payload) read(row pgx.Row) error {
 	err := row.Scan((*zeronull.Text)(&p.Input.Text), &p.Input.Bytes, (*zeronull.Text)(&p.Result.Text), &p.Result.Bytes, (*zeronull.Text)(&p.Effects.Text), &p.Effects.Bytes,
-		&p.Progress)
+		&p.Progress, (*zeronull.Text)(&p.Context))
 	for _, v := range []*Value{&p.Input, &p.Result, &p.Effects} {
 		v.Cut = len(v.Text) < v.Bytes
 	}

@@ -25,8 +25,8 @@ func stateWord(c watch.Call) string {
 	return cmp.Or(c.Outcome, c.Status)
 }
 
-// stateSays is the state of a call in words.
-func stateSays(c watch.Call) string {
+// stateText is the state of a call in words.
+func stateText(c watch.Call) string {
 	if c.Status != "waiting" {
 		return words(stateWord(c))
 	}

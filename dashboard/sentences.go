@@ -25,22 +25,22 @@ func standing(w *watch.Whole) string {
 	case c.Scheduled:
 		return fmt.Sprintf("It is queued to run no earlier than %s.", prose.Moment(c.RunAt))
 	case c.Status == "queued":
-		return fmt.Sprintf("It is queued, since %s: a worker claims it when it is next in line and a slot is free.", prose.Moment(c.UpdatedAt))
+		return fmt.Sprintf("It has been queued since %s. A worker claims it when it is next in line and a slot is free.", prose.Moment(c.UpdatedAt))
 	case c.Status == "running":
 		return fmt.Sprintf("It has been running on %s since %s, in attempt %d.", c.WorkerID, prose.Moment(c.ClaimedAt), c.Attempt)
 	case c.WaitsFor == "key" && w.KeyHolder != nil:
 		return fmt.Sprintf("It waits for call %s, which holds the same key, %s, and is %s. If that call succeeds, its result is repeated; otherwise this one runs.",
 			w.KeyHolder.ID, c.Key, w.KeyHolder.Status)
 	case c.WaitsFor == "key":
-		return fmt.Sprintf("It waits for its key, %s, whose holder no longer runs: a worker takes it within seconds.", c.Key)
+		return fmt.Sprintf("It waits for its key, %s, whose holder no longer runs. A worker claims it within seconds.", c.Key)
 	case c.WaitsFor == "answer":
-		return "It waits, in no process, for an answer."
+		return "It is waiting for an answer."
 	case c.WaitsFor == "code":
-		return "It waits, in no process, for a program that can go on with it."
+		return "It is waiting for a program that can continue it."
 	case c.WaitsFor == "time":
-		return fmt.Sprintf("Its handler sleeps, in no process. It continues at %s.", prose.Moment(c.WakeAt))
+		return fmt.Sprintf("Its handler is sleeping and continues at %s.", prose.Moment(c.WakeAt))
 	}
-	return "Its handler waits, in no process, for calls that it made, or for people."
+	return "Its handler is waiting for calls that it made, or for people."
 }
 
 // explained describes how a call ended in the form that package prose expects.
@@ -69,4 +69,31 @@ func explained(w *watch.Whole) *client.Explanation {
 		e.RepeatedCall = w.Repeats.ID
 	}
 	return e
+}
+
+// answeredBy returns who answered a question, as far as its journal was read; empty for other calls.
+func (p *callPage) answeredBy() (by string) {
+	if !prose.IsQuestion(p.Call.Tool) {
+		return ""
+	}
+	for _, e := range p.Journal {
+		if e.Event.Event == "answered" {
+			by = prose.DataOf(e.Event).By
+		}
+	}
+	return by
+}
+
+// answered describes the end of a question. Only operators see a decision.
+func (p *callPage) answered() string {
+	decision := "answered it"
+	if p.Payload != nil && p.Call.Tool == approvalTool {
+		switch decisionOf(p.Payload.Result.Text) {
+		case "approved":
+			decision = "approved the call"
+		case "denied":
+			decision = "denied the call"
+		}
+	}
+	return fmt.Sprintf("This question has ended: %s %s at %s.", prose.Cut(p.answeredBy(), 100), decision, prose.Moment(p.Call.EndedAt))
 }
