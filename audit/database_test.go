@@ -369,6 +369,8 @@ var breaks = []struct {
 		[]string{"update gem.llm_spend set spent = 1"}},
 	{"llm-spend", "less is reserved", "which spent 1250000000 and have 0 reserved", []string{"update gem.llm_spend set reserved = 0"}},
 	{"llm-spend", "more was pruned", "with 1 that were pruned, come to 5, 1250000007", []string{"update gem.llm_spend set pruned = 7, pruned_requests = 1"}},
+	{"llm-spend", "a correction that was not counted", "which spent 1250000000", []string{
+		"insert into gem.llm_corrections (spend, amount, by, reason, at) select min(id), 5, 'ada', 'an invoice', now() from gem.llm_spend"}},
 	{"llm-spend", "its row is gone", "4 requests count in a budget that is not there", []string{"delete from gem.llm_spend"}},
 	{"llm-due", "nobody closed it", ", and its request 1 is still sent", []string{"update core_llm_requests set at = at - interval '2 hours' where status = 'sent'",
 		"update core_tool_calls c set updated_at = c.updated_at - interval '2 hours', created_at = c.created_at - interval '2 hours', cancel_requested_at = c.cancel_requested_at - interval '2 hours' from core_llm_requests r where r.call_id = c.id and r.status = 'sent'",

@@ -6,6 +6,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -125,7 +127,13 @@ func isAway(err error) bool {
 		return pg.Code != "57014" && (strings.HasPrefix(pg.Code, "57") || strings.HasPrefix(pg.Code, "53") || strings.HasPrefix(pg.Code, "08"))
 	}
 	var connect *pgconn.ConnectError
-	return errors.As(err, &connect) || pgconn.Timeout(err) || pgconn.SafeToRetry(err) || errors.Is(err, context.DeadlineExceeded)
+	return errors.As(err, &connect) || pgconn.Timeout(err) || pgconn.SafeToRetry(err) || errors.Is(err, context.DeadlineExceeded) || isBroken(err)
+}
+
+// isBroken reports whether a connection ended in the middle of an answer.
+func isBroken(err error) bool {
+	var network *net.OpError
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.As(err, &network)
 }
 
 // otherSchema is what people are told where [lacksSchema] is true.

@@ -1,10 +1,16 @@
 package dashboard_test
 
 import (
+	"context"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
+	"os"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/gemworker/gem/dashboard"
@@ -100,4 +106,99 @@ func TestAnActOnADatabaseThatTakesNoChangesSaysSo(t *testing.T) {
 	if err != nil || answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "is read-only now") {
 		t.Errorf("%d %s %v", answer.StatusCode, body, err)
 	}
+}
+
+// breaking is a connection to Postgres that is reset in the middle of a page: after some bytes of answers.
+type breaking struct {
+	net.Conn
+	left *atomic.Int64
+}
+
+func (b breaking) Read(p []byte) (int, error) {
+	n, err := b.Conn.Read(p)
+	if b.left.Add(-int64(n)) < 0 {
+		_ = b.Conn.Close()
+		return 0, &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ECONNRESET)}
+	}
+	return n, err
+}
+
+// Wherever in a page's reading the connection ends, the answer is a whole page that says to try again.
+func TestAConnectionThatBreaksInTheMiddleOfAPageIsNoFaultOfThePage(t *testing.T) {
+	t.Parallel()
+	at := testdb.New(t)
+	db := testdb.Pool(t, at)
+	if _, err := db.Exec(t.Context(), "insert into core_tool_calls (id, tool_name, input) select ('00000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, 'a.b', jsonb_build_object('n', repeat('x', 200)) from generate_series(1, 60) n"); err != nil {
+		t.Fatal(err)
+	}
+	for name, cut := range map[string]func(*pgxpool.Config, *atomic.Int64){
+		"reset": func(c *pgxpool.Config, left *atomic.Int64) {
+			dial := c.ConnConfig.DialFunc
+			c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				conn, err := dial(ctx, network, addr)
+				return breaking{conn, left}, err
+			}
+		},
+		"ended": func(c *pgxpool.Config, left *atomic.Int64) {
+			dial := c.ConnConfig.DialFunc
+			c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				conn, err := dial(ctx, network, addr)
+				return ending{breaking{conn, left}}, err
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, path := range []string{"/", "/calls", "/calls.json", "/failures", "/sessions", "/tools", "/workers", "/questions", "/calls/00000000-0000-7000-8000-000000000001"} {
+				whole := false
+				for after := int64(0); !whole && after < 1<<20; after = after*2 + 300 {
+					config, err := pgxpool.ParseConfig(at)
+					if err != nil {
+						t.Fatal(err)
+					}
+					left := &atomic.Int64{}
+					left.Store(1 << 40)
+					cut(config, left)
+					read, err := pgxpool.NewWithConfig(t.Context(), config)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := read.Ping(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					handler, err := dashboard.New(dashboard.Options{Read: read, Act: read, User: func(*http.Request) (dashboard.User, error) {
+						return dashboard.User{Name: "ada", Operator: true}, nil
+					}})
+					if err != nil {
+						t.Fatal(err)
+					}
+					server := httptest.NewServer(handler)
+					left.Store(after)
+					status, body := get(t, server, path)
+					switch {
+					case status == 200:
+						whole = left.Load() >= 0
+						if !strings.HasSuffix(path, ".json") && !strings.Contains(body, "</html>") {
+							t.Errorf("%s after %d bytes: half a page: %s", path, after, body)
+						}
+					case status != 503 || !strings.Contains(body, "tries again by itself") && !strings.HasSuffix(path, ".json"):
+						t.Errorf("%s after %d bytes: %d %s", path, after, status, body)
+					}
+					server.Close()
+					read.Close()
+				}
+			}
+		})
+	}
+}
+
+// ending is a connection that just ends, as when Postgres's machine restarts.
+type ending struct{ breaking }
+
+func (e ending) Read(p []byte) (int, error) {
+	n, err := e.breaking.Read(p)
+	if n == 0 && err != nil {
+		err = io.EOF
+	}
+	return n, err
 }

@@ -2,7 +2,9 @@ package deploy_test
 
 import (
 	"context"
+	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -110,5 +112,50 @@ func TestAlertsAreSilentUntilSomethingIsWrong(t *testing.T) {
 	exec(clock("pg_catalog.now() + interval ''10 minutes''"))
 	if on := raised(); len(on) != len(alerts) {
 		t.Errorf("%d of %d alerts have rows:\n%s", len(on), len(alerts), strings.Join(on, "\n\n"))
+	}
+}
+
+// The statement that ends many calls ends those that it describes, in batches, and no others.
+func TestTheStatementOfOperationsEndsManyCalls(t *testing.T) {
+	t.Parallel()
+	conn := migrated(t)
+	_, blocks := sqlOfOperations(t)
+	found := slices.IndexFunc(blocks, func(b string) bool { return strings.Contains(b, "the campaign was stopped") })
+	if found < 0 {
+		t.Fatal("docs/operations.md does not say how many calls are ended")
+	}
+	if _, err := conn.Exec(t.Context(), `
+		select gem.start_worker('w', 9, '', '', '1 hour');
+		insert into core_tool_calls (tool_name) select 'comms.send_email' from generate_series(1, 3);
+		select gem.claim('w', 3, true);
+		insert into core_tool_calls (tool_name) select 'comms.send_email' from generate_series(1, 600);
+		insert into core_tool_calls (tool_name) select 'leads.create' from generate_series(1, 5);
+		set session_replication_role = replica;
+		update core_tool_calls set created_at = created_at - interval '2 hours';
+		set session_replication_role = origin;
+		insert into core_tool_calls (tool_name) select 'comms.send_email' from generate_series(1, 7)`); err != nil {
+		t.Fatal(err)
+	}
+	for run, want := range []string{"cancelled 497, requested 3", "cancelled 103", ""} {
+		rows, err := conn.Query(t.Context(), strings.TrimSuffix(blocks[found], ";"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		outcomes, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (said string, err error) {
+			var outcome string
+			var n int
+			err = row.Scan(&outcome, &n)
+			return fmt.Sprintf("%s %d", outcome, n), err
+		})
+		if got := strings.Join(outcomes, ", "); err != nil || got != want {
+			t.Errorf("run %d: %s (%v), want %s", run+1, got, err, want)
+		}
+	}
+	var left string
+	if err := conn.QueryRow(t.Context(), `select string_agg(said, ', ' order by said) from (
+		select concat_ws(' ', tool_name, status, count(*), case when bool_and(cancel_requested_at is not null) then 'asked' end) as said
+		from core_tool_calls where status <> 'failed' group by tool_name, status) c`).Scan(&left); err != nil ||
+		left != "comms.send_email queued 7, comms.send_email running 3 asked, leads.create queued 5" {
+		t.Errorf("what is left: %s (%v)", left, err)
 	}
 }

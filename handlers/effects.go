@@ -58,8 +58,9 @@ type ModelRequest struct {
 	RequestID      string  `json:"request_id,omitempty"` // the provider's
 	InputTokens    int64   `json:"input_tokens"`
 	OutputTokens   int64   `json:"output_tokens"`
-	CostUSD        *string `json:"cost_usd"` // in decimal digits; null if it is not known
-	Outcome        string  `json:"outcome"`  // done, failed, cut, cancelled, lost
+	CostUSD        *string `json:"cost_usd"`                // in decimal digits; null if it is not known
+	Outcome        string  `json:"outcome"`                 // done, failed, cut, cancelled, lost
+	Bounded        bool    `json:"usage_bounded,omitempty"` // the provider reported more tokens than the request can have
 	FirstContentMS int64   `json:"first_content_ms,omitempty"`
 	MS             int64   `json:"ms"`
 }

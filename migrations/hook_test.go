@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -39,6 +40,50 @@ func TestAHookIsToldWhatItsSessionDid(t *testing.T) {
 	insert(t, db, `select gem.hook_record('x', 's', 'later ' || n, 'PostToolUse', '[{"kind": "edit", "path": "/e"}]') from generate_series(1, 2100) n`)
 	if got := valueOf(t, db, `select count(*) || ' ' || count(*) filter (where f ->> 'path' = '/a') from jsonb_array_elements(gem.hook_facts('x', 's', '{/a}')) f`); got != "2002 2" {
 		t.Errorf("after many edits: %s", got)
+	}
+}
+
+// A session may have hundreds of thousands of facts: a question reads the last of them, and one of each kind for each file.
+func TestAQuestionOfALongSessionReadsFewOfItsFacts(t *testing.T) {
+	t.Parallel()
+	for name, analyze := range map[string]string{"without statistics": "select 1", "with statistics": "analyze core_hook_events"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Pool(t, testdb.New(t))
+			insert(t, db, "alter table core_hook_events set (autovacuum_enabled = off)")
+			for _, facts := range []struct{ n, kind, path string }{
+				{"9000", "'edit'", "'/a'"}, {"9000", "'write'", "'/a'"}, {"1500", "case when n % 2 = 0 then 'change' else 'edit' end", "'/' || n"},
+				{fmt.Sprint(many(300_000)), "'read'", "case when n % 3 = 0 then '/a' else '/' || n end"},
+			} {
+				insert(t, db, `insert into core_hook_events (source, session_id, event, part, kind, path, at)
+					select 'x', 's', 'PostToolUse', 0, `+facts.kind+`, `+facts.path+`, now() from generate_series(1, `+facts.n+`) n`)
+			}
+			insert(t, db, analyze)
+			conn, err := db.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Release()
+			for what, most := range map[string]int{
+				"select jsonb_array_length(gem.hook_facts('x', 's', '{}'))::text where $1 <> ''":                                  4500,
+				"select jsonb_array_length(gem.hook_facts('x', 's', '{/a,/7,/8,/none}'))::text where $1 <> ''":                    4700,
+				`select gem.hook_record('x', 's', 'act', 'PostToolUse', '[{"kind": "edit", "path": "/b"}]')::text where $1 <> ''`: 400,
+			} {
+				read := 0
+				for range 7 {
+					read = readsOf(t, conn.Conn(), "core_hook_events", what, "select 'x'")
+				}
+				if read > most {
+					t.Errorf("%s read %d rows and index entries, want at most %d", what, read, most)
+				}
+			}
+			got := valueOf(t, db, `select string_agg(concat_ws(' ', f ->> 'kind', f ->> 'path'), ', ' order by f ->> 'kind', f ->> 'path') from (
+				select f from jsonb_array_elements(gem.hook_facts('x', 's', '{/a,/7,/none}')) f where f ->> 'path' in ('/a', '/7', '/none')
+				group by f) facts`)
+			if got != "edit /7, edit /a, read /7, read /a, write /a" {
+				t.Errorf("it is told %s", got)
+			}
+		})
 	}
 }
 

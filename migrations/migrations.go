@@ -23,8 +23,7 @@ import (
 )
 
 // createLedger makes the table of what was applied. It stands here, since it must be there before the first file.
-const createLedger = `create schema if not exists gem;
-create table if not exists gem.migrations (
+const createLedger = `create table if not exists gem.migrations (
   source     text        not null, -- core and functions are GEM's; a domain's name; program
   version    integer     not null, -- of a file, or of all functions; 0 for the grants of a source
   file       text        not null,
@@ -235,10 +234,11 @@ func (m *migration) step(ctx context.Context, tx pgx.Tx, files []file) (applied 
 		return false, err
 	}
 	// A statement that waits for a table behind a long transaction blocks all others, so it times out and is retried.
-	sql := "set local lock_timeout = '3s';\n" + next.sql + "\n;\n" + next.record()
+	sql := next.closed() + next.record()
 	if len(had) == 0 {
 		sql = createLedger + sql
 	}
+	sql = "set local lock_timeout = '3s';\n" + withoutDefaults + sql
 	if _, err = tx.Conn().PgConn().Exec(ctx, sql).ReadAll(); err != nil {
 		return false, fmt.Errorf("%s: %w", next, err)
 	}
@@ -267,12 +267,12 @@ func Print(w io.Writer, forWhat string, o Options, sources ...Source) error {
 	for _, role := range o.AdoptRoles {
 		b.WriteString(adoptRole(role))
 	}
-	b.WriteString(checkBlock(files, o) + "\n" + createLedger)
+	b.WriteString(checkBlock(files, o) + "\n" + withoutDefaults + createLedger)
 	for _, f := range files {
 		if f.source == apiSource {
 			f = f.only(o.API == nil || *o.API)
 		}
-		fmt.Fprintf(&b, "\n-- %s\n\n%s\n;\n%s;\n", f, f.sql, f.record())
+		fmt.Fprintf(&b, "\n-- %s\n\n%s%s;\n", f, f.closed(), f.record())
 	}
 	b.WriteString("\ncommit;\n")
 	_, err = io.WriteString(w, b.String())

@@ -44,7 +44,7 @@ var (
 func objectsOf(sql string) []object {
 	var all []object
 	for _, statement := range statements(sql) {
-		m := createStatement.FindStringSubmatch(statement)
+		m := createStatement.FindStringSubmatch(statement.text)
 		if m == nil {
 			continue
 		}
@@ -114,9 +114,15 @@ func columnsOf(body string) []string {
 	return nil
 }
 
-// statements splits SQL at its semicolons, without comments and with every string literal empty.
-func statements(sql string) []string {
-	var all []string
+// statement is one of several: its text without comments and with every string literal empty, and where it ends, after its semicolon.
+type statement struct {
+	text string
+	end  int
+}
+
+// statements splits SQL at its semicolons. The last statement is what follows the last of them, which may be empty.
+func statements(sql string) []statement {
+	var all []statement
 	var b strings.Builder
 	end := func(i int, closing string) int { // the place behind the next closing
 		if n := strings.Index(sql[i:], closing); n >= 0 {
@@ -169,15 +175,15 @@ func statements(sql string) []string {
 			i = end(i+len(tag), tag)
 			b.WriteString("''")
 		case rest[0] == ';':
-			all = append(all, strings.TrimSpace(b.String()))
-			b.Reset()
 			i++
+			all = append(all, statement{strings.TrimSpace(b.String()), i})
+			b.Reset()
 		default:
 			b.WriteByte(rest[0])
 			i++
 		}
 	}
-	return append(all, strings.TrimSpace(b.String()))
+	return append(all, statement{strings.TrimSpace(b.String()), len(sql)})
 }
 
 var dollarTag = regexp.MustCompile(`^\$(?:[A-Za-z_\x80-\xff][A-Za-z0-9_\x80-\xff]*)?\$`)

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/gemworker/gem/handlers/handlertest"
@@ -22,7 +23,7 @@ func (s *scene) hostile(t *testing.T, name string, d llmtest.Dialect, body strin
 	s.providers[name].(object)["base_url"] = server.URL
 }
 
-// A provider that says that it took all tokens there are is believed only so far that the call ends, and that what was spent can be added up.
+// A provider that reports more tokens than a request can have is believed as far as the request explains them.
 func TestAUsageBeyondAllSenseIsBounded(t *testing.T) {
 	t.Parallel()
 	const most = "9223372036854775807"
@@ -40,36 +41,50 @@ data: {"type":"message_stop"}
 
 `
 	}
+	gemini := func(usage string) string {
+		return `data: {"candidates":[{"content":{"parts":[{"text":"hi"}]},"finishReason":"STOP"}],"usageMetadata":` + usage + "}\n\n"
+	}
 	s := newScene(t)
 	price := []any{object{"input": "10000", "output": "10000"}}
 	for name, body := range map[string]string{
 		"o_both":   openAI(`{"prompt_tokens":` + most + `,"completion_tokens":` + most + `}`),
 		"o_sum":    openAI(`{"prompt_tokens":1,"completion_tokens":` + most + `,"total_tokens":-` + most + `,"completion_tokens_details":{"reasoning_tokens":` + most + `}}`),
+		"o_huge":   openAI(`{"prompt_tokens":1e400,"completion_tokens":1.5e300,"total_tokens":-1e400}`),
+		"o_cached": openAI(`{"prompt_tokens":` + most + `,"completion_tokens":1000000,"prompt_tokens_details":{"cached_tokens":` + most + `}}`),
 		"a_caches": anthropic(`{"input_tokens":` + most + `,"output_tokens":` + most + `,"cache_read_input_tokens":` + most + `,"cache_creation_input_tokens":` + most + `}`),
+		"a_huge":   anthropic(`{"input_tokens":1e999,"output_tokens":1e18}`),
+		"g_most":   gemini(`{"promptTokenCount":2147483647,"candidatesTokenCount":2147483647,"thoughtsTokenCount":2147483647}`),
 	} {
-		d := llmtest.OpenAI
-		if name[0] == 'a' {
-			d = llmtest.Anthropic
-		}
+		d := map[byte]llmtest.Dialect{'o': llmtest.OpenAI, 'a': llmtest.Anthropic, 'g': llmtest.Gemini}[name[0]]
 		s.hostile(t, name, d, body)
 		s.arms[name].(object)["usd_per_mtok"] = price
 	}
-	s.hostile(t, "a_none", llmtest.Anthropic, anthropic(`{"input_tokens":1e999,"output_tokens":5}`))
-	s.budget("of_arm", "arm", "900000000")
+	s.hostile(t, "o_sane", llmtest.OpenAI, openAI(`{"prompt_tokens":-7,"completion_tokens":2.5}`))
+	s.budget("of_all", "all", "1000")
 	env := s.start(t)
-	ask := func(arm string) handlertest.Call { return asks("hello", object{"route": arm, "max_output_tokens": 1}) }
-	for _, arm := range []string{"o_both", "o_sum", "a_caches"} {
+	ask := func(arm string) handlertest.Call { return asks("hello", object{"route": arm, "max_output_tokens": 3}) }
+	for _, arm := range []string{"o_both", "o_sum", "o_huge", "o_cached", "a_caches", "a_huge", "g_most"} {
 		for range 2 { // of which the second must find room in what was spent
-			got := succeeded(t, env.Run(ask(arm)))
-			if got.Usage.Input < 0 || got.Usage.Output != 1_000_000_000 || got.Usage.Cost == nil || *got.Usage.Cost != "1000000" {
-				t.Errorf("%s: %+v, %s", arm, got.Usage, *got.Usage.Cost)
+			r := env.Run(ask(arm))
+			got := succeeded(t, r)
+			if got.Usage.Input > 4200 || got.Usage.Output != 3 || got.Usage.Cost == nil || got.Usage.Source != "provider" {
+				t.Errorf("%s: %+v", arm, got.Usage)
+			}
+			if !strings.Contains(string(r.Effects), `"usage_bounded": true`) {
+				t.Errorf("%s: the receipt does not say so: %s", arm, r.Effects)
 			}
 		}
 	}
-	if got := succeeded(t, env.Run(ask("a_none"))); got.Usage.Source != "estimated" || got.Usage.Input == 0 {
-		t.Errorf("a figure that is none: %+v", got.Usage)
+	if got := succeeded(t, env.Run(ask("o_sane"))); got.Usage.Source != "provider" || got.Usage.Input != 0 || got.Usage.Output != 3 {
+		t.Errorf("a usage that the request explains: %+v", got.Usage)
 	}
 	if r := env.Run(tool("llm.usage")); r.Status != "succeeded" {
 		t.Errorf("%s", r.Result)
+	}
+	var spent, dearest, bounded int64
+	err := env.DB.QueryRow(t.Context(), `select (select sum(spent) from gem.llm_spend), max(cost), count(*) filter (where (reported ->> 'output_tokens')::numeric >= 1000000)
+		from core_llm_requests`).Scan(&spent, &dearest, &bounded)
+	if err != nil || spent > 15*45_000_000_000 || dearest > 45_000_000_000 || bounded != 14 {
+		t.Errorf("all cost %d, the dearest %d, and %d are noted as bounded (%v)", spent, dearest, bounded, err)
 	}
 }

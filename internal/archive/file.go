@@ -16,6 +16,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+
+	"github.com/gemworker/gem/internal/plainfile"
 )
 
 // File is an archive that is open for appending.
@@ -29,9 +31,9 @@ const bufferSize = 1 << 20
 
 // Open opens the archive at path for appending, or creates it. Only this user of the machine may read it: Open takes wider rights
 // away, and refuses a file of another user. If an interrupted run left an incomplete last line, Open removes it: that line's call is still in the
-// database. It refuses a file that is not an archive, unchanged.
+// database. It refuses a file that is not an archive, and a link to one, unchanged.
 func Open(path string) (*File, error) {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	file, err := plainfile.Open(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -55,9 +57,6 @@ func repair(file *os.File) error {
 	info, err := file.Stat()
 	if err != nil {
 		return err
-	}
-	if !info.Mode().IsRegular() {
-		return errors.New("an archive must be a regular file")
 	}
 	if info.Size() == 0 {
 		return nil

@@ -171,3 +171,29 @@ func TestAnArchiveOfAnotherUserIsRefused(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A link in a folder that others write to must not choose where calls are kept, or whose file is read and closed to others.
+func TestAnArchiveBehindALinkOrAPipeIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	target, link := filepath.Join(dir, "target"), filepath.Join(dir, "calls.jsonl")
+	if err := errors.Join(os.WriteFile(target, []byte(first+"\n"), 0o600), os.Symlink(target, link)); err != nil {
+		t.Fatal(err)
+	}
+	dangling := filepath.Join(dir, "dangling")
+	if err := os.Symlink(filepath.Join(dir, "nothing"), dangling); err != nil {
+		t.Fatal(err)
+	}
+	for path, why := range map[string]string{link: "symbolic link", dangling: "symbolic link", os.DevNull: "not a regular file", dir: "folder"} {
+		file, err := archive.Open(path)
+		if err == nil {
+			_ = file.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: got %v, want %s", path, err, why)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(dir, "nothing")); err == nil {
+		t.Error("a file was created behind a dangling link")
+	}
+}

@@ -22,6 +22,7 @@ import (
 	"github.com/gemworker/gem/elsewhere"
 	"github.com/gemworker/gem/internal/llm/routes"
 	"github.com/gemworker/gem/internal/pgserver"
+	"github.com/gemworker/gem/internal/plainfile"
 	"github.com/gemworker/gem/registry"
 	"github.com/gemworker/gem/rules"
 )
@@ -90,7 +91,7 @@ func lockDevFile() (f *os.File, locked bool, err error) {
 			return nil, false, err
 		}
 	}
-	if f, err = os.OpenFile(devFile, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+	if f, err = plainfile.Open(devFile, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return nil, false, err
 	}
 	if known := knownToOthers(f); known == ofAnother {
@@ -217,7 +218,7 @@ func writeDevFolder() error {
 		if err := notALink(filepath.Join(devFolder, name)); err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(devFolder, name), text, 0o644); err != nil { //nolint:gosec // nothing secret
+		if err := plainfile.Write(filepath.Join(devFolder, name), text, 0o644); err != nil {
 			return err
 		}
 	}

@@ -23,7 +23,7 @@ directory. They need no database, and ask no provider.`,
 		Example: "  gem llm list\n  gem llm check llm.routes.json",
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	cmd.AddCommand(llmCheckCommand(), llmListCommand())
+	cmd.AddCommand(llmCheckCommand(), llmListCommand(), llmCorrectCommand())
 	return cmd
 }
 

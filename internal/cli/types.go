@@ -2,8 +2,8 @@ package cli
 
 import (
 	"fmt"
-	"os"
 
+	"github.com/gemworker/gem/internal/plainfile"
 	"github.com/gemworker/gem/internal/typescript"
 	"github.com/spf13/cobra"
 )
@@ -41,7 +41,7 @@ exact: it has no lengths, ranges, patterns or formats.`,
 				_, err = cmd.OutOrStdout().Write(types)
 				return err
 			}
-			if err := os.WriteFile(out, types, 0o644); err != nil { //nolint:gosec // code, which others build
+			if err := plainfile.Write(out, types, 0o644); err != nil {
 				return fmt.Errorf("cannot write the types: %w", err)
 			}
 			return nil

@@ -1,5 +1,12 @@
 package llm
 
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+)
+
 // Stream is an answer that arrives. The consumer sets the pace:
 //
 //	defer s.Close()
@@ -93,8 +100,9 @@ type Usage struct {
 	CostUSD string `json:"-"`
 }
 
-// maxTokens bounds each figure of a provider's usage: it is what the provider says, and sums of such figures have to fit everywhere.
-const maxTokens = 1_000_000_000
+// maxTokens bounds each figure of a provider's usage, so that a few of them can be added. Whoever charges for a usage must bound it by what was
+// asked for: see [Usage.Within].
+const maxTokens = 1_000_000_000_000_000_000
 
 func (u Usage) bounded() Usage {
 	for _, n := range []*int64{&u.Input, &u.Output, &u.CacheRead, &u.CacheWrite, &u.Reasoning} {
@@ -103,5 +111,38 @@ func (u Usage) bounded() Usage {
 	return u
 }
 
-// Tokens returns a number of tokens within its bounds: at least 0, and at most a thousand million.
+// Tokens returns a number of tokens within its bounds: at least 0, and at most 10¹⁸.
 func Tokens(n int64) int64 { return min(max(n, 0), maxTokens) }
+
+// Within returns the usage with at most so many tokens of input and of output, and with parts that are no more than the whole.
+func (u Usage) Within(input, output int64) Usage {
+	u.Input, u.Output = min(max(u.Input, 0), max(input, 0)), min(max(u.Output, 0), max(output, 0))
+	u.CacheRead = min(max(u.CacheRead, 0), u.Input)
+	u.CacheWrite = min(max(u.CacheWrite, 0), u.Input-u.CacheRead)
+	u.Reasoning = min(max(u.Reasoning, 0), u.Output)
+	return u
+}
+
+// Count is a number of tokens in a provider's JSON, as [Tokens] bounds it. A fraction is rounded up.
+type Count int64
+
+// UnmarshalJSON reads any number, such as 1e400.
+func (c *Count) UnmarshalJSON(data []byte) error {
+	if string(data) == "null" {
+		return nil
+	}
+	if n, err := strconv.ParseInt(string(data), 10, 64); err == nil {
+		*c = Count(Tokens(n))
+		return nil
+	}
+	n, err := strconv.ParseFloat(string(data), 64)
+	switch {
+	case err != nil && !errors.Is(err, strconv.ErrRange):
+		return fmt.Errorf("%.40s is not a number of tokens", data)
+	case n >= maxTokens:
+		*c = maxTokens
+	default:
+		*c = Count(max(math.Ceil(n), 0))
+	}
+	return nil
+}

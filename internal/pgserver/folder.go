@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/gemworker/gem/internal/plainfile"
 )
 
 // folder holds a server's files: the data, the superuser's password and, if the folder is kept, the log and the lock. The
@@ -101,7 +103,7 @@ func lockDataDir(ctx context.Context, dir string) (*os.File, error) {
 // lockFile creates a file and locks it. While another process holds the lock, it tries again until refuse, which may read
 // the file, returns an error.
 func lockFile(ctx context.Context, path string, refuse func(*os.File) error) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := plainfile.Open(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +163,7 @@ func (f folder) password(bin binaries, chosen string) (string, error) {
 // openLog opens an empty log. The server inherits the open file, whoever owns it.
 func (f folder) openLog() (*os.File, error) {
 	if f.kept() {
-		return os.OpenFile(filepath.Join(f.path, "log"), os.O_RDWR|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
+		return plainfile.Open(filepath.Join(f.path, "log"), os.O_RDWR|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
 	}
 	log, err := os.CreateTemp("", "gem-postgres-log-")
 	if err == nil {

@@ -1,18 +1,20 @@
 -- The history that `gem hook` judges coding agents by: it reads and writes it through these functions alone.
 
 -- Returns what a session did, in order, as an array of {kind, path, command, outcome, failed}: the last edits, changes and test runs,
--- and, of the files p_paths, whatever was done with each.
+-- and, of the files p_paths, the first time that each was read, edited and written.
 create or replace function gem.hook_facts(p_source text, p_session text, p_paths text[]) returns jsonb
-language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+language sql stable security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$ -- by index, whatever the statistics say
   select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('kind', f.kind, 'path', f.path, 'command', f.command, 'outcome', f.outcome,
     'failed', case when f.failed <> '{}' then f.failed end)) order by f.seq), '[]')
   from (
     (select * from public.core_hook_events e where e.source = p_source and e.session_id = p_session and e.kind <> 'read'
      order by e.seq desc limit 2000)
     union
-    (select distinct on (e.path, e.kind) * from public.core_hook_events e
-     where e.source = p_source and e.session_id = p_session and e.path = any (p_paths) and e.kind <> 'test'
-     order by e.path, e.kind, e.seq)) f
+    (select first.* from unnest(p_paths) p (path), unnest(array['read', 'edit', 'write']) k (kind), lateral (
+       select * from public.core_hook_events e
+       where e.source = p_source and e.session_id = p_session and md5(e.path) = md5(p.path) and e.path = p.path and e.kind = k.kind
+       order by e.seq limit 1) first)) f
 $$;
 
 -- Records the facts of an act, an array as above, and makes room: a few rows that are old enough leave.
@@ -31,12 +33,14 @@ $$;
 
 -- Removes rows that were recorded more than 30 days ago, p_limit at most, and returns how many.
 create or replace function gem.prune_hook_events(p_limit integer) returns integer
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$ -- by index, whatever the statistics say
 declare
+  before  timestamptz := gem.now() - interval '30 days'; -- the index is of no use to a comparison with a volatile function
   removed integer;
 begin
   delete from public.core_hook_events e where e.ctid = any (array(
-    select old.ctid from public.core_hook_events old where old.at < gem.now() - interval '30 days' order by old.at limit p_limit for update skip locked));
+    select old.ctid from public.core_hook_events old where old.at < before order by old.at limit p_limit for update skip locked));
   get diagnostics removed = row_count;
   return removed;
 end

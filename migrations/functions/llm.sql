@@ -177,7 +177,8 @@ $$;
 -- row, there is none.
 create or replace function gem.llm_end(p_id bigint, p_status text, p_kind text, p_http integer, p_request_id text, p_answered text,
   p_input bigint, p_output bigint, p_cache_read bigint, p_cache_write bigint, p_reasoning bigint, p_source text, p_cost bigint,
-  p_provider_cost bigint, p_first_ms bigint, p_ms bigint, p_rest_ms bigint, p_rest_why text, p_failure boolean)
+  p_provider_cost bigint, p_first_ms bigint, p_ms bigint, p_rest_ms bigint, p_rest_why text, p_failure boolean,
+  p_reported jsonb default null)
 returns text language plpgsql security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off -- by id, whatever the statistics say
   set plan_cache_mode = force_generic_plan set jit = off as $$
@@ -218,7 +219,8 @@ begin
   update public.core_llm_requests r
   set status = p_status, ended_at = moment, cost = p_cost, provider_cost = p_provider_cost, input_tokens = p_input, output_tokens = p_output,
       cache_read_tokens = p_cache_read, cache_write_tokens = p_cache_write, reasoning_tokens = p_reasoning, usage_source = p_source,
-      http_status = p_http, request_id = p_request_id, answered = p_answered, error_kind = p_kind, first_content_ms = p_first_ms, ms = p_ms
+      http_status = p_http, request_id = p_request_id, answered = p_answered, error_kind = p_kind, first_content_ms = p_first_ms, ms = p_ms,
+      reported = p_reported
   where r.id = p_id;
   update gem.llm_spend s set reserved = s.reserved - req.reserved, spent = s.spent + coalesce(p_cost, req.reserved) where s.id = any (req.spends);
 
@@ -238,7 +240,7 @@ begin
       a.probing_since := null;
     end if;
     a.first_content_ms := coalesce(a.first_content_ms + 0.3 * (p_first_ms - a.first_content_ms), p_first_ms, a.first_content_ms);
-    if p_source = 'provider' then
+    if p_source = 'provider' and p_reported is null then
       a.samples := a.samples + 1;
       a.output_tokens := coalesce(a.output_tokens, 0) + (p_output - coalesce(a.output_tokens, 0)) / a.samples;
       if p_first_ms is not null and p_output > 0 then -- an answer may come in one piece
@@ -367,18 +369,63 @@ declare
   before  timestamptz := gem.now() - interval '366 days';
   removed integer;
 begin
-  delete from gem.llm_spend s where s.id in (
+  perform set_config('gem.pruning', 'on', true);
+  with old as (
     select o.id from gem.llm_spend o
-    where gem.llm_ends(o.period, o.starts) < before and o.requests = o.pruned_requests order by o.id limit p_limit for update skip locked);
+    where gem.llm_ends(o.period, o.starts) < before and o.requests = o.pruned_requests order by o.id limit p_limit for update skip locked
+  ), corrections as (
+    delete from gem.llm_corrections k using old where k.spend = old.id
+  )
+  delete from gem.llm_spend s using old where s.id = old.id;
   get diagnostics removed = row_count;
+  perform set_config('gem.pruning', '', true);
   return removed;
 end
 $$;
 
+-- Adds an amount in units of 10⁻⁹ USD to what a budget has spent in its current period, or takes it away if it is below 0, and returns the budget as it
+-- is then. It refuses to take away more than was spent, and a budget under which nothing was asked in that period.
+create or replace function gem.llm_correct(p_budget text, p_subject text, p_amount bigint, p_by text, p_reason text)
+returns table (period text, starts timestamptz, ends timestamptz, spent bigint, reserved bigint)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  who    constant jsonb       := gem.acts(p_by, p_reason);
+  moment constant timestamptz := gem.now();
+  s      gem.llm_spend;
+begin
+  if who ->> 'reason' is null then
+    raise exception using errcode = 'PT422', message = 'a correction needs a reason: it stays with the budget';
+  elsif p_amount = 0 or p_amount not between -1000000000000000 and 1000000000000000 then
+    raise exception using errcode = 'PT422', message = 'a correction is between -1000000 and 1000000 USD, and not 0';
+  end if;
+  select b.* into s from gem.llm_spend b
+  where b.budget = p_budget and b.subject = p_subject and b.starts <= moment and gem.llm_ends(b.period, b.starts) > moment
+  order by b.id desc limit 1 for no key update;
+  if not found then
+    raise exception using errcode = 'PT404', message = format('nothing was asked in this period under the budget %s%s', p_budget,
+      case when p_subject <> '' then ' for ' || p_subject else '' end), hint = 'Budgets that are not counted for all have a subject, such as a user.';
+  elsif s.spent + p_amount < 0 then
+    raise exception using errcode = 'PT409', message = format('the budget %s has spent %s USD in this period, and no more can be taken from it',
+      p_budget, trim_scale(s.spent / 1e9));
+  end if;
+  insert into gem.llm_corrections (spend, amount, by, login, reason, at)
+  values (s.id, p_amount, who ->> 'by', who ->> 'login', who ->> 'reason', moment);
+  return query update gem.llm_spend b set spent = b.spent + p_amount where b.id = s.id
+    returning b.period, b.starts, gem.llm_ends(b.period, b.starts), b.spent, b.reserved;
+end
+$$;
+
+create or replace trigger gem_append_only before update or delete on gem.llm_corrections
+  for each row execute function gem.refuse_change('corrections of budgets are append-only');
+create or replace trigger gem_not_emptied before truncate on gem.llm_corrections
+  for each statement execute function gem.refuse_change('corrections of budgets are append-only');
+
+select gem.grant_to('gem_operator', 'execute on function gem.llm_correct(text, text, bigint, text, text)');
+select gem.grant_to('gem_operator', 'select on gem.llm_corrections, gem.llm_spend');
 select gem.grant_to('gem_worker', 'select on public.core_llm_requests');
 select gem.open_to('gem_worker', 'public.core_llm_requests', 'gem_worker_reads', 'for select to %I using (true)');
 select gem.grant_to('gem_worker', 'execute on function gem.record_routes(text, text, jsonb),
   gem.llm_begin(uuid, integer, text, text, text, bigint, jsonb),
   gem.llm_arm_states(text[]),
-  gem.llm_end(bigint, text, text, integer, text, text, bigint, bigint, bigint, bigint, bigint, text, bigint, bigint, bigint, bigint, bigint, text, boolean)');
+  gem.llm_end(bigint, text, text, integer, text, text, bigint, bigint, bigint, bigint, bigint, text, bigint, bigint, bigint, bigint, bigint, text, boolean, jsonb)');
 revoke all on all functions in schema gem from public;

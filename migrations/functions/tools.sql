@@ -11,6 +11,7 @@ begin
     raise warning 'the schema tools belongs to another role than GEM''s tables: no function in it is a tool';
     return;
   end if;
+  perform gem.undo_default_rights();
   revoke all on schema tools from public;
   foreach api_role in array array(select rolname from pg_roles where rolname in ('anon', 'authenticated', 'service_role')) loop
     execute format('revoke all on schema tools from %I', api_role);

@@ -45,7 +45,7 @@ from public.core_tool_events e;
 create or replace view gem.model_requests as
 select q.id, q.call_id, q.attempt, q.n, q.label, q.tool_name, q.route, q.arm, q.provider, q.model, q.routes_version, q.created_by, q.session_id, q.status,
   q.at, q.ended_at, q.reserved, q.cost, q.estimated_input, q.input_tokens, q.output_tokens, q.cache_read_tokens, q.cache_write_tokens, q.reasoning_tokens,
-  q.usage_source, q.http_status, q.answered, q.error_kind, q.first_content_ms, q.ms
+  q.usage_source, q.http_status, q.answered, q.error_kind, q.first_content_ms, q.ms, q.reported
 from public.core_llm_requests q;
 
 create or replace view gem.registries as

@@ -37,6 +37,7 @@ create table if not exists public.core_llm_requests (
   cache_write_tokens bigint,
   reasoning_tokens   bigint,
   usage_source       text        check (usage_source in ('provider', 'estimated')),
+  reported           jsonb,                             -- what the provider said, where it is more than the request can have and the tokens above were bounded
   http_status        integer,
   request_id         text,                              -- the provider's
   answered           text,                              -- the model that answered, as the provider names it
@@ -60,13 +61,26 @@ create table if not exists gem.llm_spend (
   subject         text        not null,                 -- what it is counted for, such as a user; empty: for all
   period          text        not null check (period in ('hour', 'day', 'month')),
   starts          timestamptz not null,                 -- in UTC
-  spent           bigint      not null default 0,       -- by requests that have ended, also of calls that were pruned
+  spent           bigint      not null default 0,       -- by requests that have ended, also of calls that were pruned, and by corrections
   reserved        bigint      not null default 0,       -- for those that are under way
   requests        bigint      not null default 0,       -- of both kinds
   pruned          bigint      not null default 0,       -- the part of spent that calls had which were pruned
   pruned_requests bigint      not null default 0,
   unique (budget, subject, period, starts)
 ) with (fillfactor = 25); -- each request updates a row twice, which should stay on its page
+
+-- What an operator added to what a budget spent, or took from it, such as by an invoice: see gem.llm_correct. Rows are never changed, and leave with
+-- the row of gem.llm_spend that they correct.
+create table if not exists gem.llm_corrections (
+  id     bigint      generated always as identity primary key,
+  spend  bigint      not null,                          -- the row of gem.llm_spend
+  amount bigint      not null check (amount <> 0),      -- below 0: a refund
+  by     text        not null,
+  login  text,                                          -- the login role, where it has another name
+  reason text        not null check (reason <> ''),
+  at     timestamptz not null
+);
+create index if not exists gem_llm_corrections_of_spend on gem.llm_corrections (spend);
 
 -- What is known of the arms of all routes: which one rests, and how fast it is. Rows stay.
 create table if not exists gem.llm_arms (

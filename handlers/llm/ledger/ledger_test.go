@@ -125,7 +125,7 @@ func (b *bench) addsUp() {
 	if got := b.value(`select count(*) from gem.llm_spend s left join lateral (
 		select coalesce(sum(coalesce(r.cost, r.reserved)) filter (where r.status <> 'sent'), 0) as spent, coalesce(sum(r.reserved) filter (where r.status = 'sent'), 0) as reserved, count(*) as requests
 		from core_llm_requests r where s.id = any (r.spends)) sums on true
-		where (s.spent, s.reserved, s.requests) is distinct from (sums.spent + s.pruned, sums.reserved, sums.requests + s.pruned_requests)`); got != "0" {
+		where (s.spent, s.reserved, s.requests) is distinct from (sums.spent + s.pruned + (select coalesce(sum(k.amount), 0) from gem.llm_corrections k where k.spend = s.id), sums.reserved, sums.requests + s.pruned_requests)`); got != "0" {
 		b.Errorf("%s budgets are not the sum of their requests: %s", got, b.spends())
 	}
 }
@@ -799,5 +799,75 @@ func TestOtherRoutesUnderARecordedVersionAreFound(t *testing.T) {
 		if err != nil || string(others) != c.others {
 			t.Errorf("%d: %s, %v", i, others, err)
 		}
+	}
+}
+
+// A correction counts in the current period at once, is never changed, and is part of what the audit adds up.
+func TestABudgetIsCorrected(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	user := ledger.Budget{Name: "user", Subject: "ada", Period: ledger.Month, Limit: 9 * llm.USD}
+	call := b.running()
+	begun, _ := b.send(begin(call, 1, arm("x", 2*llm.USD, today, user)))
+	b.end(done(begun.ID, llm.USD))
+	correct := func(budget, subject string, amount llm.Money, reason string) (ledger.Corrected, error) {
+		return ledger.Correction{Budget: budget, Subject: subject, Amount: amount, Reason: reason}.Make(t.Context(), b.db)
+	}
+	is, err := correct("all", "", 5*llm.USD, "the invoice says more")
+	if err != nil || is.Spent != 6*llm.USD || is.Period != ledger.Day || is.ResetsAt.Sub(is.Starts) != 24*time.Hour {
+		t.Errorf("%+v, %v", is, err)
+	}
+	if _, got := b.send(begin(b.running(), 1, arm("x", 2*llm.USD, today))); got != ", x budget" {
+		t.Errorf("beyond the corrected budget: %s", got)
+	}
+	if is, err = correct("all", "", -6*llm.USD, "refunded"); err != nil || is.Spent != 0 {
+		t.Errorf("%+v, %v", is, err)
+	}
+	if is, err = correct("user", "ada", -llm.USD/2, "a gift"); err != nil || is.Spent != llm.USD/2 {
+		t.Errorf("%+v, %v", is, err)
+	}
+	for what, wrong := range map[string]func() (ledger.Corrected, error){
+		"more than was spent": func() (ledger.Corrected, error) { return correct("all", "", -1, "x") },
+		"nothing":             func() (ledger.Corrected, error) { return correct("all", "", 0, "x") },
+		"no reason":           func() (ledger.Corrected, error) { return correct("all", "", 1, " ") },
+		"no such budget":      func() (ledger.Corrected, error) { return correct("al", "", 1, "x") },
+		"another subject":     func() (ledger.Corrected, error) { return correct("user", "", 1, "x") },
+		"beyond all sums":     func() (ledger.Corrected, error) { return correct("all", "", 1<<62, "x") },
+	} {
+		if is, err := wrong(); err == nil {
+			t.Errorf("%s: %+v", what, is)
+		}
+	}
+	b.addsUp()
+	if got := b.value("select string_agg(amount || ' ' || (by = session_user) || ' ' || reason, ', ' order by id) from gem.llm_corrections"); got !=
+		"5000000000 true the invoice says more, -6000000000 true refunded, -500000000 true a gift" {
+		t.Error(got)
+	}
+	for _, sql := range []string{"update gem.llm_corrections set amount = 1", "delete from gem.llm_corrections", "truncate gem.llm_corrections"} {
+		if _, err := b.db.Exec(t.Context(), sql); err == nil {
+			t.Errorf("%s was done", sql)
+		}
+	}
+	// The day's end is not the month's.
+	b.pass(24 * time.Hour)
+	if _, err := correct("all", "", 1, "late"); err == nil {
+		t.Error("a budget was corrected after its period, before anything was asked in the next")
+	}
+	// Corrections leave with their budgets.
+	b.run("delete from core_llm_requests; update gem.llm_spend set requests = 0, pruned_requests = 0")
+	b.pass(2 * 366 * 24 * time.Hour)
+	b.run("select gem.prune_llm_spend(10)")
+	if got := b.value("select (select count(*) from gem.llm_spend) || ' ' || (select count(*) from gem.llm_corrections)"); got != "0 0" {
+		t.Errorf("after gem prune: %s", got)
+	}
+}
+
+func TestOnlyOperatorsCorrectBudgets(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	if got := b.value(`select string_agg(r, ' ' order by r) from unnest(array['gem_worker', 'gem_monitor', 'gem_operator', 'gem_door', 'gem_frontend', 'public']) r
+		where has_function_privilege(r, 'gem.llm_correct(text, text, bigint, text, text)', 'execute')
+			or has_table_privilege(r, 'gem.llm_corrections', 'select, insert, update, delete, truncate, references, trigger')`); got != "gem_operator" {
+		t.Errorf("budgets are corrected by %s", got)
 	}
 }

@@ -110,11 +110,17 @@ func (e End) Settle(ctx context.Context, db handlers.DB) (settled bool, err erro
 		}
 		usage = [5]*int64{&e.Usage.Input, &e.Usage.Output, &e.Usage.CacheRead, &e.Usage.CacheWrite, &e.Usage.Reasoning}
 	}
+	var reported []byte
+	if e.Reported != nil {
+		if reported, err = json.Marshal(e.Reported); err != nil {
+			return false, err
+		}
+	}
 	var status *string
-	err = db.QueryRow(ctx, `select gem.llm_end($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)`,
+	err = db.QueryRow(ctx, `select gem.llm_end($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)`,
 		e.ID, string(e.Status), null(string(e.Kind)), null(e.HTTPStatus), null(e.RequestID), null(e.Model), usage[0], usage[1], usage[2], usage[3], usage[4],
 		source, (*int64)(e.Cost), (*int64)(e.ProviderCost), null(ceiling(e.FirstContent)), ceiling(e.Took), ceiling(e.RestFor),
-		null(e.RestWhy), e.failed()).Scan(&status)
+		null(e.RestWhy), e.failed(), reported).Scan(&status)
 	if err != nil {
 		return false, fmt.Errorf("end a request to a model: %w", err)
 	}
@@ -139,7 +145,7 @@ func Requests(ctx context.Context, db handlers.DB, callID string) ([]Request, er
 		select id, call_id::text, attempt, n, label, tool_name, route, routes_version, arm, provider, model, coalesce(created_by, ''), coalesce(session_id, ''),
 			status, at, ended_at, reserved, cost, provider_cost, coalesce(input_tokens, 0), coalesce(output_tokens, 0), coalesce(cache_read_tokens, 0),
 			coalesce(cache_write_tokens, 0), coalesce(reasoning_tokens, 0), coalesce(usage_source, ''), coalesce(http_status, 0), coalesce(request_id, ''),
-			coalesce(answered, ''), coalesce(error_kind, ''), first_content_ms, ms
+			coalesce(answered, ''), coalesce(error_kind, ''), first_content_ms, ms, reported
 		from public.core_llm_requests where call_id = $1 order by n`, callID)
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r Request, err error) {
 		var (
@@ -150,7 +156,7 @@ func Requests(ctx context.Context, db handlers.DB, callID string) ([]Request, er
 		err = row.Scan(&r.ID, &r.CallID, &r.Attempt, &r.N, &r.Label, &r.Tool, &r.Route, &r.RoutesVersion, &r.Arm, &r.Provider, &r.Model, &r.CreatedBy, &r.SessionID,
 			&r.Status, &r.At, &ended, &r.Reserved, &r.Cost, &r.ProviderCost, &r.Usage.Input, &r.Usage.Output, &r.Usage.CacheRead,
 			&r.Usage.CacheWrite, &r.Usage.Reasoning, &source, &r.HTTPStatus, &r.RequestID,
-			&r.Answered, &r.Kind, &first, &ms)
+			&r.Answered, &r.Kind, &first, &ms, &r.Reported)
 		r.EndedAt, r.FirstContent, r.Took = value(ended), milliseconds(first), milliseconds(ms)
 		r.Usage.Known, r.Estimated = source == "provider", source == "estimated"
 		return r, err
@@ -160,7 +166,7 @@ func Requests(ctx context.Context, db handlers.DB, callID string) ([]Request, er
 // Entry is what a receipt says about the request. One that is still sent is of an attempt that was lost.
 func (r Request) Entry() handlers.ModelRequest {
 	e := handlers.ModelRequest{Request: r.N, Arm: r.Arm, Model: cmp.Or(r.Answered, r.Model), RequestID: r.RequestID, InputTokens: r.Usage.Input,
-		OutputTokens: r.Usage.Output, Outcome: string(r.Status), FirstContentMS: r.FirstContent.Milliseconds(), MS: r.Took.Milliseconds()}
+		OutputTokens: r.Usage.Output, Outcome: string(r.Status), Bounded: r.Reported != nil, FirstContentMS: r.FirstContent.Milliseconds(), MS: r.Took.Milliseconds()}
 	if r.Status == Sent {
 		e.Outcome = string(Lost)
 	}

@@ -311,6 +311,18 @@ func (q *Question) size() int {
 	return n
 }
 
+// signatures is how many bytes have those that [Question.size] leaves out: a provider may count the thoughts that they stand for.
+func (q *Question) signatures() (n int) {
+	for _, m := range q.Messages {
+		for _, p := range m.Content {
+			if !p.Redacted {
+				n += len(p.Signature)
+			}
+		}
+	}
+	return n
+}
+
 // request is what an arm is sent.
 func (q *Question) request(arm *routes.Arm) *llm.Request {
 	r := &llm.Request{Model: arm.Model, System: q.System, Messages: q.Messages, Tools: q.Tools, ToolChoice: q.ToolChoice, MaxOutputTokens: q.MaxOutputTokens,

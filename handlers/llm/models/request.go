@@ -13,6 +13,7 @@ import (
 	"github.com/gemworker/gem/handlers/value"
 	"github.com/gemworker/gem/internal/llm"
 	"github.com/gemworker/gem/internal/llm/routes"
+	"go.uber.org/zap"
 )
 
 // ask asks one arm after the other until one answers, and settles with the answer in the transaction of its step.
@@ -228,6 +229,7 @@ func (r *round) endOf(begun ledger.Begun, c routes.Candidate, got came) ledger.E
 		end.RestFor, end.RestWhy = rest(wrong)
 	}
 	r.estimate(&end, c, got)
+	r.bound(&end, c, got)
 	if cost, known := llm.Cost(c.Arm.Prices, end.Usage); known {
 		end.Cost = &cost
 	}
@@ -252,6 +254,31 @@ func (r *round) estimate(end *ledger.End, c routes.Candidate, got came) {
 	}
 }
 
+// added is how many tokens of input a provider may count that are in nothing that was sent, such as its templates and instructions for tools;
+// addedForEach comes with each message and tool.
+const (
+	added        = 4096
+	addedForEach = 64
+)
+
+// bound believes a provider's usage only as far as the request can explain it: a token of input has at least a byte of what was sent, and the output
+// has at most as many tokens as it may have, or as bytes came. What the provider said otherwise stays in the ledger.
+func (r *round) bound(end *ledger.End, c routes.Candidate, got came) {
+	if !end.Usage.Known || end.Estimated {
+		return
+	}
+	sent := r.q.size() + r.q.signatures() + added + addedForEach*(len(r.q.Messages)+len(r.q.Tools))
+	reported := end.Usage
+	end.Usage = reported.Within(int64(sent), int64(max(r.q.MaxOutputTokens, size(got.answer))))
+	if end.Usage == reported {
+		return
+	}
+	end.Reported = &reported
+	r.Log.Warn("a provider reported more tokens than its request can have: the cost was bounded", zap.String("call_id", r.call.ID),
+		zap.String("arm", c.Arm.Name), zap.Int64("reported_input", reported.Input), zap.Int64("reported_output", reported.Output),
+		zap.Int64("input", end.Usage.Input), zap.Int64("output", end.Usage.Output))
+}
+
 func size(a *llm.Answer) (n int) {
 	for _, p := range a.Parts {
 		n += len(p.Text) + len(p.Arguments) + len(p.RawArguments) + len(p.Name)
@@ -267,7 +294,7 @@ func (r *round) settle(ctx context.Context, tx handlers.Tx, begun ledger.Begun, 
 	var total ledger.Total
 	if begun.N == 1 { // nobody has to be asked
 		first := ledger.Request{N: 1, Arm: c.Arm.Name, Provider: c.Provider.Name, Model: c.Model, Answered: end.Model, Status: end.Status, HTTPStatus: end.HTTPStatus,
-			RequestID: end.RequestID, Usage: end.Usage, Cost: end.Cost, FirstContent: end.FirstContent, Took: end.Took}
+			RequestID: end.RequestID, Usage: end.Usage, Reported: end.Reported, Cost: end.Cost, FirstContent: end.FirstContent, Took: end.Took}
 		r.called(r.call, &first)
 		total = ledger.Sum([]ledger.Request{first})
 	} else {

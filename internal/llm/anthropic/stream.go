@@ -219,17 +219,17 @@ func (s *stream) close(index int64) {
 
 // usage is what the API counts. Its start has all, its end what has changed, and each figure is the whole so far.
 type usage struct {
-	Input      *int64 `json:"input_tokens"`
-	Output     *int64 `json:"output_tokens"`
-	CacheRead  *int64 `json:"cache_read_input_tokens"`
-	CacheWrite *int64 `json:"cache_creation_input_tokens"`
+	Input      *llm.Count `json:"input_tokens"`
+	Output     *llm.Count `json:"output_tokens"`
+	CacheRead  *llm.Count `json:"cache_read_input_tokens"`
+	CacheWrite *llm.Count `json:"cache_creation_input_tokens"`
 	Details    struct {
-		Thinking *int64 `json:"thinking_tokens"`
+		Thinking *llm.Count `json:"thinking_tokens"`
 	} `json:"output_tokens_details"`
 }
 
 // usageOf reads what the SDK kept of a usage: in the SDK's own fields a figure that is absent is 0.
-// One with a figure that is none says nothing: the SDK takes such a figure for 0.
+// One with a figure that is not a number says nothing: the SDK takes such a figure for 0.
 func usageOf(raw string) usage {
 	var u usage
 	if json.Unmarshal([]byte(raw), &u) != nil {
@@ -240,7 +240,7 @@ func usageOf(raw string) usage {
 
 func (s *stream) use(u usage) {
 	seen := false
-	take := func(into **int64, n *int64) {
+	take := func(into **llm.Count, n *llm.Count) {
 		if n != nil {
 			seen, *into = true, n
 		}
@@ -253,11 +253,11 @@ func (s *stream) use(u usage) {
 	if !seen {
 		return
 	}
-	n := func(p *int64) int64 {
+	n := func(p *llm.Count) int64 {
 		if p == nil {
 			return 0
 		}
-		return llm.Tokens(*p)
+		return int64(*p)
 	}
 	now := &s.start
 	s.usage = llm.Usage{

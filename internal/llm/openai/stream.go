@@ -70,16 +70,16 @@ type extraContent struct {
 }
 
 type usage struct {
-	Prompt        *int64 `json:"prompt_tokens"`
-	Completion    *int64 `json:"completion_tokens"`
-	Total         int64  `json:"total_tokens"`
-	CacheHit      int64  `json:"prompt_cache_hit_tokens"` // DeepSeek's
+	Prompt        *llm.Count `json:"prompt_tokens"`
+	Completion    *llm.Count `json:"completion_tokens"`
+	Total         llm.Count  `json:"total_tokens"`
+	CacheHit      llm.Count  `json:"prompt_cache_hit_tokens"` // DeepSeek's
 	PromptDetails *struct {
-		Cached     int64 `json:"cached_tokens"`
-		CacheWrite int64 `json:"cache_write_tokens"` // OpenRouter's
+		Cached     llm.Count `json:"cached_tokens"`
+		CacheWrite llm.Count `json:"cache_write_tokens"` // OpenRouter's
 	} `json:"prompt_tokens_details"`
 	CompletionDetails *struct {
-		Reasoning int64 `json:"reasoning_tokens"`
+		Reasoning llm.Count `json:"reasoning_tokens"`
 	} `json:"completion_tokens_details"`
 	Cost json.RawMessage `json:"cost"` // OpenRouter's number; Perplexity has an object
 }
@@ -507,20 +507,20 @@ func (u *usage) read() (llm.Usage, bool) {
 	if u == nil || u.Prompt == nil && u.Completion == nil {
 		return llm.Usage{}, false
 	}
-	seen := llm.Usage{Known: true, CacheRead: u.CacheHit, CostUSD: dollars(u.Cost)}
+	seen := llm.Usage{Known: true, CacheRead: int64(u.CacheHit), CostUSD: dollars(u.Cost)}
 	if u.Prompt != nil {
-		seen.Input = llm.Tokens(*u.Prompt)
+		seen.Input = int64(*u.Prompt)
 	}
 	if u.Completion != nil {
-		seen.Output = llm.Tokens(*u.Completion)
+		seen.Output = int64(*u.Completion)
 	}
 	if d := u.PromptDetails; d != nil {
-		seen.CacheRead, seen.CacheWrite = max(d.Cached, u.CacheHit), d.CacheWrite
+		seen.CacheRead, seen.CacheWrite = int64(max(d.Cached, u.CacheHit)), int64(d.CacheWrite)
 	}
 	if d := u.CompletionDetails; d != nil {
-		seen.Reasoning = llm.Tokens(d.Reasoning)
+		seen.Reasoning = int64(d.Reasoning)
 		// Some count thoughts beside the completion: their total says so.
-		if d.Reasoning > 0 && u.Total == seen.Input+seen.Output+seen.Reasoning {
+		if d.Reasoning > 0 && int64(u.Total) == seen.Input+seen.Output+seen.Reasoning {
 			seen.Output += seen.Reasoning
 		}
 	}

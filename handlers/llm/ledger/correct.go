@@ -1,0 +1,36 @@
+package ledger
+
+import (
+	"context"
+	"time"
+
+	"github.com/gemworker/gem/handlers"
+	"github.com/gemworker/gem/internal/llm"
+)
+
+// Correction changes what a budget has spent in its current period: an invoice says more or less than the ledger.
+type Correction struct {
+	Budget, Subject string    // as in [Budget]
+	Amount          llm.Money // below 0: a refund
+	Reason          string
+}
+
+// Corrected is the budget after a correction.
+type Corrected struct {
+	Budget   string    `json:"budget"`
+	Subject  string    `json:"subject,omitempty"`
+	Period   Period    `json:"period"`
+	Starts   time.Time `json:"starts"`
+	ResetsAt time.Time `json:"resets_at"`
+	Spent    llm.Money `json:"spent_usd"`
+	Reserved llm.Money `json:"reserved_usd"`
+}
+
+// Make writes the correction, whose author is the login role. That role is the owner of the tables, or a member of gem_operator.
+func (c Correction) Make(ctx context.Context, db handlers.DB) (Corrected, error) {
+	is := Corrected{Budget: c.Budget, Subject: c.Subject}
+	err := db.QueryRow(ctx, "select period, starts, ends, spent, reserved from gem.llm_correct($1, $2, $3, '', $4)", c.Budget, c.Subject, int64(c.Amount),
+		c.Reason).Scan(&is.Period, &is.Starts, &is.ResetsAt, &is.Spent, &is.Reserved)
+	is.Starts, is.ResetsAt = is.Starts.UTC(), is.ResetsAt.UTC()
+	return is, err
+}

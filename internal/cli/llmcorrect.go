@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gemworker/gem/handlers/llm/ledger"
+	"github.com/gemworker/gem/internal/llm"
+	"github.com/gemworker/gem/internal/store"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/spf13/cobra"
+)
+
+func llmCorrectCommand() *cobra.Command {
+	var (
+		c      ledger.Correction
+		usd    string
+		asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:   "correct BUDGET",
+		Short: "Correct what a budget has spent in its current period",
+		Long: `
+The ledger goes by what providers report. Where an invoice says something else,
+this adds the difference to what the budget has spent, or with an amount below 0
+takes it away. It changes the current hour, day or month only, and the next
+request counts by it. The correction stays in gem.llm_corrections with its
+reason and the role of DATABASE_URL, which is the owner of the tables or a
+member of gem_operator.`,
+		Example: "  gem llm correct month --usd 12.50 --reason 'invoice of May'\n  gem llm correct user --for ada --usd=-3 --reason 'the provider refunded it'",
+		Args:    takes("one name of a budget", 1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			digits, refund := strings.CutPrefix(usd, "-")
+			amount, err := llm.ParseMoney(digits)
+			switch {
+			case err != nil:
+				return usage("--usd: %v", err)
+			case strings.TrimSpace(c.Reason) == "":
+				return usage("--reason is missing: it stays with the correction")
+			}
+			if c.Budget, c.Amount = args[0], amount; refund {
+				c.Amount = -amount
+			}
+			db, err := connect(cmd.Context())
+			if err != nil {
+				return exitError{exitUsage, err}
+			}
+			defer db.Close()
+			is, err := c.Make(cmd.Context(), db)
+			switch {
+			case store.HasCode(err, "42501"):
+				return exitError{exitUsage, fmt.Errorf("%w\nThe role of DATABASE_URL may not correct budgets: members of gem_operator may, and the owner of the tables", refusal(err))}
+			case err != nil && !store.HasCode(err, "") && !pgconn.SafeToRetry(err):
+				return exitError{exitUnknown, fmt.Errorf("whether the budget was corrected is not known: %w", err)}
+			case err != nil:
+				return exitError{exitUsage, refusal(err)}
+			case asJSON:
+				return printJSON(cmd.OutOrStdout(), is)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "corrected by %s USD: in the %s from %s the budget has spent %s USD, and %s are reserved\n",
+				c.Amount, is.Period, is.Starts.Format("2006-01-02 15:04Z"), is.Spent, is.Reserved)
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&usd, "usd", "", "the `amount` to add, in decimal digits; below 0 it is a refund: --usd=-3")
+	f.StringVar(&c.Subject, "for", "", "the `subject` of a budget that is not counted for all, such as a user")
+	f.StringVar(&c.Reason, "reason", "", "why, at most 1,000 characters: it stays with the correction")
+	f.BoolVar(&asJSON, "json", false, "print the budget as it is then, as JSON")
+	return cmd
+}

@@ -1,0 +1,77 @@
+// Package plainfile opens files to write, at paths that a person or a folder names.
+package plainfile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+)
+
+// Open is [os.OpenFile] for writing and for a regular file alone. It refuses a symbolic link, which may have come with a clone or lie in a
+// folder that others write to, and a pipe or a device, which could keep the program waiting. Links on the way to the folder are followed.
+func Open(path string, flag int, mode os.FileMode) (*os.File, error) {
+	info, err := os.Lstat(path)
+	if err == nil {
+		err = refuse(path, info.Mode())
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	truncate := flag&os.O_TRUNC != 0 // once it is known what the file is
+	f, err := os.OpenFile(path, flag&^os.O_TRUNC|noFollow, mode)
+	if err != nil {
+		if info, seen := os.Lstat(path); seen == nil && refuse(path, info.Mode()) != nil { // it was put there meanwhile
+			err = refuse(path, info.Mode())
+		}
+		return nil, err
+	}
+	if err = check(path, f); err == nil && truncate {
+		err = f.Truncate(0)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// check refuses what was put in the place of the file before it was opened.
+func check(path string, f *os.File) error {
+	opened, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if err := refuse(path, opened.Mode()); err != nil {
+		return err
+	}
+	named, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	if !os.SameFile(opened, named) {
+		return fmt.Errorf("%s was replaced while it was opened", path)
+	}
+	return block(f)
+}
+
+func refuse(path string, mode os.FileMode) error {
+	switch {
+	case mode.IsRegular():
+		return nil
+	case mode&os.ModeSymlink != 0:
+		return fmt.Errorf("%s is a symbolic link, and GEM does not write through one: name the file that it leads to, or delete it", path)
+	case mode.IsDir():
+		return fmt.Errorf("%s is a folder: name a file", path)
+	}
+	return fmt.Errorf("%s is not a regular file, such as a pipe or a device: name another file", path)
+}
+
+// Write writes a file as [os.WriteFile] does, but only where [Open] would open it.
+func Write(path string, text []byte, mode os.FileMode) error {
+	f, err := Open(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
+}

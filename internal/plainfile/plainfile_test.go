@@ -1,0 +1,79 @@
+//go:build !windows
+
+package plainfile_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gemworker/gem/internal/plainfile"
+)
+
+func TestAFileIsCreatedWithItsModeAndOpenedAgain(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "file")
+	for _, text := range []string{"one, long", "two"} {
+		if err := plainfile.Write(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(path)
+		if err != nil || string(got) != text {
+			t.Errorf("the file has %q (%v), want %q", got, err, text)
+		}
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
+		t.Errorf("the mode is %v (%v)", info.Mode(), err)
+	}
+}
+
+func TestALinkAPipeAndADeviceAreRefusedAndUnchanged(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := os.WriteFile(at("target"), []byte("kept"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{
+		os.Symlink(at("target"), at("link")), os.Symlink(at("nothing"), at("dangling")), os.Symlink("/dev/null", at("device")),
+		syscall.Mkfifo(at("pipe"), 0o600), os.Mkdir(at("folder"), 0o700),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, why := range map[string]string{
+		at("link"): "symbolic link", at("dangling"): "symbolic link", at("device"): "symbolic link", at("pipe"): "not a regular file",
+		at("folder"): "is a folder", "/dev/null": "not a regular file",
+	} {
+		for _, flag := range []int{os.O_WRONLY | os.O_CREATE | os.O_TRUNC, os.O_RDWR | os.O_CREATE | os.O_APPEND} {
+			f, err := plainfile.Open(name, flag, 0o600)
+			if err == nil {
+				_ = f.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), why) || !strings.Contains(err.Error(), name) {
+				t.Errorf("%s: got %v, want that it is refused: %s", name, err, why)
+			}
+		}
+	}
+	if _, err := os.Lstat(at("nothing")); err == nil {
+		t.Error("a file was created behind a dangling link")
+	}
+	if got, err := os.ReadFile(at("target")); err != nil || string(got) != "kept" {
+		t.Errorf("the target of the link has %q (%v)", got, err)
+	}
+}
+
+// A folder may be reached through a link: only the file itself must not be one.
+func TestALinkedFolderIsFollowed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.Symlink(dir, filepath.Join(dir, "here")); err != nil {
+		t.Fatal(err)
+	}
+	if err := plainfile.Write(filepath.Join(dir, "here", "file"), []byte("text"), 0o600); err != nil {
+		t.Error(err)
+	}
+}
