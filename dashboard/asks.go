@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/prose"
 	"github.com/gemworker/gem/internal/watch"
 )
 
@@ -59,12 +60,15 @@ func (a ask) Asked() string {
 	return waitingFor(a.Tool)
 }
 
+// Who says who asks.
+func (a ask) Who() string { return prose.AskerOf(&a.Question) }
+
 // Repeats reports whether the question has a rule's message in its own words.
 func (a ask) Repeats(message string) bool { return strings.Contains(a.Text, message) }
 
 // Rules returns the rules that ask. If no rule asks, it returns none: they would only be the caller's claim.
 func (a ask) Rules() []ruling {
-	if a.About == nil || a.Known == nil || !a.Known.OfRules {
+	if a.About == nil || a.AskedFor != client.AskerRule {
 		return nil
 	}
 	return a.About.Rules

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/prose"
 	"github.com/gemworker/gem/internal/watch"
 	"github.com/jackc/pgx/v5"
 )
@@ -96,6 +97,17 @@ func (p *questionPage) Stands() string {
 		return "waits for others"
 	}
 }
+
+// Who says who asks.
+func (p *questionPage) Who() string {
+	return prose.Asker(client.Asker(p.State.AskedFor), p.State.CreatedBy, p.State.OfHandler)
+}
+
+// ByUser reports whether a user asks, or a model that works for one.
+func (p *questionPage) ByUser() bool { return p.State.AskedFor == string(client.AskerUser) }
+
+// ByRule reports whether a rule asks.
+func (p *questionPage) ByRule() bool { return p.State.AskedFor == string(client.AskerRule) }
 
 // Repeats reports whether the question has a rule's message in its own words.
 func (p *questionPage) Repeats(message string) bool { return strings.Contains(p.Text, message) }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/oneline"
+	"github.com/gemworker/gem/internal/prose"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
@@ -31,7 +33,8 @@ type question struct {
 	mine           bool   // the caller may answer it
 	about          string // the tool of the call that is to be approved
 	arguments      string // its input, or the beginning of it
-	asker          string // the caller for whom it is asked; empty for none
+	askedFor       client.Asker
+	askedBy        string // the created_by of its call; empty for none
 	since, until   time.Time
 }
 
@@ -72,16 +75,16 @@ func (d *Door) look(ctx context.Context, c caller, id string) (v view, err error
 			            else exists (select from public.open_questions o where o.id = q.id) end,
 			       array(select jsonb_array_elements_text(case when jsonb_typeof(q.input -> 'by') = 'array' then q.input -> 'by' else '[]' end)),
 			       coalesce(q.input ->> 'tool', ''), coalesce(left((q.input -> 'input')::text, $3), ''),
-			       coalesce(q.created_by, ''), q.created_at, coalesce(q.input ->> 'until', '')
+			       q.asked_for, coalesce(q.created_by, ''), q.created_at, coalesce(q.input ->> 'until', '')
 			from below b join public.core_tool_calls q on q.id = b.id
 			where b.depth > 0 and q.waits_for = 'answer' and q.tool_name in ('wait.answer', 'wait.approval', 'wait.event')
-			order by q.id limit $2`, id, maxQuestions, maxArguments+1)
+			order by q.asked_for = 'user', q.id limit $2`, id, maxQuestions, maxArguments+1)
 		if err != nil {
 			return err
 		}
 		v.questions, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (q question, err error) {
 			var until string
-			err = row.Scan(&q.id, &q.tool, &q.text, &q.schema, &q.mine, &q.by, &q.about, &q.arguments, &q.asker, &q.since,
+			err = row.Scan(&q.id, &q.tool, &q.text, &q.schema, &q.mine, &q.by, &q.about, &q.arguments, &q.askedFor, &q.askedBy, &q.since,
 				&until)
 			q.until, _ = time.Parse(time.RFC3339, until) // it may have any form until a worker validates it
 			return q, err
@@ -139,23 +142,26 @@ func (v view) line() string {
 func (q question) line(dashboard string) string {
 	by := ""
 	if len(q.by) > 0 {
-		by = " by " + cut(strings.Join(q.by, ", "), 200)
+		by = " by " + oneline.Text(strings.Join(q.by, ", "), 200)
 	}
-	asks := ""
+	asks := ". " + q.who()
 	if q.text != "" {
-		asks = fmt.Sprintf(". It asks %q", cut(q.text, 300))
+		asks += ". It asks " + prose.Said(q.text, 300)
 	}
 	switch link := q.link(dashboard); {
 	case q.tool == approval && link != "":
-		return fmt.Sprintf("It waits for an approval of %s%s, at %s", q.about, by, link) + asks
+		return fmt.Sprintf("It waits for an approval of %s%s, at %s", oneline.Value(q.about), by, link) + asks
 	case q.tool == approval:
-		return fmt.Sprintf("It waits for an approval of %s%s: gem approve %s", q.about, by, q.id) + asks
+		return fmt.Sprintf("It waits for an approval of %s%s: gem approve %s", oneline.Value(q.about), by, q.id) + asks
 	case link != "":
-		return fmt.Sprintf("It waits for an answer%s to %q, at %s", by, cut(q.text, 300), link)
+		return fmt.Sprintf("It waits for an answer%s, at %s", by, link) + asks
 	default:
-		return fmt.Sprintf("It waits for an answer%s to %q: gem answer %s VALUE", by, cut(q.text, 300), q.id)
+		return fmt.Sprintf("It waits for an answer%s: gem answer %s VALUE", by, q.id) + asks
 	}
 }
+
+// who says who asks: a call waits for the answer to each of these questions.
+func (q question) who() string { return prose.Asker(q.askedFor, q.askedBy, true) }
 
 // link is where people answer the question; empty without a dashboard.
 func (q question) link(dashboard string) string {
