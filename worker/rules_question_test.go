@@ -92,7 +92,7 @@ func TestAnApprovalWithoutATextSaysWhatItIsAbout(t *testing.T) {
 	}
 	want := map[client.Asker][]string{
 		client.AskerHandler: {tree, tree, "ada", "lab.send", `lab.send: gate "", key k, text a, then "".`},
-		client.AskerUser:     {"", inserted, "bob", "pay.refund", "pay.refund: amount 250, booking b9."},
+		client.AskerUser:    {"", inserted, "bob", "pay.refund", "pay.refund: amount 250, booking b9."},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
