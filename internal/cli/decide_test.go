@@ -105,8 +105,8 @@ func TestADecisionForAHandlerPrintsTheReceiptOfTheQuestion(t *testing.T) {
 	const approval = `{"tool": "comms.send_sms", "input": {"to": "+1555"}, "by": ["role:boss"],
 		"digest": "` + digest + `"}`
 	id := askedIn(t, db, "wait.approval", approval)
-	wants(t, gemWith(t, env, "questions").stdout, "comms.send_sms: to +1555.\n  may it call comms.send_sms with {",
-		"}?\n  no rule and no handler asks this", " for a call that names no caller\n")
+	wants(t, gemWith(t, env, "questions").stdout, "A server, or a login of the database, asks. No rule and no handler asks this",
+		"“comms.send_sms: to +1555.”\n  may it call comms.send_sms with {")
 	got := gemWith(t, env, "approve", id, "--reason", "fine")
 	got.wantCode(t, exitDone)
 	if r := receiptIn(t, got.stdout); r.CallID != id || !strings.Contains(string(r.Result), `"reason": "fine"`) {

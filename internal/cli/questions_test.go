@@ -119,7 +119,7 @@ func TestApprovalsTakeARole(t *testing.T) {
 	denied := gemWith(t, env, "approve", id)
 	denied.wantCode(t, exitFailed)
 	wants(t, denied.stderr, "you are "+me+", and only role:boss may answer it", "gem roles add "+me+" boss")
-	wants(t, gemWith(t, env, "explain", id).stdout, "gem approve "+id, `It asks "Tell the customer."`, "It takes role:boss", "until 2200-01-01")
+	wants(t, gemWith(t, env, "explain", id).stdout, "gem approve "+id, "It asks “Tell the customer.”", "It takes role:boss", "until 2200-01-01")
 
 	wants(t, gemWith(t, env, "roles", "add", me, "boss").stdout, me+" has the role boss")
 	wants(t, gemWith(t, env, "roles", "add", me, "boss").stdout, me+" had the role boss before")
