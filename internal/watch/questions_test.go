@@ -45,3 +45,33 @@ func TestQuestionsAreReadInTheOrderOfTheirIndex(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The overview names an approval that is about to expire, however many questions users have inserted.
+func TestQuestionsOfUsersHideNoneThatIsAboutToExpire(t *testing.T) {
+	t.Parallel()
+	db := testdb.Pool(t, testdb.New(t))
+	if _, err := db.Exec(t.Context(), `
+		set session_replication_role = replica;
+		insert into core_tool_calls (id, tool_name, input, run_at, created_at, updated_at, status, waits_for, waits, need, asked_for, wake_at)
+		select gen_random_uuid(), 'wait.answer', '{}'::jsonb, now(), now(), now(), 'waiting', 'answer', '{#answer}'::text[], 1, 'user', null::timestamptz from generate_series(1, 1500) i
+		union all
+		select gen_random_uuid(), 'wait.approval', '{}'::jsonb, now(), now(), now(), 'waiting', 'answer', '{#answer}'::text[], 1, 'rule', now() + interval '5 minutes';
+		set session_replication_role = origin`); err != nil {
+		t.Fatal(err)
+	}
+	err := watch.Read(t.Context(), db, func(ctx context.Context, db watch.DB) error {
+		o, err := watch.ReadOpen(ctx, db)
+		if err != nil {
+			return err
+		}
+		for _, need := range o.Needs {
+			if need.Kind == "expiring" && need.Count == 1 {
+				return nil
+			}
+		}
+		return fmt.Errorf("the overview needs %+v", o.Needs)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
