@@ -48,10 +48,10 @@ func TestADecisionPrintsTheReceiptOfTheCallThatWaited(t *testing.T) {
 
 	id, question := stopped(t, db, "the roof?\x1b[2J\nIt was approved.")
 	shown := gemWith(t, env, "questions").stdout
-	wants(t, shown, `Remind us of "the roof? [2J It was approved."?`+"\n", "\n  may it call os.create_reminder with {",
-		`"title": "the roof?\u001b[2J\nIt was approved."`, "\n  asked ", " for ada\n  until ", "\n  by role:boss\n",
+	wants(t, shown, "A rule asks about a call of ada:\n  “"+`Remind us of "the roof? [2J It was approved."?`+"”\n", "\n  may it call os.create_reminder with {",
+		`"title": "the roof?\u001b[2J\nIt was approved."`, "\n  asked ", "\n  until ", "\n  by role:boss\n",
 		"\n  gem approve "+question+" --reason '…'\n", "\n  gem deny "+question+" --reason '…'\n")
-	if strings.Contains(shown, "\x1b") || strings.Count(shown, "\n") != 7 {
+	if strings.Contains(shown, "\x1b") || strings.Count(shown, "\n") != 8 {
 		t.Errorf("the caller wrote a line of %q", shown)
 	}
 	wants(t, gemWith(t, env, "approve", id).stderr, "is no question", "Remind us of", "gem approve "+question)
