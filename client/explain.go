@@ -76,6 +76,9 @@ type Explanation struct {
 	Misfit struct{ Name, Message string }
 	// Answers are the names for which the call waits, if it waits for answers: see [Answer].
 	Answers []string
+	// AskedFor says whose words it has, if it waits for answers and is a question; AskedInside, that another call waits for its answer.
+	AskedFor    Asker
+	AskedInside bool
 	// Rules are those that ask people about the call, or gave it the turn that it has or waits for, and their version, if that is known still.
 	Rules        []string
 	RulesVersion string
@@ -169,8 +172,8 @@ func (e *Explanation) waiting(ctx context.Context, db DB) (err error) {
 			where call_id = $1 and event = 'waiting' order by seq desc limit 1`, e.Call.ID).Scan(&e.Misfit.Name, &e.Misfit.Message)
 	case "answer":
 		e.WaitsFor = ForAnswer
-		return db.QueryRow(ctx, "select array(select ltrim(n, '#') from unnest(waits) n where n like '#%') from public.core_tool_calls where id = $1", e.Call.ID).
-			Scan(&e.Answers)
+		return db.QueryRow(ctx, `select array(select ltrim(n, '#') from unnest(waits) n where n like '#%'), coalesce(asked_for, ''),
+				parent_step is not null from public.core_tool_calls where id = $1`, e.Call.ID).Scan(&e.Answers, &e.AskedFor, &e.AskedInside)
 	case "call":
 		if asks, err := e.asking(ctx, db); asks || err != nil {
 			return err
@@ -212,8 +215,8 @@ func (e *Explanation) asking(ctx context.Context, db DB) (asks bool, err error) 
 	}
 	e.Approvals, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (q Question, err error) {
 		err = row.Scan(&q.ID, &q.Tool, &q.Text, &q.By, &q.Since, (*zeronull.Timestamptz)(&q.Until), &q.CallID, &q.Input,
-			&q.About, &q.Arguments, (*zeronull.Text)(&q.Asker))
-		q.Root, q.MadeBy = q.CallID, ByRule
+			&q.About, &q.Arguments, (*zeronull.Text)(&q.AskedBy))
+		q.Root, q.AskedFor = q.CallID, AskerRule
 		return q, err
 	})
 	return true, err

@@ -29,32 +29,51 @@ type Question struct {
 	// questions.
 	About     string          `json:"about,omitempty"`
 	Arguments json.RawMessage `json:"arguments"`
-	// Asker is the created_by of the call for which the question is asked; empty if that call names no caller.
-	Asker string `json:"asker,omitempty"`
-	// CallID is the call that waits for the answer; empty for a question that its asker inserted.
+	// CallID is the call that waits for the answer; empty for a question that a frontend inserted.
 	CallID string `json:"call_id,omitempty"`
-	MadeBy MadeBy `json:"made_by"`
+	// AskedBy is the created_by of the question's call; empty if it names no caller. AskedFor says whose words the question has.
+	AskedBy  string `json:"asked_by,omitempty"`
+	AskedFor Asker  `json:"asked_for"`
+	// OfAsker numbers the open questions of one AskedBy, AskerOpen is how many there are: see gem.open_questions.
+	OfAsker   int `json:"of_asker"`
+	AskerOpen int `json:"asker_open"`
 }
 
-// MadeBy says who made a question.
-type MadeBy string
+// Asker says whose words a question has: see gem.asked_for in migrations/functions/answers.sql.
+type Asker string
 
-// The makers of questions.
+// Those who ask.
 const (
-	ByRule    MadeBy = "rule"
-	ByHandler MadeBy = "handler"
-	ByCaller  MadeBy = "caller" // its text and its arguments are only that caller's claim
+	AskerRule    Asker = "rule"
+	AskerHandler Asker = "handler"
+	AskerUser    Asker = "user" // its text, its arguments and all that it says of itself are only that user's claim, or a model's
 )
 
-// OpenQuestions returns those that the caller may answer, the oldest first, up to a limit.
+// MostOfAsker is how many questions of one asker a list shows before it only says how many more there are.
+const MostOfAsker = 5
+
+// OpenQuestions returns those that the caller may answer, up to a limit: those of rules and handlers first. See gem.open_questions for their order.
 func OpenQuestions(ctx context.Context, db DB, limit int) ([]Question, error) {
-	return readQuestions(ctx, db, "order by since, id limit $1", limit)
+	return readQuestions(ctx, db, "order by place limit $1", limit)
+}
+
+// FirstQuestions is [OpenQuestions] with [MostOfAsker] questions of each asker at most.
+func FirstQuestions(ctx context.Context, db DB, limit int) ([]Question, error) {
+	return readQuestions(ctx, db, "where of_asker <= $1 order by place limit $2", MostOfAsker, limit)
+}
+
+// More returns how many questions of its asker a list leaves out after this one.
+func (q Question) More() int {
+	if q.OfAsker != MostOfAsker {
+		return 0
+	}
+	return q.AskerOpen - q.OfAsker
 }
 
 // OpenQuestionsAbout returns the questions that the caller may answer and that a call waits for, or that were asked below
-// a call without a parent, the oldest first, up to a limit.
+// a call without a parent, up to a limit.
 func OpenQuestionsAbout(ctx context.Context, db DB, id string, limit int) ([]Question, error) {
-	return readQuestions(ctx, db, "where call_id = $1 or root = $1 order by since, id limit $2", id, limit)
+	return readQuestions(ctx, db, "where call_id = $1 or root = $1 order by place limit $2", id, limit)
 }
 
 // OpenQuestion returns the one of a call, or nil if the call asks nothing that the caller may answer.
@@ -66,21 +85,22 @@ func OpenQuestion(ctx context.Context, db DB, id string) (*Question, error) {
 	return &found[0], nil
 }
 
-// OpenQuestionsAmong returns the questions among some calls that the caller may answer, the oldest first.
+// OpenQuestionsAmong returns the questions among some calls that the caller may answer.
 func OpenQuestionsAmong(ctx context.Context, db DB, ids []string) ([]Question, error) {
-	return readQuestions(ctx, db, "where id = any ($1::text[]::uuid[]) order by since, id", ids)
+	return readQuestions(ctx, db, "where id = any ($1::text[]::uuid[]) order by place", ids)
 }
 
 func readQuestions(ctx context.Context, db DB, which string, args ...any) ([]Question, error) {
 	rows, err := db.Query(ctx, `select id::text, tool, coalesce(text, ''), coalesce(schema, 'null')::text, by, since, until, root::text,
-		coalesce(input, 'null')::text, about, coalesce(arguments, 'null')::text, asker, call_id::text, made_by
+		coalesce(input, 'null')::text, about, coalesce(arguments, 'null')::text, call_id::text, asked_by, asked_for,
+		of_asker, asker_open
 		from public.open_questions `+which, args...)
 	if err == nil {
 		var all []Question
 		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (q Question, err error) {
 			err = row.Scan(&q.ID, &q.Tool, &q.Text, &q.Asks, &q.By, &q.Since, (*zeronull.Timestamptz)(&q.Until), &q.Root,
-				&q.Input, (*zeronull.Text)(&q.About), &q.Arguments, (*zeronull.Text)(&q.Asker), (*zeronull.Text)(&q.CallID),
-				&q.MadeBy)
+				&q.Input, (*zeronull.Text)(&q.About), &q.Arguments, (*zeronull.Text)(&q.CallID), (*zeronull.Text)(&q.AskedBy),
+				&q.AskedFor, &q.OfAsker, &q.AskerOpen)
 			if q.Text == "" && q.Tool == "wait.approval" {
 				q.Text = oneline.CallOf(q.About, q.Arguments) + "."
 			}
@@ -99,6 +119,11 @@ type Asked struct {
 	Text     string   // of wait.answer and wait.approval: what is asked; empty for none
 	By       []string // who may answer, where the input says so: owner, user:SUBJECT, role:ROLE, service
 	About    string   // of wait.approval: the tool of the call that is to be approved
+	// AskedFor says whose words the question has, and AskedBy for which caller it is asked; both are empty where that is not known.
+	// Inside means that another call waits for the answer.
+	AskedFor Asker
+	AskedBy  string
+	Inside   bool
 	// Names are those under which an answer is wanted: see [Answer]. A call of wait.* has the one that is meant if none is given.
 	Names []string
 }
@@ -114,12 +139,13 @@ func AskedFor(ctx context.Context, db DB, id string, limit int) ([]Asked, error)
 			where c.parent_step is not null and c.status = 'waiting' and c.waits_for in ('call', 'answer') and b.waits_for = 'call' and b.depth < 20)
 		select q.id::text, q.tool_name, coalesce(q.input ->> 'text', ''),
 			array(select jsonb_array_elements_text(case when jsonb_typeof(q.input -> 'by') = 'array' then q.input -> 'by' else '[]' end)),
-			coalesce(q.input ->> 'tool', ''), array(select ltrim(n, '#') from unnest(q.waits) n where n like '#%')
+			coalesce(q.input ->> 'tool', ''), array(select ltrim(n, '#') from unnest(q.waits) n where n like '#%'),
+			coalesce(q.asked_for, ''), coalesce(q.created_by, ''), b.depth > 0
 		from below b join public.core_tool_calls q on q.id = b.id where b.waits_for = 'answer' order by q.id limit $2`, id, limit)
 	if err == nil {
 		var all []Asked
 		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Asked, err error) {
-			return a, row.Scan(&a.ID, &a.Tool, &a.Text, &a.By, &a.About, &a.Names)
+			return a, row.Scan(&a.ID, &a.Tool, &a.Text, &a.By, &a.About, &a.Names, &a.AskedFor, &a.AskedBy, &a.Inside)
 		})
 		if err == nil {
 			return all, nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/prose"
 	"github.com/gemworker/gem/internal/watch"
 )
 
@@ -62,12 +63,15 @@ func (a ask) Asked() string {
 	return waitingFor(a.Tool)
 }
 
+// Who says who asks.
+func (a ask) Who() string { return prose.AskerOf(&a.Question) }
+
 // Repeats reports whether the question already says what a rule's message does.
 func (a ask) Repeats(r ruling) bool { return r.repeatedIn(a.Text) }
 
 // Rules returns the rules that ask. If no rule asks, it returns none: they would only be the caller's claim.
 func (a ask) Rules() []ruling {
-	if a.About == nil || a.Known == nil || !a.Known.OfRules {
+	if a.About == nil || a.AskedFor != client.AskerRule {
 		return nil
 	}
 	return a.About.Rules

@@ -188,7 +188,7 @@ func (s *site) call(ctx context.Context, r *request) (*view, error) {
 	for i := range p.Asks {
 		a := &p.Asks[i]
 		a.Back = "call"
-		a.InputShown = p.Payload != nil && a.Known != nil && a.Known.OfRules && a.ID != id // the page already shows its arguments as the input
+		a.InputShown = p.Payload != nil && a.AskedFor == client.AskerRule && a.ID != id // the page already shows its arguments as the input
 	}
 	p.fill(s, open)
 	title := cmp.Or(prose.Cut(p.Call.Tool, 80), "A call") + ": " + strings.ToLower(p.StateText())

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gemworker/gem/client"
+	"github.com/gemworker/gem/internal/prose"
 	"github.com/gemworker/gem/internal/watch"
 	"github.com/jackc/pgx/v5"
 )
@@ -133,6 +134,17 @@ func decisionOf(answer string) string {
 
 // Repeats reports whether the question already says what a rule's message does.
 func (p *questionPage) Repeats(r ruling) bool { return r.repeatedIn(p.Text) }
+
+// Who says who asks.
+func (p *questionPage) Who() string {
+	return prose.Asker(client.Asker(p.State.AskedFor), p.State.CreatedBy, p.State.OfHandler)
+}
+
+// ByUser reports whether a user asks, or a model that works for one.
+func (p *questionPage) ByUser() bool { return p.State.AskedFor == string(client.AskerUser) }
+
+// ByRule reports whether a rule asks.
+func (p *questionPage) ByRule() bool { return p.State.AskedFor == string(client.AskerRule) }
 
 func (r *request) readQuestion(ctx context.Context) (*questionPage, error) {
 	p := &questionPage{ID: strings.ToLower(r.PathValue("id"))}

@@ -40,6 +40,9 @@ func (s *site) questions(ctx context.Context, r *request) (*view, error) {
 	ids := decidedIDs(r.URL.Query().Get("decided"))
 	p.IDs = strings.Join(ids, ",")
 	p.Asks, p.Others = asksOf(p.Yours, p.Open)
+	if r.URL.Query().Get("all") == "" {
+		p.Others = slices.DeleteFunc(p.Others, func(q watch.Question) bool { return q.OfAsker > watch.MostOfAsker })
+	}
 	for i := range p.Asks {
 		p.Asks[i].Back, p.Asks[i].Decided = "list", p.IDs
 	}
@@ -70,7 +73,11 @@ func (r *request) openQuestions(ctx context.Context, most int) (yours []client.Q
 	yours, open = []client.Question{}, []watch.Question{}
 	if r.mayAnswer() {
 		err = r.asks(ctx, func(db client.DB) error {
-			found, err := client.OpenQuestions(ctx, db, most)
+			read := client.FirstQuestions
+			if r.URL.Query().Get("all") != "" {
+				read = client.OpenQuestions
+			}
+			found, err := read(ctx, db, most)
 			yours = append(yours, found...)
 			return err
 		})

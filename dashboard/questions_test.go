@@ -290,7 +290,7 @@ func TestAQuestionThatNoRuleAsksSaysWhoseWordItIs(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
 	page := o.page(cleo, "/questions/"+o.ask("wait.approval", fmt.Sprintf(refund, 8), byNobody), 200)
-	o.wants(page, "No rule or handler asked this", "caller's claim")
+	o.wants(page, "bob asks. No rule and no handler asks this: the words are only the asker")
 	o.lacks(page, "big_refunds", "shop.find")
 }
 

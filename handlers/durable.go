@@ -28,7 +28,8 @@ type Journal interface {
 	Step(ctx context.Context, kind StepKind, name string, do func(context.Context, Tx) (json.RawMessage, error)) (json.RawMessage, error)
 	// Start makes a call under a name, or finds the one that was made, and returns the name that it has in the journal. It asks for
 	// the input only if there is none. What refuses the call, comes under its name: see Came. Its own error says what is wrong with the code.
-	Start(name, tool string, input func() (json.RawMessage, error)) (unique, id string, err error)
+	// chosen: see StartWith.
+	Start(name, tool string, chosen bool, input func() (json.RawMessage, error)) (unique, id string, err error)
 	// Timer returns the name that a time has in the journal.
 	Timer(name string) (unique string, err error)
 	// Receive returns the name that an answer has in the journal.

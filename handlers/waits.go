@@ -79,14 +79,17 @@ func Tools(d *Durable) []Tool { return d.journal.Tools() }
 
 // StartWith is [Start] with an input that is asked for only where the call is made. The error of input stands for the call: it is
 // kept, and Wait returns it in every run. It is for calls that the handler's code does not choose, but a model or a document: what
-// such a call may be is looked at when it begins, and never again.
+// such a call may be is looked at when it begins, and never again. A question that is asked with it counts as a user's, and not as
+// the handler's: the limits of users hold for it, and people see that the handler chose neither its words nor whom it asks.
 func StartWith[T any](d *Durable, name, tool string, input func() (json.RawMessage, error)) *Child[T] {
-	return start[T](d, name, tool, input)
+	c := &Child[T]{call: d}
+	c.name, c.id, c.err = d.journal.Start(name, tool, true, input)
+	return c
 }
 
 func start[T any](d *Durable, name, tool string, input func() (json.RawMessage, error)) *Child[T] {
 	c := &Child[T]{call: d}
-	c.name, c.id, c.err = d.journal.Start(name, tool, input)
+	c.name, c.id, c.err = d.journal.Start(name, tool, false, input)
 	return c
 }
 

@@ -13,12 +13,16 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/oneline"
+	"github.com/gemworker/gem/internal/prose"
 	"github.com/jackc/pgx/v5/pgconn"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // Questions are asked in a form where the client's user may answer them. An approval is never a form, which a program could fill in: it is a link to a
 // page that knows who opens it. An event is neither: it is something that happens, and that a system reports.
+
+// maxText and maxLabel bound the characters of a question, and of a title or a description in its form.
+const maxText, maxLabel = 4000, 500
 
 // field is the name of the only field of a form whose question takes a value that is no object.
 const field = "answer"
@@ -37,21 +41,23 @@ func (q question) way(can abilities, dashboard string) string {
 // params is how a question is asked. misfit says why the last answer was refused; empty for none.
 func (q question) params(dashboard, misfit string) *sdk.ElicitParams {
 	if q.tool == approval {
-		message := fmt.Sprintf("A call of %s needs an approval.", q.about)
-		if q.text != "" {
-			message += " " + q.text
-		}
+		message := fmt.Sprintf("A call of %s needs an approval. %s", oneline.Value(q.about), q.says())
 		message += "\n\nArguments: " + oneline.Text(q.arguments, maxArguments) + "\nAsked " + moment(q.since)
-		if q.asker != "" {
-			message += " for " + oneline.Text(q.asker, oneline.Most)
-		}
 		return &sdk.ElicitParams{Mode: "url", Message: message + q.deadline(), URL: q.link(dashboard), ElicitationID: q.id}
 	}
-	message := q.text + q.deadline()
+	message := q.says() + q.deadline()
 	if misfit != "" {
 		message = "The last answer was not taken: " + misfit + ".\n\n" + message
 	}
 	return &sdk.ElicitParams{Mode: "form", Message: message, RequestedSchema: form(q.schema)}
+}
+
+// says puts GEM's words about who asks before the question, which stands in quotes on a line of its own.
+func (q question) says() string {
+	if q.text == "" {
+		return q.who() + "."
+	}
+	return q.who() + ":\n\n" + prose.Said(q.text, maxText)
 }
 
 // deadline returns a line with the time until which the question accepts an answer; empty if it has no deadline.
@@ -99,7 +105,7 @@ type formSchema struct {
 }
 
 func (f flat) forForm() flat {
-	out := flat{Type: f.Type, Title: f.Title, Description: f.Description}
+	out := flat{Type: f.Type, Title: oneline.Text(f.Title, maxLabel), Description: oneline.Text(f.Description, maxLabel)}
 	switch f.Type {
 	case "string":
 		out.MinLength, out.MaxLength = f.MinLength, f.MaxLength

@@ -14,15 +14,15 @@ func TestALinkToAnApprovalSaysWhatIsAskedForWhomAndUntilWhen(t *testing.T) {
 	asks := l.raw("ada", formsAndLinks).call("lab_greet", `{"name": "Bob?\n\nIt was approved.\u202e"}`)
 	message := asks.InputRequests[asks.question(t)].Params.Message
 	lines := strings.Split(message, "\n")
-	if len(lines) != 5 || lines[0] != `A call of lab.greet needs an approval. Greet "Bob? It was approved."?` ||
-		lines[2] != `Arguments: {"name": "Bob?\n\nIt was approved."}` ||
-		!strings.HasPrefix(lines[3], "Asked 2") || !strings.HasSuffix(lines[3], "Z for ada") ||
-		!strings.HasPrefix(lines[4], "It takes an answer until 2") {
+	if len(lines) != 7 || lines[0] != `A call of lab.greet needs an approval. A rule asks about a call of ada:` ||
+		lines[2] != `“Greet "Bob? It was approved."?”` ||
+		lines[4] != `Arguments: {"name": "Bob?\n\nIt was approved."}` || !strings.HasPrefix(lines[5], "Asked 2") ||
+		!strings.HasPrefix(lines[6], "It takes an answer until 2") {
 		t.Errorf("got %q", message)
 	}
 	pending := l.raw("ada", tasksAndForms)
 	made := pending.call("lab_greet", `{"name": "Bob"}`)
-	if got := pending.says(made.TaskID, `It asks "Greet Bob?"`); got.Status != "working" {
+	if got := pending.says(made.TaskID, `A rule asks about a call of ada. It asks “Greet Bob?”`); got.Status != "working" {
 		t.Errorf("got %s", got.whole)
 	}
 }

@@ -20,13 +20,13 @@ func TestAQuestionIsAnsweredByTheSameRequestAgain(t *testing.T) {
 	asks := ada.call("lab_ask", `{}`)
 	key := asks.question(t)
 	form := asks.InputRequests[key]
-	if asks.ResultType != "input_required" || form.Method != "elicitation/create" || form.Params.Mode != "form" || form.Params.Message != "How many?" ||
+	if asks.ResultType != "input_required" || form.Method != "elicitation/create" || form.Params.Mode != "form" || form.Params.Message != "The handler of a call asks, for ada:\n\n“How many?”" ||
 		string(form.Params.RequestedSchema) != `{"type":"object","properties":{"answer":{"type":"integer","minimum":1,"maximum":9}},"required":["answer"]}` {
 		t.Errorf("got %s", asks.whole)
 	}
 
 	wrong := ada.answer("lab_ask", asks.RequestState, key, `{"action": "accept", "content": {"answer": 10}}`)
-	if again := wrong.InputRequests[key]; wrong.ResultType != "input_required" || !strings.Contains(again.Params.Message, "at most 9") || !strings.HasSuffix(again.Params.Message, "How many?") {
+	if again := wrong.InputRequests[key]; wrong.ResultType != "input_required" || !strings.Contains(again.Params.Message, "at most 9") || !strings.HasSuffix(again.Params.Message, "“How many?”") {
 		t.Errorf("an answer that does not fit: got %s", wrong.whole)
 	}
 	for range 2 { // the second because its answer was lost
@@ -147,7 +147,7 @@ func TestARuleThatAsksForAnApprovalIsALinkOrACommand(t *testing.T) {
 func TestAQuestionForSomebodyElseIsNoForm(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, Options{Wait: 100 * time.Millisecond})
-	l.raw("ada", onlyForms).pending("lab_ask", `{"by": ["user:bob"]}`, `It waits for an answer by user:bob to \"How many?\"`)
+	l.raw("ada", onlyForms).pending("lab_ask", `{"by": ["user:bob"]}`, `It waits for an answer by user:bob: gem answer `)
 	task := l.raw("ada", tasksAndForms).call("lab_ask", `{"by": ["user:bob"]}`)
 	if got := l.raw("ada", tasksAndForms).says(task.TaskID, "by user:bob"); got.Status != "working" {
 		t.Errorf("got %s", got.whole)
@@ -355,7 +355,7 @@ func TestAQuestionStaysBeforeTheUserThoughTheRequestEnds(t *testing.T) {
 func TestAClientThatCannotBeAskedHearsWhatIsAsked(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, Options{Wait: 100 * time.Millisecond, DashboardURL: "https://gem.example"})
-	l.raw("ada", nothing).pending("lab_ask", `{}`, `How many?\", at https://gem.example/questions/`)
+	l.raw("ada", nothing).pending("lab_ask", `{}`, `It waits for an answer, at https://gem.example/questions/`)
 }
 
 func TestAFormHasWhatFormsKnow(t *testing.T) {

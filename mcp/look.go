@@ -36,7 +36,8 @@ type question struct {
 	mine           bool   // the caller may answer it
 	about          string // the tool of the call that is to be approved
 	arguments      string // its input, or the beginning of it
-	asker          string // the caller for whom it is asked; empty for none
+	askedFor       client.Asker
+	askedBy        string // the created_by of its call; empty for none
 	since, until   time.Time
 }
 
@@ -81,16 +82,16 @@ func (d *Door) look(ctx context.Context, c caller, id string) (v view, err error
 			            else exists (select from public.open_questions o where o.id = q.id) end,
 			       array(select jsonb_array_elements_text(case when jsonb_typeof(q.input -> 'by') = 'array' then q.input -> 'by' else '[]' end)),
 			       coalesce(q.input ->> 'tool', ''), coalesce(left((q.input -> 'input')::text, $3), ''),
-			       coalesce(q.created_by, ''), q.created_at, coalesce(q.input ->> 'until', ''), (select bool_or(m.moves) from below m)
+			       q.asked_for, coalesce(q.created_by, ''), q.created_at, coalesce(q.input ->> 'until', ''), (select bool_or(m.moves) from below m)
 			from below b join public.core_tool_calls q on q.id = b.id
 			where b.depth > 0 and q.waits_for = 'answer' and q.tool_name in ('wait.answer', 'wait.approval', 'wait.event')
-			order by q.id limit $2`, id, maxQuestions, maxArguments+1)
+			order by q.asked_for = 'user', q.id limit $2`, id, maxQuestions, maxArguments+1)
 		if err != nil {
 			return err
 		}
 		v.questions, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (q question, err error) {
 			var until string
-			err = row.Scan(&q.id, &q.tool, &q.text, &q.schema, &q.mine, &q.by, &q.about, &q.arguments, &q.asker, &q.since,
+			err = row.Scan(&q.id, &q.tool, &q.text, &q.schema, &q.mine, &q.by, &q.about, &q.arguments, &q.askedFor, &q.askedBy, &q.since,
 				&until, &q.moves)
 			q.until, _ = time.Parse(time.RFC3339, until) // it may have any form until a worker validates it
 			return q, err
@@ -158,11 +159,12 @@ func (q question) line(dashboard string) string {
 	if len(by) == 0 && q.tool == "wait.answer" {
 		by = []string{"owner"}
 	}
-	if i := slices.Index(by, "owner"); i >= 0 && q.asker != "" {
-		by[i] = "user:" + q.asker
+	if i := slices.Index(by, "owner"); i >= 0 && q.askedBy != "" {
+		by[i] = "user:" + q.askedBy
 	}
-	said := prose.AskedFor(client.Asked{ID: q.id, Tool: q.tool, Text: q.text, By: by, About: q.about}, dashboard)
-	if !strings.HasSuffix(said, `."`) && !strings.HasSuffix(said, `?"`) {
+	said := prose.AskedFor(client.Asked{ID: q.id, Tool: q.tool, Text: q.text, By: by, About: q.about,
+		AskedFor: q.askedFor, AskedBy: q.askedBy, Inside: true}, dashboard)
+	if !strings.HasSuffix(said, ".”") && !strings.HasSuffix(said, "?”") {
 		said = prose.Sentence(said)
 	}
 	if !q.until.IsZero() {
@@ -170,6 +172,9 @@ func (q question) line(dashboard string) string {
 	}
 	return said
 }
+
+// who says who asks: a call waits for the answer to each of these questions.
+func (q question) who() string { return prose.Asker(q.askedFor, q.askedBy, true) }
 
 // link is where people answer the question; empty without a dashboard.
 func (q question) link(dashboard string) string { return prose.QuestionLink(dashboard, q.id) }

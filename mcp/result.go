@@ -91,7 +91,7 @@ func where(s state) string {
 	case "running":
 		return fmt.Sprintf("it runs, attempt %d", s.Attempt)
 	case "waiting":
-		return "it waits for " + prose.Awaited(s.WaitsFor, s.approval)
+		return "it waits for " + prose.Awaited(s.Tool, s.WaitsFor, s.approval)
 	}
 	return "it is " + s.Status + ", last event: " + s.Event
 }

@@ -271,9 +271,9 @@ func TestOpenQuestionsAreFoundAmongMany(t *testing.T) {
 	insert(t, db, everyone+`; insert into gem.roles values ('bob', 'boss'); alter table core_tool_calls set (autovacuum_enabled = off)`)
 	asked(t, db, map[string]string{"mine": `wait.answer {}`, "boss": `wait.answer {"by": ["role:boss"]}`, "bob": `wait.answer {"by": ["user:bob"]}`})
 	insert(t, db, `set session_replication_role = replica;
-		insert into core_tool_calls (id, tool_name, input, created_by, status, attempt, events, steps, run_at, created_at, updated_at, waits_for, waits, need)
+		insert into core_tool_calls (id, tool_name, input, created_by, status, attempt, events, steps, run_at, created_at, updated_at, waits_for, waits, need, asked_for)
 			select gen_random_uuid(), 'wait.answer', case when i % 2 = 0 then '{"by": ["user:someone"]}'::jsonb else '{}' end, 'u' || i, 'waiting', 1, 3, 1, now(), now(), now(),
-				'answer', '{#answer}', 1 from generate_series(1, 20000) i;
+				'answer', '{#answer}', 1, 'user' from generate_series(1, 20000) i;
 		set session_replication_role = origin`)
 	insert(t, db, "vacuum core_tool_calls")
 	for sub, want := range map[string]int64{"ada": 1, "bob": 2, "eve": 0} {
@@ -301,9 +301,9 @@ func TestTheOwnerFindsQuestionsBesideWhatElseWaitsForAnswers(t *testing.T) {
 	db := testdb.Pool(t, testdb.New(t))
 	insert(t, db, "alter table core_tool_calls set (autovacuum_enabled = off)")
 	insert(t, db, `set session_replication_role = replica;
-		insert into core_tool_calls (id, tool_name, input, status, attempt, events, steps, run_at, created_at, updated_at, waits_for, waits, need, computed_key, level)
+		insert into core_tool_calls (id, tool_name, input, status, attempt, events, steps, run_at, created_at, updated_at, waits_for, waits, need, computed_key, level, asked_for)
 			select gen_random_uuid(), case when i % 3 = 0 then 'wait.approval' else 'agent.chat' end, '{"by": ["user:nobody"]}', 'waiting', 1, 3, 1, now(), now(), now(),
-				'answer', '{#answer}', 1, case when i % 3 = 1 then 'k' || i end, i % 2 from generate_series(1, 6000) i;
+				'answer', '{#answer}', 1, case when i % 3 = 1 then 'k' || i end, i % 2, case when i % 3 = 0 then 'user' end from generate_series(1, 6000) i;
 		set session_replication_role = origin`)
 	asked(t, db, map[string]string{"q": `wait.answer {}`, "e": `wait.event {}`})
 	if n := number(t, db, "select count(*) from open_questions where tool in ('wait.answer', 'wait.event')"); n != 2 {

@@ -157,6 +157,7 @@ func (h *history) checks(rt *rapid.T, c *gatedCall) (checks []rules.Check) {
 			k.Ended = rapid.SampledFrom([][]string{{"succeeded"}, {"not_configured", "succeeded"}, {"rule_blocked", "x"}, {"failed"}}).Draw(rt, "ended")
 		}
 		if k.Kind == rules.Count || k.Kind == rules.Sum || k.Kind == rules.FailureRow {
+			k.CoarseMS = rapid.SampledFrom([]int64{0, 0, 30}).Draw(rt, "coarse")
 			k.Counter = fmt.Sprintf("%s/%s%s %s %d", k.Rule, k.Kind, word, h.name, rapid.SampledFrom([]int{0, 0, 0, 1}).Draw(rt, "scope"))
 		}
 		if k.Action == rules.Ask {

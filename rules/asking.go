@@ -41,10 +41,21 @@ func (f *facts) check(r *Rule) (c *Check, why undecided) {
 	default:
 		return nil, ""
 	}
+	if c.Counter != "" && f.call.CreatedBy != "" && r.shared() {
+		c.CoarseMS = max(c.WithinMS, c.RestMS) / coarseParts
+	}
 	if r.Action == Ask && why == "" {
 		why = f.question(r, c)
 	}
 	return c, why
+}
+
+// coarseParts is into how many parts a limit's time is divided where it is shared: see [Check.CoarseMS].
+const coarseParts = 20
+
+// shared reports whether the rule counts calls of several callers together.
+func (r *Rule) shared() bool {
+	return !slices.Contains(r.per(), "caller") && !slices.Contains(r.per(), "session")
 }
 
 // amount is the number of the input that a rule sums.

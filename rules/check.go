@@ -74,6 +74,7 @@ func (c *checker) rule(r *Rule) {
 	}
 	c.asks()
 	c.session()
+	c.sharedLimit()
 	for _, tool := range c.tools {
 		if strings.HasPrefix(tool.Name, "llm.") {
 			c.note("it is for %s, and the steps of a durable handler are not calls: an agent's own thinking is not looked at", tool.Name)
@@ -268,5 +269,19 @@ func (c *checker) session() {
 	r := c.on
 	if r.Action != Off && r.Action != Warn && (r.After != nil || slices.Contains(r.per(), "session")) {
 		c.note("it looks at one session, and whoever makes calls may begin another: a session is the frontend's word; per caller, the token's, holds")
+	}
+}
+
+// sharedLimit notes a counter that users can fill for one another.
+func (c *checker) sharedLimit() {
+	r := c.on
+	if r.Action == Off || r.Action == Warn || r.Limit == nil && r.Failures == nil || r.Limit != nil && r.Limit.Max == "0" || !r.shared() {
+		return
+	}
+	for _, tool := range c.tools {
+		if tool.ClosedBecause() == "" {
+			c.note("it counts the calls of all callers together, and signed-in users may call %s: one of them can fill it for all others; per caller, each has their own", tool.Name)
+			return
+		}
 	}
 }

@@ -19,12 +19,24 @@ type Check struct {
 	AtMostMS int64       `json:"at_most_ms,omitempty"` // of the action wait
 	InARow   int         `json:"in_a_row,omitempty"`
 	RestMS   int64       `json:"rest_ms,omitempty"`
-	Tools    []string    `json:"tools,omitempty"` // names of tools, without patterns, sorted
-	Ended    []string    `json:"ended,omitempty"` // statuses and error codes, sorted
+	// CoarseMS is set if the counter has calls of other callers and the caller may read what the check sees. Times are then rounded up to its multiples
+	// since 1970, and sums and receipts are left out: they would tell what others did, and when.
+	CoarseMS int64    `json:"coarse_ms,omitempty"`
+	Tools    []string `json:"tools,omitempty"` // names of tools, without patterns, sorted
+	Ended    []string `json:"ended,omitempty"` // statuses and error codes, sorted
 	// Of the action ask.
 	Digest   string          `json:"digest,omitempty"`   // of the call, its input, the tool's entry and the rule: see [Judge.Judge]
 	Question json.RawMessage `json:"question,omitempty"` // the input of wait.approval without until and before
 	AskMS    int64           `json:"ask_ms,omitempty"`   // how long it may take to decide
+}
+
+// coarse rounds a time up, if the check is coarse.
+func (c *Check) coarse(t time.Time) time.Time {
+	if c.CoarseMS <= 0 {
+		return t
+	}
+	step := c.CoarseMS * 1000
+	return time.UnixMicro((t.UnixMicro() + step - 1) / step * step).UTC()
 }
 
 // asksText is the text of the question; empty if the check asks nobody.

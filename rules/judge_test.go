@@ -140,15 +140,17 @@ func TestChecksSayWhatTheRuleSays(t *testing.T) {
 		want rules.Check
 	}{
 		"calls": {`"action": "block", "limit": {"max": 5, "within": "1m"}`, call,
+			rules.Check{Action: rules.Block, Kind: rules.Count, Counter: "r/calls per all []", Max: "5", WithinMS: 60_000, CoarseMS: 3000}},
+		"calls together, of nobody": {`"action": "block", "limit": {"max": 5, "within": "1m"}`, nobody,
 			rules.Check{Action: rules.Block, Kind: rules.Count, Counter: "r/calls per all []", Max: "5", WithinMS: 60_000}},
 		"calls apart": {`"action": "warn", "limit": {"max": 5, "within": "1m", "per": ["caller", "tool", "session", "input:/to", "input:/lines/0/id"]}`, call,
 			rules.Check{Action: rules.Warn, Kind: rules.Count, Counter: `r/calls per caller,tool,session,input:/to,input:/lines/0/id ["ann","billing.refund",["s1","ann"],"1b0ed536deb39ddcf8e689b39c38e8a5","ad57366865126e55649ecb23ae1d4888"]`, Max: "5", WithinMS: 60_000}},
 		"nobody, and nothing": {`"action": "block", "limit": {"max": 5, "within": "1m", "per": ["session", "caller", "input:/note"]}`, nobody,
 			rules.Check{Action: rules.Block, Kind: rules.Count, Counter: `r/calls per session,caller,input:/note [["s1",null],null,null]`, Max: "5", WithinMS: 60_000}},
 		"a long value": {`"action": "block", "limit": {"max": 5, "within": "1m", "per": ["input:/to"]}`, long,
-			rules.Check{Action: rules.Block, Kind: rules.Count, Counter: `r/calls per input:/to ["` + fmt.Sprintf("%x", sha256.Sum256([]byte(`"`+strings.Repeat("b", 200)+`"`)))[:32] + `"]`, Max: "5", WithinMS: 60_000}},
+			rules.Check{Action: rules.Block, Kind: rules.Count, Counter: `r/calls per input:/to ["` + fmt.Sprintf("%x", sha256.Sum256([]byte(`"`+strings.Repeat("b", 200)+`"`)))[:32] + `"]`, Max: "5", WithinMS: 60_000, CoarseMS: 3000}},
 		"turns": {`"action": "wait", "at_most": "10m", "limit": {"max": 1, "within": "1s", "per": ["tool"]}`, call,
-			rules.Check{Action: rules.Wait, Kind: rules.Count, Counter: `r/turns per tool ["billing.refund"]`, Max: "1", WithinMS: 1000, AtMostMS: 600_000}},
+			rules.Check{Action: rules.Wait, Kind: rules.Count, Counter: `r/turns per tool ["billing.refund"]`, Max: "1", WithinMS: 1000, CoarseMS: 50, AtMostMS: 600_000}},
 		"a sum": {`"action": "block", "limit": {"max": 500.50, "within": "24h", "sum": "/amount", "per": ["caller"]}`, call,
 			rules.Check{Action: rules.Block, Kind: rules.Sum, Counter: `r/sum:/amount per caller ["ann"]`, Max: "500.5", WithinMS: 86_400_000, Add: "1.5"}},
 		"a success": {`"action": "block", "requires": {"tools": ["billing.*", "gone.tool"], "within": "30m"}`, call,
@@ -156,7 +158,7 @@ func TestChecksSayWhatTheRuleSays(t *testing.T) {
 		"an end": {`"action": "block", "after": {"tools": ["comms.*"], "ended": ["timeout", "failed"]}`, call,
 			rules.Check{Action: rules.Block, Kind: rules.Afterwards, Tools: []string{"comms.send_sms"}, Ended: []string{"failed", "timeout"}}},
 		"failures": {`"action": "block", "failures": {"in_a_row": 3, "per": ["tool"], "rest": "5m"}`, call,
-			rules.Check{Action: rules.Block, Kind: rules.FailureRow, Counter: `r/failures per tool ["billing.refund"]`, InARow: 3, RestMS: 300_000}},
+			rules.Check{Action: rules.Block, Kind: rules.FailureRow, Counter: `r/failures per tool ["billing.refund"]`, InARow: 3, RestMS: 300_000, CoarseMS: 15_000}},
 	} {
 		j := judge(t, c.call, on(c.rule))
 		c.want.Rule = "r"

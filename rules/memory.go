@@ -283,12 +283,14 @@ func (m *Memory) calls(now, at time.Time, check Check) view {
 		if !free.After(now) {
 			return view{turn: free}
 		}
+		free = check.coarse(free)
 		late := check.AtMostMS > 0 && free.After(now.Add(milliseconds(check.AtMostMS)))
 		return view{met: true, turn: free, seen: Seen{FreeAt: &free, NotInTime: late}}
 	}
 	if !free.After(at) {
 		return view{}
 	}
+	free = check.coarse(free)
 	return view{met: true, seen: Seen{FreeAt: &free}}
 }
 
@@ -305,11 +307,14 @@ func (m *Memory) sum(at time.Time, check Check) view {
 	if !full(total) {
 		return view{}
 	}
-	s := view{met: true, seen: Seen{Total: decimal(total)}}
+	s := view{met: true}
+	if check.CoarseMS == 0 {
+		s.seen.Total = decimal(total)
+	}
 	left := new(big.Rat).Set(total)
 	for _, r := range rows[first:] {
 		if left.Sub(left, r.amount); !full(left) {
-			free := r.at.Add(within)
+			free := check.coarse(r.at.Add(within))
 			s.seen.FreeAt = &free
 			break
 		}
@@ -338,6 +343,10 @@ func (m *Memory) failures(at time.Time, check Check) view {
 	free := last.Add(milliseconds(check.RestMS))
 	if len(receipts) < check.InARow || !free.After(at) {
 		return view{}
+	}
+	free = check.coarse(free)
+	if check.CoarseMS > 0 {
+		receipts = nil
 	}
 	return view{met: true, seen: Seen{FreeAt: &free, Receipts: receipts}}
 }

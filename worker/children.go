@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/gemworker/gem/internal/store"
 	"github.com/gemworker/gem/receipts"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // The limits of a call's children.
@@ -30,7 +32,7 @@ type child struct {
 const first = -1
 
 // Start is that of [handlers.Journal].
-func (s *steps) Start(name, tool string, input func() (json.RawMessage, error)) (unique, id string, err error) {
+func (s *steps) Start(name, tool string, chosen bool, input func() (json.RawMessage, error)) (unique, id string, err error) {
 	if err := checkName(name); err != nil {
 		return "", "", err
 	}
@@ -43,7 +45,7 @@ func (s *steps) Start(name, tool string, input func() (json.RawMessage, error)) 
 	}
 	encoded, refusal := s.inputOf(tool, input)
 	made = child{ID: uuid.Must(uuid.NewV7()).String(), Tool: tool}
-	start := store.Start{ID: made.ID, Name: unique, Tool: tool, Input: encoded}
+	start := store.Start{ID: made.ID, Name: unique, Tool: tool, Input: encoded, Chosen: chosen}
 	if s.span != nil {
 		start.Traceparent = s.span.traceparent()
 	}
@@ -191,6 +193,10 @@ func (s *steps) sent(batch []store.Start) {
 // refusedByPostgres takes note of a call that Postgres does not take.
 func (s *steps) refusedByPostgres(start store.Start, err error) {
 	failure := failWith(receipts.ValidationError, fmt.Sprintf("Postgres refuses the call %s of %s: %s", start.Name, start.Tool, ownMessage(err)))
+	var refused *pgconn.PgError
+	if store.IsRefusedQuestion(err) && errors.As(err, &refused) {
+		failure = failWith(receipts.NotAllowed, fmt.Sprintf("The question may not be asked: %s. %s", refused.Message, refused.Hint))
+	}
 	if store.IsTooDeep(err) {
 		failure = failWith(receipts.NotAllowed, fmt.Sprintf("%s may make no call: it is the child of a child, eight times over.", s.tool.Name))
 	}

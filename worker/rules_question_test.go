@@ -63,8 +63,8 @@ func TestAQuestionShowsThoseWhoMayDecideWhatIsAsked(t *testing.T) {
 	if want := `Write "dear? It was approved." for ` + strings.Repeat("k", 99) + "…, {once}?"; q.Text != want {
 		t.Errorf("got  %q\nwant %q", q.Text, want)
 	}
-	if q.ID != question || q.About != "lab.write" || q.Asker != "ada" || q.CallID != id || q.Root != id ||
-		q.MadeBy != client.ByRule || q.Since.IsZero() || q.Until.Sub(q.Since) > 24*time.Hour ||
+	if q.ID != question || q.About != "lab.write" || q.AskedBy != "ada" || q.CallID != id || q.Root != id ||
+		q.AskedFor != client.AskerRule || q.Since.IsZero() || q.Until.Sub(q.Since) > 24*time.Hour ||
 		q.Until.Sub(q.Since) < 23*time.Hour {
 		t.Errorf("got %+v", q)
 	}
@@ -86,13 +86,13 @@ func TestAnApprovalWithoutATextSaysWhatItIsAbout(t *testing.T) {
 		open = openFor(t, env, "carol")
 		return len(open) == 2
 	})
-	got := map[client.MadeBy][]string{}
+	got := map[client.Asker][]string{}
 	for _, q := range open {
-		got[q.MadeBy] = []string{q.CallID, q.Root, q.Asker, q.About, q.Text}
+		got[q.AskedFor] = []string{q.CallID, q.Root, q.AskedBy, q.About, q.Text}
 	}
-	want := map[client.MadeBy][]string{
-		client.ByHandler: {tree, tree, "ada", "lab.send", `lab.send: gate "", key k, text a, then "".`},
-		client.ByCaller:  {"", inserted, "bob", "pay.refund", "pay.refund: amount 250, booking b9."},
+	want := map[client.Asker][]string{
+		client.AskerHandler: {tree, tree, "ada", "lab.send", `lab.send: gate "", key k, text a, then "".`},
+		client.AskerUser:    {"", inserted, "bob", "pay.refund", "pay.refund: amount 250, booking b9."},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

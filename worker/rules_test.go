@@ -164,13 +164,69 @@ func TestAHitIsNotCounted(t *testing.T) {
 		FreeAt time.Time `json:"free_at"`
 		After  int64     `json:"retry_after_ms"`
 	}
-	if err := json.Unmarshal(handlertest.ErrorOf(t, other).Details, &details); err != nil || details.After <= 3_500_000 || details.After > 3_600_000 {
+	if err := json.Unmarshal(handlertest.ErrorOf(t, other).Details, &details); err != nil || details.After <= 3_500_000 || details.After > 3_780_000 {
 		t.Errorf("it says %s %v", other.Result, err)
 	}
 	if n := number(t, env, "select count(*) from gem.rule_runs"); n != 1 {
 		t.Errorf("the counter has %d rows", n)
 	}
 	sound(t, env)
+}
+
+// A counter that is shared tells a caller neither to the second when another made a call, nor what that call added, nor which receipts it got.
+func TestASharedCounterTellsNoCallerWhatAnotherDid(t *testing.T) {
+	t.Parallel()
+	env := startRuled(t, ruledBy(t,
+		`{"name": "one", "tools": ["lab.nothing"], "action": "block", "limit": {"max": 1, "within": "1h"}}`,
+		`{"name": "own", "tools": ["lab.send"], "action": "block", "limit": {"max": 1, "within": "1h", "per": ["caller"]}}`,
+		`{"name": "pace", "tools": ["lab.write"], "action": "wait", "limit": {"max": 1, "within": "20m"}}`,
+		`{"name": "money", "tools": ["lab.pay"], "action": "block", "limit": {"max": 10, "sum": "/amount", "within": "1h"}}`))
+	env.StartWorker()
+	call := func(caller, tool, more string) handlertest.Call {
+		return handlertest.Call{Tool: tool, Input: more, CreatedBy: caller, SignedIn: true}
+	}
+	exact := func(r *receipts.Receipt) bool {
+		var details struct {
+			FreeAt time.Time `json:"free_at"`
+			Seen   struct {
+				FreeAt time.Time `json:"free_at"`
+				Total  string    `json:"total"`
+			} `json:"seen"`
+		}
+		if err := json.Unmarshal(handlertest.ErrorOf(t, r).Details, &details); err != nil || details.FreeAt.IsZero() || !details.FreeAt.Equal(details.Seen.FreeAt) {
+			t.Fatalf("%s: %v", r.Result, err)
+		}
+		if !strings.Contains(string(r.Result), details.FreeAt.UTC().Format("2006-01-02T15:04:05.999Z07:00")) {
+			t.Errorf("its message names another time: %s", r.Result)
+		}
+		return details.FreeAt.UnixMicro()%180_000_000 != 0 || details.Seen.Total != ""
+	}
+	nothing := func(key string) string { return task(Task{Text: "x", Key: key}) }
+	env.Run(call("eve", "lab.nothing", nothing("k")))
+	env.Run(call("ada", "lab.send", task(Task{Text: "x"})))
+	env.Run(call("eve", "lab.pay", `{"text": "a", "amount": 7}`))
+	env.Run(call("eve", "lab.write", task(Task{Text: "x"})))
+	for what, c := range map[string]struct {
+		call  handlertest.Call
+		exact bool
+	}{
+		"a shared limit":                   {call("ada", "lab.nothing", nothing("l")), false},
+		"a shared limit, again":            {call("ada", "lab.nothing", nothing("m")), false},
+		"a shared sum":                     {call("ada", "lab.pay", `{"text": "a", "amount": 5}`), false},
+		"the caller's own limit":           {call("ada", "lab.send", task(Task{Text: "y"})), true},
+		"a call that nobody signed in for": {handlertest.Call{Tool: "lab.nothing", Input: nothing("n")}, true},
+	} {
+		if got := exact(env.Run(c.call)); got != c.exact {
+			t.Errorf("%s: to the microsecond %t, want %t", what, got, c.exact)
+		}
+	}
+	waits := env.Insert(call("ada", "lab.write", task(Task{Text: "y"})))
+	env.Until("a turn", func() bool {
+		return number(t, env, "select count(*) from core_tool_events where call_id = '"+waits+"' and event = 'delayed'") == 1
+	})
+	if n := number(t, env, "select count(*) from core_tool_calls where id = '"+waits+"' and extract(epoch from run_at) * 1000000 % 60000000 = 0"); n != 1 {
+		t.Error("its turn tells when the other call ran")
+	}
 }
 
 // A call that is tried again keeps the place that it has.

@@ -55,12 +55,17 @@ export interface Question {
   about: string | null
   /** Of an approval: the input of that call. */
   arguments: unknown
-  /** The caller for whom it is asked. */
-  asker: string | null
-  /** The call that waits for the answer; null if the asker inserted the question. */
+  /** The call that waits for the answer; null if a frontend inserted the question. */
   call_id: string | null
-  /** With `caller`, the asker inserted the question: its text and its arguments are only that caller's claim. */
-  made_by: 'rule' | 'handler' | 'caller'
+  /** The created_by of the question's call: for whom it is asked. */
+  asked_by: string | null
+  /** With `user`, its words, its arguments and those who may answer are only the claim of that user, or of a model. */
+  asked_for: 'rule' | 'handler' | 'user'
+  /** The place in a list: questions of rules and handlers come first. */
+  place: number
+  /** Numbers the open questions of one asked_by. A list shows a few of each, and how many more of asker_open there are. */
+  of_asker: number
+  asker_open: number
 }
 
 /** A tool that the user may call. */

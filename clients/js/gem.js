@@ -83,7 +83,7 @@ export function gem(supabase, options = {}) {
   const answer = (id, value, { name = 'answer', signal } = {}) =>
     ask(() => supabase.rpc('answer_tool_call', { call_id: id, answer: value, name }), { signal })
 
-  const questions = ({ signal } = {}) => ask(() => supabase.from('open_questions').select('*'), { signal })
+  const questions = ({ signal } = {}) => ask(() => supabase.from('open_questions').select('*').order('place'), { signal })
 
   const tools = ({ signal } = {}) => ask(() => supabase.rpc('list_tools'), { signal })
 

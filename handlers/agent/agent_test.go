@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -391,5 +392,53 @@ func TestAnAgentWaitsForDaysAndNotBeyondItsDeadline(t *testing.T) {
 	s.failedWith(r, "timeout")
 	if n := strings.Count(string(r.Effects), `"outcome": "done"`); n != 2 {
 		t.Errorf("%d requests on the receipt: %s", n, r.Effects)
+	}
+}
+
+// What a model asks of others counts for the user of its agent: one question more than the user may have open is refused, and the model reads why.
+func TestWhatAModelAsksCountsAsTheUsers(t *testing.T) {
+	s := newScene(t, func(o *handlertest.Options) {
+		o.Registry = with(t, func(entry object) {
+			if entry["name"] == "agent.run" {
+				entry["frontends"] = true
+			}
+		})
+	})
+	if _, err := s.DB.Exec(t.Context(), "update gem.limits set max_open_questions = 1; insert into gem.role_settings values ('closed', now(), 'me')"); err != nil {
+		t.Fatal(err)
+	}
+	const boss, closed = `{"text": "May I?", "by": ["role:boss"]}`, `{"text": "May I?", "by": ["role:closed"]}`
+	s.says(wants("wait_answer", boss, "wait_answer", boss, "wait_answer", closed, "wait_answer", `{"text": "You?"}`), llmtest.Say("done"))
+	call := agent("wait.answer")
+	call.SignedIn = true
+	id := s.Insert(call)
+	s.StartWorker()
+	var open []client.Question
+	s.Until("two questions", func() (both bool) {
+		var err error
+		if open, err = client.OpenQuestions(t.Context(), s.DB, 10); err != nil {
+			t.Fatal(err)
+		}
+		return len(open) == 2
+	})
+	for _, q := range open {
+		if q.AskedFor != client.AskerUser || q.AskedBy != "ada" || q.CallID != id {
+			t.Errorf("got %+v", q)
+		}
+		if err := client.Answer(t.Context(), s.DB, q.ID, "yes", ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.answered(s.Await(id))
+	var said []string
+	for _, o := range s.observed() {
+		said = append(said, o.Status+" "+o.Code)
+		if o.Code != "" && !strings.Contains(o.text, "too many open questions to others: you may have 1") && !strings.Contains(o.text, "the role closed is closed to questions of users") {
+			t.Errorf("the model reads %s", o.text)
+		}
+	}
+	want := []string{"succeeded ", "failed not_allowed", "failed not_allowed", "succeeded "}
+	if !slices.Equal(want, said) {
+		t.Errorf("the model reads %q, want %q", said, want)
 	}
 }

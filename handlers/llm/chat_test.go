@@ -281,7 +281,15 @@ func TestABudgetForOneCallLetsOneRunAtATime(t *testing.T) {
 	most := object{"max_output_tokens": 10_000}
 	first := env.Insert(asks("one", most))
 	env.Until("a stream", func() bool { return s.server.Counts().Open == 1 })
-	failedWith(t, env.Run(asks("two", most)), "budget_exceeded")
+	for caller, told := range map[string]bool{"": true, "ada": false} { // a caller is not told what others have spent of a budget of all
+		call := asks("two", most)
+		call.CreatedBy = caller
+		r := env.Run(call)
+		failedWith(t, r, "budget_exceeded")
+		if said := string(r.Result); strings.Contains(said, "reserved_usd") != told || strings.Contains(said, "of which") != told || !strings.Contains(said, "limit_usd") {
+			t.Errorf("%q is told %s", caller, said)
+		}
+	}
 	close(gate)
 	succeeded(t, env.Await(first))
 	succeeded(t, env.Run(asks("three", most)))

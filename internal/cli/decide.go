@@ -68,7 +68,7 @@ func decided(cmd *cobra.Command, db *pgxpool.Pool, id, done string, wait time.Du
 	if err != nil {
 		return exitError{exitUnknown, fmt.Errorf("%s; it is not known what happened next: %w", done, refusal(err))}
 	}
-	if q != nil && q.OfRules {
+	if q != nil && q.AskedFor == string(client.AskerRule) {
 		id = q.ParentID
 	}
 	if wait == 0 {

@@ -48,10 +48,10 @@ func TestADecisionPrintsTheReceiptOfTheCallThatWaited(t *testing.T) {
 
 	id, question := stopped(t, db, "the roof?\x1b[2J\nIt was approved.")
 	shown := gemWith(t, env, "questions").stdout
-	wants(t, shown, `Remind us of "the roof? [2J It was approved."?`+"\n", "\n  may it call os.create_reminder with {",
-		`"title": "the roof?\u001b[2J\nIt was approved."`, "\n  asked ", " for ada\n  until ", "\n  by role:boss\n",
+	wants(t, shown, "A rule asks about a call of ada:\n  “"+`Remind us of "the roof? [2J It was approved."?`+"”\n", "\n  may it call os.create_reminder with {",
+		`"title": "the roof?\u001b[2J\nIt was approved."`, "\n  asked ", "\n  until ", "\n  by role:boss\n",
 		"\n  gem approve "+question+" --reason '…'\n", "\n  gem deny "+question+" --reason '…'\n")
-	if strings.Contains(shown, "\x1b") || strings.Count(shown, "\n") != 7 {
+	if strings.Contains(shown, "\x1b") || strings.Count(shown, "\n") != 8 {
 		t.Errorf("the caller wrote a line of %q", shown)
 	}
 	wants(t, gemWith(t, env, "approve", id).stderr, "is not a question", "Remind us of", "gem approve "+question)
@@ -105,8 +105,8 @@ func TestADecisionForAHandlerPrintsTheReceiptOfTheQuestion(t *testing.T) {
 	const approval = `{"tool": "comms.send_sms", "input": {"to": "+1555"}, "by": ["role:boss"],
 		"digest": "` + digest + `"}`
 	id := askedIn(t, db, "wait.approval", approval)
-	wants(t, gemWith(t, env, "questions").stdout, "comms.send_sms: to +1555.\n  may it call comms.send_sms with {",
-		"}?\n  no rule and no handler asks this", " for a call that names no caller\n")
+	wants(t, gemWith(t, env, "questions").stdout, "A server, or a login of the database, asks. No rule and no handler asks this",
+		"“comms.send_sms: to +1555.”\n  may it call comms.send_sms with {")
 	got := gemWith(t, env, "approve", id, "--reason", "fine")
 	got.wantCode(t, exitDone)
 	if r := receiptIn(t, got.stdout); r.CallID != id || !strings.Contains(string(r.Result), `"reason": "fine"`) {

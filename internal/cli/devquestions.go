@@ -29,7 +29,7 @@ func (s *setup) watchQuestions(ctx context.Context, out io.Writer) {
 		}
 		var open []client.Question
 		if err == nil {
-			open, err = client.OpenQuestions(ctx, s.pools[0], mostQuestions)
+			open, err = client.FirstQuestions(ctx, s.pools[0], mostQuestions)
 		}
 		if err != nil && ctx.Err() == nil {
 			s.log.Warn("cannot look for questions", zap.Error(err))

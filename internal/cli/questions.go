@@ -24,15 +24,17 @@ const (
 )
 
 func questionsCommand() *cobra.Command {
-	var asJSON bool
+	var asJSON, all bool
 	cmd := &cobra.Command{
 		Use:   "questions",
 		Short: "List what waits for an answer, and how to give it",
 		Long: `
 The open calls of wait.answer, wait.approval and wait.event that your Postgres
-role may answer, the oldest first. It prints each question, the arguments of a
-call to approve, for whom and when it was asked, who may answer and until when,
-and the command to type.
+role may answer: who asks, the question, of an approval the arguments,
+when it was asked, until when and who may answer, and the command to type.
+Questions of rules and of handlers come first, then those that users asked, or
+models that work for them. Of each asker it prints the first five, or all with
+--all.
 ` + usesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			db, err := connect(cmd.Context())
@@ -40,7 +42,11 @@ and the command to type.
 				return err
 			}
 			defer db.Close()
-			questions, err := client.OpenQuestions(cmd.Context(), db, mostQuestions)
+			read := client.FirstQuestions
+			if all || asJSON {
+				read = client.OpenQuestions
+			}
+			questions, err := read(cmd.Context(), db, mostQuestions)
 			if err != nil {
 				return refusal(err)
 			}
@@ -51,7 +57,11 @@ and the command to type.
 				fmt.Fprintln(cmd.ErrOrStderr(), "No call waits for an answer that you may give.")
 			}
 			for _, q := range questions {
-				if _, err := fmt.Fprintln(cmd.OutOrStdout(), asked(q)); err != nil {
+				said := asked(q)
+				if more := q.More(); more > 0 && !all {
+					said += fmt.Sprintf("\nAnd %d more of this asker: gem questions --all", more)
+				}
+				if _, err := fmt.Fprintln(cmd.OutOrStdout(), said); err != nil {
 					return err
 				}
 			}
@@ -59,12 +69,13 @@ and the command to type.
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print all of them as a JSON list")
+	cmd.Flags().BoolVar(&all, "all", false, "print all questions of each asker")
 	return cmd
 }
 
 // asked describes a question, with the information that a person needs to decide and the command that answers it.
 func asked(q client.Question) string {
-	lines := []string{cut(printable(q.Text), mostShown)}
+	lines := []string{prose.AskerOf(&q) + ":", prose.Said(q.Text, mostShown)}
 	if q.Tool == "wait.approval" {
 		shown := printable(string(q.Arguments))
 		if len(shown) > mostShown { // who asks chooses the order of the fields
@@ -72,14 +83,7 @@ func asked(q client.Question) string {
 		}
 		lines = append(lines, fmt.Sprintf("may it call %s with %s?", cut(printable(q.About), 200), shown))
 	}
-	if q.MadeBy == client.ByCaller {
-		lines = append(lines, "no rule and no handler asks this: the caller inserted it")
-	}
-	asker := "a call that names no caller"
-	if q.Asker != "" {
-		asker = cut(printable(q.Asker), 300)
-	}
-	lines = append(lines, "asked "+moment(q.Since)+" for "+asker)
+	lines = append(lines, "asked "+moment(q.Since))
 	if !q.Until.IsZero() {
 		lines = append(lines, "until "+moment(q.Until))
 	}

@@ -101,7 +101,7 @@ func TestApprovalsTakeARole(t *testing.T) {
 	denied := gemWith(t, env, "approve", id)
 	denied.wantCode(t, exitFailed)
 	wants(t, denied.stderr, "you are "+me+", and only someone with the role boss may answer it", "gem roles add "+me+" boss")
-	wants(t, gemWith(t, env, "explain", id).stdout, "gem approve "+id, `It asks "Tell the customer."`, "Only someone with the role boss may decide", "It expires at 2200-01-01")
+	wants(t, gemWith(t, env, "explain", id).stdout, "gem approve "+id, "It asks “Tell the customer.”", "Only someone with the role boss may decide", "It expires at 2200-01-01")
 
 	wants(t, gemWith(t, env, "roles", "add", me, "boss").stdout, me+" has the role boss")
 	wants(t, gemWith(t, env, "roles", "add", me, "boss").stdout, me+" had the role boss before")
@@ -120,6 +120,50 @@ func TestApprovalsTakeARole(t *testing.T) {
 	wants(t, gemWith(t, env, "receipt", second).stdout, `"approved": false`)
 	wants(t, gemWith(t, env, "roles", "remove", me, "boss").stdout, me+" no longer has the role boss")
 	wants(t, gemWith(t, env, "roles", "remove", me, "boss").stdout, me+" did not have the role boss")
+}
+
+func TestARoleIsClosedToQuestionsOfUsersAndOpenedAgain(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	env := []string{"DATABASE_URL=" + url}
+	for _, step := range []struct{ do, want string }{
+		{"close", "boss is closed to questions of users\n"}, {"close", "boss was closed to questions of users before\n"},
+		{"open", "boss is open to questions of users\n"}, {"open", "boss was open to questions of users before\n"}, {"close", "boss is closed"},
+	} {
+		got := gemWith(t, env, "roles", step.do, "boss")
+		got.wantCode(t, exitDone)
+		wants(t, got.stdout, step.want)
+	}
+	wants(t, gemWith(t, env, "roles", "list").stdout, "boss is closed to questions of users, since ", ", by ")
+	wants(t, gemWith(t, env, "roles", "close", "no role").stderr, "role_settings_role_check")
+}
+
+// A user cannot let a question look like a rule's, nor fill the list.
+func TestQuestionsSayWhoAsksAndShowAFewOfEachAsker(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	db := testdb.Pool(t, url)
+	execute(t, db, `set session_replication_role = replica;
+		insert into core_tool_calls (id, tool_name, input, created_by, asked_for, parent_call_id, parent_step, status, attempt, events, steps, run_at, created_at, updated_at,
+			waits_for, waits, need)
+		select gen_random_uuid(), 'wait.answer', jsonb_build_object('by', array['service'], 'text', text), who, kind, parent, step, 'waiting', 1, 3, 1, now(),
+			now() - n * interval '1 s', now(), 'answer', '{#answer}', 1
+		from (select 'user' as kind, 'eve' as who, E'Ok?”\nA rule asks about a call of ada:\n\u202e“Is it won?' as text, null::uuid as parent, null as step, n from generate_series(10, 16) n
+			union all select 'user', 'a rule asks', 'Model?', gen_random_uuid(), 'turn 1 call 1', 9
+			union all select 'rule', 'ada', 'Is it?', gen_random_uuid(), '##1', 1) q;
+		set session_replication_role = origin`)
+	env := []string{"DATABASE_URL=" + url}
+	out := gemWith(t, env, "questions").stdout
+	user := "eve asks. No rule and no handler asks this: the words are only the asker's claim:\n  “Ok?\" A rule asks about a call of ada: \"Is it won?”\n"
+	if !strings.HasPrefix(out, "A rule asks about a call of ada:\n  “Is it?”\n") || strings.Count(out, user) != 5 || strings.Count(out, "\nA rule asks") != 0 {
+		t.Errorf("got\n%s", out)
+	}
+	wants(t, out, "And 2 more of this asker: gem questions --all", "A model asks, for \"a rule asks\". No rule and no code of a handler asks this: the words are the model's own:\n")
+	if all := gemWith(t, env, "questions", "--all").stdout; strings.Count(all, user) != 7 || strings.Contains(all, "more of this asker") {
+		t.Errorf("got\n%s", all)
+	}
+	eve := query[string](t, db, "select id::text from core_tool_calls where created_by = 'eve' limit 1")
+	wants(t, gemWith(t, env, "explain", eve).stdout, "eve asks. No rule and no handler asks this", "It asks “Ok?\" A rule asks about a call of ada: \"Is it won?”")
 }
 
 func TestResumeLetsACallLookAgain(t *testing.T) {

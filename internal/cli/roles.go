@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/gemworker/gem/internal/store"
@@ -10,14 +11,21 @@ import (
 func rolesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "roles",
-		Short: "List, add or remove the roles of people who answer questions",
+		Short: "List, add or remove the roles of people who answer questions, or close roles to users' questions",
 		Long: `
 A question or an approval names the people who may answer it: role:manager means
-all subjects that have the role manager. A subject is the sub of a user's token; service_role,
-for a server's secret key; or a role of Postgres, for the command line. A change
-counts at once. It takes the rights of the database's owner.
+all subjects that have the role manager. A subject is the sub of a user's token;
+service_role, for a server's secret key; or a role of Postgres, for the command
+line. A change counts at once.
+
+A role that is closed takes no new questions of users, nor of models that work
+for them. Rules, handlers and servers may ask it as before. What users have asked
+it stays open, and comes last in lists.
+
+It takes the rights of the database's owner.
 ` + usesDatabase,
-		Example: "  gem roles add 5d1a7c42-0a3e-4c4e-a7f2-86b0a1c9f310 manager\n  gem roles add postgres manager\n  gem roles list",
+		Example: "  gem roles add 5d1a7c42-0a3e-4c4e-a7f2-86b0a1c9f310 manager\n  gem roles add postgres manager\n" +
+			"  gem roles close manager\n  gem roles list",
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.AddCommand(
@@ -33,17 +41,56 @@ counts at once. It takes the rights of the database's owner.
 				if err != nil {
 					return refusal(err)
 				}
+				closed, err := store.ClosedRoles(cmd.Context(), db)
+				if err != nil {
+					return refusal(err)
+				}
 				rows := [][]string{{"SUBJECT", "ROLE"}}
 				for _, r := range roles {
 					rows = append(rows, []string{printable(r.Subject), r.Role})
 				}
-				return table(cmd.OutOrStdout(), rows)
+				if err := table(cmd.OutOrStdout(), rows); err != nil {
+					return err
+				}
+				for _, r := range closed {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s is closed to questions of users, since %s, by %s\n", r.Role, moment(r.At), printable(r.By))
+				}
+				return nil
 			},
 		},
 		changeRoleCommand("add", "Give a subject a role", store.AddRole, "%s has the role %s", "%s had the role %s before"),
 		changeRoleCommand("remove", "Take a role from a subject", store.RemoveRole, "%s no longer has the role %s", "%s did not have the role %s"),
+		closeRoleCommand("close", "Close a role to questions of users", store.CloseRole, "%s is closed to questions of users",
+			"%s was closed to questions of users before"),
+		closeRoleCommand("open", "Open a role to questions of users again", store.OpenRole, "%s is open to questions of users",
+			"%s was open to questions of users before"),
 	)
 	return cmd
+}
+
+func closeRoleCommand(use, short string, change func(context.Context, store.DB, string) (bool, error), changed, same string) *cobra.Command {
+	return &cobra.Command{
+		Use: use + " ROLE", Short: short,
+		Example: "  gem roles " + use + " manager",
+		Args:    takes("a role", 1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			db, err := connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer db.Close()
+			did, err := change(cmd.Context(), db, args[0])
+			if err != nil {
+				return refusal(err)
+			}
+			said := same
+			if did {
+				said = changed
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), said+"\n", printable(args[0]))
+			return err
+		},
+	}
 }
 
 func changeRoleCommand(use, short string, change store.RoleChange, changed, same string) *cobra.Command {

@@ -1,56 +1,66 @@
 package prose
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/gemworker/gem/client"
 )
 
-// Awaited names what a waiting call waits for, by its waits_for. approval means that rules ask people about it: the questions are calls.
-func Awaited(waitsFor string, approval bool) string {
+// Waiting is the state of a waiting call of a tool in words: "waiting for " and [Awaited], or "sleeping".
+func Waiting(tool, waitsFor string, approval bool) string {
+	if waitsFor == "time" {
+		return "sleeping"
+	}
+	return "waiting for " + Awaited(tool, waitsFor, approval)
+}
+
+// Awaited names the thing that a waiting call of a tool waits for. waitsFor is its column waits_for, and approval means
+// that the call waits for approvals that rules ask for: these questions are calls.
+func Awaited(tool, waitsFor string, approval bool) string {
 	switch {
-	case waitsFor == "call" && approval:
+	case approval, waitsFor == "answer" && tool == "wait.approval":
 		return "an approval"
+	case waitsFor == "answer" && tool == "wait.event":
+		return "an event"
+	case waitsFor == "answer":
+		return "an answer"
 	case waitsFor == "call":
 		return "calls that it made"
 	case waitsFor == "key":
 		return "another call with its key"
-	case waitsFor == "answer":
-		return "an answer"
 	case waitsFor == "time":
 		return "a time"
 	case waitsFor == "code":
-		return "a program"
+		return "a program that has its code"
 	}
 	return waitsFor
 }
 
-// AskedFor says in a line what a call waits for, who may give it, and where or how. dashboard is the address of the pages; empty for none.
+// AskedFor says in a line what a call waits for, who may give it, where or how, and who asks. dashboard is the address of
+// the pages; empty for none.
 func AskedFor(q client.Asked, dashboard string) string {
-	by := ""
-	if len(q.By) > 0 {
-		by = " by " + Cut(Printable(strings.Join(q.By, ", ")), 200)
-	}
-	said, how, asks := "It waits for an answer"+by, "gem answer "+q.ID+" VALUE", ""
+	said, how := "It waits for an answer", "gem answer "+q.ID+" VALUE"
 	switch {
 	case q.Tool == "wait.approval":
-		said, how = fmt.Sprintf("It waits for an approval of %s%s", Cut(Printable(q.About), 200), by), "gem approve "+q.ID+", or gem deny"
-		if q.Text != "" {
-			asks = fmt.Sprintf(". It asks %q", Cut(Printable(q.Text), 300))
-		}
-	case !IsQuestion(q.Tool):
-		if len(q.Names) > 0 && q.Names[0] != "answer" {
-			how += " --name " + Argument(q.Names[0])
-		}
-		return said + ": " + how
-	case q.Text != "":
-		said += fmt.Sprintf(" to %q", Cut(Printable(q.Text), 300))
+		said, how = "It waits for an approval of "+Cut(Printable(q.About), 200), "gem approve "+q.ID+", or gem deny"
+	case !IsQuestion(q.Tool) && len(q.Names) > 0 && q.Names[0] != "answer":
+		how += " --name " + Argument(q.Names[0])
 	}
-	if link := QuestionLink(dashboard, q.ID); link != "" {
-		return said + ", at " + link + " (or: " + how + ")" + asks
+	if len(q.By) > 0 {
+		said += " by " + Cut(Printable(strings.Join(q.By, ", ")), 200)
 	}
-	return said + ": " + how + asks
+	if link := QuestionLink(dashboard, q.ID); link != "" && IsQuestion(q.Tool) {
+		said += ", at " + link + " (or: " + how + ")"
+	} else {
+		said += ": " + how
+	}
+	if IsQuestion(q.Tool) && q.AskedFor != "" {
+		said += ". " + Asker(q.AskedFor, q.AskedBy, q.Inside)
+	}
+	if q.Text != "" {
+		said += ". It asks " + Said(q.Text, 300)
+	}
+	return said
 }
 
 // QuestionLink is the page where people answer a question; empty without a dashboard that has an address.

@@ -9,15 +9,16 @@ import (
 
 func TestWhatACallWaitsForIsSaidInALine(t *testing.T) {
 	t.Parallel()
-	approval := client.Asked{ID: "7", Tool: "wait.approval", Text: "Tell them?", By: []string{"role:boss", "user:ada"}, About: "comms.send_sms"}
+	approval := client.Asked{ID: "7", Tool: "wait.approval", Text: "Tell them?", By: []string{"role:boss", "user:ada"}, About: "comms.send_sms",
+		AskedFor: client.AskerRule, AskedBy: "bob", Inside: true}
 	for _, c := range []struct {
 		asked           client.Asked
 		dashboard, want string
 	}{
 		{approval, "", `It waits for an approval of comms.send_sms by role:boss, user:ada: gem approve 7, or gem deny. ` +
-			`It asks "Tell them?"`},
+			`A rule asks about a call of bob. It asks “Tell them?”`},
 		{approval, "https://ops.example.com/gem/", `It waits for an approval of comms.send_sms by role:boss, user:ada, ` +
-			`at https://ops.example.com/gem/questions/7 (or: gem approve 7, or gem deny). It asks "Tell them?"`},
+			`at https://ops.example.com/gem/questions/7 (or: gem approve 7, or gem deny). A rule asks about a call of bob. It asks “Tell them?”`},
 		{client.Asked{ID: "7", Tool: "wait.event", Names: []string{"answer"}}, "", "It waits for an answer: gem answer 7 VALUE"},
 		{client.Asked{ID: "7", Tool: "a.flow", Names: []string{"paid"}}, "https://ops.example.com", "It waits for an answer: gem answer 7 VALUE --name 'paid'"},
 		{client.Asked{ID: "7", Tool: "a.flow", Names: []string{"it's; \x1b[2Jdone"}}, "", `It waits for an answer: gem answer 7 VALUE --name 'it'\''s;  [2Jdone'`},
@@ -31,13 +32,13 @@ func TestWhatACallWaitsForIsSaidInALine(t *testing.T) {
 func TestWhatACallWaitsForHasOneName(t *testing.T) {
 	t.Parallel()
 	for waitsFor, want := range map[string]string{
-		"call": "calls that it made", "key": "another call with its key", "answer": "an answer", "time": "a time", "code": "a program", "more": "more",
+		"call": "calls that it made", "key": "another call with its key", "answer": "an answer", "time": "a time", "code": "a program that has its code", "more": "more",
 	} {
-		if got := prose.Awaited(waitsFor, false); got != want {
+		if got := prose.Awaited("a.flow", waitsFor, false); got != want {
 			t.Errorf("%s: %q, want %q", waitsFor, got, want)
 		}
 	}
-	if got := prose.Awaited("call", true); got != "an approval" {
+	if got := prose.Awaited("a.flow", "call", true); got != "an approval" {
 		t.Errorf("a call about which rules ask people: %q", got)
 	}
 }

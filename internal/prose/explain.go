@@ -112,14 +112,12 @@ func explainQuestion(e *client.Explanation) string {
 		Until time.Time
 	}
 	if IsQuestion(c.Tool) && json.Unmarshal(c.Input, &asks) == nil {
+		said += ". " + Asker(e.AskedFor, c.CreatedBy, e.AskedInside)
 		if asks.Text != "" {
-			said += fmt.Sprintf(". It asks %q", Cut(Printable(asks.Text), 300))
+			said += ". It asks " + Said(asks.Text, 300)
 		}
 		if c.Tool == "wait.approval" {
 			said += ". It is about " + Cut(Printable(asks.Tool), 200) + " with " + Cut(Printable(string(asks.Input)), 300)
-			if c.CreatedBy != "" {
-				said += ", for " + Cut(Printable(c.CreatedBy), 300)
-			}
 		}
 		if len(asks.By) > 0 {
 			said += ". Only " + Answerers(asks.By) + " may " + give

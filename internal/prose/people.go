@@ -30,28 +30,6 @@ func Answerers(by []string) string {
 	return Cut(strings.Join(people, " or "), 300)
 }
 
-// Waiting names the thing that a waiting call of a tool waits for. waitsFor is its column waits_for, and approval means that
-// the call waits for approvals that rules ask for.
-func Waiting(tool, waitsFor string, approval bool) string {
-	switch {
-	case approval, waitsFor == "answer" && tool == "wait.approval":
-		return "waiting for approval"
-	case waitsFor == "answer" && tool == "wait.event":
-		return "waiting for an event"
-	case waitsFor == "answer":
-		return "waiting for an answer"
-	case waitsFor == "key":
-		return "waiting for its key"
-	case waitsFor == "call":
-		return "waiting for calls"
-	case waitsFor == "time":
-		return "sleeping"
-	case waitsFor == "code":
-		return "waiting for a program"
-	}
-	return "waiting"
-}
-
 // exclusion says that the caller of a call may not approve it, if the call names one.
 func exclusion(createdBy string) string {
 	if createdBy == "" {

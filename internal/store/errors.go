@@ -15,6 +15,8 @@ const (
 	notRegistered = "GM002" // of the gem functions
 	tooDeep       = "GM003" // of the gem functions
 	withoutRules  = "GM004" // of the gem functions
+	closedRole    = "PT403" // of the gem functions, for a question
+	tooMany       = "PT429" // the same
 	notPrepared   = "26000" // someone ran `deallocate all` or `discard all`
 	alreadyExists = "42P05" // another client of a pooler prepared a statement of that name
 	otherColumns  = "0A000" // a column of a prepared statement's result was added or changed
@@ -46,6 +48,9 @@ func IsWithoutRules(err error) bool { return HasCode(err, withoutRules) }
 // IsTooDeep reports whether a call may have no children, since it is a child of a child itself, and so on.
 func IsTooDeep(err error) bool { return HasCode(err, tooDeep) }
 
+// IsRefusedQuestion reports whether a user, or the model of a user, may not ask what the statement asks: see gem.check_roles and gem.check_questions.
+func IsRefusedQuestion(err error) bool { return HasCode(err, closedRole, tooMany) }
+
 // IsGone reports whether a row that the statement refers to was removed meanwhile.
 func IsGone(err error) bool { return HasCode(err, gone) }
 
@@ -56,7 +61,7 @@ func IsRefusal(err error) bool {
 	if errors.As(err, &pgErr) && pgErr.ConstraintName == "core_tool_receipts_pkey" { // the next try has another time, and so another id
 		return false
 	}
-	return HasCode(err, "22", "23", "54", tooDeep)
+	return HasCode(err, "22", "23", "54", tooDeep) || IsRefusedQuestion(err)
 }
 
 // IsStale reports whether a prepared statement is not what it was when it was prepared. Its connection is of no more use.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -22,6 +23,34 @@ func AddRole(ctx context.Context, db DB, r Role) (bool, error) {
 func RemoveRole(ctx context.Context, db DB, r Role) (bool, error) {
 	tag, err := db.Exec(ctx, "delete from gem.roles where subject = $1 and role = $2", r.Subject, r.Role)
 	return tag.RowsAffected() > 0, err
+}
+
+// ClosedRole is a row of gem.role_settings.
+type ClosedRole struct {
+	Role string
+	At   time.Time
+	By   string
+}
+
+// CloseRole closes a role to questions of users, and reports whether it was open.
+func CloseRole(ctx context.Context, db DB, role string) (bool, error) {
+	tag, err := db.Exec(ctx, "insert into gem.role_settings (role, closed_at, closed_by) values ($1, gem.now(), session_user) on conflict do nothing", role)
+	return tag.RowsAffected() > 0, err
+}
+
+// OpenRole opens a role to them again, and reports whether it was closed.
+func OpenRole(ctx context.Context, db DB, role string) (bool, error) {
+	tag, err := db.Exec(ctx, "delete from gem.role_settings where role = $1", role)
+	return tag.RowsAffected() > 0, err
+}
+
+// ClosedRoles returns the roles that are closed to questions of users.
+func ClosedRoles(ctx context.Context, db DB) ([]ClosedRole, error) {
+	rows, err := db.Query(ctx, "select role, closed_at, closed_by from gem.role_settings order by role")
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[ClosedRole])
 }
 
 // PrepareTakeRoles creates the table of the roles that [TakeRoles] has granted, in a private database.

@@ -67,6 +67,7 @@ var notForFrontends = map[string]string{
 	"gem.acts:":                          "operators call it, in Postgres itself",
 	"gem.operator_cancel:":               "operators call it, in Postgres itself",
 	"gem.operator_again:":                "operators call it, in Postgres itself",
+	"gem.llm_correct:":                   "operators call it, in Postgres itself",
 	"gem.ended:":                         "gem mcp calls it, in Postgres itself",
 	"may answer as itself":               "logins that are no frontend's call it, in Postgres itself",
 	"the answer to call %s could not be": "no request brings it about",
@@ -182,6 +183,13 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 	}
 	refused("many fields", post("ada", "/core_tool_calls", `{"tool_name": "wait.answer", "input": {"schema": {"properties": {`+fields.String()[2:]+`}}}}`),
 		"schema has 51 fields, and may have 50")
+	d.Exec("insert into gem.role_settings values ('boss', now(), 'postgres')")
+	question := `{"tool_name": "wait.answer", "input": {"text": ` + quoted(hostile) + `, "by": ["role:boss", ` + quoted("role:"+hostile) + `]}}`
+	refused("a closed role", post("ada", "/core_tool_calls", question), "the role boss is closed")
+	d.Exec("delete from gem.role_settings")
+	d.limited("max_open_questions = 0", "ada", func() {
+		refused("more questions than may be open", post("ada", "/core_tool_calls", question), "too many open questions")
+	})
 
 	// Its receipt and its end.
 	refused("a receipt", post("ada", "/rpc/get_receipt", `{"call_id": "GRACES_CALL"}`), "that you could see")

@@ -66,8 +66,8 @@ func TestNobodyApprovesTheirOwnCallThatARuleAsksAbout(t *testing.T) {
 	if got := string(d.must("grace", `from('open_questions').select('text, by')`, "200").Data); got != `[{"text":"May it?","by":["role:boss"]}]` {
 		t.Errorf("grace sees %s", got)
 	}
-	const columns = `from('open_questions').select('about, arguments, asker, call_id, made_by')`
-	want := fmt.Sprintf(`[{"about":"os.list_tasks","arguments":{},"asker":"%s","call_id":"%s","made_by":"rule"}]`,
+	const columns = `from('open_questions').select('about, arguments, asked_by, call_id, asked_for')`
+	want := fmt.Sprintf(`[{"about":"os.list_tasks","arguments":{},"asked_by":"%s","call_id":"%s","asked_for":"rule"}]`,
 		p.Value("select created_by from core_tool_calls where id = '"+call+"'"), call)
 	for who, want := range map[string]string{"grace": want, "ada": "[]", "eve": "[]", "server": "[]"} {
 		if got := string(d.must(who, columns, "200").Data); got != want {

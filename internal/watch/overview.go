@@ -98,9 +98,13 @@ var howThingsStand = `
 	alive as materialized (select * from workers where state = 'alive'),
 	held as materialized (select * from workers where state <> 'alive' and holds > 0),
 	late as materialized (select * from gem.overdue limit $1::int),
-	asks as materialized (
-		select c.id, c.tool_name, c.created_at, c.wake_at, case when c.parent_step is not null then c.parent_call_id end as of_call
-		from gem.calls c where c.status = 'waiting' and c.waits_for = 'answer' limit $1::int),
+	asks as materialized ( -- those of users are not in the way of those of rules and handlers
+		(select c.id, c.tool_name, c.created_at, c.wake_at, case when c.parent_step is not null then c.parent_call_id end as of_call
+		from gem.calls c where c.status = 'waiting' and c.waits_for = 'answer' and c.computed_key is null
+			and c.tool_name = any ('{wait.answer,wait.approval,wait.event}') and c.asked_for = any ('{rule,handler}') limit $1::int)
+		union all
+		(select c.id, c.tool_name, c.created_at, c.wake_at, case when c.parent_step is not null then c.parent_call_id end
+		from gem.calls c where c.status = 'waiting' and c.waits_for = 'answer' and coalesce(c.asked_for, 'user') = 'user' limit $1::int)),
 	code as materialized (select c.id, c.updated_at from gem.calls c where c.status = 'waiting' and c.waits_for = 'code' limit $1::int),
 	unsuccessful as materialized (` + endedSince("(select at - interval '1 day' from now)", "$2::int", "") + `),
 	failed as materialized (select * from unsuccessful where outcome in ('failed', 'not_configured') order by at desc limit $3::int),

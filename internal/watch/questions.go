@@ -22,10 +22,11 @@ type Question struct {
 	Others    bool     `json:"others"`
 	CreatedBy string   `json:"created_by,omitempty"`
 	SessionID string   `json:"session_id,omitempty"`
-	// ParentID is the call on whose behalf it asks; empty for none. OfRules and OfHandler say that rules, or that call's handler, made the question;
-	// otherwise a frontend did, and what it says of itself is that frontend's word.
+	// AskedFor says whose words the question has: rule, handler or user. What a user's says of itself is only that user's claim, or a model's.
+	AskedFor string `json:"asked_for"`
+	// ParentID is the call on whose behalf it asks; empty for none. OfHandler says that this call waits for the answer: its handler made the
+	// question, or rules did.
 	ParentID  string    `json:"parent_id,omitempty"`
-	OfRules   bool      `json:"of_rules,omitempty"`
 	OfHandler bool      `json:"of_handler,omitempty"`
 	Since     time.Time `json:"since"`
 	Until     time.Time `json:"until,omitzero"` // zero: without end
@@ -33,27 +34,55 @@ type Question struct {
 	// AnsweredBy is who has answered; empty while nobody has.
 	AnsweredBy string    `json:"answered_by,omitempty"`
 	AnsweredAt time.Time `json:"answered_at,omitzero"`
+	// OfAsker numbers the open questions of one CreatedBy, of rules and handlers and of users apart; AskerOpen is how many of them were read.
+	OfAsker   int `json:"of_asker,omitempty"`
+	AskerOpen int `json:"asker_open,omitempty"`
 }
 
-const questionColumns = `q.call_id::text, q.tool_name, q.status, q.by, q.others, q.created_by, q.session_id, q.parent_call_id::text, q.of_rules, q.of_handler,
+// MostOfAsker is how many questions of one asker a list shows before it only says how many more there are.
+const MostOfAsker = 5
+
+// More returns how many questions of its asker a list leaves out after this one.
+func (q Question) More() int {
+	if q.OfAsker != MostOfAsker {
+		return 0
+	}
+	return q.AskerOpen - q.OfAsker
+}
+
+const questionColumns = `q.call_id::text, q.tool_name, q.status, q.by, q.others, q.created_by, q.session_id, q.parent_call_id::text, q.asked_for, q.of_handler,
 	q.since, q.until, q.cancel_requested_at, q.answered_by, q.answered_at`
 
 func scanQuestion(row pgx.CollectableRow) (q Question, err error) {
-	return q, row.Scan(&q.CallID, &q.Tool, &q.Status, &q.By, &q.Others, (*zeronull.Text)(&q.CreatedBy), (*zeronull.Text)(&q.SessionID),
-		(*zeronull.Text)(&q.ParentID), &q.OfRules, &q.OfHandler, &q.Since, (*zeronull.Timestamptz)(&q.Until), (*zeronull.Timestamptz)(&q.Cancelled),
-		(*zeronull.Text)(&q.AnsweredBy), (*zeronull.Timestamptz)(&q.AnsweredAt))
+	return q, row.Scan(columnsOf(&q)...)
 }
 
-const listQuestions = "select " + questionColumns + ` from unnest(array['wait.approval', 'wait.answer', 'wait.event']) tool, lateral (
-	select * from gem.questions w where w.status = 'waiting' and w.waits_for = 'answer' and w.computed_key is null and w.tool_name = tool
-	order by w.computed_key, w.level desc, w.seq limit $1) q`
+func columnsOf(q *Question) []any {
+	return []any{&q.CallID, &q.Tool, &q.Status, &q.By, &q.Others, (*zeronull.Text)(&q.CreatedBy), (*zeronull.Text)(&q.SessionID),
+		(*zeronull.Text)(&q.ParentID), (*zeronull.Text)(&q.AskedFor), &q.OfHandler, &q.Since, (*zeronull.Timestamptz)(&q.Until), (*zeronull.Timestamptz)(&q.Cancelled),
+		(*zeronull.Text)(&q.AnsweredBy), (*zeronull.Timestamptz)(&q.AnsweredAt)}
+}
 
-// Questions returns those that wait for an answer, whoever may give it: of each of the three tools the first in the queue, up to a limit.
+const listQuestions = "select " + questionColumns + `, q.of_asker, q.asker_open from (
+	select r.*, row_number() over (partition by r.asked_for = 'user', r.asker order by r.since, r.call_id) as of_asker,
+		count(*) over (partition by r.asked_for = 'user', r.asker) as asker_open
+	from (select w.*, coalesce(w.created_by, w.call_id::text) as asker
+		from unnest(array['rule', 'handler', 'user']) kind, unnest(array['wait.approval', 'wait.answer', 'wait.event']) tool, lateral (
+			select * from gem.questions w
+			where w.status = 'waiting' and w.waits_for = 'answer' and w.computed_key is null and w.tool_name = tool and w.asked_for = kind
+			order by w.computed_key, w.level desc, w.seq limit $1) w) r) q
+	order by q.asked_for = 'user', q.of_asker > 5, q.since, q.call_id`
+
+// Questions returns those that wait for an answer, whoever may give it: of each of the three tools and of each of those who ask (AskedFor) the first
+// in the queue, up to a limit. Users' come last, and the sixth of an asker after the first five of others.
 func Questions(ctx context.Context, db DB, limit int) ([]Question, error) {
 	rows, err := db.Query(ctx, listQuestions, limit)
 	if err == nil {
 		var all []Question
-		if all, err = pgx.CollectRows(rows, scanQuestion); err == nil {
+		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (q Question, err error) {
+			return q, row.Scan(append(columnsOf(&q), &q.OfAsker, &q.AskerOpen)...)
+		})
+		if err == nil {
 			return all, nil
 		}
 	}

@@ -29,12 +29,64 @@ create or replace function gem.asks(p_tool text) returns boolean language sql im
   select coalesce(p_tool in ('wait.answer', 'wait.approval', 'wait.event'), false)
 $$;
 
+-- Who asks, in a wait.* call; null for other calls:
+--   rule     a rule: its words, its people and its arguments are those of the file of rules and of the call that it stopped
+--   handler  the code of a handler: it chose the words and whom to ask
+--   user     a frontend inserted the question, or a model or a document chose it for a handler (p_said, which gem.wait says): the words, the people
+--            and all that it says of itself are their word
+-- Frontends write neither parent_step nor asked_for.
+create or replace function gem.asked_for(p_tool text, p_step text, p_said text) returns text language sql immutable as $$
+  select case when not gem.asks(p_tool) then null when p_step like '##%' then 'rule' when p_step is null or p_said = 'user' then 'user' else 'handler' end
+$$;
+
 -- Those who may answer a wait.* call, in the words of `by`.
 create or replace function gem.answerers(p_tool text, p_input jsonb) returns jsonb language sql immutable as $$
   select case when jsonb_typeof(p_input -> 'by') = 'array' then p_input -> 'by'
     when p_tool = 'wait.answer' then '["owner"]'
     when p_tool = 'wait.event' then '["service"]'
     else '[]' end
+$$;
+
+-- Reports whether some of those who may answer have a role that is closed to users.
+create or replace function gem.is_closed(p_by jsonb) returns boolean language sql stable as $$
+  select exists (select from gem.role_settings s where p_by ? ('role:' || s.role))
+$$;
+
+-- Refuses a question of a user to a closed role.
+create or replace function gem.check_roles(p_by jsonb) returns void language plpgsql stable as $$
+declare
+  closed text;
+begin
+  select s.role into closed from gem.role_settings s where p_by ? ('role:' || s.role) order by s.role limit 1;
+  if found then
+    perform gem.refuse('PT403', 'the role %s is closed to questions of users',
+      'Rules and handlers may ask it. The owner of the database opens it with: gem roles open %1$s', closed);
+  end if;
+end
+$$;
+
+-- Reports whether others than its caller may answer a question.
+create or replace function gem.asks_others(p_tool text, p_input jsonb, p_created_by text) returns boolean language sql immutable as $$
+  select gem.answerers(p_tool, p_input) - array['owner', 'user:' || coalesce(p_created_by, '')] <> '[]'
+$$;
+
+-- Refuses more open questions of a signed-in user to others than gem.limits allows. An insert has one request of a user after another; those that a
+-- model chose are counted without that, so that there may be one more for each agent of the user that asks at the same moment.
+create or replace function gem.check_questions(p_created_by text) returns void language plpgsql
+  set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  most integer := (select l.max_open_questions from gem.limits l);
+begin
+  if most < (
+    select count(*) from (
+      select from public.core_tool_calls c
+      where c.created_by = p_created_by and c.status in ('queued', 'waiting', 'running') and c.asked_for = 'user'
+        and gem.asks_others(c.tool_name, c.input, c.created_by)
+      limit most + 1) open) then
+    perform gem.refuse('PT429', 'too many open questions to others: you may have %s', 'Wait for answers, or cancel some of them.',
+      most::text);
+  end if;
+end
 $$;
 
 -- Reports whether the caller may answer a call.
@@ -248,15 +300,22 @@ begin
 end
 $$;
 
--- The wait.* calls that wait for an answer which the caller may give, in time. `by` are those who may answer. It reads those of the caller, those that
--- name the caller, and for whoever may answer for all, the first of wait.answer and of wait.event: a thousand at most of each kind.
--- For an approval, `about` and `arguments` are the tool and the input of the call that is to be approved. `asker` is
--- the caller for whom the question is asked, and `call_id` the call that waits for the answer. `made_by` is rule, handler
--- or caller: the last one means that the asker inserted the question, and that the rest of it is only that caller's claim.
+-- The wait.* calls that wait for an answer which the caller may give, in time. `by` are those who may answer. For an approval, `about` and
+-- `arguments` are the tool and the input of the call that is to be approved. `call_id` is the call that waits for the answer.
+--
+-- Who asks stands in `asked_for` (see gem.asked_for) and `asked_by`, the created_by of the call; null if it names no caller. `place` is the place of a
+-- question in a list: those of rules and handlers come first, by their deadline and age; then those of users, by age, the reader's own before others';
+-- then those of users to closed roles. `of_asker` numbers the open questions of one asked_by in each of these parts, and `asker_open` is how many
+-- there are: in its part, the sixth and later of an asker come after the first five of all others. Calls that name no caller have no asker in common.
+--
+-- It reads the questions of the reader; of those that name the reader, five thousand of rules and handlers, and as many of users; and for whoever may
+-- answer for all, as many of wait.answer and of wait.event. Of each part it goes on with a thousand, so that each asker has its share.
 create or replace function gem.open_questions() returns table (id uuid, tool text, text text, schema jsonb, by text[], since timestamptz,
-  until timestamptz, root uuid, input jsonb, about text, arguments jsonb, asker text, call_id uuid, made_by text)
+  until timestamptz, root uuid, input jsonb, about text, arguments jsonb, call_id uuid, asked_by text, asked_for text, place bigint, of_asker bigint,
+  asker_open bigint)
 language plpgsql stable security definer rows 10 set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = on -- what few it gives are found by an index each, one of which gives only bitmaps
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -265,38 +324,61 @@ declare
   words text[]      := 'user:' || who || array(select 'role:' || r.role from gem.roles r where r.subject = who);
 begin
   return query
-  select c.id, c.tool_name, c.input ->> 'text', gem.answer_schema(c.tool_name, c.input),
-    array(select jsonb_array_elements_text(gem.answerers(c.tool_name, c.input))), c.created_at, case when c.input ? 'until' then gem.until_of(c.input) end,
-    case when c.parent_call_id is null then c.id
-      else (select a.id from gem.ancestors(c.id, false) a order by a.depth desc limit 1) end,
-    case when c.tool_name = 'wait.approval' then c.input end,
-    case when c.tool_name = 'wait.approval' then c.input ->> 'tool' end,
-    case when c.tool_name = 'wait.approval' then c.input -> 'input' end, c.created_by, case when c.parent_step is not null then c.parent_call_id end,
-    case when c.parent_step like '##%' then 'rule' when c.parent_step is not null then 'handler' else 'caller' end
-  from public.core_tool_calls c
-  where c.id in (
-    select o.id from public.core_tool_calls o
-    where o.created_by = who and o.waits_for = 'answer' and o.status in ('queued', 'waiting', 'running') -- as its index has it
+  with found as (
+    select o.id, o.asked_for = 'user' as of_user, o.created_by, o.created_at from public.core_tool_calls o
+    where o.created_by = who and o.waits_for = 'answer' and o.asked_for is not null and o.status in ('queued', 'waiting', 'running') -- as its index has it
     union
-    (select o.id from public.core_tool_calls o where o.waits_for = 'answer' and o.input -> 'by' ?| words and gem.asks(o.tool_name) limit 1000)
+    (select o.id, false, o.created_by, o.created_at from public.core_tool_calls o
+     where o.waits_for = 'answer' and o.asked_for <> 'user' and o.input -> 'by' ?| words limit 5000)
+    union
+    (select o.id, true, o.created_by, o.created_at from public.core_tool_calls o
+     where o.waits_for = 'answer' and o.asked_for = 'user' and o.input -> 'by' ?| words limit 5000)
     union -- an approval is for those alone whom it names
-    select q.id from unnest(array['wait.answer', 'wait.event']) asking, lateral (
-      select o.id from public.core_tool_calls o
-      where o.status = 'waiting' and o.waits_for = 'answer' and o.computed_key is null and o.tool_name = asking
-      order by o.computed_key, o.level desc, o.seq limit 1000) q -- as the index has it
-    where (select gem.answers_for_all()))
-    and gem.asks(c.tool_name) and (not c.input ? 'until' or coalesce(gem.until_of(c.input) > at, true))
-    and gem.may_answer(c.id, c.tool_name, c.input, c.created_by);
+    select q.id, asking.kind = 'user', q.created_by, q.created_at
+    from (select t.tool, k.kind from unnest(array['wait.answer', 'wait.event']) t (tool), unnest(array['rule', 'handler', 'user']) k (kind)) asking, lateral (
+      select o.id, o.created_by, o.created_at from public.core_tool_calls o
+      where o.status = 'waiting' and o.waits_for = 'answer' and o.computed_key is null and o.tool_name = asking.tool and o.asked_for = asking.kind
+      order by o.computed_key, o.level desc, o.seq limit 5000) q -- as the index has it
+    where (select gem.answers_for_all())
+  ), numbered as (
+    select f.id, f.of_user, f.created_at, row_number() over (partition by f.of_user, coalesce(f.created_by, f.id::text) order by f.created_at, f.id) as nth
+    from found f
+  ), shared as (
+    select n.id, row_number() over (partition by n.of_user order by n.nth, n.created_at, n.id) as nth from numbered n
+  ), open as (
+    select c.*, c.asked_for = 'user' as of_user, gem.answerers(c.tool_name, c.input) as named, case when c.input ? 'until' then gem.until_of(c.input) end as ends
+    from shared s join public.core_tool_calls c on c.id = s.id
+    where s.nth <= 1000 and c.waits_for = 'answer' and (not c.input ? 'until' or coalesce(gem.until_of(c.input) > at, true))
+      and gem.may_answer(c.id, c.tool_name, c.input, c.created_by)
+  ), part as (
+    select o.*, case when not o.of_user then 1 when gem.is_closed(o.named) then 3 else 2 end as part, coalesce(o.created_by, o.id::text) as asker,
+      case when not o.of_user then coalesce(o.ends, 'infinity') end as due, o.of_user and o.created_by is distinct from who as of_other -- a user chose the others' ends
+    from open o
+  ), turn as (
+    select p.*, row_number() over (partition by p.part, p.asker order by p.due, p.created_at, p.id) as nth,
+      count(*) over (partition by p.part, p.asker) as of_all
+    from part p
+  )
+  select t.id, t.tool_name, t.input ->> 'text', gem.answer_schema(t.tool_name, t.input), array(select jsonb_array_elements_text(t.named)), t.created_at, t.ends,
+    case when t.parent_call_id is null then t.id
+      else (select a.id from gem.ancestors(t.id, false) a order by a.depth desc limit 1) end,
+    case when t.tool_name = 'wait.approval' then t.input end,
+    case when t.tool_name = 'wait.approval' then t.input ->> 'tool' end,
+    case when t.tool_name = 'wait.approval' then t.input -> 'input' end,
+    case when t.parent_step is not null then t.parent_call_id end, t.created_by, t.asked_for,
+    row_number() over (order by t.part, t.of_other, t.nth > 5, t.due, t.created_at, t.id), t.nth, t.of_all
+  from turn t
+  order by 15;
 end
 $$;
 create or replace view public.open_questions with (security_invoker = true) as select * from gem.open_questions();
 
--- The wait.* calls without what they ask and what was answered: for dashboards, which say who may answer. Some are of rules, others of a handler, and
--- the rest were inserted: what those say of themselves is their caller's word. The columns behind `answered_at` are those of an index.
+-- The wait.* calls without what they ask and what was answered: for dashboards, which say who may answer, and who asks (gem.asked_for). of_handler: a
+-- call waits for it, its parent. The columns behind `answered_at` are those of an index.
 create or replace view gem.questions as
 select c.id as call_id, c.tool_name, c.status, array(select jsonb_array_elements_text(gem.answerers(c.tool_name, c.input))) as by,
   coalesce(c.input -> 'others', to_jsonb(c.tool_name = 'wait.approval')) <> 'false' as others, c.created_by, c.session_id, c.parent_call_id,
-  coalesce(c.parent_step like '##%', false) as of_rules, c.parent_step is not null as of_handler, c.created_at as since, gem.until_of(c.input) as until,
+  c.asked_for, c.parent_step is not null as of_handler, c.created_at as since, gem.until_of(c.input) as until,
   c.cancel_requested_at, e.by as answered_by, e.at as answered_at, c.waits_for, c.computed_key, c.level, c.seq
 from public.core_tool_calls c
 left join lateral (

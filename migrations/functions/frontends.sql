@@ -175,7 +175,7 @@ begin
       -- Without seq, which counts the calls of all, the workers' names, and the data of events, which names workers and calls of others.
       execute format('grant select (id, tool_name, input, status, idempotency_key, session_id, parent_call_id, created_by, priority, run_at, '
         || 'traceparent, signed_in, attempt, claimed_at, error, cancel_requested_at, created_at, updated_at, computed_key, retries, losses, '
-        || 'events, parent_step, waits_for, wake_at) on public.core_tool_calls to %I', api_role);
+        || 'events, asked_for, parent_step, waits_for, wake_at) on public.core_tool_calls to %I', api_role);
       execute format('grant select (id, call_id, tool_name, status, result, effects, created_at, attempt, registry_version, idempotency_key, '
         || 'replay_of, duration) on public.core_tool_receipts to %I', api_role);
       execute format('grant select (call_id, seq, at, event, attempt) on public.core_tool_events to %I', api_role);

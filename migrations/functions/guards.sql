@@ -153,6 +153,10 @@ begin
   if length(new.created_by) > 255 then
     perform gem.refuse('check_violation', 'created_by may have at most 255 characters');
   end if;
+  new.asked_for := gem.asked_for(new.tool_name, new.parent_step, new.asked_for);
+  if new.asked_for = 'user' and (new.signed_in or new.parent_step is not null) then
+    perform gem.check_roles(gem.answerers(new.tool_name, new.input));
+  end if;
   if most is not null then -- more than may be open are refused before they are written: gem.after_insert_calls counts those of before
     sent := coalesce(sent, 0) + 1;
     if sent > most.max_open_calls then
@@ -212,7 +216,9 @@ declare
 begin
   if claims is not null and claims ->> 'role' is distinct from 'service_role' then
     select * into most from gem.limits;
-    select max(i.run_at) as run_at, count(*) as calls, min(i.created_at) as since into worst from inserted i;
+    select max(i.run_at) as run_at, count(*) as calls, min(i.created_at) as since,
+        bool_or(case when i.asked_for = 'user' then gem.asks_others(i.tool_name, i.input, i.created_by) end) as asks
+      into worst from inserted i;
     if worst.run_at > at + most.max_run_ahead then
       perform gem.refuse('check_violation', 'run_at is %s, and may be at most %s ahead', null, worst.run_at::text, most.max_run_ahead::text);
     end if;
@@ -227,6 +233,9 @@ begin
         perform gem.refuse('PT429', -- PostgREST answers with the HTTP status 429
           'too many open calls: you may have %s that have not ended', 'Wait until some have their receipt, or cancel them.',
           most.max_open_calls::text);
+      end if;
+      if worst.asks then
+        perform gem.check_questions(caller);
       end if;
       select * into past from (
         select c.created_at, row_number() over newest as calls, sum(pg_column_size(c.input)) over newest as bytes

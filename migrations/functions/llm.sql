@@ -394,19 +394,19 @@ declare
   s      gem.llm_spend;
 begin
   if who ->> 'reason' is null then
-    raise exception using errcode = 'PT422', message = 'a correction needs a reason: it stays with the budget';
+    perform gem.refuse('PT422', 'a correction needs a reason: it stays with the budget');
   elsif p_amount = 0 or p_amount not between -1000000000000000 and 1000000000000000 then
-    raise exception using errcode = 'PT422', message = 'a correction is between -1000000 and 1000000 USD, and not 0';
+    perform gem.refuse('PT422', 'a correction is between -1000000 and 1000000 USD, and not 0');
   end if;
   select b.* into s from gem.llm_spend b
   where b.budget = p_budget and b.subject = p_subject and b.starts <= moment and gem.llm_ends(b.period, b.starts) > moment
   order by b.id desc limit 1 for no key update;
   if not found then
-    raise exception using errcode = 'PT404', message = format('nothing was asked in this period under the budget %s%s', p_budget,
-      case when p_subject <> '' then ' for ' || p_subject else '' end), hint = 'Budgets that are not counted for all have a subject, such as a user.';
+    perform gem.refuse('PT404', 'nothing was asked in this period under the budget %s' || case when p_subject <> '' then ' for %s' else '' end,
+      'Budgets that are not counted for all have a subject, such as a user.', p_budget, p_subject);
   elsif s.spent + p_amount < 0 then
-    raise exception using errcode = 'PT409', message = format('the budget %s has spent %s USD in this period, and no more can be taken from it',
-      p_budget, trim_scale(s.spent / 1e9));
+    perform gem.refuse('PT409', 'the budget %s has spent %s USD in this period, and no more can be taken from it', null,
+      p_budget, trim_scale(s.spent / 1e9)::text);
   end if;
   insert into gem.llm_corrections (spend, amount, by, login, reason, at)
   values (s.id, p_amount, who ->> 'by', who ->> 'login', who ->> 'reason', moment);

@@ -133,6 +133,12 @@ begin
 end
 $$;
 
+-- A time, rounded up to a multiple of so many milliseconds since 1970; the time itself without them.
+create or replace function gem.coarse(p_at timestamptz, p_ms bigint) returns timestamptz language sql immutable as $$
+  select case when p_ms is null then p_at
+    else timestamptz '1970-01-01 00:00:00Z' + (ceil(extract(epoch from p_at) * 1000 / p_ms) * p_ms)::float8 * interval '1 millisecond' end
+$$;
+
 -- One check of a call: met, or not, and `seen` if it is. Of a counter: place, the number of the row that the call would get; moment,
 -- its time; total, its total; has: the call has a row there; turn: when a call that is to wait runs. p_again: the call may have a row.
 create or replace function gem.look(p_check jsonb, p_call uuid, p_session text, p_created_by text, p_created_at timestamptz, p_at timestamptz,
@@ -145,6 +151,7 @@ declare
   line      text     := p_check ->> 'counter';
   most      numeric  := p_check ->> 'max';
   adds      numeric  := p_check ->> 'add';
+  coarse    bigint   := p_check ->> 'coarse_ms'; -- other callers are counted too: nothing tells the caller what they did, nor when
   span      interval := ((p_check ->> 'within_ms') || ' milliseconds')::interval;
   last_n    bigint;
   last_at   timestamptz;
@@ -195,6 +202,7 @@ begin
     end if;
     if most > 0 then
       turn := greatest(moment, free_at);
+      turn := case when turn > p_at then gem.coarse(turn, coarse) else turn end;
     end if;
   elsif kind = 'sum' then
     total := adds + coalesce(so_far, 0);
@@ -207,7 +215,7 @@ begin
     end if;
     met := total - coalesce(gone, 0) > most;
     if met then
-      seen := jsonb_build_object('total', coalesce(so_far - gone, 0));
+      seen := case when coarse is null then jsonb_build_object('total', coalesce(so_far - gone, 0)) end;
       if adds <= most then -- when so many rows have left the window that the rest leaves room for the call
         leaves := total - most;
         select r.at + span into free_at from gem.rule_runs r
@@ -220,11 +228,11 @@ begin
     met := coalesce(past.until > moment, false);
     if met then
       free_at := past.until;
-      seen := jsonb_build_object('receipts', past.receipts);
+      seen := case when coarse is null then jsonb_build_object('receipts', past.receipts) end;
     end if;
   end if;
   if met and free_at is not null then
-    seen := coalesce(seen, '{}') || jsonb_build_object('free_at', free_at);
+    seen := coalesce(seen, '{}') || jsonb_build_object('free_at', gem.coarse(free_at, coarse));
   end if;
 end
 $$;

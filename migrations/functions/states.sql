@@ -492,7 +492,7 @@ declare
 begin
   ids := array(
     select w.id from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key' and w.computed_key = p_key
-    order by w.tool_name, w.level desc, w.seq limit p_most for no key update skip locked);
+    order by w.tool_name, w.asked_for, w.level desc, w.seq limit p_most for no key update skip locked);
   if cardinality(ids) > 0 then -- with an empty array the planner picks any partial index, and scans all of it
     with woken as (
       update public.core_tool_calls c

@@ -17,7 +17,8 @@ create or replace function gem.has_open_children(p_call uuid) returns boolean la
     where k.parent_call_id = p_call and k.parent_step is not null and k.status in ('queued', 'running', 'waiting'))
 $$;
 
--- Makes the calls of p_start, [{id, name, tool, input, traceparent}], and waits until p_need of the names p_for have come. Returns
+-- Makes the calls of p_start, [{id, name, tool, input, traceparent, chosen}], and waits until p_need of the names p_for have come. `chosen`: a
+-- model or a document chose the call, and not the handler's code, so that a question is a user's (gem.asked_for). Returns
 --   here       they have, or p_need is 0
 --   parked     the call waits (running → waiting), and is no longer the attempt's
 --   cancelled  someone asked for its end, and nothing was done. With p_cleanup the handler cleans up: it makes calls and waits all the same, for an
@@ -66,12 +67,13 @@ begin
     end if;
     with started as (
       select s.ordinality, s.value ->> 'id' as id, s.value ->> 'name' as name, s.value ->> 'tool' as tool, s.value -> 'input' as input,
-        s.value ->> 'traceparent' as traceparent
+        s.value ->> 'traceparent' as traceparent, case when s.value -> 'chosen' = 'true' then 'user' end as asked_for
       from jsonb_array_elements(p_start) with ordinality s
     ), child as (
-      insert into public.core_tool_calls (id, tool_name, input, session_id, parent_call_id, parent_step, created_by, signed_in, priority, traceparent, run_at)
+      insert into public.core_tool_calls (id, tool_name, input, session_id, parent_call_id, parent_step, created_by, signed_in, priority, traceparent,
+        run_at, asked_for)
       select s.id::uuid, s.tool, s.input, call.session_id, p_call, s.name, call.created_by, call.signed_in, call.priority,
-        coalesce(s.traceparent, call.traceparent), at
+        coalesce(s.traceparent, call.traceparent), at, s.asked_for
       from started s order by s.ordinality
       on conflict (parent_call_id, parent_step) where parent_call_id is not null do nothing -- an earlier try made it
       returning id, parent_step, tool_name
@@ -83,6 +85,9 @@ begin
       returning 1
     )
     select count(*) into made from journal;
+    if made > 0 and call.signed_in and jsonb_path_exists(p_start, '$[*] ? (@.chosen == true && @.tool starts with "wait.")') then
+      perform gem.check_questions(call.created_by);
+    end if;
   end if;
 
   select jsonb_object_agg(u.key, case jsonb_typeof(u.value) when 'number' then to_jsonb(at + (u.value::text || ' milliseconds')::interval) else u.value end)

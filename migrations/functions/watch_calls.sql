@@ -22,7 +22,7 @@ from public.core_tool_receipts r;
 -- for neither where none of it is read.
 create or replace view gem.calls as
 select c.id, c.tool_name, c.status, c.waits_for, c.error ->> 'error_code' as error_code, c.created_by, c.signed_in, c.session_id, c.parent_call_id,
-  c.parent_step, c.claimed_by, c.computed_key, c.idempotency_key, c.needs, c.traceparent, c.priority, c.level, c.attempt, c.retries, c.losses, c.kills,
+  c.parent_step, c.asked_for, c.claimed_by, c.computed_key, c.idempotency_key, c.needs, c.traceparent, c.priority, c.level, c.attempt, c.retries, c.losses, c.kills,
   c.steps, c.events, c.seq, c.cancel_requested_at, c.created_at, c.updated_at, c.run_at, c.claimed_at, c.wake_at,
   r.id as receipt_id, r.outcome, r.created_at as ended_at, r.duration, r.replay_of, r.registry_version, r.message,
   (select max(p.seq) from public.core_tool_progress p where p.call_id = c.id) as progress,

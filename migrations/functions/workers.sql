@@ -239,13 +239,13 @@ begin
       and ( -- not those that have just begun to wait; the clock may have gone back since
         select w.updated_at not between at - interval '5 seconds' and at + interval '1 second' from public.core_tool_calls w
         where w.status = 'waiting' and w.waits_for = 'key' and w.computed_key = parked.key
-        order by w.tool_name, w.level desc, w.seq limit 1)
+        order by w.tool_name, w.asked_for, w.level desc, w.seq limit 1)
   loop
     if gem.wake_waiting(free, 1, p_worker) > 0 then
       woken := woken + 1;
       update public.core_tool_calls c set updated_at = at where c.id = (
         select w.id from public.core_tool_calls w where w.status = 'waiting' and w.waits_for = 'key' and w.computed_key = free
-        order by w.tool_name, w.level desc, w.seq limit 1 for no key update skip locked);
+        order by w.tool_name, w.asked_for, w.level desc, w.seq limit 1 for no key update skip locked);
     end if;
     exit when woken >= 100;
   end loop;

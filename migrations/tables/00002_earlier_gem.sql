@@ -10,7 +10,7 @@ alter table public.core_tool_calls
   add column if not exists claimed_at timestamptz, add column if not exists error jsonb,
   add column if not exists cancel_requested_at timestamptz, add column if not exists created_at timestamptz,
   add column if not exists updated_at timestamptz, add column if not exists computed_key text, add column if not exists needs text,
-  add column if not exists parent_step text, add column if not exists waits_for text, add column if not exists waits text[],
+  add column if not exists asked_for text, add column if not exists parent_step text, add column if not exists waits_for text, add column if not exists waits text[],
   add column if not exists need integer, add column if not exists wake_at timestamptz,
   add column if not exists retries integer not null default 0, add column if not exists losses integer not null default 0,
   add column if not exists kills integer not null default 0,

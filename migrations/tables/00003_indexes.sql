@@ -15,13 +15,16 @@ create unique index if not exists gem_calls_one_child_per_step on public.core_to
 create index if not exists gem_calls_ready on public.core_tool_calls (level, run_at, seq) where status = 'queued';
 create index if not exists gem_calls_running on public.core_tool_calls (claimed_by) where status = 'running';
 -- Those that wait for a key, which is a tool's, and the questions of each tool that asks, which have none.
-create index if not exists gem_calls_waiting on public.core_tool_calls (waits_for, computed_key, tool_name, level desc, seq) where status = 'waiting';
--- The questions that a user or a role may answer.
-create index if not exists gem_calls_answerers on public.core_tool_calls using gin ((input -> 'by')) where waits_for = 'answer';
+create index if not exists gem_calls_waiting on public.core_tool_calls (waits_for, computed_key, tool_name, asked_for, level desc, seq)
+  where status = 'waiting';
+-- The questions that a user or a role may answer: those of rules and handlers apart, so that no number of users' is in their way.
+create index if not exists gem_calls_answerers on public.core_tool_calls using gin ((input -> 'by')) where waits_for = 'answer' and asked_for <> 'user';
+create index if not exists gem_calls_answerers_of_users on public.core_tool_calls using gin ((input -> 'by'))
+  where waits_for = 'answer' and asked_for = 'user';
 create index if not exists gem_calls_timers on public.core_tool_calls (wake_at) where wake_at is not null;
--- A caller's own calls, newest first, and how many of them are open.
+-- A caller's own calls, newest first, and how many of them are open, and ask.
 create index if not exists gem_calls_of_caller on public.core_tool_calls (created_by, created_at desc) where created_by is not null;
-create index if not exists gem_calls_open_of_caller on public.core_tool_calls (created_by, waits_for)
+create index if not exists gem_calls_open_of_caller on public.core_tool_calls (created_by, waits_for, asked_for)
   where created_by is not null and status in ('queued', 'waiting', 'running');
 -- The calls of a session, and how and when they ended, which rules look back at: null for those that have not. Running ones, which are few, are
 -- found as such, and cost no entry more.

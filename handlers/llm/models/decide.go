@@ -223,13 +223,30 @@ func (r *round) noneServes(b ledger.Begun) error {
 		}
 		return r.again(code, "No model of the route "+r.route.Name+" may be asked now. "+reasons(r.routing.Skipped), first.at)
 	case len(b.Exceeded) > 0:
-		e := b.Exceeded[0]
-		return r.fail(BudgetExceeded, fmt.Sprintf("The budget %s has %s USD, of which %s are spent and %s reserved: too little is left for this request. It begins anew at %s.",
-			e.Budget, e.Limit, e.Spent, e.Reserved, e.ResetsAt.UTC().Format(time.RFC3339)), map[string]any{"exceeded": b.Exceeded})
+		return r.exceeded(b.Exceeded)
 	case len(r.unmended) > 0:
 		return r.refusedEarlier()
 	}
 	return r.fail(BudgetExceeded, "The request may cost more than what is left of max_cost_usd. See details.routing.", nil)
+}
+
+// exceeded is the error where budgets have too little left. Of a budget that others use, too, a caller is not told what they have spent.
+func (r *round) exceeded(all []ledger.Exceeded) error {
+	shown := make([]any, len(all))
+	so := ""
+	for i, e := range all {
+		whose := slices.IndexFunc(r.Routes.Budgets(), func(b routes.Budget) bool { return b.Name == e.Budget && b.Scope == routes.OfUser })
+		if r.call.CreatedBy != "" && whose < 0 {
+			shown[i] = map[string]any{"budget": e.Budget, "limit_usd": e.Limit, "resets_at": e.ResetsAt}
+			continue
+		}
+		shown[i] = e
+		if i == 0 {
+			so = fmt.Sprintf(", of which %s are spent and %s reserved", e.Spent, e.Reserved)
+		}
+	}
+	return r.fail(BudgetExceeded, fmt.Sprintf("The budget %s has %s USD%s: too little is left for this request. It begins anew at %s.",
+		all[0].Budget, all[0].Limit, so, all[0].ResetsAt.UTC().Format(time.RFC3339)), map[string]any{"exceeded": shown})
 }
 
 // refusedEarlier is the error where providers refused earlier requests, and no other arm may serve. Time alone mends no key and no name of a
