@@ -108,7 +108,7 @@ func TestADenialOnTheCallsPageStaysThereAndShowsWhatHappened(t *testing.T) {
 	t.Parallel()
 	o, env := till(t)
 	call, question := refunds(o, env, "99")
-	o.wants(o.page(cleo, "/calls/"+call, 200), "<title>till.refund: waiting for approval", "Rules require approval first")
+	o.wants(o.page(cleo, "/calls/"+call, 200), "<title>till.refund: waiting for an approval", "Rules require approval first")
 	to, _ := o.decide(cleo, "/calls/"+call, question, "deny", "no")
 	if !strings.HasPrefix(to, "/calls/"+call) {
 		t.Errorf("it leads to %s", to)
@@ -127,12 +127,12 @@ func TestAListDecidesNothingThatItDoesNotShowWhole(t *testing.T) {
 	o := newOffice(t)
 	long := o.ask("wait.approval", `{"tool": "shop.refund", "input": {"a": "`+strings.Repeat("x", 3000)+`"}, "by": ["role:boss"], "digest": "`+fmt.Sprintf("%064d", 9)+`"}`, byNobody)
 	page := o.page(cleo, "/questions", 200)
-	o.wants(page, "Read all of it and decide", "No rule or handler asked this")
+	o.wants(page, "Read all of it and decide", "No rule and no handler asks this")
 	o.lacks(page, `action="/questions/`+long)
 
 	o.ask("wait.approval", fmt.Sprintf(refund, 8), byNobody)
 	page = o.page(cleo, "/questions", 200)
-	o.wants(page, "No rule or handler asked this", `name="decision"`)
+	o.wants(page, "No rule and no handler asks this", `name="decision"`)
 	o.lacks(page, "big_refunds")
 }
 

@@ -181,7 +181,7 @@ func TestAConnectionThatBreaksInTheMiddleOfAPageIsNoFaultOfThePage(t *testing.T)
 						if !strings.HasSuffix(path, ".json") && !strings.Contains(body, "</html>") {
 							t.Errorf("%s after %d bytes: half a page: %s", path, after, body)
 						}
-					case status != 503 || !strings.Contains(body, "tries again by itself") && !strings.HasSuffix(path, ".json"):
+					case status != 503 || !strings.Contains(body, "retries automatically") && !strings.HasSuffix(path, ".json"):
 						t.Errorf("%s after %d bytes: %d %s", path, after, status, body)
 					}
 					server.Close()

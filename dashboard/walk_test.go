@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/dashboard"
@@ -107,7 +108,7 @@ func newMuseum(t *testing.T, text func(place string) string) *museum {
 		return id
 	}
 	m.question = asks("wait.answer", object{"text": text("question"), "by": []string{"role:boss"},
-		"schema": object{"type": "object", "properties": object{text("field"): object{"type": "string", "title": text("title"), "description": text("help"), "enum": []string{text("choice")}}}}})
+		"schema": object{"type": "object", "properties": object{fieldName(text("field")): object{"type": "string", "title": text("title"), "description": text("help"), "enum": []string{text("choice")}}}}})
 	approves := object{"tool": text("tool to approve"), "input": object{"note": text("argument")}, "text": text("question"), "by": []string{"role:boss"}, "others": false,
 		"digest": strings.Repeat("0", 64), "before": []object{{"tool": text("tool before"), "status": text("status"), "error_code": text("code"), "at": "2026-01-01T00:00:00Z"}}}
 	m.approval = asks("wait.approval", approves)
@@ -258,4 +259,15 @@ func (m *museum) watch(t *testing.T, path string, parts int) seen {
 		t.Errorf("%s: the stream ended: %s", to, body.String())
 	}
 	return seen{to, answer.StatusCode, answer.Header, body.String()}
+}
+
+// fieldName makes of a text the name of a field that the database takes.
+func fieldName(text string) string {
+	name := []rune(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
+			return -1
+		}
+		return r
+	}, text))
+	return string(name[:min(len(name), 100)])
 }

@@ -355,7 +355,7 @@ func TestAQuestionStaysBeforeTheUserThoughTheRequestEnds(t *testing.T) {
 func TestAClientThatCannotBeAskedHearsWhatIsAsked(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, Options{Wait: 100 * time.Millisecond, DashboardURL: "https://gem.example"})
-	l.raw("ada", nothing).pending("lab_ask", `{}`, `It waits for an answer, at https://gem.example/questions/`)
+	l.raw("ada", nothing).pending("lab_ask", `{}`, `It waits for an answer by user:ada, at https://gem.example/questions/`)
 }
 
 func TestAFormHasWhatFormsKnow(t *testing.T) {

@@ -19,12 +19,12 @@ func TestACallThatOnlyPeopleCanMoveIsPendingAtOnce(t *testing.T) {
 		name, capabilities, tool, arguments string
 		want                                []string
 	}{
-		{"a rule asks", nothing, "lab_greet", `{"name": "Ada"}`, []string{"It waits for an approval of lab.greet by role:boss: gem approve ", `It asks \"Greet her?\"`,
+		{"a rule asks", nothing, "lab_greet", `{"name": "Ada"}`, []string{"It waits for an approval of lab.greet by role:boss: gem approve ", "A rule asks about a call of ada. It asks “Greet her?”",
 			"It takes an answer until "}},
 		{"a rule asks, and the client shows forms", formsAndLinks, "lab_greet", `{"name": "Ada"}`, []string{"It waits for an approval of lab.greet by role:boss: gem approve "}},
-		{"a handler asks", nothing, "lab_ask", `{}`, []string{`It waits for an answer by user:ada to \"How many?\": gem answer `}},
-		{"a handler asks another", onlyForms, "lab_ask", `{"by": ["user:bob"]}`, []string{`It waits for an answer by user:bob to \"How many?\": gem answer `}},
-		{"a call below asks", nothing, "lab_nest", `{}`, []string{`It waits for an answer by user:ada to \"How many?\": gem answer `}},
+		{"a handler asks", nothing, "lab_ask", `{}`, []string{"It waits for an answer by user:ada: gem answer ", "The handler of a call asks, for ada. It asks “How many?”"}},
+		{"a handler asks another", onlyForms, "lab_ask", `{"by": ["user:bob"]}`, []string{"It waits for an answer by user:bob: gem answer ", "It asks “How many?”"}},
+		{"a call below asks", nothing, "lab_nest", `{}`, []string{"It waits for an answer by user:ada: gem answer ", "The handler of a call asks, for ada. It asks “How many?”"}},
 		{"a handler wants an approval", nothing, "lab_approve", `{"by": ["user:ada"]}`, []string{"It waits for an approval of lab.greet by user:ada: gem approve "}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestACallThatMoreThanAPersonCanMoveIsAwaited(t *testing.T) {
 	default:
 	}
 	l.Answer(event, 1)
-	if got := <-answer; !strings.Contains(got.text(), `to \"How many?\"`) || strings.Count(got.text(), "It waits for") != 1 {
+	if got := <-answer; !strings.Contains(got.text(), "It asks “How many?”") || strings.Count(got.text(), "It waits for") != 1 {
 		t.Errorf("once only a person can move it: %s", got.whole)
 	}
 }

@@ -246,7 +246,7 @@ func redescribed(t *testing.T, r *registry.Registry, name string) *registry.Regi
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, err := registry.Parse(text)
+	next, err := registry.ParseRecorded(text)
 	if err != nil {
 		t.Fatal(err)
 	}

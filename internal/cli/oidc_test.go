@@ -84,7 +84,7 @@ func TestPeopleSignInAtAnIssuerAndApproveAsThemselves(t *testing.T) {
 			if c.approves {
 				wants(t, page, "You answer as cleo", `name="decision" value="approve"`)
 			} else {
-				wants(t, page, "calls are made with tokens of https://other.example", "two names")
+				wants(t, page, "calls are made with tokens of https://other.example", "a different name")
 			}
 			if status != 200 || strings.Contains(page, `name="decision"`) != c.approves {
 				t.Errorf("the question: %d %s", status, page)

@@ -78,7 +78,7 @@ func TestWhoWaitsForACallIsToldWhatItWaitsFor(t *testing.T) {
 	db := testdb.Pool(t, url)
 	startWorker(t, url)
 	p := startGem(t, []string{"DATABASE_URL=" + url}, "call", "wait.answer", `{"text": "Which color?\u001b[2J"}`, "--wait")
-	p.stderr.waitFor(t, `It waits for an answer to "Which color?`)
+	p.stderr.waitFor(t, "It asks “Which color?")
 	id := query[string](t, db, "select id::text from core_tool_calls")
 	gemWith(t, []string{"DATABASE_URL=" + url}, "answer", id, "blue").wantCode(t, exitDone)
 	if code := p.wait(t); code != exitDone {

@@ -28,15 +28,15 @@ func TestAWaitingCallNamesWhatItWaitsFor(t *testing.T) {
 		approval       bool
 		want           string
 	}{
-		{"shop.refund", "call", true, "waiting for approval"},
-		{"wait.approval", "answer", false, "waiting for approval"},
+		{"shop.refund", "call", true, "waiting for an approval"},
+		{"wait.approval", "answer", false, "waiting for an approval"},
 		{"wait.event", "answer", false, "waiting for an event"},
 		{"wait.answer", "answer", false, "waiting for an answer"},
-		{"agent.run", "call", false, "waiting for calls"},
-		{"a.b", "key", false, "waiting for its key"},
+		{"agent.run", "call", false, "waiting for calls that it made"},
+		{"a.b", "key", false, "waiting for another call with its key"},
 		{"a.b", "time", false, "sleeping"},
-		{"a.b", "code", false, "waiting for a program"},
-		{"a.b", "more", false, "waiting"},
+		{"a.b", "code", false, "waiting for a program that has its code"},
+		{"a.b", "more", false, "waiting for more"},
 	} {
 		if got := Waiting(test.tool, test.waitsFor, test.approval); got != test.want {
 			t.Errorf("%+v: got %q", test, got)

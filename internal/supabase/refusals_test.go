@@ -68,6 +68,7 @@ var notForFrontends = map[string]string{
 	"gem.operator_cancel:":               "operators call it, in Postgres itself",
 	"gem.operator_again:":                "operators call it, in Postgres itself",
 	"gem.llm_correct:":                   "operators call it, in Postgres itself",
+	"gem.parked:":                        "gem mcp calls it, in Postgres itself",
 	"gem.ended:":                         "gem mcp calls it, in Postgres itself",
 	"may answer as itself":               "logins that are no frontend's call it, in Postgres itself",
 	"the answer to call %s could not be": "no request brings it about",

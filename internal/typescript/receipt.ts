@@ -92,6 +92,8 @@ export type ModelRequest = {
   /** In decimal digits; null if it is not known. */
   cost_usd: string | null
   outcome: string
+  /** The provider reported more tokens than the request can have: the numbers are bounds. */
+  usage_bounded?: boolean
   first_content_ms?: number
   ms: number
 }

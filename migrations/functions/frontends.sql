@@ -92,7 +92,7 @@ create or replace function gem.parked(p_calls uuid[]) returns setof uuid
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
 begin
   if cardinality(p_calls) > 1000 then
-    raise check_violation using message = format('gem.parked was asked about %s calls, and takes 1000 at most', cardinality(p_calls));
+    perform gem.refuse('check_violation', 'gem.parked was asked about %s calls, and takes 1000 at most', null, cardinality(p_calls)::text);
   end if;
   return query select c.id from (
     select a.id, a.status, a.waits_for from public.core_tool_calls a where a.id = any (p_calls) offset 0) c -- by id: all that wait may be many

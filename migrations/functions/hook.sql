@@ -4,7 +4,7 @@
 -- and, of the files p_paths, the first time that each was read, edited and written.
 create or replace function gem.hook_facts(p_source text, p_session text, p_paths text[]) returns jsonb
 language sql stable security definer set search_path = pg_catalog, pg_temp
-  set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$ -- by index, whatever the statistics say
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off as $$ -- by index, whatever the statistics say
   select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('kind', f.kind, 'path', f.path, 'command', f.command, 'outcome', f.outcome,
     'failed', case when f.failed <> '{}' then f.failed end)) order by f.seq), '[]')
   from (
@@ -14,7 +14,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp
     (select first.* from unnest(p_paths) p (path), unnest(array['read', 'edit', 'write']) k (kind), lateral (
        select * from public.core_hook_events e
        where e.source = p_source and e.session_id = p_session and md5(e.path) = md5(p.path) and e.path = p.path and e.kind = k.kind
-       order by e.seq limit 1) first)) f
+       order by -e.seq desc limit 1) first)) f
 $$;
 
 -- Records the facts of an act, an array as above, and makes room: a few rows that are old enough leave.

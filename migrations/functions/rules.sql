@@ -160,6 +160,7 @@ declare
   leaves    numeric; -- the total at which there is room
   oldest    bigint;
   free_at   timestamptz;
+  last_turn timestamptz;
   past      record;
 begin
   met := false;
@@ -202,7 +203,10 @@ begin
     end if;
     if most > 0 then
       turn := greatest(moment, free_at);
-      turn := case when turn > p_at then gem.coarse(turn, coarse) else turn end;
+      if turn > p_at then -- the rounding makes no turn too late
+        last_turn := p_at + ((p_check ->> 'at_most_ms') || ' milliseconds')::interval;
+        turn := case when turn > last_turn then turn else least(gem.coarse(turn, coarse), last_turn) end;
+      end if;
     end if;
   elsif kind = 'sum' then
     total := adds + coalesce(so_far, 0);

@@ -50,7 +50,7 @@ type scene struct {
 func newScene(t *testing.T, larger bool, names ...string) *scene {
 	t.Helper()
 	route := &routes.Route{Name: "default"}
-	s := &scene{&round{Models: &Models{}, route: route, routing: Routing{Route: "default"}}, t}
+	s := &scene{&round{Models: &Models{Routes: &routes.Routes{}}, call: &handlers.Durable{Call: &handlers.Call{}}, route: route, routing: Routing{Route: "default"}}, t}
 	for i, name := range names {
 		arm := &routes.Arm{Name: name, Provider: &routes.Provider{Name: name}, Context: 1000}
 		if larger {
