@@ -285,14 +285,11 @@ func (m *Memory) calls(now, at time.Time, check Check) view {
 		}
 		last := now.Add(milliseconds(check.AtMostMS))
 		late := check.AtMostMS > 0 && free.After(last)
-		turn := free
-		if !late {
-			if turn = check.coarse(free); check.AtMostMS > 0 && turn.After(last) {
-				turn = last // the rounding makes no turn too late
-			}
-		}
 		free = check.coarse(free)
-		return view{met: true, turn: turn, seen: Seen{FreeAt: &free, NotInTime: late}}
+		if check.AtMostMS > 0 && !late && free.After(last) {
+			free = last // the rounding makes no turn too late
+		}
+		return view{met: true, turn: free, seen: Seen{FreeAt: &free, NotInTime: late}}
 	}
 	if !free.After(at) {
 		return view{}

@@ -50,6 +50,7 @@ type modelCall struct {
 	gated  int       // the attempt that was at the gate
 	ruled  int       // the attempt that wrote what rules said
 	digest string    // of a question that a rule puts
+	asked  time.Time // when it put the question
 	hit    string    // the key that was a hit for the attempt that runs
 	awaits string    // the name that its handler waits for; sleeping if it is no child's
 	parent *modelCall
@@ -517,9 +518,10 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 			digest := judgement.Checks[slices.IndexFunc(judgement.Checks, func(k rules.Check) bool { return k.Digest != "" })].Digest
 			if name, asked := m.ask(c, digest); asked {
 				q := &modelCall{Status: "queued", Priority: c.Priority, Journal: []string{"queued"}, tool: "wait.approval", parent: c, name: name, digest: digest}
-				if err := db.QueryRow(ctx, "select id::text, run_at from core_tool_calls where parent_call_id = $1 and parent_step = $2", c.ID, name).Scan(&q.ID, &q.runAt); err != nil {
+				if err := db.QueryRow(ctx, "select id::text, run_at from core_tool_calls where parent_call_id = $1 and parent_step = $2", c.ID, name).Scan(&q.ID, &q.asked); err != nil {
 					rt.Fatalf("the question %s: %v", name, err)
 				}
+				q.runAt = q.asked
 				m.calls = append(m.calls, q)
 			} else {
 				met["asked, and nothing new"]++
@@ -783,7 +785,7 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 			answer, open := fmt.Sprint(value), !c.final()
 			if c.digest != "" {
 				name, answer, open = "answer", fmt.Sprintf(`{"approved": %t}`, value == 1), open && !c.Cancel
-				if now().After(c.runAt.Add(50 * time.Minute)) {
+				if now().After(c.asked.Add(50 * time.Minute)) {
 					rt.Skip("its time may be over")
 				}
 			}

@@ -84,7 +84,7 @@ func TestWhoWaitsForACallIsToldWhatItWaitsFor(t *testing.T) {
 	if code := p.wait(t); code != exitDone {
 		t.Errorf("exit code %d", code)
 	}
-	if said := p.stderr.String(); strings.Count(said, "It waits for") != 1 || !strings.Contains(said, "gem answer "+id+" VALUE\n") || strings.Contains(said, "\x1b") {
+	if said := p.stderr.String(); strings.Count(said, "It waits for") != 1 || !strings.Contains(said, "gem answer "+id+" VALUE. ") || strings.Contains(said, "\x1b") {
 		t.Errorf("said: %s", said)
 	}
 }

@@ -205,7 +205,7 @@ begin
       turn := greatest(moment, free_at);
       if turn > p_at then -- the rounding makes no turn too late
         last_turn := p_at + ((p_check ->> 'at_most_ms') || ' milliseconds')::interval;
-        turn := case when turn > last_turn then turn else least(gem.coarse(turn, coarse), last_turn) end;
+        turn := case when turn > last_turn then gem.coarse(turn, coarse) else least(gem.coarse(turn, coarse), last_turn) end;
       end if;
     end if;
   elsif kind = 'sum' then
