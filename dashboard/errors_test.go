@@ -117,7 +117,7 @@ type breaking struct {
 func (b breaking) Read(p []byte) (int, error) {
 	n, err := b.Conn.Read(p)
 	if b.left.Add(-int64(n)) < 0 {
-		_ = b.Conn.Close()
+		_ = b.Close()
 		return 0, &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ECONNRESET)}
 	}
 	return n, err
