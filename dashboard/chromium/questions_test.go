@@ -73,7 +73,7 @@ func TestAnApprovalIsDecidedOnTheCallsPage(t *testing.T) {
 		s.Question(refund)
 		b := openTab(t, s.serve(grace), set...)
 		b.visit("/calls/" + refund)
-		b.has("Waiting for approval", "You approve exactly the input below.")
+		b.has("Waiting for an approval", "You approve exactly the input below.")
 		b.follow("main form.decide button[value=approve]")
 		if r := s.Await(refund); r.Status != "succeeded" {
 			t.Errorf("%s: the refund: %s", kind, r.Result)
