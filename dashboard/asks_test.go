@@ -79,7 +79,7 @@ func TestAnApprovalInTheListSignsWhatItsPageSignsAndShowsWhatHappened(t *testing
 	call, question := refunds(o, env, "12.75")
 	digest := regexp.MustCompile(`name="digest" value="([0-9a-f]{64})"`)
 	page, list := o.page(cleo, "/questions/"+question, 200), o.page(cleo, "/questions", 200)
-	o.wants(list, "12.75", "Look at the order first.", "<code>refunds</code>", "of bob", "expires", "may be answered by role:boss")
+	o.wants(list, "12.75", "Look at the order first.", "Rule refunds:", "of bob", "expires", "may be answered by role:boss")
 	for _, where := range []string{list, o.page(cleo, "/", 200), o.page(cleo, "/calls/"+call, 200)} {
 		if got, want := digest.FindString(where), digest.FindString(page); got != want || want == "" {
 			t.Errorf("signed is %s, and %s on the question's page", got, want)
