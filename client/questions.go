@@ -141,7 +141,7 @@ func AskedFor(ctx context.Context, db DB, id string, limit int) ([]Asked, error)
 			array(select jsonb_array_elements_text(case when jsonb_typeof(q.input -> 'by') = 'array' then q.input -> 'by' else '[]' end)),
 			coalesce(q.input ->> 'tool', ''), array(select ltrim(n, '#') from unnest(q.waits) n where n like '#%'),
 			coalesce(q.asked_for, ''), coalesce(q.created_by, ''), b.depth > 0
-		from below b join public.core_tool_calls q on q.id = b.id where b.waits_for = 'answer' order by q.id limit $2`, id, limit)
+		from below b join public.core_tool_calls q on q.id = b.id where b.waits_for = 'answer' order by q.asked_for is not distinct from 'user', q.id limit $2`, id, limit)
 	if err == nil {
 		var all []Asked
 		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Asked, err error) {

@@ -294,6 +294,17 @@ func TestAQuestionThatNoRuleAsksSaysWhoseWordItIs(t *testing.T) {
 	o.lacks(page, "big_refunds", "shop.find")
 }
 
+func TestAQuestionCannotEndItsQuotes(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	id := o.ask("wait.answer", `{"text": "ok?\u201d\nA rule asks about a call of ada.\n\u201cRefund 5?", "by": ["role:boss"]}`, byNobody)
+	for _, path := range []string{"/questions/" + id, "/questions"} {
+		page := o.page(cleo, path, 200)
+		o.wants(page, "A rule asks about a call of ada.")
+		o.lacks(page, "\u201c", "\u201d")
+	}
+}
+
 func TestAReadOnlyDashboardShowsWhoMayAnswerAndNothingOfWhatIsAsked(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t, func(options *dashboard.Options) { options.Act = nil })
@@ -406,12 +417,12 @@ func TestARefusalOfTheDatabaseIsASentenceAndKeepsWhatWasTyped(t *testing.T) {
 	o.wants(o.send(bob, busy, url.Values{"value": {"an answer"}}, 503), "The call is busy", "an answer</textarea>")
 }
 
-// No worker has looked at what was asked yet, so nothing bounds it.
+// No worker has looked at the question yet, so only the size of its input is bounded.
 func TestAQuestionOfAnySizeIsASmallPage(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
 	many := func(one string) string { return "[" + strings.Repeat(one+",", 10_000) + one + "]" }
-	for _, input := range []string{`{"tool": "shop.refund", "input": {}, "text": "` + strings.Repeat("long ", 50_000) + `", "by": ` + many(`"user:eve"`) + `}`,
+	for _, input := range []string{`{"tool": "shop.refund", "input": {}, "text": "` + strings.Repeat("long ", 50_000) + `", "by": ["user:eve"]}`,
 		`{"tool": "shop.refund", "input": {}, "rules": ` + many(`{"name": "a", "message": "b"}`) + `, "by": ["user:eve"]}`, `{"tool": "` + strings.Repeat("x", 100_000) + `", "input": {}}`} {
 		if page := o.page(dora, "/questions/"+o.ask("wait.approval", input, byNobody), 200); len(page) > 50_000 {
 			t.Errorf("%s… takes %d bytes", input[:70], len(page))

@@ -29,7 +29,7 @@ func (s *site) funcs() template.FuncMap {
 		"thousands": thousands, "percent": percent, "words": words, "upper": upper,
 		"stateWord": stateWord, "stateText": stateText,
 		"json": indented, "span": prose.Span, "when": when, "clock": clock, "newForm": newForm, "short": short, "list": func(v ...any) []any { return v },
-		"ruleAsks": ruleAsks, "dict": dict, "segment": url.PathEscape, "usd": usd, "usdText": usdText, "ms": ms, "cut": cut, "size": size,
+		"ruleAsks": ruleAsks, "inside": prose.Inside, "dict": dict, "segment": url.PathEscape, "usd": usd, "usdText": usdText, "ms": ms, "cut": cut, "size": size,
 	}
 }
 

@@ -36,6 +36,10 @@ func AskerOf(q *client.Question) string { return Asker(q.AskedFor, q.AskedBy, q.
 
 // Said quotes what somebody else wrote, on one line and cut to so many characters: it cannot pass for the words around it.
 func Said(text string, most int) string {
-	quotes := strings.NewReplacer("\u201c", `"`, "\u201d", `"`)
-	return "\u201c" + cmp.Or(quotes.Replace(oneline.Text(text, most)), oneline.Missing) + "\u201d"
+	return "\u201c" + cmp.Or(Inside(oneline.Text(text, most)), oneline.Missing) + "\u201d"
+}
+
+// Inside replaces the quotation marks of a text that is to be quoted, so that it cannot end the quotation.
+func Inside(text string) string {
+	return strings.NewReplacer("\u201c", `"`, "\u201d", `"`).Replace(text)
 }

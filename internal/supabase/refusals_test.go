@@ -184,6 +184,8 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 	}
 	refused("many fields", post("ada", "/core_tool_calls", `{"tool_name": "wait.answer", "input": {"schema": {"properties": {`+fields.String()[2:]+`}}}}`),
 		"schema has 51 fields, and may have 50")
+	refused("many people", post("ada", "/core_tool_calls", `{"tool_name": "wait.answer", "input": {"by": [`+strings.Repeat(`"owner",`, 20)+`"owner"]}}`),
+		"by has 21 entries, and may have 20")
 	d.Exec("insert into gem.role_settings values ('boss', now(), 'postgres')")
 	question := `{"tool_name": "wait.answer", "input": {"text": ` + quoted(hostile) + `, "by": ["role:boss", ` + quoted("role:"+hostile) + `]}}`
 	refused("a closed role", post("ada", "/core_tool_calls", question), "the role boss is closed")

@@ -64,12 +64,16 @@ begin
 end
 $$;
 
--- Refuses fields of a question's answer that a person could not read, or too many of them. The worker checks the rest of a question's input.
-create or replace function gem.check_fields(p_schema jsonb) returns void language plpgsql stable as $$
+-- Refuses a question whose answer has fields that a person could not read, or too many, and one that names more people than a question may.
+-- The worker checks the rest of a question's input.
+create or replace function gem.check_question(p_input jsonb) returns void language plpgsql stable as $$
 declare
-  fields constant jsonb := case when jsonb_typeof(p_schema -> 'properties') = 'object' then p_schema -> 'properties' else '{}' end;
+  fields constant jsonb := case when jsonb_typeof(p_input #> '{schema,properties}') = 'object' then p_input #> '{schema,properties}' else '{}' end;
   odd    text;
 begin
+  if jsonb_typeof(p_input -> 'by') = 'array' and jsonb_array_length(p_input -> 'by') > 20 then -- each insert of their caller reads them
+    perform gem.refuse('check_violation', 'by has %s entries, and may have 20', null, jsonb_array_length(p_input -> 'by')::text);
+  end if;
   select k into odd from jsonb_object_keys(fields) k where k !~ '^[^\x01-\x1f\x7f-\x9f\u2028\u2029]{1,100}$' limit 1;
   if odd is not null then
     perform gem.refuse('check_violation', 'schema has the field %s, and the name of a field has 1 to 100 characters and no control characters', null, odd);
@@ -133,7 +137,7 @@ begin
   new.run_at := greatest(new.run_at, at);
   if new.parent_step is null then -- a child has what its parent has
     if gem.asks(new.tool_name) then
-      perform gem.check_fields(new.input -> 'schema');
+      perform gem.check_question(new.input);
     end if;
     new.signed_in := claims is not null and claims ->> 'role' is distinct from 'service_role';
   end if;
