@@ -88,3 +88,41 @@ data: {"type":"message_stop"}
 		t.Errorf("all cost %d, the dearest %d, and %d are noted as bounded (%v)", spent, dearest, bounded, err)
 	}
 }
+
+// Of an answer that breaks off, the output is estimated; its input is believed no further than that of a whole answer.
+func TestAUsageBeyondAllSenseIsBoundedOfAnAnswerThatBreaksOff(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	for name, body := range map[string]string{
+		"a_cut": `data: {"type":"message_start","message":{"id":"1","model":"m","usage":{"input_tokens":1000000000000000000,"output_tokens":0}}}
+
+data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}
+
+data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"hello hello hello"}}
+
+`,
+		"g_cut": `data: {"candidates":[{"content":{"parts":[{"text":"hello hello hello"}]}}],"usageMetadata":{"promptTokenCount":2147483647}}
+
+`,
+	} {
+		s.hostile(t, name, map[byte]llmtest.Dialect{'a': llmtest.Anthropic, 'g': llmtest.Gemini}[name[0]], body)
+		s.arms[name].(object)["usd_per_mtok"] = []any{object{"input": "10000", "output": "10000"}}
+	}
+	s.budget("of_all", "all", "1000")
+	env := s.start(t)
+	for _, arm := range []string{"a_cut", "g_cut"} {
+		id := env.Insert(asks("hello", object{"route": arm, "max_output_tokens": 3}))
+		var input, cost int64
+		var reported bool
+		env.Until("its first request has ended", func() bool {
+			return env.DB.QueryRow(t.Context(), `select input_tokens, cost, reported is not null from core_llm_requests
+				where call_id = $1 and status = 'cut'`, id).Scan(&input, &cost, &reported) == nil
+		})
+		if input > 4200 || cost > 45_000_000_000 || !reported {
+			t.Errorf("%s: %d tokens of input for %d, noted as bounded: %t", arm, input, cost, reported)
+		}
+		if _, err := env.DB.Exec(t.Context(), "select cancel_tool_call($1)", id); err != nil {
+			t.Error(err)
+		}
+	}
+}

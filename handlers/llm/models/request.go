@@ -264,7 +264,7 @@ const (
 // bound believes a provider's usage only as far as the request can explain it: a token of input has at least a byte of what was sent, and the output
 // has at most as many tokens as it may have, or as bytes came. What the provider said otherwise stays in the ledger.
 func (r *round) bound(end *ledger.End, c routes.Candidate, got came) {
-	if !end.Usage.Known || end.Estimated {
+	if !end.Usage.Known {
 		return
 	}
 	sent := r.q.size() + r.q.signatures() + added + addedForEach*(len(r.q.Messages)+len(r.q.Tools))
