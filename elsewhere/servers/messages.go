@@ -55,15 +55,23 @@ func readable(text []byte) (messages, skipped [][]byte) {
 		parts = []json.RawMessage{text}
 	}
 	for _, part := range parts {
-		if _, err := jsonrpc.DecodeMessage(part); err == nil && json.Valid(part) {
-			messages = append(messages, part)
-		} else if id := idOf(part); id != nil {
-			messages = append(messages, unreadable(id))
-		} else {
-			skipped = append(skipped, part)
+		if !decodes(part) {
+			id := idOf(part)
+			if id == nil || !decodes(unreadable(id)) { // the SDK reads no id such as true
+				skipped = append(skipped, part)
+				continue
+			}
+			part = unreadable(id)
 		}
+		messages = append(messages, part)
 	}
 	return messages, skipped
+}
+
+// decodes reports whether the SDK reads a text as a message.
+func decodes(text []byte) bool {
+	_, err := jsonrpc.DecodeMessage(text)
+	return err == nil && json.Valid(text)
 }
 
 // idOf returns the id of an answer that cannot be read; nil if it has none, or is a request.
