@@ -62,7 +62,7 @@ func (d *Door) look(ctx context.Context, c caller, id string) (v view, err error
 				exists (select from public.core_tool_calls k where k.parent_call_id = c.id and k.parent_step like '##%' and k.status in ('queued', 'running', 'waiting'))
 			from public.core_tool_calls c where id = $1`, id).
 			Scan(&v.now, &v.runAt, (*zeronull.Timestamptz)(&v.wakeAt), &v.retries, &v.cancelling, &v.approval)
-		v.onlyPeople = v.Status == "waiting" && v.WaitsFor == "answer"
+		v.onlyPeople = v.Status == "waiting" && v.WaitsFor == "answer" && prose.IsQuestion(v.Tool) && v.Tool != "wait.event" // others wait for systems, too
 		if err != nil || v.Status != "waiting" || v.WaitsFor != "call" {
 			return err
 		}
