@@ -388,7 +388,7 @@ func TestARefusalOfTheDatabaseIsASentenceAndKeepsWhatWasTyped(t *testing.T) {
 	o.exec("update gem.limits set max_calls_per_hour = 1")
 	o.send(bob, o.ask("wait.answer", `{"text": "When?"}`, byNobody), url.Values{"value": {"now"}}, 200)
 	o.wants(o.send(bob, o.ask("wait.answer", `{"text": "When?"}`, byNobody), url.Values{"value": {"a long answer"}}, 429),
-		"Too many answers in an hour. Go on later.", "a long answer</textarea>")
+		"Too many answers in an hour. Try again later.", "a long answer</textarea>")
 	late := o.ask("wait.answer", `{"text": "When?"}`, byNobody)
 	o.exec(`with call as (update core_tool_calls set events = events + 1 where id = $1 returning *)
 		insert into core_tool_events (call_id, seq, at, event, attempt, data) select id, events, now(), 'timed_out', 1, '{"names": ["#answer"]}' from call`, late)

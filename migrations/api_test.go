@@ -212,10 +212,10 @@ func TestACallerMaySendSoMuchInAnHour(t *testing.T) {
 	insert(t, db, "update core_tool_calls set created_at = created_at - interval '20 minutes'")
 	must("authenticated", "ada", fmt.Sprintf(bulk, 2))
 	at := texts(t, db, `select to_char((min(created_at) + interval '1 hour') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') from core_tool_calls`)
-	refused("ada", fmt.Sprintf(bulk, 1), "too many calls in an hour", "You may go on at "+at[0])
+	refused("ada", fmt.Sprintf(bulk, 1), "too many calls in an hour", "Try again at "+at[0])
 	must("service_role", "", fmt.Sprintf(bulk, 6))
 	must("authenticated", "grace", large)
-	refused("grace", large, "too much input in an hour: you may send 1000 bytes", "You may go on at ")
+	refused("grace", large, "too much input in an hour: you may send 1000 bytes", "Try again at ")
 	must("authenticated", "grace", fmt.Sprintf(bulk, 1))
 
 	insert(t, db, "update core_tool_calls set created_at = created_at - interval '1 hour'")

@@ -143,7 +143,7 @@ func TestAClosedRoleTakesNoQuestionsOfUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	insert(t, db, "insert into gem.role_settings values ('boss', now(), 'me')")
-	if _, err := request(t, db, "authenticated", "eve", ask); code(err) != "PT403" || !strings.Contains(err.Error(), "the role boss is closed to questions of users") {
+	if _, err := request(t, db, "authenticated", "eve", ask); code(err) != "PT403" || !strings.Contains(err.Error(), "the role boss is closed to questions from users") {
 		t.Errorf("a user: %v", err)
 	}
 	if _, err := request(t, db, "service_role", "", ask); err != nil {

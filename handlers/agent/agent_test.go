@@ -433,7 +433,7 @@ func TestWhatAModelAsksCountsAsTheUsers(t *testing.T) {
 	var said []string
 	for _, o := range s.observed() {
 		said = append(said, o.Status+" "+o.Code)
-		if o.Code != "" && !strings.Contains(o.text, "too many open questions to others: you may have 1") && !strings.Contains(o.text, "the role closed is closed to questions of users") {
+		if o.Code != "" && !strings.Contains(o.text, "too many open questions to others: you may have 1") && !strings.Contains(o.text, "the role closed is closed to questions from users") {
 			t.Errorf("the model reads %s", o.text)
 		}
 	}

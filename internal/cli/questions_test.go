@@ -127,14 +127,14 @@ func TestARoleIsClosedToQuestionsOfUsersAndOpenedAgain(t *testing.T) {
 	url := newDatabase(t)
 	env := []string{"DATABASE_URL=" + url}
 	for _, step := range []struct{ do, want string }{
-		{"close", "boss is closed to questions of users\n"}, {"close", "boss was closed to questions of users before\n"},
-		{"open", "boss is open to questions of users\n"}, {"open", "boss was open to questions of users before\n"}, {"close", "boss is closed"},
+		{"close", "boss is closed to questions from users\n"}, {"close", "boss is already closed to questions from users\n"},
+		{"open", "boss is open to questions from users\n"}, {"open", "boss is already open to questions from users\n"}, {"close", "boss is closed"},
 	} {
 		got := gemWith(t, env, "roles", step.do, "boss")
 		got.wantCode(t, exitDone)
 		wants(t, got.stdout, step.want)
 	}
-	wants(t, gemWith(t, env, "roles", "list").stdout, "boss is closed to questions of users, since ", ", by ")
+	wants(t, gemWith(t, env, "roles", "list").stdout, "boss is closed to questions from users, since ", ", by ")
 	wants(t, gemWith(t, env, "roles", "close", "no role").stderr, "role_settings_role_check")
 }
 

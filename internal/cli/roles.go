@@ -53,17 +53,17 @@ It takes the rights of the database's owner.
 					return err
 				}
 				for _, r := range closed {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s is closed to questions of users, since %s, by %s\n", r.Role, moment(r.At), printable(r.By))
+					fmt.Fprintf(cmd.OutOrStdout(), "%s is closed to questions from users, since %s, by %s\n", r.Role, moment(r.At), printable(r.By))
 				}
 				return nil
 			},
 		},
 		changeRoleCommand("add", "Give a subject a role", store.AddRole, "%s has the role %s", "%s had the role %s before"),
 		changeRoleCommand("remove", "Take a role from a subject", store.RemoveRole, "%s no longer has the role %s", "%s did not have the role %s"),
-		closeRoleCommand("close", "Close a role to questions of users", store.CloseRole, "%s is closed to questions of users",
-			"%s was closed to questions of users before"),
-		closeRoleCommand("open", "Open a role to questions of users again", store.OpenRole, "%s is open to questions of users",
-			"%s was open to questions of users before"),
+		closeRoleCommand("close", "Close a role to questions from users", store.CloseRole, "%s is closed to questions from users",
+			"%s is already closed to questions from users"),
+		closeRoleCommand("open", "Open a role to questions from users again", store.OpenRole, "%s is open to questions from users",
+			"%s is already open to questions from users"),
 	)
 	return cmd
 }

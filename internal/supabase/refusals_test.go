@@ -70,7 +70,7 @@ var notForFrontends = map[string]string{
 	"gem.llm_correct:":                   "operators call it, in Postgres itself",
 	"gem.parked:":                        "gem mcp calls it, in Postgres itself",
 	"gem.ended:":                         "gem mcp calls it, in Postgres itself",
-	"may answer as itself":               "logins that are no frontend's call it, in Postgres itself",
+	"may answer only as itself":          "logins that are no frontend's call it, in Postgres itself",
 	"the answer to call %s could not be": "no request brings it about",
 }
 
@@ -177,13 +177,13 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 	refused("the name of a field", post("ada", "/core_tool_calls", `{"tool_name": "wait.answer", "input": {"schema": {"type": "object", "properties": {"a": {}, `+
 		quoted(hostile)+`: {"type": "string"}}}}}`), `schema has the field "x??Set-Cookie`)
 	refused("a long name of a field", post("ada", "/core_tool_calls", `{"tool_name": "wait.event", "input": {"schema": {"properties": {`+quoted(long[:101])+`: {}}}}}`),
-		"of a field has 1 to 100 characters")
+		"a field name has 1 to 100 characters")
 	var fields strings.Builder
 	for i := range 51 {
 		fmt.Fprintf(&fields, `, "f%d": {}`, i)
 	}
 	refused("many fields", post("ada", "/core_tool_calls", `{"tool_name": "wait.answer", "input": {"schema": {"properties": {`+fields.String()[2:]+`}}}}`),
-		"schema has 51 fields, and may have 50")
+		"schema has 51 fields, and may have at most 50")
 	d.Exec("insert into gem.role_settings values ('boss', now(), 'postgres')")
 	question := `{"tool_name": "wait.answer", "input": {"text": ` + quoted(hostile) + `, "by": ["role:boss", ` + quoted("role:"+hostile) + `]}}`
 	refused("a closed role", post("ada", "/core_tool_calls", question), "the role boss is closed")
@@ -233,7 +233,7 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 	answer("another answer", text, `"no"`, `already has another answer, by "x??Set-Cookie= session`)
 	d.Exec(`select cancel_tool_call('` + id(2) + `'); update core_tool_calls set cancel_requested_at = now() where id = '` + id(3) + `'`)
 	answer("a question that has ended", id(2), "1", "has ended as failed")
-	answer("a question that is to end", id(3), "5", "someone has asked for the end")
+	answer("a question that is being cancelled", id(3), "5", "is being cancelled")
 	answer("a late answer", ask(6, "wait.answer", `{"until": "2020-01-01T00:00:00Z"}`), `"x"`, "the time for this answer")
 	ask(7, hostileTool, `{}`)
 	d.Exec(`insert into core_tool_events (call_id, seq, at, event, attempt, data)
