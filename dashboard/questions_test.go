@@ -290,7 +290,7 @@ func TestAQuestionThatNoRuleAsksSaysWhoseWordItIs(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
 	page := o.page(cleo, "/questions/"+o.ask("wait.approval", fmt.Sprintf(refund, 8), byNobody), 200)
-	o.wants(page, "bob asks. No rule and no handler asks this: the words are only the asker")
+	o.wants(page, "bob asks. Neither a rule nor a handler asks this; the text is the caller")
 	o.lacks(page, "big_refunds", "shop.find")
 }
 

@@ -81,7 +81,7 @@ func TestEachAskerHasFiveQuestionsBeforeTheRestOfAnother(t *testing.T) {
 }
 
 // The limit holds for requests at the same moment, and a question to oneself does not count.
-func TestAUserHasSoManyOpenQuestionsToOthers(t *testing.T) {
+func TestAUserHasALimitOfOpenQuestionsToOthers(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
 	insert(t, db, "update gem.limits set max_open_questions = 3")
@@ -241,7 +241,7 @@ func TestAnInsertOfAnotherToolReadsNoQuestions(t *testing.T) {
 }
 
 // What has ended costs nothing: each list is read by the indexes of what is open, whatever the statistics say.
-func TestOpenQuestionsAreFoundBesideAHundredThousandThatEnded(t *testing.T) {
+func TestOpenQuestionsAreFoundAmongAHundredThousandThatEnded(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
 	insert(t, db, "insert into gem.roles values ('bob', 'boss')")

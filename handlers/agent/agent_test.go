@@ -395,8 +395,8 @@ func TestAnAgentWaitsForDaysAndNotBeyondItsDeadline(t *testing.T) {
 	}
 }
 
-// What a model asks of others counts for the user of its agent: one question more than the user may have open is refused, and the model reads why.
-func TestWhatAModelAsksCountsAsTheUsers(t *testing.T) {
+// A model's questions to others count for the user of its agent: a question beyond the user's limit is refused, and the model reads the reason.
+func TestAModelsQuestionsCountAsItsUsers(t *testing.T) {
 	s := newScene(t, func(o *handlertest.Options) {
 		o.Registry = with(t, func(entry object) {
 			if entry["name"] == "agent.run" {

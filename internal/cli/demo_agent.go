@@ -72,11 +72,11 @@ func (d *demo) modelSays(w http.ResponseWriter, r *http.Request) {
 // askingScript is the script for an agent that may ask people.
 var askingScript = []*sample{
 	{tool: "os_search_notes", input: map[string]any{"query": "Sam Carter"}},
-	{tool: "wait_answer", input: map[string]any{"text": "On which day shall the roof be repaired?"}},
+	{tool: "wait_answer", input: map[string]any{"text": "On which day should the roof be repaired?"}},
 	{tool: "os_create_task", input: map[string]any{"domain": "business", "title": "Repair the roof of Sam Carter"}},
 }
 
-// howToUse explains how another terminal uses what stays, with the script in the place of a model if there is one.
+// howToUse explains how another terminal uses the database, and the script that plays a model if there is one.
 func (d *demo) howToUse() string {
 	said := ""
 	if d.private {

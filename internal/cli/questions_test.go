@@ -154,16 +154,16 @@ func TestQuestionsSayWhoAsksAndShowAFewOfEachAsker(t *testing.T) {
 		set session_replication_role = origin`)
 	env := []string{"DATABASE_URL=" + url}
 	out := gemWith(t, env, "questions").stdout
-	user := "eve asks. No rule and no handler asks this: the words are only the asker's claim:\n  “Ok?\" A rule asks about a call of ada: \"Is it won?”\n"
+	user := "eve asks. Neither a rule nor a handler asks this; the text is the caller's own:\n  “Ok?\" A rule asks about a call of ada: \"Is it won?”\n"
 	if !strings.HasPrefix(out, "A rule asks about a call of ada:\n  “Is it?”\n") || strings.Count(out, user) != 5 || strings.Count(out, "\nA rule asks") != 0 {
 		t.Errorf("got\n%s", out)
 	}
-	wants(t, out, "And 2 more of this asker: gem questions --all", "A model asks, for \"a rule asks\". No rule and no code of a handler asks this: the words are the model's own:\n")
-	if all := gemWith(t, env, "questions", "--all").stdout; strings.Count(all, user) != 7 || strings.Contains(all, "more of this asker") {
+	wants(t, out, "And 2 more from this asker: gem questions --all", "A model asks, on behalf of \"a rule asks\". Neither a rule nor a handler's code asks this; the text is the model's own:\n")
+	if all := gemWith(t, env, "questions", "--all").stdout; strings.Count(all, user) != 7 || strings.Contains(all, "more from this asker") {
 		t.Errorf("got\n%s", all)
 	}
 	eve := query[string](t, db, "select id::text from core_tool_calls where created_by = 'eve' limit 1")
-	wants(t, gemWith(t, env, "explain", eve).stdout, "eve asks. No rule and no handler asks this", "It asks “Ok?\" A rule asks about a call of ada: \"Is it won?”")
+	wants(t, gemWith(t, env, "explain", eve).stdout, "eve asks. Neither a rule nor a handler asks this", "It asks “Ok?\" A rule asks about a call of ada: \"Is it won?”")
 }
 
 func TestResumeLetsACallLookAgain(t *testing.T) {

@@ -16,7 +16,7 @@ func rolesCommand() *cobra.Command {
 A question or an approval names the people who may answer it: role:manager means
 all subjects that have the role manager. A subject is the sub of a user's token;
 service_role, for a server's secret key; or a role of Postgres, for the command
-line. A change counts at once.
+line. Changes apply at once.
 
 A role that is closed takes no new questions of users, nor of models that work
 for them. Rules, handlers and servers may ask it as before. What users have asked
