@@ -35,7 +35,7 @@ func (d *demo) playModel(ctx context.Context, version string) (stop func(), err 
 }
 
 // modelSays answers a request in OpenAI's dialect with the next turn of the script. A turn is a call of a tool, or the answer.
-// An agent that may ask people asks one question, as that of docs/agents.md does.
+// An agent that may ask people asks one question, like the one in docs/agents.md.
 func (d *demo) modelSays(w http.ResponseWriter, r *http.Request) {
 	type object = map[string]any
 	var asked struct {

@@ -18,11 +18,11 @@ all subjects that have the role manager. A subject is the sub of a user's token;
 service_role, for a server's secret key; or a role of Postgres, for the command
 line. Changes apply at once.
 
-A role that is closed takes no new questions of users, nor of models that work
-for them. Rules, handlers and servers may ask it as before. What users have asked
-it stays open, and comes last in lists.
+A closed role accepts no new questions from users, or from models that work for
+them. Rules, handlers and servers may still ask it. Users' open questions to it
+stay open, and come last in lists.
 
-It takes the rights of the database's owner.
+It needs the rights of the database's owner.
 ` + usesDatabase,
 		Example: "  gem roles add 5d1a7c42-0a3e-4c4e-a7f2-86b0a1c9f310 manager\n  gem roles add postgres manager\n" +
 			"  gem roles close manager\n  gem roles list",
