@@ -24,7 +24,7 @@ func TestNoPageHasACharacterThatControlsOrReordersText(t *testing.T) {
 	t.Parallel()
 	m := newMuseum(t, func(place string) string {
 		switch place {
-		case "status", "code", "hash": // short ones, of which the beginning is shown
+		case "status", "code", "hash": // short ones: pages show only their beginning
 			return odd[:10]
 		case "recipient", "question", "argument", "message": // long ones
 			return place + strings.Repeat(odd+"\n", 300)

@@ -114,9 +114,9 @@ func TestAReceiptCanBePolled(t *testing.T) {
 	}
 	for _, c := range []struct{ who, id string }{{"ada", "33333333-3333-4333-8333-333333333333"}, {"grace", id}} {
 		_, err := ask(t, db, "authenticated", c.who, "get_receipt('"+c.id+"')")
-		refusedWith(t, c.who+"'s "+c.id, err, "PT404", "there is no call "+c.id+" that you could see")
+		refusedWith(t, c.who+"'s "+c.id, err, "PT404", "there is no call "+c.id+" that you can see")
 		_, err = ask(t, db, "authenticated", c.who, "cancel_tool_call('"+c.id+"')")
-		refusedWith(t, c.who+"'s "+c.id, err, "PT404", "there is no call "+c.id+" that you could cancel")
+		refusedWith(t, c.who+"'s "+c.id, err, "PT404", "there is no call "+c.id+" that you can cancel")
 	}
 	if got, err := ask(t, db, "service_role", "", "get_receipt('"+id+"') ->> 'status'"); err != nil || got != "failed" {
 		t.Errorf("service_role: %s, %v", got, err)

@@ -119,7 +119,7 @@ func TestARefusedConnectionIsNoEnd(t *testing.T) {
 	}
 }
 
-// An answer of which something came is never mixed with another's: the next attempt starts over, with another arm first.
+// A partial answer is never mixed with another: the next attempt starts over, with another arm first.
 func TestAnAnswerThatBreaksOffIsAskedForAnewInAnotherAttempt(t *testing.T) {
 	t.Parallel()
 	for _, fault := range llmtest.LateFaults() {

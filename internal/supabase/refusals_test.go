@@ -193,8 +193,8 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 	})
 
 	// Its receipt and its end.
-	refused("a receipt", post("ada", "/rpc/get_receipt", `{"call_id": "GRACES_CALL"}`), "that you could see")
-	refused("an end", post("ada", "/rpc/cancel_tool_call", `{"id": "GRACES_CALL"}`), "that you could cancel")
+	refused("a receipt", post("ada", "/rpc/get_receipt", `{"call_id": "GRACES_CALL"}`), "that you can see")
+	refused("an end", post("ada", "/rpc/cancel_tool_call", `{"id": "GRACES_CALL"}`), "that you can cancel")
 
 	// Answers. The question is one that its caller wrote.
 	id := func(n int) string { return fmt.Sprintf("00000000-0000-7000-8000-0000000001%02d", n) }
@@ -208,7 +208,7 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 		return id(n)
 	}
 	text := ask(1, "wait.answer", `{"text": "?", "schema": {"type": "string", "minLength": 2, "maxLength": 300}}`)
-	answer("another's question", "GRACES_CALL", "1", "that you could answer")
+	answer("another's question", "GRACES_CALL", "1", "that you can answer")
 	answer("a number to answer", text, `{"a": 1e500}`, "a number beyond 1e400")
 	answer("a large answer", text, quoted(long), "may take 65536")
 	answer("a deep answer", text, strings.Repeat("[", 101)+strings.Repeat("]", 101), "100 levels")
@@ -339,7 +339,7 @@ const refusalsOfTheSQL = `
 // the schema gem. The arguments of these are of type uuid.
 var directly = []string{
 	"refuse: raise exception using errcode = split_part(p_code, '/', 1), constraint = split_part(p_code, '/', 2),",
-	"get_receipt: raise exception using errcode = 'PT404', message = format('there is no call %s that you could see', get_receipt.call_id); -- HTTP status 404",
+	"get_receipt: raise exception using errcode = 'PT404', message = format('there is no call %s that you can see', get_receipt.call_id); -- HTTP status 404",
 	"enqueue_tool_call: raise foreign_key_violation using message = format('parent_call_id is %s, which is no call of yours', parent_call_id);",
 	"enqueue_tool_call: raise unique_violation using message = format('there is another call with the id %s', id),",
 }

@@ -251,7 +251,7 @@ begin
   select c.id, c.tool_name, c.input, c.created_by, gem.asks(c.tool_name) as asks into call
   from public.core_tool_calls c where c.id = call_id;
   if call.id is null or not gem.may_answer(call.id, call.tool_name, call.input, call.created_by) then
-    perform gem.refuse('PT404', 'there is no call %s that you could answer', null, call_id::text);
+    perform gem.refuse('PT404', 'there is no call %s that you can answer', null, call_id::text);
   end if;
   if name is null or name !~ '^[^#]{1,200}(#[1-9][0-9]{0,4})?$' then
     perform gem.refuse('PT422', 'name must have 1 to 200 characters, and a # only before a number at its end');

@@ -57,7 +57,7 @@ begin
       o.replay_of, o.duration
     from public.core_tool_receipts o where o.call_id = get_receipt.call_id) r;
   if receipt is null and not exists (select from public.core_tool_calls c where c.id = get_receipt.call_id) then
-    raise exception using errcode = 'PT404', message = format('there is no call %s that you could see', get_receipt.call_id); -- HTTP status 404
+    raise exception using errcode = 'PT404', message = format('there is no call %s that you can see', get_receipt.call_id); -- HTTP status 404
   end if;
   return receipt;
 end
