@@ -227,7 +227,7 @@ func TestALoginOfOperatorsAnswersAsNobodyElse(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
 	id := o.approval()
-	for roles, want := range map[string]string{"gem_operator": "as no other subject", "gem_operator, gem_door": ""} {
+	for roles, want := range map[string]string{"gem_operator": "may answer only as itself", "gem_operator, gem_door": ""} {
 		act := login(t, o.owner, o.owner.Config().ConnString(), roles)
 		_, err := act.Exec(t.Context(), "select set_config('request.jwt.claims', '{\"sub\": \"cleo\"}', false); select answer_tool_call('"+id+"', '{\"approved\": true}')")
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
