@@ -76,7 +76,7 @@ type Explanation struct {
 	Misfit struct{ Name, Message string }
 	// Answers are the names for which the call waits, if it waits for answers: see [Answer].
 	Answers []string
-	// AskedFor says whose words it has, if it waits for answers and is a question; AskedInside, that another call waits for its answer.
+	// AskedFor is who asks, if the call is a question that waits for answers. AskedInside reports whether another call waits for its answer.
 	AskedFor    Asker
 	AskedInside bool
 	// Rules are those that ask people about the call, or gave it the turn that it has or waits for, and their version, if that is known still.

@@ -9,7 +9,7 @@ import (
 	"github.com/gemworker/gem/internal/testdb"
 )
 
-// A call that is parked ends the waits that want to hear of it, and no others. A wait that begins later hears of it too.
+// A parked call ends only the waits that asked for it. A later wait is notified as well.
 func TestAWaitMayEndWhenItsCallIsParked(t *testing.T) {
 	t.Parallel()
 	url := testdb.New(t)

@@ -31,33 +31,33 @@ type Question struct {
 	Arguments json.RawMessage `json:"arguments"`
 	// CallID is the call that waits for the answer; empty for a question that a frontend inserted.
 	CallID string `json:"call_id,omitempty"`
-	// AskedBy is the created_by of the question's call; empty if it names no caller. AskedFor says whose words the question has.
+	// AskedBy is the created_by of the question's call; empty if it names no caller. AskedFor is who asks.
 	AskedBy  string `json:"asked_by,omitempty"`
 	AskedFor Asker  `json:"asked_for"`
-	// OfAsker numbers the open questions of one AskedBy, AskerOpen is how many there are: see gem.open_questions.
+	// OfAsker numbers the open questions of one AskedBy, and AskerOpen is how many there are: see gem.open_questions.
 	OfAsker   int `json:"of_asker"`
 	AskerOpen int `json:"asker_open"`
 }
 
-// Asker says whose words a question has: see gem.asked_for in migrations/functions/answers.sql.
+// Asker is who asks a question: see gem.asked_for in migrations/functions/answers.sql.
 type Asker string
 
-// Those who ask.
+// The askers.
 const (
 	AskerRule    Asker = "rule"
 	AskerHandler Asker = "handler"
-	AskerUser    Asker = "user" // its text, its arguments and all that it says of itself are only that user's claim, or a model's
+	AskerUser    Asker = "user" // or a model: its text, its arguments and everything else in it are unverified
 )
 
-// MostOfAsker is how many questions of one asker a list shows before it only says how many more there are.
+// MostOfAsker is how many questions of one asker a list shows; it only counts the rest.
 const MostOfAsker = 5
 
-// OpenQuestions returns those that the caller may answer, up to a limit: those of rules and handlers first. See gem.open_questions for their order.
+// OpenQuestions returns the questions that the caller may answer, up to a limit, in the order of gem.open_questions: those of rules and handlers first.
 func OpenQuestions(ctx context.Context, db DB, limit int) ([]Question, error) {
 	return readQuestions(ctx, db, "order by place limit $1", limit)
 }
 
-// FirstQuestions is [OpenQuestions] with [MostOfAsker] questions of each asker at most.
+// FirstQuestions is [OpenQuestions] with at most [MostOfAsker] questions of each asker.
 func FirstQuestions(ctx context.Context, db DB, limit int) ([]Question, error) {
 	return readQuestions(ctx, db, "where of_asker <= $1 order by place limit $2", MostOfAsker, limit)
 }
@@ -119,7 +119,7 @@ type Asked struct {
 	Text     string   // of wait.answer and wait.approval: what is asked; empty for none
 	By       []string // who may answer, where the input says so: owner, user:SUBJECT, role:ROLE, service
 	About    string   // of wait.approval: the tool of the call that is to be approved
-	// AskedFor says whose words the question has, and AskedBy for which caller it is asked; both are empty where that is not known.
+	// AskedFor is who asks, and AskedBy the caller for whom it is asked; both are empty if that is unknown.
 	// Inside means that another call waits for the answer.
 	AskedFor Asker
 	AskedBy  string

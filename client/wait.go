@@ -17,9 +17,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// Waiter waits for the ends of many calls at once, for a process that serves many: it asks about all of them in one statement, and hears of
-// those whose NewCall was Awaited by one connection that listens. A wait is an entry of a map, with no goroutine and no connection of its own.
-// It learns nothing of a call but that it has ended or is parked, whoever made it: read the call with the rights of its user. It is safe for
+// Waiter waits for the ends of many calls at once, for a process that serves many users: it polls all of them in one statement, and one connection
+// listens for the ends of calls whose NewCall was Awaited. A wait is an entry of a map, without a goroutine or connection of its own.
+// It learns only that a call has ended or is parked, for calls of any user: read the call with the rights of its user. It is safe for
 // concurrent use.
 type Waiter struct {
 	pool      *pgxpool.Pool
@@ -36,29 +36,29 @@ type Waiter struct {
 	waits     map[pgtype.UUID]*waiting
 	askAt     time.Time
 	listening bool                    // notifications arrive
-	early     [2]map[pgtype.UUID]bool // calls of which a notification came before anybody waited: older ones and newer ones
+	early     [2]map[pgtype.UUID]bool // calls whose notification came before anybody waited: older ones and newer ones
 	turned    time.Time               // when the newer ones became the older
 }
 
 // waiting is a call for which somebody waits.
 type waiting struct {
 	ended  chan struct{} // closed then
-	parked chan struct{} // closed when the call is seen parked; nil while nobody wants to know
-	by     int           // waits
-	pause  time.Duration // before it is asked about again
+	parked chan struct{} // closed when the call is parked; nil while no wait asks for that
+	by     int           // number of waits
+	pause  time.Duration // before the next poll
 	due    time.Time
 }
 
 const (
-	// A wait is asked about after a pause, and then after one twice as long, up to the longest.
+	// A wait is polled after a pause, which then doubles up to the longest.
 	firstPause, longestPause = 5 * time.Millisecond, 250 * time.Millisecond
-	// While notifications arrive, the questions find what they missed.
+	// While notifications arrive, polls find the calls that they missed.
 	firstPauseListening, longestPauseListening = 50 * time.Millisecond, time.Second
-	// Of the time, the questions take a share of 1/(1+restShare) at most.
+	// Polls take at most 1/(1+restShare) of the time.
 	restShare = 9
-	askLimit  = 10 * time.Second // for one question
-	mostAsked = 1000             // calls in one question: see gem.ended
-	// An early notification is kept for so long at least, unless there are so many.
+	askLimit  = 10 * time.Second // for one poll
+	mostAsked = 1000             // calls in one poll: see gem.ended
+	// Early notifications are kept for at least keepEarly, unless there are more than mostEarly.
 	keepEarly, mostEarly = 2 * time.Second, 10_000
 )
 
@@ -77,12 +77,12 @@ func NewWaiter(pool *pgxpool.Pool, listenURL string, log *zap.Logger) *Waiter {
 // ErrClosed says that the Waiter was closed.
 var ErrClosed = errors.New("the waiter is closed")
 
-// Ended returns when the call has a receipt. When ctx ends, it returns the error of ctx, and after Close [ErrClosed]; the call itself goes on. It
-// waits for a call that does not exist, too. While Postgres is away it goes on waiting.
+// Ended returns when the call has a receipt. When ctx ends, it returns the error of ctx, and after Close [ErrClosed]; the call itself continues. It
+// also waits for a call that does not exist. While Postgres is away, it keeps waiting.
 func (w *Waiter) Ended(ctx context.Context, id string) error { return w.wait(ctx, id, false) }
 
-// EndedOrParked is [Waiter.Ended], and returns as well when the call is seen to wait for an answer or for calls made on its behalf. Read its row to
-// find out which it is. It costs no statement of its own, and no notification: it is asked with the rest.
+// EndedOrParked is like [Waiter.Ended], but also returns when the call waits for an answer or for calls made on its behalf. Read its row to
+// find out which. It needs no statement or notification of its own: the same polls cover it.
 func (w *Waiter) EndedOrParked(ctx context.Context, id string) error { return w.wait(ctx, id, true) }
 
 func (w *Waiter) wait(ctx context.Context, id string, orParked bool) error {
@@ -119,7 +119,7 @@ func (w *Waiter) Close() {
 	w.running.Wait()
 }
 
-// begin enters a wait. It returns nil if a notification has come already. parked is nil unless it is wanted.
+// begin registers a wait. It returns nil if the notification has already arrived. parked is nil unless orParked is set.
 func (w *Waiter) begin(call pgtype.UUID, orParked bool) (wait *waiting, parked <-chan struct{}) {
 	w.start.Do(func() {
 		w.running.Go(w.ask)
@@ -182,13 +182,13 @@ func (w *Waiter) tell(ids []string, notified bool) {
 		if wait := w.waits[call]; wait != nil {
 			delete(w.waits, call)
 			close(wait.ended)
-		} else if notified { // whoever made the call may be about to wait
+		} else if notified { // the caller may be about to wait
 			w.early[1][call] = true
 		}
 	}
 }
 
-// tellParked ends the waits for which it is enough that a call is parked. Those that begin later hear what is asked then.
+// tellParked ends the waits that return when a call is parked. Later waits rely on the next poll.
 func (w *Waiter) tellParked(ids []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -204,7 +204,7 @@ func (w *Waiter) tellParked(ids []string) {
 	}
 }
 
-// pauses are the first and the longest before a wait is asked about.
+// pauses returns the first and the longest pause before a poll of a wait.
 func (w *Waiter) pauses() (first, longest time.Duration) {
 	if w.listening {
 		return firstPauseListening, longestPauseListening
@@ -212,7 +212,7 @@ func (w *Waiter) pauses() (first, longest time.Duration) {
 	return firstPause, longestPause
 }
 
-// ask asks about the waits that are due, until the Waiter is closed.
+// ask polls the waits that are due, until the Waiter is closed.
 func (w *Waiter) ask() {
 	for w.closed.Err() == nil {
 		calls, others, pause := w.due(time.Now())
@@ -235,8 +235,8 @@ func (w *Waiter) ask() {
 	}
 }
 
-// due returns the calls to ask about now, those of them that may be parked, and the pause after that; where there are none, the pause before there
-// are. What is due soon is asked about with what is due now, or a thousand waits would each have a question.
+// due returns the calls to poll now, those of them that may be parked, and the pause after that; if there are none, the pause until there
+// are. It includes the waits that are due soon; otherwise a thousand waits would each need a statement.
 func (w *Waiter) due(now time.Time) (calls, others []string, pause time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -263,7 +263,7 @@ func (w *Waiter) due(now time.Time) (calls, others []string, pause time.Duration
 	return calls, others, first
 }
 
-// listen hears of ends until the Waiter is closed.
+// listen receives notifications of ends until the Waiter is closed.
 func (w *Waiter) listen() {
 	told := false // that the connection string is of no use
 	setListening := func(arrive bool) {

@@ -260,7 +260,7 @@ func TestWhatMayHappenTwiceWantsTheToolsName(t *testing.T) {
 	if status != 428 {
 		t.Errorf("status %d", status)
 	}
-	says(t, body, "It may happen twice.", "may happen twice. To make it again all the same, confirm the name of its tool: mail.send.", `value="mail.sent"`, `value="a "reason" that was typed"`)
+	says(t, body, "It may happen twice.", "may happen twice. To repeat it anyway, confirm the name of its tool: mail.send.", `value="mail.sent"`, `value="a "reason" that was typed"`)
 	if n := valueOf[int](t, db, "select count(*) from core_tool_calls"); n != 1 {
 		t.Fatalf("%d calls", n)
 	}

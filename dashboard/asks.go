@@ -49,7 +49,7 @@ func asksOf(yours []client.Question, open []watch.Question) (asks []ask, others 
 	return asks, others
 }
 
-// mostLinesInList is how many lines of a question a list shows: more could move its arguments out of sight.
+// mostLinesInList is how many lines of a question a list shows: more could push its arguments out of sight.
 const mostLinesInList = 6
 
 // Asked is the question in words.
@@ -63,10 +63,10 @@ func (a ask) Asked() string {
 	return waitingFor(a.Tool)
 }
 
-// Who says who asks.
+// Who describes who asks.
 func (a ask) Who() string { return prose.AskerOf(&a.Question) }
 
-// Repeats reports whether the question already says what a rule's message does.
+// Repeats reports whether the question already contains a rule's message.
 func (a ask) Repeats(r ruling) bool { return r.repeatedIn(a.Text) }
 
 // Rules returns the rules that ask. If no rule asks, it returns none: they would only be the caller's claim.

@@ -127,12 +127,12 @@ func TestAListDecidesNothingThatItDoesNotShowWhole(t *testing.T) {
 	o := newOffice(t)
 	long := o.ask("wait.approval", `{"tool": "shop.refund", "input": {"a": "`+strings.Repeat("x", 3000)+`"}, "by": ["role:boss"], "digest": "`+fmt.Sprintf("%064d", 9)+`"}`, byNobody)
 	page := o.page(cleo, "/questions", 200)
-	o.wants(page, "Read all of it and decide", "No rule and no handler asks this")
+	o.wants(page, "Read all of it and decide", "Neither a rule nor a handler asks this")
 	o.lacks(page, `action="/questions/`+long)
 
 	o.ask("wait.approval", fmt.Sprintf(refund, 8), byNobody)
 	page = o.page(cleo, "/questions", 200)
-	o.wants(page, "No rule and no handler asks this", `name="decision"`)
+	o.wants(page, "Neither a rule nor a handler asks this", `name="decision"`)
 	o.lacks(page, "big_refunds")
 }
 

@@ -68,15 +68,15 @@ func parseBulk(v url.Values) (b bulk, err error) {
 	return b, nil
 }
 
-// values are the query of the page that asks.
+// values returns the query of the form's page.
 func (b bulk) values() url.Values {
 	v := b.Filter.Values()
 	b.choose(v)
 	return v
 }
 
-// hidden are the fields of the form. The filter is encoded: a page shows its hidden characters as symbols, and the form
-// must act on the calls that were counted.
+// hidden returns the hidden fields of the form. The filter is encoded, since pages show hidden characters as symbols, and the
+// form must act on the counted calls.
 func (b bulk) hidden() url.Values {
 	v := url.Values{"filter": {b.Filter.Values().Encode()}}
 	b.choose(v)

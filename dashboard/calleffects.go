@@ -21,7 +21,7 @@ type effects struct {
 	More  bool // some are not listed
 }
 
-// ruleRow is what a rule decided, and for one that asked, the person's decision.
+// ruleRow is the decision of a rule or, if it asked, of a person.
 type ruleRow struct {
 	Rule, Decision, Message string
 	By                      string // who decided; empty for the rule itself
@@ -46,7 +46,7 @@ func ruleRows(r *receipts.Rules, code receipts.Code) (rows []ruleRow) {
 		row := ruleRow{Rule: v.Rule, Decision: string(v.Action), Message: upper(strings.TrimPrefix(v.Message, policyPrefix))}
 		switch {
 		case v.Action == rules.Ask && approved[v.Rule]:
-			continue // the approval says the same, and who gave it
+			continue // the approval repeats it, and names the person
 		case v.Action == rules.Ask && code == receipts.ApprovalDenied:
 			row.Decision = "denied"
 		case v.Action == rules.Ask && code == receipts.ApprovalExpired:

@@ -60,7 +60,7 @@ type shownError struct {
 	Forbidden bool
 }
 
-// describe returns an error as the user sees it, and logs what only the operator of the dashboard can mend.
+// describe returns an error as the user sees it, and logs what only the operator of the dashboard can fix.
 func (s *site) describe(q *http.Request, err error) shownError {
 	page := refusalOf(err)
 	var none *client.NotFoundError
@@ -130,7 +130,7 @@ func isAway(err error) bool {
 	return errors.As(err, &connect) || pgconn.Timeout(err) || pgconn.SafeToRetry(err) || errors.Is(err, context.DeadlineExceeded) || isBroken(err)
 }
 
-// isBroken reports whether a connection ended in the middle of an answer.
+// isBroken reports whether a connection ended in the middle of a response.
 func isBroken(err error) bool {
 	var network *net.OpError
 	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.As(err, &network)

@@ -11,8 +11,7 @@ import (
 	"github.com/gemworker/gem/dashboard"
 )
 
-// No text of a request, or of a call, is part of a header in a way that could end it. The recorder keeps headers as the handlers set them, which a
-// server would repair.
+// No text of a request or a call can end a header. The recorder keeps headers as the handlers set them; a server would repair them.
 func TestTextOfOthersNeverEndsAHeaderOfAPage(t *testing.T) {
 	t.Parallel()
 	const bad = "x\r\nSet-Cookie: session=stolen\r\n\r\n<html>\x1b[2J\u202e\u00fc\"; filename=\"evil.html"

@@ -519,7 +519,7 @@ func (s *statements) reading() (n int64) {
 	return n
 }
 
-// copy is what was sent until now: further statements do not change its counts.
+// copy returns what was sent so far: later statements do not change its counts.
 func (s *statements) copy() *statements {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -607,7 +607,7 @@ func TestAHundredBrowsersOfTheOverviewCostAsMuchAsOne(t *testing.T) {
 	t.Parallel()
 	seen := &statements{}
 	s, server := testSite(t, Options{Read: traced(t, testdb.New(t), seen)}, nil)
-	s.ended.keep = time.Hour // otherwise a slow machine reads what ended more than once
+	s.ended.keep = time.Hour // otherwise a slow machine reads the ended calls more than once
 	s.live.page("/{$}", s.overview)
 	for range 100 {
 		b := watchPage(t, server, "overview")
@@ -615,7 +615,7 @@ func TestAHundredBrowsersOfTheOverviewCostAsMuchAsOne(t *testing.T) {
 			t.Fatal(data)
 		}
 	}
-	// The page is made due by hand: a slow machine leaves more and more time between its readings.
+	// The test makes the page due: a slow machine waits longer and longer between its reads.
 	first := seen.like("gem.queue")
 	waitUntil(t, "the overview is not read again", func() bool {
 		s.live.mu.Lock()
@@ -625,7 +625,7 @@ func TestAHundredBrowsersOfTheOverviewCostAsMuchAsOne(t *testing.T) {
 		}
 		return seen.like("gem.queue") > first+10
 	})
-	// The first reading also reads what ended, with four statements; each further one is a single statement.
+	// The first read also reads the ended calls, with four statements; each later read is a single statement.
 	sent := seen.copy()
 	if all, readings := sent.reading(), sent.like("gem.queue"); all != readings+4 || sent.like("gem.throughput where minute >=") != 1 {
 		t.Errorf("%d readings took %d statements:\n%s", readings, all, strings.Join(sent.all[:min(len(sent.all), 40)], "\n"))

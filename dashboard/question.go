@@ -71,8 +71,8 @@ type approval struct {
 // ruling is a rule that asks.
 type ruling struct{ Name, Message string }
 
-// repeatedIn reports whether a question has the rule's message, or was made from the rule: then it names the rule, and
-// why it asks.
+// repeatedIn reports whether a question contains the rule's message, or was generated from the rule: then it names the rule
+// and the reason.
 func (r ruling) repeatedIn(question string) bool {
 	return strings.Contains(question, r.Message) || strings.Contains(question, "Rule "+r.Name+":")
 }
@@ -132,10 +132,10 @@ func decisionOf(answer string) string {
 	return "denied"
 }
 
-// Repeats reports whether the question already says what a rule's message does.
+// Repeats reports whether the question already contains a rule's message.
 func (p *questionPage) Repeats(r ruling) bool { return r.repeatedIn(p.Text) }
 
-// Who says who asks.
+// Who describes who asks.
 func (p *questionPage) Who() string {
 	return prose.Asker(client.Asker(p.State.AskedFor), p.State.CreatedBy, p.State.OfHandler)
 }

@@ -227,7 +227,7 @@ func TestALoginOfOperatorsAnswersAsNobodyElse(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
 	id := o.approval()
-	for roles, want := range map[string]string{"gem_operator": "as no other subject", "gem_operator, gem_door": ""} {
+	for roles, want := range map[string]string{"gem_operator": "may answer only as itself", "gem_operator, gem_door": ""} {
 		act := login(t, o.owner, o.owner.Config().ConnString(), roles)
 		_, err := act.Exec(t.Context(), "select set_config('request.jwt.claims', '{\"sub\": \"cleo\"}', false); select answer_tool_call('"+id+"', '{\"approved\": true}')")
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
@@ -290,7 +290,7 @@ func TestAQuestionThatNoRuleAsksSaysWhoseWordItIs(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
 	page := o.page(cleo, "/questions/"+o.ask("wait.approval", fmt.Sprintf(refund, 8), byNobody), 200)
-	o.wants(page, "bob asks. No rule and no handler asks this: the words are only the asker")
+	o.wants(page, "bob asks. Neither a rule nor a handler asks this; the text is the caller")
 	o.lacks(page, "big_refunds", "shop.find")
 }
 
@@ -399,7 +399,7 @@ func TestARefusalOfTheDatabaseIsASentenceAndKeepsWhatWasTyped(t *testing.T) {
 	o.exec("update gem.limits set max_calls_per_hour = 1")
 	o.send(bob, o.ask("wait.answer", `{"text": "When?"}`, byNobody), url.Values{"value": {"now"}}, 200)
 	o.wants(o.send(bob, o.ask("wait.answer", `{"text": "When?"}`, byNobody), url.Values{"value": {"a long answer"}}, 429),
-		"Too many answers in an hour. Go on later.", "a long answer</textarea>")
+		"Too many answers in an hour. Try again later.", "a long answer</textarea>")
 	late := o.ask("wait.answer", `{"text": "When?"}`, byNobody)
 	o.exec(`with call as (update core_tool_calls set events = events + 1 where id = $1 returning *)
 		insert into core_tool_events (call_id, seq, at, event, attempt, data) select id, events, now(), 'timed_out', 1, '{"names": ["#answer"]}' from call`, late)

@@ -181,7 +181,7 @@ func (l *live) run(ctx context.Context) {
 	}
 }
 
-// findMoved asks in one statement which of the watched calls moved, and makes their pages due.
+// findMoved finds the watched calls that changed, in one statement, and makes their pages due.
 func (l *live) findMoved(ctx context.Context) {
 	of := map[string][]*group{}
 	l.mu.Lock()

@@ -8,10 +8,10 @@ import (
 	"github.com/gemworker/gem/dashboard"
 )
 
-// shownToViewers are the places of a museum's texts that a viewer may see: names, and the messages of failures.
+// shownToViewers are the places of a museum whose texts a viewer may see: names, and the messages of failures.
 var shownToViewers = []string{"tool", "session", "caller", "key", "worker", "description", "permission", "schema", "message", "step", "answerer"}
 
-// The views of gem_monitor have no inputs and results, nor where a function in SQL failed.
+// The views of gem_monitor have no inputs, no results, and no places where an SQL function failed.
 func TestAViewerSeesNoInputResultOrContextOnAnyPage(t *testing.T) {
 	t.Parallel()
 	secret := map[string]bool{}
@@ -30,7 +30,7 @@ func TestAViewerSeesNoInputResultOrContextOnAnyPage(t *testing.T) {
 			}
 		}
 	}
-	// They are there to be shown: an operator sees them.
+	// The texts are on the pages: an operator sees them.
 	for _, s := range m.walk(t, dashboard.User{Name: "ada", Subject: "ada", Operator: true}) {
 		for marker := range secret {
 			secret[marker] = secret[marker] || strings.Contains(s.body, marker)

@@ -84,14 +84,14 @@ func ms(d *float64) string {
 	return prose.Span(prose.Milliseconds(*d))
 }
 
-// usd is an amount in 10⁻⁹ USD for people: with cents from one dollar on, and with three digits that count below.
+// usd formats an amount in 10⁻⁹ USD: with cents from one dollar on, and with three significant digits below.
 // static/plot.js writes axes in the same way.
 func usd(amount int64) string {
 	sign := ""
 	if amount < 0 {
 		sign, amount = "-", max(-amount, 0)
 	}
-	unit := int64(llm.USD) / 100 // to which it is rounded: a cent, or less for small amounts
+	unit := int64(llm.USD) / 100 // the unit of rounding: a cent, or less for small amounts
 	for amount > 0 && amount < int64(llm.USD) && unit > 1 && amount < 100*unit {
 		unit /= 10
 	}
@@ -103,7 +103,7 @@ func usd(amount int64) string {
 	return sign + "$" + thousands(whole) + "." + part[:2] + strings.TrimRight(part[2:], "0")
 }
 
-// usdText is usd of an amount in decimal digits, as results have it. A text that is no amount stays as it is.
+// usdText is usd for an amount in decimal digits, as in results. It returns any other text unchanged.
 func usdText(amount string) string {
 	m, err := llm.ParseMoney(amount)
 	if err != nil {
@@ -131,7 +131,7 @@ func cut(most int, s string) string {
 	return string([]rune(s)[:most]) + "…"
 }
 
-// firstLines is the beginning of a text, in lines that are not empty.
+// firstLines returns the first lines of a text, without empty ones.
 func firstLines(most int, s string) string {
 	var lines []string
 	for line := range strings.Lines(s) {

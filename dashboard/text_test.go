@@ -24,7 +24,7 @@ func TestDeepValuesAreLaidOutWithinBounds(t *testing.T) {
 	}
 }
 
-func TestMoneyIsShownWithTheDigitsThatCount(t *testing.T) {
+func TestMoneyIsShownWithItsSignificantDigits(t *testing.T) {
 	t.Parallel()
 	for amount, want := range map[int64]string{
 		0: "$0", 1: "$0.000000001", 12: "$0.000000012", 18_000: "$0.000018", 1_234_567: "$0.00123", 999_999: "$0.001",

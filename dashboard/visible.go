@@ -10,8 +10,8 @@ import (
 )
 
 // Callers, agents and documents choose much of the text that the pages show. A character that controls, hides or
-// reorders text could make a page say something else than the database does, so none leaves the dashboard as it is: pages
-// show a symbol in its place, and JSON has its escape. Every page, event, error text and JSON text passes through here.
+// reorders text could make a page differ from the database, so the dashboard never sends one: pages show a symbol in its
+// place, and JSON contains its escape. Every page, event, error text and JSON text passes through here.
 
 // isHidden reports whether a character controls, hides or reorders text. Line ends and tabs do not count, and neither do
 // the two characters that join letters or keep them apart.
@@ -23,7 +23,7 @@ func isHidden(c rune) bool {
 	return unicode.In(c, unicode.Cc, unicode.Cf, unicode.Co, unicode.Zl, unicode.Zp) || c == utf8.RuneError
 }
 
-// visible replaces hidden characters by symbols, in text and in HTML alike.
+// visible replaces hidden characters with symbols, in text and in HTML alike.
 func visible(s string) string {
 	s = strings.ReplaceAll(s, "\r\n", "\n")
 	return strings.Map(func(c rune) rune {
@@ -39,7 +39,7 @@ func visible(s string) string {
 	}, s)
 }
 
-// visibleJSON escapes hidden characters, which JSON has in its texts only: the value stays the same.
+// visibleJSON escapes hidden characters. JSON has them only in strings, so the value stays the same.
 func visibleJSON(text []byte) []byte {
 	if !bytes.ContainsFunc(text, isHidden) {
 		return text

@@ -8,8 +8,8 @@ import (
 	"github.com/gemworker/gem/dashboard"
 )
 
-// odd has every character that controls, reorders or hides text, but for NUL, which Postgres does not keep. Line ends
-// and tabs are left out here: pages have their own.
+// odd has every character that controls, reorders or hides text, except NUL, which Postgres does not store, and line ends
+// and tabs, which every page has.
 var odd = func() string {
 	var all strings.Builder
 	for c := rune(1); c < 0xa0; c++ {
@@ -24,7 +24,7 @@ func TestNoPageHasACharacterThatControlsOrReordersText(t *testing.T) {
 	t.Parallel()
 	m := newMuseum(t, func(place string) string {
 		switch place {
-		case "status", "code", "hash": // short ones, of which the beginning is shown
+		case "status", "code", "hash": // short ones: pages show only their beginning
 			return odd[:10]
 		case "recipient", "question", "argument", "message": // long ones
 			return place + strings.Repeat(odd+"\n", 300)
@@ -55,7 +55,7 @@ func TestNoPageHasACharacterThatControlsOrReordersText(t *testing.T) {
 	}
 }
 
-// The characters of a filter are symbols on the page, and the form acts on the calls that it names nevertheless.
+// A page shows the hidden characters of a filter as symbols, but its form acts on the calls that match the filter.
 func TestAFormForManyCallsKeepsTheCharactersOfItsFilter(t *testing.T) {
 	t.Parallel()
 	m := newMuseum(t, func(place string) string { return place + odd })

@@ -29,10 +29,10 @@ type museum struct {
 	user   dashboard.User
 
 	failed, retried, waiting, running, agent, extraction, question, approval, answered string
-	names                                                                              url.Values // of things, for the fields of filters
+	names                                                                              url.Values // values for the fields of filters
 }
 
-// newMuseum fills every text that others choose with what a text returns, which is given the name of the place.
+// newMuseum fills every text that others choose with the result of text, which gets the name of the place.
 func newMuseum(t *testing.T, text func(place string) string) *museum {
 	t.Helper()
 	m := &museum{}
@@ -195,7 +195,7 @@ func routes(t *testing.T) map[string]bool {
 	return all
 }
 
-// seen is what a browser gets for a path: the answer's status, headers and body, without following.
+// seen is the response to a path: its status, headers and body, without following redirects.
 type seen struct {
 	path   string
 	status int
@@ -203,7 +203,7 @@ type seen struct {
 	body   string
 }
 
-// walk reads every page as a user, and of each that changes the parts that are sent while it is open.
+// walk reads every page as a user, and for live pages also the parts that are sent while they are open.
 func (m *museum) walk(t *testing.T, user dashboard.User) (all []seen) {
 	t.Helper()
 	m.user = user
@@ -261,7 +261,7 @@ func (m *museum) watch(t *testing.T, path string, parts int) seen {
 	return seen{to, answer.StatusCode, answer.Header, body.String()}
 }
 
-// fieldName makes of a text the name of a field that the database takes.
+// fieldName turns a text into a field name that the database accepts.
 func fieldName(text string) string {
 	name := []rune(strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {

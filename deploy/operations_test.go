@@ -115,14 +115,14 @@ func TestAlertsAreSilentUntilSomethingIsWrong(t *testing.T) {
 	}
 }
 
-// The statement that ends many calls ends those that it describes, in batches, and no others.
+// The statement that ends many calls ends only the calls that it describes, in batches.
 func TestTheStatementOfOperationsEndsManyCalls(t *testing.T) {
 	t.Parallel()
 	conn := migrated(t)
 	_, blocks := sqlOfOperations(t)
 	found := slices.IndexFunc(blocks, func(b string) bool { return strings.Contains(b, "the campaign was stopped") })
 	if found < 0 {
-		t.Fatal("docs/operations.md does not say how many calls are ended")
+		t.Fatal("docs/operations.md has no statement that ends many calls")
 	}
 	if _, err := conn.Exec(t.Context(), `
 		select gem.start_worker('w', 9, '', '', '1 hour');

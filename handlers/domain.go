@@ -43,7 +43,7 @@ type Domain struct {
 	// Remote names the methods whose work a remote service does, such as SendEmail, or "*" for all. If the registry has no retry for
 	// them, their calls are tried more often and for longer.
 	Remote []string
-	// Grants say what the role gem_worker may do with the tables, one string a table, such as "select, insert on public.notes".
+	// Grants are the rights of the role gem_worker on the tables, one string per table, such as "select, insert on public.notes".
 	Grants []string
 }
 

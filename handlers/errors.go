@@ -19,8 +19,8 @@ type NotConfigured struct {
 func (e *NotConfigured) Error() string { return "not configured: " + e.Reason }
 
 // Failure is an error with details for the receipt. Any other error becomes an execution_error with only its message.
-// Either way a user reads the message: put no secret into it. Users do not read an error of Postgres that no Failure replaces: the
-// receipt has its SQLSTATE and a reference, and operators find the rest in the journal and the log, without the values of rows.
+// Either way a user reads the message: do not put secrets into it. Users do not see the text of a Postgres error, unless a Failure
+// replaces it: the receipt has its SQLSTATE and a reference, and operators find the rest in the journal and the log, without values of rows.
 type Failure struct {
 	Code    string // a receipt's error_code; empty means execution_error
 	Message string // a sentence for a person

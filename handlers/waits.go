@@ -77,10 +77,10 @@ type Tool struct {
 // handler that decides by them does so in a step, or in the input of [StartWith].
 func Tools(d *Durable) []Tool { return d.journal.Tools() }
 
-// StartWith is [Start] with an input that is asked for only where the call is made. The error of input stands for the call: it is
-// kept, and Wait returns it in every run. It is for calls that the handler's code does not choose, but a model or a document: what
-// such a call may be is looked at when it begins, and never again. A question that is asked with it counts as a user's, and not as
-// the handler's: the limits of users hold for it, and people see that the handler chose neither its words nor whom it asks.
+// StartWith is [Start] with a function that returns the input, called only when the call is made. An error of input replaces the
+// call: it is kept, and Wait returns it in every run. Use it for calls that a model or a document chooses, and not the handler's code:
+// whether such a call is allowed is checked only when it begins. A question that it asks counts as a user's, and not as the
+// handler's: users' limits apply to it, and people see that the handler chose neither its text nor the people to ask.
 func StartWith[T any](d *Durable, name, tool string, input func() (json.RawMessage, error)) *Child[T] {
 	c := &Child[T]{call: d}
 	c.name, c.id, c.err = d.journal.Start(name, tool, true, input)

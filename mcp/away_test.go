@@ -20,7 +20,7 @@ type wire struct {
 	down   atomic.Bool
 	open   sync.Map               // connections
 	commit atomic.Pointer[func()] // called when a commit was passed on, before its answer is; the connection breaks then
-	asked  chan struct{}          // closed when a question about the ends of calls was passed on: what came before it was answered
+	asked  chan struct{}          // closed when a poll for ended calls was passed on: everything before it was answered
 	once   sync.Once
 }
 

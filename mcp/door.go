@@ -121,8 +121,8 @@ func (d *Door) survive(next sdk.MethodHandler) sdk.MethodHandler {
 }
 
 const instructions = "Each call of a tool is recorded, runs once and ends with one receipt, whether or not anyone waits for it. An answer with gem_pending " +
-	"means that the call was accepted and goes on: ask gem_result for its result, and do not make the call again. If it waits for a person, tell your user " +
-	"what has to be decided, and leave that to people."
+	"means that the call was accepted and continues: call gem_result for its result, and do not make the call again. If it waits for a person, tell your user " +
+	"what has to be decided, and leave the decision to people."
 
 // cacheable says for how long clients may keep what they were told: the lists, which are the same until the process ends.
 func cacheable(_ context.Context, req sdk.Request, c *sdk.Cacheable) {

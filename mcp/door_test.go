@@ -685,7 +685,7 @@ func TestAHitWhoseInputDiffersSaysSo(t *testing.T) {
 	same := a.call("shop_refund", `{"order": "7", "item": "roof"}`)
 	other := a.call("shop_refund", `{"order": "7", "item": "door"}`)
 	read := a.call("gem_result", `{"call_id": "`+idOf(other)+`"}`)
-	const note = "Its result is that of an earlier call of shop.refund, which had the same order and otherwise another input"
+	const note = "Its result is that of an earlier call of shop.refund, which had the same order but otherwise a different input"
 	for _, r := range []*sdk.CallToolResult{other, read} {
 		if r.IsError || len(r.Content) != 2 || !strings.Contains(textIn(r), note) || r.Meta[meta+"inputDiffers"] != true {
 			t.Errorf("got %s, %v", textIn(r), r.Meta)

@@ -52,7 +52,7 @@ func (q question) params(dashboard, misfit string) *sdk.ElicitParams {
 	return &sdk.ElicitParams{Mode: "form", Message: message, RequestedSchema: form(q.schema)}
 }
 
-// says puts GEM's words about who asks before the question, which stands in quotes on a line of its own.
+// says returns GEM's statement about who asks, and then the question, in quotes on a line of its own.
 func (q question) says() string {
 	if q.text == "" {
 		return q.who() + "."
@@ -65,7 +65,7 @@ func (q question) deadline() string {
 	if q.until.IsZero() {
 		return ""
 	}
-	return "\nIt takes an answer until " + moment(q.until)
+	return "\nIt can be answered until " + moment(q.until)
 }
 
 // flat is the schema of a question, or of a field of one.

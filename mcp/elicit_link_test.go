@@ -17,7 +17,7 @@ func TestALinkToAnApprovalSaysWhatIsAskedForWhomAndUntilWhen(t *testing.T) {
 	if len(lines) != 7 || lines[0] != `A call of lab.greet needs an approval. A rule asks about a call of ada:` ||
 		lines[2] != `“Greet "Bob? It was approved."?”` ||
 		lines[4] != `Arguments: {"name": "Bob?\n\nIt was approved."}` || !strings.HasPrefix(lines[5], "Asked 2") ||
-		!strings.HasPrefix(lines[6], "It takes an answer until 2") {
+		!strings.HasPrefix(lines[6], "It can be answered until 2") {
 		t.Errorf("got %q", message)
 	}
 	pending := l.raw("ada", tasksAndForms)

@@ -20,7 +20,7 @@ func TestAQuestionIsAnsweredByTheSameRequestAgain(t *testing.T) {
 	asks := ada.call("lab_ask", `{}`)
 	key := asks.question(t)
 	form := asks.InputRequests[key]
-	if asks.ResultType != "input_required" || form.Method != "elicitation/create" || form.Params.Mode != "form" || form.Params.Message != "The handler of a call asks, for ada:\n\n“How many?”" ||
+	if asks.ResultType != "input_required" || form.Method != "elicitation/create" || form.Params.Mode != "form" || form.Params.Message != "A handler asks, on behalf of ada:\n\n“How many?”" ||
 		string(form.Params.RequestedSchema) != `{"type":"object","properties":{"answer":{"type":"integer","minimum":1,"maximum":9}},"required":["answer"]}` {
 		t.Errorf("got %s", asks.whole)
 	}

@@ -9,12 +9,12 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// firstLook and lastLook bound the pauses after which follow looks again what a call waits for.
+// firstLook and lastLook bound the pauses between follow's checks of what a call waits for.
 const firstLook, lastLook = 50 * time.Millisecond, 2 * time.Second
 
 // follow waits for a call that a client made, or asks about, until it has ended and at the latest until a time. Answers that come with the request are
 // given first. Where answer is not nil, it is the answer to the request: it asks the client something, or slot has the task that the call is now.
-// Without a slot the request can become no task. Unless it is patient, it returns as soon as only people can move the call, and the client's user is
+// Without a slot the request cannot become a task. Unless it is patient, it returns as soon as only people can continue the call, and the client's user is
 // not being asked.
 func (d *Door) follow(ctx context.Context, c caller, req *sdk.CallToolRequest, slot *taskSlot, id string, until time.Time, patient bool) (s state, answer *sdk.CallToolResult, err error) {
 	can := abilitiesOf(req.Session, req.Extra, req.Params.Meta)
@@ -43,7 +43,7 @@ func (d *Door) follow(ctx context.Context, c caller, req *sdk.CallToolRequest, s
 			pause = min(2*pause, lastLook)
 		}
 		s, err = d.wait(ctx, c, id, next, watches && !waits)
-		early := time.Now().Before(next) // it did not wait for what may pass
+		early := time.Now().Before(next) // it returned before the time was over
 		last := !time.Now().Before(over) || d.closing.Err() != nil || ctx.Err() != nil
 		switch {
 		case err != nil && (early || last) || err == nil && s.ended():
@@ -58,7 +58,7 @@ func (d *Door) follow(ctx context.Context, c caller, req *sdk.CallToolRequest, s
 		}
 		v, err := d.look(ctx, c, id)
 		if err != nil && last {
-			return s, nil, nil // what it asks is not known, and need not be
+			return s, nil, nil // the answer does not need its questions
 		} else if err != nil {
 			continue
 		}

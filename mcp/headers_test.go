@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// No text of a client is part of a header that it did not write: not its token, the claims in it, its headers, paths and messages. The recorder
-// keeps headers as the handlers set them, which a server would repair.
+// No text of a client can add a header: neither its token and the claims in it, nor its headers, paths and messages. The recorder
+// keeps headers as the handlers set them; a server would repair them.
 func TestTextOfAClientNeverBecomesAHeader(t *testing.T) {
 	t.Parallel()
 	const hostile = "x\r\nSet-Cookie: session=stolen\r\n\r\n<html>\x1b[2J\u202e\u00fc\", error=\""

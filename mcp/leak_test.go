@@ -19,8 +19,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// marker is in the name of a function below the tools, and in one of its statements: Postgres has it in an error's context, and never in what an
-// author says to users.
+// marker is part of the name of a function below the tools, and of one of its statements: Postgres puts it into an error's context, but authors
+// never put it into a message to users.
 const marker = "zq7_marker"
 
 var leakyRegistry = `{"version": "leaky", "tools": [` + strings.Join([]string{
@@ -64,10 +64,10 @@ const leakyTools = `
 	end $f$;
 	create trigger zq7_guard before insert on public.core_tool_calls for each row execute function public.zq7_marker_guard()`
 
-// talker is a client of which every byte that it gets is kept.
+// talker is a client that keeps every byte that it receives.
 type talker struct {
 	got strings.Builder
-	// send sends a request, gives each line that comes to seen, and returns once the request is answered.
+	// send sends a request, passes each line that arrives to seen, and returns once the request is answered.
 	send func(method, params string, seen func(line string))
 }
 
@@ -219,7 +219,7 @@ func TestNoClientReadsWhereAFunctionFailed(t *testing.T) {
 					t.Errorf("the client reads %s: %s", secret, got[max(0, at-300):min(len(got), at+300)])
 				}
 			}
-			// Operators read it in the journal, of each of the five attempts.
+			// Operators read it in the journal, for each of the five attempts.
 			var found int
 			if err := e.DB.QueryRow(t.Context(), "select count(*) from core_tool_events where data::text like '%'||$1||'%'", marker).Scan(&found); err != nil || found != 5 {
 				t.Errorf("%d events have the context, %v", found, err)

@@ -23,7 +23,7 @@ type view struct {
 	retries    int
 	cancelling bool
 	questions  []question
-	// onlyPeople means that the call does not go on before a person has answered: whatever was made on its behalf and is open waits for that.
+	// onlyPeople means that the call does not continue before a person has answered: every open call made on its behalf waits for that.
 	onlyPeople bool
 }
 
@@ -32,9 +32,9 @@ type question struct {
 	id, tool, text string
 	schema         json.RawMessage // what an answer must be; null: a text
 	by             []string
-	moves          bool   // something else on behalf of the call is under way
+	moves          bool   // something else is running on behalf of the call
 	mine           bool   // the caller may answer it
-	about          string // the tool of the call that is to be approved
+	about          string // the tool of the call to approve
 	arguments      string // its input, or the beginning of it
 	askedFor       client.Asker
 	askedBy        string // the created_by of its call; empty for none
@@ -47,7 +47,7 @@ const approval = "wait.approval"
 // to approve.
 const maxQuestions, maxArguments = 100, 2000
 
-// look reads a call with its open questions. That of another is not found.
+// look reads a call with its open questions. Another user's call is not found.
 func (d *Door) look(ctx context.Context, c caller, id string) (v view, err error) {
 	err = d.as(ctx, c, func(db client.DB) error {
 		seen, err := client.See(ctx, db, id)
@@ -66,8 +66,8 @@ func (d *Door) look(ctx context.Context, c caller, id string) (v view, err error
 		if err != nil || v.Status != "waiting" || v.WaitsFor != "call" {
 			return err
 		}
-		// Questions have the created_by of the call that they are asked for: where that has none open, nothing is looked for. Whether the caller may answer one
-		// is seen at once for most, and the view, which reads all that the caller may answer, is asked for the rest.
+		// Questions have the created_by of the call that they are asked for: if the caller has none open, nothing is read. For most questions, the row itself
+		// shows whether the caller may answer; the view, which reads all that the caller may answer, is used only for the rest.
 		rows, err := db.Query(ctx, `
 			with recursive below (id, depth, moves) as (
 				select $1::uuid, 0, false where exists (select from public.core_tool_calls q
@@ -113,11 +113,11 @@ func (d *Door) look(ctx context.Context, c caller, id string) (v view, err error
 	return v, err
 }
 
-// line says what an open call waits for, as gem explain does, as far as its caller may know: workers, and calls of others, are none of it.
+// line describes what an open call waits for, as gem explain does, but without workers and calls of others, which its caller may not see.
 func (v view) line() string {
 	said := ""
 	if v.cancelling {
-		said = "Someone has asked for its end. "
+		said = "It is being cancelled. "
 	}
 	switch {
 	case v.ended():
@@ -140,7 +140,7 @@ func (v view) line() string {
 	case "answer":
 		return said + fmt.Sprintf("It waits for an answer: gem answer %s VALUE", v.ID)
 	case "code":
-		return said + "It waits for a program that can go on with it."
+		return said + "It waits for a program that can continue it."
 	}
 	if v.asks != "" {
 		return said + v.asks
@@ -148,12 +148,12 @@ func (v view) line() string {
 	return said + "Its handler waits for calls that it made."
 }
 
-// forPeople reports whether a person may answer: an event is reported by a system, and services answer what takes only their answers.
+// forPeople reports whether a person may answer: systems report events, and services answer questions that only services may answer.
 func (q question) forPeople() bool {
 	return q.tool != "wait.event" && (len(q.by) == 0 || slices.ContainsFunc(q.by, func(who string) bool { return who != "service" }))
 }
 
-// line says what is asked, of whom, and how it is answered.
+// line describes a question, the people who may answer it, and how.
 func (q question) line(dashboard string) string {
 	by := slices.Clone(q.by)
 	if len(by) == 0 && q.tool == "wait.answer" {
@@ -168,12 +168,12 @@ func (q question) line(dashboard string) string {
 		said = prose.Sentence(said)
 	}
 	if !q.until.IsZero() {
-		said += " It takes an answer until " + moment(q.until) + "."
+		said += " It can be answered until " + moment(q.until) + "."
 	}
 	return said
 }
 
-// who says who asks: a call waits for the answer to each of these questions.
+// who describes who asks: a call waits for the answer to each of these questions.
 func (q question) who() string { return prose.Asker(q.askedFor, q.askedBy, true) }
 
 // link is where people answer the question; empty without a dashboard.

@@ -11,7 +11,7 @@ import (
 // eyes lets people decide about lab.greet.
 const eyes = `{"version": "1", "rules": [{"name": "eyes", "tools": ["lab.greet"], "action": "ask", "ask": {"of": ["boss"], "question": "Greet her?", "within": "2h"}}]}`
 
-// The requests here may wait for an hour: only what people have to do ends them sooner.
+// The requests here may wait for an hour: they return sooner only if people have to act.
 func TestACallThatOnlyPeopleCanMoveIsPendingAtOnce(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, Options{Wait: time.Hour}, eyes)
@@ -20,11 +20,11 @@ func TestACallThatOnlyPeopleCanMoveIsPendingAtOnce(t *testing.T) {
 		want                                []string
 	}{
 		{"a rule asks", nothing, "lab_greet", `{"name": "Ada"}`, []string{"It waits for an approval of lab.greet by role:boss: gem approve ", "A rule asks about a call of ada. It asks “Greet her?”",
-			"It takes an answer until "}},
+			"It can be answered until "}},
 		{"a rule asks, and the client shows forms", formsAndLinks, "lab_greet", `{"name": "Ada"}`, []string{"It waits for an approval of lab.greet by role:boss: gem approve "}},
-		{"a handler asks", nothing, "lab_ask", `{}`, []string{"It waits for an answer by user:ada: gem answer ", "The handler of a call asks, for ada. It asks “How many?”"}},
+		{"a handler asks", nothing, "lab_ask", `{}`, []string{"It waits for an answer by user:ada: gem answer ", "A handler asks, on behalf of ada. It asks “How many?”"}},
 		{"a handler asks another", onlyForms, "lab_ask", `{"by": ["user:bob"]}`, []string{"It waits for an answer by user:bob: gem answer ", "It asks “How many?”"}},
-		{"a call below asks", nothing, "lab_nest", `{}`, []string{"It waits for an answer by user:ada: gem answer ", "The handler of a call asks, for ada. It asks “How many?”"}},
+		{"a call below asks", nothing, "lab_nest", `{}`, []string{"It waits for an answer by user:ada: gem answer ", "A handler asks, on behalf of ada. It asks “How many?”"}},
 		{"a handler wants an approval", nothing, "lab_approve", `{"by": ["user:ada"]}`, []string{"It waits for an approval of lab.greet by user:ada: gem approve "}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestACallThatMoreThanAPersonCanMoveIsAwaited(t *testing.T) {
 	l.looks()
 	select {
 	case got := <-answer:
-		t.Fatalf("an event can move it, and the answer is %s", got.whole)
+		t.Fatalf("an event can continue it, but the answer is %s", got.whole)
 	default:
 	}
 	l.Answer(event, 1)
@@ -107,7 +107,7 @@ func TestACallThatMoreThanAPersonCanMoveIsAwaited(t *testing.T) {
 	}
 }
 
-func TestWhoAsksForAResultAndWaitsIsAnsweredWhenItIsThere(t *testing.T) {
+func TestAResultThatIsAwaitedIsReturnedWhenItIsThere(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, Options{Wait: time.Hour})
 	ada := l.raw("ada", nothing)

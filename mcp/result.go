@@ -71,10 +71,10 @@ func beginning(text []byte) string {
 
 // pending is the answer for a call that goes on. It is no error, or the model would make the call again.
 func pending(s state) *sdk.CallToolResult {
-	message := fmt.Sprintf("The call was accepted and goes on (%s). Do not call the tool again: call gem_result with call_id %s for its result.", where(s), s.ID)
+	message := fmt.Sprintf("The call was accepted and continues (%s). Do not call the tool again: call gem_result with call_id %s for its result.", where(s), s.ID)
 	if s.asks != "" {
 		message = fmt.Sprintf("The call was accepted and waits. %s Tell your user this, and do not answer or approve it yourself. Do not call the tool again: "+
-			"when the answer was given, call gem_result with call_id %s for its result.", s.asks, s.ID)
+			"once it is answered, call gem_result with call_id %s for the result.", s.asks, s.ID)
 	}
 	status := s.Status
 	if status == "" { // it could not be read
@@ -253,17 +253,17 @@ func annotated(answer *sdk.CallToolResult, s state) *sdk.CallToolResult {
 	return answer
 }
 
-// otherInput tells a model that the result of its call is that of an earlier one, whose key was the same and whose input was not; empty for other
+// otherInput tells a model that the result of its call is that of an earlier call with the same key and a different input; empty for other
 // receipts.
 func otherInput(r *receipts.Receipt) string {
 	var effects receipts.Effects
-	_ = json.Unmarshal(r.Effects, &effects) // what an imported receipt has may be of another form
+	_ = json.Unmarshal(r.Effects, &effects) // an imported receipt may have another form
 	key := effects.Idempotency
 	if r.ReplayOf == "" || !key.InputDiffers {
 		return ""
 	}
 	field := cmp.Or(key.KeyField, "key")
-	return fmt.Sprintf("Nothing was done by this call. Its result is that of an earlier call of %s, which had the same %s and otherwise another input: "+
+	return fmt.Sprintf("This call did nothing. Its result is that of an earlier call of %s, which had the same %s but otherwise a different input: "+
 		"do not report it as the result of what you sent. The tool does its work once for each %[2]s. If this input must take effect too, ask your user, "+
 		"or send another %[2]s if that is what you meant.", r.ToolName, field)
 }

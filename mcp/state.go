@@ -36,7 +36,7 @@ func (d *Door) state(ctx context.Context, c caller, id string) (s state, err err
 }
 
 // wait returns the state of a call as soon as it has ended, at the latest at a time, and before that when the request ends or the door is closing.
-// orWaits lets it return as well when the call is seen to wait for an answer or for calls. While the database is away it waits on.
+// With orWaits, it also returns when the call waits for an answer or for calls. While the database is away, it keeps waiting.
 func (d *Door) wait(ctx context.Context, c caller, id string, until time.Time, orWaits bool) (s state, err error) {
 	opening, cancel := context.WithTimeout(context.WithoutCancel(ctx), oneTry)
 	waiter, err := d.waits(opening)

@@ -114,9 +114,9 @@ func TestAReceiptCanBePolled(t *testing.T) {
 	}
 	for _, c := range []struct{ who, id string }{{"ada", "33333333-3333-4333-8333-333333333333"}, {"grace", id}} {
 		_, err := ask(t, db, "authenticated", c.who, "get_receipt('"+c.id+"')")
-		refusedWith(t, c.who+"'s "+c.id, err, "PT404", "there is no call "+c.id+" that you could see")
+		refusedWith(t, c.who+"'s "+c.id, err, "PT404", "there is no call "+c.id+" that you can see")
 		_, err = ask(t, db, "authenticated", c.who, "cancel_tool_call('"+c.id+"')")
-		refusedWith(t, c.who+"'s "+c.id, err, "PT404", "there is no call "+c.id+" that you could cancel")
+		refusedWith(t, c.who+"'s "+c.id, err, "PT404", "there is no call "+c.id+" that you can cancel")
 	}
 	if got, err := ask(t, db, "service_role", "", "get_receipt('"+id+"') ->> 'status'"); err != nil || got != "failed" {
 		t.Errorf("service_role: %s, %v", got, err)
@@ -212,10 +212,10 @@ func TestACallerMaySendSoMuchInAnHour(t *testing.T) {
 	insert(t, db, "update core_tool_calls set created_at = created_at - interval '20 minutes'")
 	must("authenticated", "ada", fmt.Sprintf(bulk, 2))
 	at := texts(t, db, `select to_char((min(created_at) + interval '1 hour') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') from core_tool_calls`)
-	refused("ada", fmt.Sprintf(bulk, 1), "too many calls in an hour", "You may go on at "+at[0])
+	refused("ada", fmt.Sprintf(bulk, 1), "too many calls in an hour", "Try again at "+at[0])
 	must("service_role", "", fmt.Sprintf(bulk, 6))
 	must("authenticated", "grace", large)
-	refused("grace", large, "too much input in an hour: you may send 1000 bytes", "You may go on at ")
+	refused("grace", large, "too much input in an hour: you may send 1000 bytes", "Try again at ")
 	must("authenticated", "grace", fmt.Sprintf(bulk, 1))
 
 	insert(t, db, "update core_tool_calls set created_at = created_at - interval '1 hour'")

@@ -25,7 +25,7 @@ func questionsOf(t *testing.T, db *pgxpool.Pool, kind, asker string, n int, inpu
 
 const toBoss = `{"text": "?", "by": ["role:boss"]}`
 
-// What strangers insert, however many of them there are and however old it is, stands behind what rules and handlers ask.
+// Questions that users insert come after those of rules and handlers, however many and however old they are.
 func TestQuestionsThatUsersInsertHideNoneOfRulesAndHandlers(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
@@ -46,7 +46,7 @@ func TestQuestionsThatUsersInsertHideNoneOfRulesAndHandlers(t *testing.T) {
 	}
 }
 
-// Nobody's questions stand in front of the first five of anybody else, among users and among those for whom rules and handlers ask.
+// No asker's sixth question precedes the first five of another, among users and among callers for whom rules and handlers ask.
 func TestEachAskerHasFiveQuestionsBeforeTheRestOfAnother(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
@@ -80,8 +80,8 @@ func TestEachAskerHasFiveQuestionsBeforeTheRestOfAnother(t *testing.T) {
 	}
 }
 
-// The limit holds for requests at the same moment, and a question to oneself does not count.
-func TestAUserHasSoManyOpenQuestionsToOthers(t *testing.T) {
+// The limit holds for concurrent requests, and a question to oneself does not count.
+func TestAUserHasALimitOfOpenQuestionsToOthers(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
 	insert(t, db, "update gem.limits set max_open_questions = 3")
@@ -134,7 +134,7 @@ func TestAUserHasSoManyOpenQuestionsToOthers(t *testing.T) {
 	}
 }
 
-// A role that is closed takes questions of rules and handlers, and of servers, and none of users or of the models that work for them.
+// A closed role accepts questions from rules, handlers and servers, but not from users or the models that work for them.
 func TestAClosedRoleTakesNoQuestionsOfUsers(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
@@ -143,7 +143,7 @@ func TestAClosedRoleTakesNoQuestionsOfUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	insert(t, db, "insert into gem.role_settings values ('boss', now(), 'me')")
-	if _, err := request(t, db, "authenticated", "eve", ask); code(err) != "PT403" || !strings.Contains(err.Error(), "the role boss is closed to questions of users") {
+	if _, err := request(t, db, "authenticated", "eve", ask); code(err) != "PT403" || !strings.Contains(err.Error(), "the role boss is closed to questions from users") {
 		t.Errorf("a user: %v", err)
 	}
 	if _, err := request(t, db, "service_role", "", ask); err != nil {
@@ -174,7 +174,7 @@ func TestAClosedRoleTakesNoQuestionsOfUsers(t *testing.T) {
 	}
 }
 
-// Who asks follows from what no frontend can write.
+// The asker is derived from columns that no frontend can write.
 func TestWhoAsksCannotBeForged(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
@@ -208,7 +208,7 @@ func TestWhoAsksCannotBeForged(t *testing.T) {
 	}
 }
 
-// A user's insert of another tool runs no statement more.
+// A user's insert of another tool runs no extra statement.
 func TestAnInsertOfAnotherToolReadsNoQuestions(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
@@ -240,8 +240,8 @@ func TestAnInsertOfAnotherToolReadsNoQuestions(t *testing.T) {
 	}
 }
 
-// What has ended costs nothing: each list is read by the indexes of what is open, whatever the statistics say.
-func TestOpenQuestionsAreFoundBesideAHundredThousandThatEnded(t *testing.T) {
+// Ended questions cost nothing: each list uses the indexes of open calls, whatever the statistics say.
+func TestOpenQuestionsAreFoundAmongAHundredThousandThatEnded(t *testing.T) {
 	t.Parallel()
 	db := supabase(t)
 	insert(t, db, "insert into gem.roles values ('bob', 'boss')")

@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Of two programs that migrate at once, one loses its connection in the middle of a file: the other one does the rest, and the
-// database is as after one undisturbed run.
+// Two programs migrate at once, and one loses its connection in the middle of a file: the other does the rest, and the
+// database is the same as after one undisturbed run.
 func TestAMigrationThatIsCutOffIsFinishedByAnother(t *testing.T) {
 	t.Parallel()
 	ledger := func(url string) []string {
@@ -51,7 +51,7 @@ func TestAMigrationThatIsCutOffIsFinishedByAnother(t *testing.T) {
 			t.Errorf("round %d: %d programs failed, and one was cut off", round, errs)
 		}
 		if diff := cmp.Diff(ledger(whole), ledger(url)); diff != "" {
-			t.Errorf("round %d: the database is another one: %s", round, diff)
+			t.Errorf("round %d: the database differs: %s", round, diff)
 		}
 		if done, err := migrations.Apply(t.Context(), url, migrations.Options{}, all()...); err != nil || len(done.Applied) > 0 {
 			t.Errorf("round %d: %v was left to do, %v", round, done.Applied, err)

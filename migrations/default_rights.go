@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// withoutDefaults creates the function gem.undo_default_rights, after it has noted what there is.
+// withoutDefaults records the existing objects, and creates the function gem.undo_default_rights.
 //
 //go:embed default_rights.sql
 var withoutDefaults string
 
-// undoDefaults takes away what default privileges gave others on what was created since it ran last.
+// undoDefaults revokes the rights that default privileges gave others on the objects created since its last run.
 const undoDefaults = "select gem.undo_default_rights();"
 
 var (
@@ -19,8 +19,8 @@ var (
 	gives   = regexp.MustCompile(`(?i)^(?:grant|do|select|with|call)\b`)
 )
 
-// closed is the file's SQL with undoDefaults before each statement that may grant on what the statements before it created, and at the end:
-// default privileges and a grant look alike later.
+// closed returns the file's SQL with undoDefaults before each statement that may grant rights on objects that earlier statements created, and at
+// the end: afterwards, a right by default and a granted one look the same.
 func (f file) closed() string {
 	var b strings.Builder
 	created, from := false, 0

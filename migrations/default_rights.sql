@@ -1,5 +1,5 @@
--- Default privileges, such as those of older Supabase projects, give other roles rights on all that the migrating role creates. They are its
--- administrator's and stay; on GEM's own objects gem.undo_default_rights takes them away. What is there now is not touched.
+-- Default privileges, such as those of older Supabase projects, give other roles rights on everything that the migrating role creates. They belong
+-- to the administrator and stay; gem.undo_default_rights revokes these rights on GEM's own objects. Existing objects are not touched.
 select set_config('gem.there', coalesce((select string_agg(o, ' ') from (
     select 'n' || oid from pg_catalog.pg_namespace
     union all select 'c' || oid from pg_catalog.pg_class where relkind in ('r', 'p', 'v', 'm', 'f', 'S')
@@ -7,8 +7,8 @@ select set_config('gem.there', coalesce((select string_agg(o, ' ') from (
     union all select 't' || oid from pg_catalog.pg_type where typrelid = 0 and typnamespace <> 'pg_catalog'::regnamespace) a (o)), ''), true);
 create schema if not exists gem;
 
--- Takes away the rights of others on what this transaction created since the last call, before anything is granted on it. The right of everyone
--- to call a new function and to use a new type is Postgres's own and stays: files take it away where it must not be.
+-- Revokes the rights of others on everything that this transaction created since the last call, before anything is granted on it. By itself, Postgres
+-- lets everyone call a new function and use a new type. That right stays, and files revoke it where it is not wanted.
 create or replace function gem.undo_default_rights() returns void language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   there text[] := string_to_array(current_setting('gem.there'), ' ');
@@ -19,7 +19,7 @@ begin
     select all_of.*, quote_ident(n.nspname) || coalesce('.' || all_of.part, '') as name,
       array(select distinct coalesce(quote_ident(r.rolname), 'public') from aclexplode(all_of.acl) a left join pg_roles r on r.oid = a.grantee
         where a.grantee <> all_of.owner and (a.grantee <> 0 or all_of.kind not in ('routine', 'type'))
-          -- by the default privilege of GEM itself
+          -- GEM's own default privilege
           and not (n.nspname = 'tools' and all_of.kind = 'routine' and r.rolname is not distinct from 'gem_worker')) as others
     from (
       select 'n' || oid as id, 'schema' as kind, oid as schema, null::text as part, nspowner as owner, nspacl as acl, xmin from pg_namespace
@@ -35,7 +35,7 @@ begin
       from pg_type where typrelid = 0 and typnamespace <> 'pg_catalog'::regnamespace
     ) all_of join pg_namespace n on n.oid = all_of.schema
     where all_of.owner = current_user::regrole and all_of.id <> all (there) and n.nspname !~ '^pg_'
-      -- What another session created meanwhile is not GEM's: its transaction has ended, since its row is seen.
+      -- Another session may have created an object meanwhile. It is not GEM's: that transaction has ended, since the row is visible.
       and case when age(all_of.xmin) <= 0 then pg_xact_status((mine - age(all_of.xmin))::text::xid8) = 'in progress' else false end
   loop
     if cardinality(o.others) > 0 then

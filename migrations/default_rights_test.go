@@ -68,7 +68,7 @@ func privileges(t *testing.T, db *pgxpool.Pool) []string {
 		) g left join pg_roles r on r.oid = g.grantee where g.grantee <> g.owner order by 1`)
 }
 
-// A database whose default privileges are wide gives nobody a right on GEM's objects that a migration did not give.
+// Wide default privileges give nobody a right on GEM's objects that a migration did not grant.
 func TestDefaultPrivilegesGiveNothingOnGEMsObjects(t *testing.T) {
 	t.Parallel()
 	plain := testdb.NewEmpty(t)

@@ -81,7 +81,7 @@ func TestAQuestionOfALongSessionReadsFewOfItsFacts(t *testing.T) {
 				select f from jsonb_array_elements(gem.hook_facts('x', 's', '{/a,/7,/none}')) f where f ->> 'path' in ('/a', '/7', '/none')
 				group by f) facts`)
 			if got != "edit /7, edit /a, read /7, read /a, write /a" {
-				t.Errorf("it is told %s", got)
+				t.Errorf("it reads %s", got)
 			}
 		})
 	}

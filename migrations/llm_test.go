@@ -177,7 +177,7 @@ func TestRequestsLeaveWithTheirCall(t *testing.T) {
 	}
 }
 
-// Whoever reads a table's comment learns how long its rows are there.
+// A table's comment explains how long its rows stay.
 func TestEveryTableSaysWhenItsRowsLeave(t *testing.T) {
 	t.Parallel()
 	table := regexp.MustCompile(`((?:--[^\n]*\n)*)create table if not exists ([a-z_.]+)`)

@@ -84,8 +84,8 @@ func Up(ctx context.Context, url string, sources ...Source) error {
 	return err
 }
 
-// Apply brings the database at url to what this program needs: GEM's own tables and functions, and then the sources, and
-// says what was done. Each file is one transaction; with tables to adopt, all of them are one. Several processes may call it at once: they take turns, and each file is
+// Apply brings the database at url to what this program needs: GEM's own tables and functions, and then the sources. It
+// returns what was done. Each file is one transaction; with tables to adopt, all files are one. Several processes may call it at once: they take turns, and each file is
 // applied by one of them. It needs one connection and works through a transaction pooler.
 //
 // It never changes an object that GEM did not create: if a name that it needs is taken, it changes nothing and returns a [TakenError].
@@ -155,8 +155,8 @@ type migration struct {
 // errUndo ends the transaction of a dry run.
 var errUndo = errors.New("a dry run")
 
-// whole reports whether all files are one transaction: a dry run is undone, and an adoption, which tables of others may not allow, is
-// done whole or not at all.
+// whole reports whether all files are one transaction: a dry run is rolled back, and an adoption, which tables of others may prevent, is
+// done as a whole or not at all.
 func (m *migration) whole() bool { return m.DryRun || len(m.Adopt) > 0 }
 
 // next applies the next missing file in a transaction of its own, and reports whether there may be more. If the run is [migration.whole], it

@@ -114,13 +114,13 @@ func columnsOf(body string) []string {
 	return nil
 }
 
-// statement is one of several: its text without comments and with every string literal empty, and where it ends, after its semicolon.
+// statement is one statement of a file: its text without comments and with every string literal empty, and where it ends, after its semicolon.
 type statement struct {
 	text string
 	end  int
 }
 
-// statements splits SQL at its semicolons. The last statement is what follows the last of them, which may be empty.
+// statements splits SQL at its semicolons. The last statement is the text after the last semicolon, which may be empty.
 func statements(sql string) []statement {
 	var all []statement
 	var b strings.Builder

@@ -339,9 +339,9 @@ func TestWhoMakesACallAgainDoesNotApproveIt(t *testing.T) {
 	id := valueOf(t, operator, "select gem.operator_again('"+old+"', 'ada', null, 'wait.approval')")
 	const give = `select answer_tool_call('%s', '{"approved": true}')`
 	_, err := operator.Exec(t.Context(), fmt.Sprintf(give, id))
-	refusedWith(t, "the login", err, "PT404", "that you could answer")
+	refusedWith(t, "the login", err, "PT404", "that you can answer")
 	_, err = request(t, owner, "gem_frontend", "ada", fmt.Sprintf(give, id))
-	refusedWith(t, "the operator", err, "PT404", "that you could answer")
+	refusedWith(t, "the operator", err, "PT404", "that you can answer")
 	if _, err = request(t, owner, "gem_frontend", "cleo", fmt.Sprintf(give, id)); err != nil {
 		t.Error(err)
 	}
@@ -360,7 +360,7 @@ func TestAnOperatorAnswersForAnyoneButApprovesNothing(t *testing.T) {
 	}
 	insert(t, operator, `select answer_tool_call(id, '"now"') from open_questions`)
 	_, err := operator.Exec(t.Context(), `select answer_tool_call(id, '{"approved": true}') from core_tool_calls where tool_name = 'wait.approval'`)
-	refusedWith(t, "an approval", err, "PT404", "that you could answer")
+	refusedWith(t, "an approval", err, "PT404", "that you can answer")
 	if n := number(t, owner, "select count(*) from core_tool_events where event = 'answered'"); n != 2 {
 		t.Errorf("%v answers", n)
 	}

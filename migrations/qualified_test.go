@@ -28,7 +28,7 @@ var unqualifiedNames = map[string][]string{
 	"internal/cli/registryexport.go": {"list_tools"},
 }
 
-// SQL that names a table without its schema means someone else's table if the search path leads there first.
+// SQL that names a table without its schema uses someone else's table if that comes first in the search path.
 func TestTheProgramsSQLNamesTheSchemasOfGEMsTables(t *testing.T) {
 	t.Parallel()
 	db := testdb.Pool(t, testdb.New(t, all()...))

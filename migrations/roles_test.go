@@ -146,7 +146,7 @@ func TestADoorCanDoNothingItself(t *testing.T) {
 		t.Errorf("of the two, %s has ended, want %s", got, id)
 	}
 	if got := valueOf(t, db, "select count(*) from gem.parked(array['"+id+"', gen_random_uuid()]::uuid[])"); got != "0" {
-		t.Errorf("of a call that has ended and one that is not there, %s wait", got)
+		t.Errorf("of a call that has ended and one that does not exist, %s wait", got)
 	}
 	insert(t, db, "listen gem_receipts; unlisten *")
 	for what, sql := range map[string]string{

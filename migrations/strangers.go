@@ -32,11 +32,11 @@ type taken struct {
 	Adoptable bool
 }
 
-// TakenError reports that a database has objects that GEM did not create, with names that it needs. Nothing was changed, unless the
-// files before created them unseen, or someone else did meanwhile.
+// TakenError reports that a database has objects that GEM did not create, with names that it needs. Nothing was changed, unless
+// earlier files, or someone else meanwhile, created them.
 type TakenError struct {
 	taken []taken
-	later bool // files were applied before
+	later bool // earlier files were applied
 }
 
 // Error lists the objects, what GEM would have to change, and the ways out.

@@ -442,7 +442,7 @@ func TestAdoptionTakesOnlyTablesOfAnEarlierGEM(t *testing.T) {
 	}
 }
 
-// A table that cannot become GEM's is found out in the middle of a migration, which then leaves nothing of all its files.
+// If a table cannot become GEM's, the migration fails in the middle, and rolls back all its files.
 func TestAnAdoptionThatFailsChangesNothing(t *testing.T) {
 	t.Parallel()
 	server := serverOf(t)

@@ -128,7 +128,7 @@ func TestWithoutIncludeTheVersionIsThatOfTheFile(t *testing.T) {
 	}
 }
 
-// The version and the hash of a file with the field "added" would say nothing about the entries that it names.
+// The version and the hash of a file with the field "added" would not cover the entries that it names.
 func TestOnlyARecordedRegistryHasTheFieldAdded(t *testing.T) {
 	t.Parallel()
 	hides := with(`"added": ["wait.approval"], `, entry(fields{"name": `"wait.approval"`, "frontends": `true`}))

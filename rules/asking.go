@@ -50,7 +50,7 @@ func (f *facts) check(r *Rule) (c *Check, why undecided) {
 	return c, why
 }
 
-// coarseParts is into how many parts a limit's time is divided where it is shared: see [Check.CoarseMS].
+// coarseParts is the number of parts into which the time of a shared limit is divided: see [Check.CoarseMS].
 const coarseParts = 20
 
 // shared reports whether the rule counts calls of several callers together.

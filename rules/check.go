@@ -280,7 +280,7 @@ func (c *checker) sharedLimit() {
 	}
 	for _, tool := range c.tools {
 		if tool.ClosedBecause() == "" {
-			c.note("it counts the calls of all callers together, and signed-in users may call %s: one of them can fill it for all others; per caller, each has their own", tool.Name)
+			c.note("it counts the calls of all callers together, and signed-in users may call %s: one of them can fill it for everyone; with per caller, each has their own", tool.Name)
 			return
 		}
 	}

@@ -20,7 +20,7 @@ type Check struct {
 	InARow   int         `json:"in_a_row,omitempty"`
 	RestMS   int64       `json:"rest_ms,omitempty"`
 	// CoarseMS is set if the counter has calls of other callers and the caller may read what the check sees. Times are then rounded up to its multiples
-	// since 1970, and sums and receipts are left out: they would tell what others did, and when.
+	// since 1970, and sums and receipts are left out: they would reveal what others did, and when.
 	CoarseMS int64    `json:"coarse_ms,omitempty"`
 	Tools    []string `json:"tools,omitempty"` // names of tools, without patterns, sorted
 	Ended    []string `json:"ended,omitempty"` // statuses and error codes, sorted

@@ -287,7 +287,7 @@ func (m *Memory) calls(now, at time.Time, check Check) view {
 		late := check.AtMostMS > 0 && free.After(last)
 		free = check.coarse(free)
 		if check.AtMostMS > 0 && !late && free.After(last) {
-			free = last // the rounding makes no turn too late
+			free = last // rounding must not make a turn too late
 		}
 		return view{met: true, turn: free, seen: Seen{FreeAt: &free, NotInTime: late}}
 	}

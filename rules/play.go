@@ -17,7 +17,7 @@ import (
 // Played is what became of a sequence.
 type Played struct {
 	Name string
-	// Differs is the first step with another outcome than the file expects; nil if there is none.
+	// Differs is the first step whose outcome differs from the expected one; nil if there is none.
 	Differs *Difference
 }
 
@@ -26,7 +26,7 @@ type Difference struct {
 	Step  int    // from 1
 	Tool  string // of the call of the step; of a coding agent's event, empty
 	Field string // expect, then or question
-	// Want and Got are what was expected and what the rules gave, in the words of expect. Those of ask name the people who decide.
+	// Want and Got are the expected and the actual outcome, in the words of expect. Outcomes of ask name the people who decide.
 	Want, Got string
 	Message   string // that the caller would read; it may be empty
 }

@@ -195,7 +195,7 @@ func (s *steps) refusedByPostgres(start store.Start, err error) {
 	failure := failWith(receipts.ValidationError, fmt.Sprintf("Postgres refuses the call %s of %s: %s", start.Name, start.Tool, ownMessage(err)))
 	var refused *pgconn.PgError
 	if store.IsRefusedQuestion(err) && errors.As(err, &refused) {
-		failure = failWith(receipts.NotAllowed, fmt.Sprintf("The question may not be asked: %s. %s", refused.Message, refused.Hint))
+		failure = failWith(receipts.NotAllowed, fmt.Sprintf("The question was refused: %s. %s", refused.Message, refused.Hint))
 	}
 	if store.IsTooDeep(err) {
 		failure = failWith(receipts.NotAllowed, fmt.Sprintf("%s may make no call: it is the child of a child, eight times over.", s.tool.Name))

@@ -231,7 +231,7 @@ func TestStepsAreKeptAndDoNotRunAgain(t *testing.T) {
 			"output_invalid; output_invalid; output_invalid; output_invalid; e in attempt 1", "a b c d e", "a b c d e", "", 0},
 		"names":          {"step a; step a; step a once; step " + strings.Repeat("x", 201) + "; step b#2; step c invalid", "a in attempt 1; a in attempt 1; a in attempt 2; 1 to 200 characters; cannot be one; cannot be one", "a a a a", "a a#2 a#3", "", 0},
 		"a step in step": {"step a nested; step b", "The step inner was begun inside of another step; b in attempt 1", "a b", "a b", "", 0},
-		"a broken transaction": {"tx a swallow; tx b deferred; tx c", "step a went on after a statement had failed: Postgres refused a statement; Postgres refused a statement. Its operators; c in attempt 1",
+		"a broken transaction": {"tx a swallow; tx b deferred; tx c", "step a continued after a statement had failed: Postgres refused a statement; Postgres refused a statement. Its operators; c in attempt 1",
 			"a c", "a b c", "", 1},
 		"what the handler does in between counts for nothing": {"defer z; step a; step b once; step c", "a in attempt 1; b in attempt 2; c in attempt 2", "a b b c z", "a b c z", "", 0},
 		"effects that Postgres cannot store":                  {"step a odd; tx b odd", "a in attempt 1; b in attempt 1", "a b", "a b", "", 1},

@@ -103,9 +103,9 @@ func (a *attempt) runHandler(ctx context.Context) (json.RawMessage, error) {
 	return r.output, a.unfit(r.faults)
 }
 
-// plain copies of an error what becomes of it: the type, the texts, and whether the next attempt may succeed. An error may panic
-// when it is read, such as a nil pointer, or go on for ever: it is read here, where that is the handler's, and nowhere else. An error of
-// Postgres that the handler made no failure of becomes one with the reference.
+// plain copies the parts of an error that are used: the type, the texts, and whether the next attempt may succeed. An error may panic
+// when it is read, such as a nil pointer, or never return: it is read only here, where that counts as the handler's fault. An error of
+// Postgres that the handler did not turn into a failure becomes one with the reference.
 func plain(err error, reference string) error {
 	var (
 		notConfigured *handlers.NotConfigured

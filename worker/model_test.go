@@ -50,7 +50,7 @@ type modelCall struct {
 	gated  int       // the attempt that was at the gate
 	ruled  int       // the attempt that wrote what rules said
 	digest string    // of a question that a rule puts
-	asked  time.Time // when it put the question
+	asked  time.Time // when it asked the question
 	hit    string    // the key that was a hit for the attempt that runs
 	awaits string    // the name that its handler waits for; sleeping if it is no child's
 	parent *modelCall

@@ -59,13 +59,13 @@ func public(err error, reference string) error {
 }
 
 var (
-	// portal is a line with the parameters of a statement, which a server can be set to add.
+	// portal is a line with the parameters of a statement, which a server may be configured to add.
 	portal = regexp.MustCompile(`^(?:un)?named portal|^portal "|^extended query`)
 	quoted = regexp.MustCompile(`"[^"]*"`)
 )
 
-// withoutValues is the message of an error without the value that a data exception quotes. The detail of any error has values of rows,
-// and is left out.
+// withoutValues returns the message of an error without the value that a data exception quotes. The detail of an error may have values
+// of rows, and is left out.
 func withoutValues(e *pgconn.PgError) string {
 	if strings.HasPrefix(e.Code, "22") {
 		return quoted.ReplaceAllString(e.Message, `"…"`)

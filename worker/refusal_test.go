@@ -8,7 +8,7 @@ import (
 	"github.com/gemworker/gem/handlers/handlertest"
 )
 
-// What Postgres has against a handler's statement is for operators: its texts have names of tables, values of rows and code.
+// Postgres's objection to a handler's statement is for operators: its texts contain names of tables, values of rows and code.
 func TestAnErrorOfPostgresIsForOperators(t *testing.T) {
 	t.Parallel()
 	env, _ := startLab(t, nil, tool{name: "lab.write"})

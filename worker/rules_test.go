@@ -173,7 +173,7 @@ func TestAHitIsNotCounted(t *testing.T) {
 	sound(t, env)
 }
 
-// A counter that is shared tells a caller neither to the second when another made a call, nor what that call added, nor which receipts it got.
+// A shared counter reveals to a caller neither the exact time of another's call, nor what that call added, nor its receipts.
 func TestASharedCounterTellsNoCallerWhatAnotherDid(t *testing.T) {
 	t.Parallel()
 	env := startRuled(t, ruledBy(t,
@@ -225,7 +225,7 @@ func TestASharedCounterTellsNoCallerWhatAnotherDid(t *testing.T) {
 		return number(t, env, "select count(*) from core_tool_events where call_id = '"+waits+"' and event = 'delayed'") == 1
 	})
 	if n := number(t, env, "select count(*) from core_tool_calls where id = '"+waits+"' and extract(epoch from run_at) * 1000000 % 60000000 = 0"); n != 1 {
-		t.Error("its turn tells when the other call ran")
+		t.Error("its turn reveals when the other call ran")
 	}
 }
 

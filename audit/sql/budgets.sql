@@ -7,7 +7,7 @@ with counted as (
   select spend as id, sum(amount) as amount from gem.llm_corrections group by spend
 )
 select 'llm-spend' as name, concat_ws(' ', s.budget, nullif(s.subject, ''), s.period, s.starts::date) as id,
-  format('it has %s requests, which spent %s and have %s reserved; and its requests, with %s that were pruned, come to %s, %s and %s with corrections',
+  format('it has %s requests, which spent %s and have %s reserved; its requests, with %s that were pruned, and its corrections add up to %s, %s and %s',
     s.requests, s.spent, s.reserved, s.pruned_requests, coalesce(c.requests, 0) + s.pruned_requests, coalesce(c.spent, 0) + s.pruned + coalesce(k.amount, 0),
     coalesce(c.reserved, 0)) as what
 from gem.llm_spend s
@@ -18,10 +18,10 @@ where (s.requests, s.spent, s.reserved) is distinct from
 
 union all
 
-select 'llm-spend', c.id::text, format('%s requests count in a budget that is not there', c.requests)
+select 'llm-spend', c.id::text, format('%s requests count in a budget that does not exist', c.requests)
 from counted c left join gem.llm_spend s on s.id = c.id where s.id is null
 
 union all
 
-select 'llm-spend', k.id::text, 'a budget that is not there was corrected'
+select 'llm-spend', k.id::text, 'a correction belongs to a budget that does not exist'
 from corrected k left join gem.llm_spend s on s.id = k.id where s.id is null

@@ -59,11 +59,11 @@ export interface Question {
   call_id: string | null
   /** The created_by of the question's call: for whom it is asked. */
   asked_by: string | null
-  /** With `user`, its words, its arguments and those who may answer are only the claim of that user, or of a model. */
+  /** With `user`, a user or a model chose its text, its arguments and the people who may answer: they are unverified. */
   asked_for: 'rule' | 'handler' | 'user'
   /** The place in a list: questions of rules and handlers come first. */
   place: number
-  /** Numbers the open questions of one asked_by. A list shows a few of each, and how many more of asker_open there are. */
+  /** Numbers the open questions of one asked_by. A list shows a few of each asker, and how many more there are. */
   of_asker: number
   asker_open: number
 }

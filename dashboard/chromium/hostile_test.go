@@ -130,7 +130,7 @@ func TestLongAndDeepAndPreciseContentsAreShownShort(t *testing.T) {
 	b.barrierFree("a long input")
 }
 
-// A person decides by what the page shows. Values in a rule's question add no markup, hide nothing and turn nothing round.
+// A person decides by what the page shows. Values in a rule's question cannot add markup, hide text or reverse it.
 func TestTheValuesInARulesQuestionAreShownAsText(t *testing.T) {
 	t.Parallel()
 	asks, err := rules.Parse([]byte(`{"version": "1", "rules": [{"name": "repeats", "tools": ["shop.repeat"], "action": "ask",
@@ -152,7 +152,7 @@ func TestTheValuesInARulesQuestionAreShownAsText(t *testing.T) {
 		id := s.Insert(handlertest.Call{Tool: "shop.repeat", Input: string(input), CreatedBy: "ada"})
 		calls, questions = append(calls, id), append(questions, s.Question(id).ID)
 	}
-	// A question that no rule made may have any text.
+	// A question of a user may have any text.
 	input, err := json.Marshal(map[string]any{"text": controls + "<script>window.ran = 'asked'</script>" + strings.Repeat("\n", 900) + "x", "by": []string{"role:boss"}})
 	if err != nil {
 		t.Fatal(err)

@@ -149,7 +149,7 @@ func input(answers ...answer) string {
 	return string(text)
 }
 
-// A service reads the words of a caller in the body alone: the headers are those of GEM and of the service's own settings.
+// A service gets a caller's text only in the body: all headers come from GEM and from the service's own settings.
 func TestNoWordOfACallerIsInAHeader(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

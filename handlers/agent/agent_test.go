@@ -395,8 +395,8 @@ func TestAnAgentWaitsForDaysAndNotBeyondItsDeadline(t *testing.T) {
 	}
 }
 
-// What a model asks of others counts for the user of its agent: one question more than the user may have open is refused, and the model reads why.
-func TestWhatAModelAsksCountsAsTheUsers(t *testing.T) {
+// A model's questions to others count for the user of its agent: a question beyond the user's limit is refused, and the model reads the reason.
+func TestAModelsQuestionsCountAsItsUsers(t *testing.T) {
 	s := newScene(t, func(o *handlertest.Options) {
 		o.Registry = with(t, func(entry object) {
 			if entry["name"] == "agent.run" {
@@ -433,7 +433,7 @@ func TestWhatAModelAsksCountsAsTheUsers(t *testing.T) {
 	var said []string
 	for _, o := range s.observed() {
 		said = append(said, o.Status+" "+o.Code)
-		if o.Code != "" && !strings.Contains(o.text, "too many open questions to others: you may have 1") && !strings.Contains(o.text, "the role closed is closed to questions of users") {
+		if o.Code != "" && !strings.Contains(o.text, "too many open questions to others: you may have 1") && !strings.Contains(o.text, "the role closed is closed to questions from users") {
 			t.Errorf("the model reads %s", o.text)
 		}
 	}

@@ -48,7 +48,7 @@ func TestTheBuiltInToolsNeedNoMoreThanTheWorkersRole(t *testing.T) {
 	useEveryDomain(t, env)
 }
 
-// A login of the worker may have another search path, with tables of the same names that are someone else's.
+// The worker's login may have another search path, with someone else's tables of the same names.
 func TestTheBuiltInToolsUseGEMsTablesWhateverTheSearchPath(t *testing.T) {
 	t.Parallel()
 	database := testdb.New(t, migrations.Sources(builtin.Domains()...)...)

@@ -54,9 +54,9 @@ begin
   select * into most from gem.limits;
   if p_rows > most.max_calls_per_hour then
     perform gem.refuse('PT429', -- PostgREST answers with the HTTP status 429
-      'too many documents or parts in an hour: you may add %s', 'Send larger parts, or go on later.', most.max_calls_per_hour::text);
+      'too many documents or parts in an hour: you may add %s', 'Send larger parts, or try again later.', most.max_calls_per_hour::text);
   elsif p_bytes > most.max_bytes_per_hour then
-    perform gem.refuse('PT429', 'too much text in an hour: you may add %s bytes', 'Go on later.', most.max_bytes_per_hour::text);
+    perform gem.refuse('PT429', 'too much text in an hour: you may add %s bytes', 'Try again later.', most.max_bytes_per_hour::text);
   end if;
 end
 $$;

@@ -119,7 +119,7 @@ func TestARefusedConnectionIsNoEnd(t *testing.T) {
 	}
 }
 
-// An answer of which something came is never mixed with another's: the next attempt begins anew, with another arm first.
+// A partial answer is never mixed with another: the next attempt starts over, with another arm first.
 func TestAnAnswerThatBreaksOffIsAskedForAnewInAnotherAttempt(t *testing.T) {
 	t.Parallel()
 	for _, fault := range llmtest.LateFaults() {
@@ -281,13 +281,13 @@ func TestABudgetForOneCallLetsOneRunAtATime(t *testing.T) {
 	most := object{"max_output_tokens": 10_000}
 	first := env.Insert(asks("one", most))
 	env.Until("a stream", func() bool { return s.server.Counts().Open == 1 })
-	for caller, told := range map[string]bool{"": true, "ada": false} { // a caller is not told what others have spent of a budget of all
+	for caller, told := range map[string]bool{"": true, "ada": false} { // callers do not learn what others spent of a shared budget
 		call := asks("two", most)
 		call.CreatedBy = caller
 		r := env.Run(call)
 		failedWith(t, r, "budget_exceeded")
-		if said := string(r.Result); strings.Contains(said, "reserved_usd") != told || strings.Contains(said, "of which") != told || !strings.Contains(said, "limit_usd") {
-			t.Errorf("%q is told %s", caller, said)
+		if said := string(r.Result); strings.Contains(said, "reserved_usd") != told || strings.Contains(said, " spent and ") != told || !strings.Contains(said, "limit_usd") {
+			t.Errorf("%q reads %s", caller, said)
 		}
 	}
 	close(gate)

@@ -23,7 +23,7 @@ func (s *scene) hostile(t *testing.T, name string, d llmtest.Dialect, body strin
 	s.providers[name].(object)["base_url"] = server.URL
 }
 
-// A provider that reports more tokens than a request can have is believed as far as the request explains them.
+// If a provider reports more tokens than a request can have, its usage is cut to what the request can explain.
 func TestAUsageBeyondAllSenseIsBounded(t *testing.T) {
 	t.Parallel()
 	const most = "9223372036854775807"

@@ -24,7 +24,7 @@ func eager(o *handlertest.Options) { o.Environment["LLM_PROGRESS_INTERVAL_MS"] =
 // lazy writes it only at the end of answers.
 func lazy(o *handlertest.Options) { o.Environment["LLM_PROGRESS_INTERVAL_MS"] = "60000" }
 
-// reader reads the progress of a call as a browser does: it asks for what is new, and begins anew when attempt grows.
+// reader reads the progress of a call as a browser does: it asks for what is new, and starts over when attempt grows.
 type reader struct {
 	env     *handlertest.Env
 	call    string

@@ -79,8 +79,8 @@ var currentState = `
 // countedTables are in the order of currentState's column seen.
 var countedTables = []string{"tasks", "reminders", "notes", "leads"}
 
-// currentStateOf returns currentState with the tables of leads, entity and comms in front: an empty query replaces each that the
-// program does not keep. A table with that name may still exist and be someone else's.
+// currentStateOf returns currentState, preceded by the tables of leads, entity and comms: an empty query replaces each table that
+// the program does not have. A table of that name may still exist, but belong to someone else.
 func (o *OS) currentStateOf(ctx context.Context, tx handlers.Tx) (string, error) {
 	var others string
 	err := tx.QueryRow(ctx, `select string_agg(case when 'public.' || name <> all ($1::text[]) or to_regclass('public.' || name) is null

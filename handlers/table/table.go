@@ -49,8 +49,8 @@ func Update(ctx context.Context, tx handlers.DB, call *handlers.Call, table, id,
 	return updated, nil
 }
 
-// Patch runs an update whose $2 is a patch that [value.ReadPatch] let through. An empty patch only looks up the row, in the table
-// as it is named here: with its schema, or else by the search path. The effects leave out the schema public.
+// Patch runs an update whose $2 is a patch that [value.ReadPatch] accepted. An empty patch only looks up the row, in the table
+// as named here: with its schema, otherwise by the search path. The effects leave out the schema public.
 func Patch(ctx context.Context, tx handlers.DB, call *handlers.Call, table, id string, patch json.RawMessage,
 	columns map[string]value.Rule, sql string, args ...any) (found string, err error) {
 	values, err := value.ReadPatch(patch, columns)

@@ -29,9 +29,9 @@ type File struct {
 // bufferSize is how many bytes are collected before they are written. Only a longer line is split over two writes.
 const bufferSize = 1 << 20
 
-// Open opens the archive at path for appending, or creates it. Only this user of the machine may read it: Open takes wider rights
-// away, and refuses a file of another user. If an interrupted run left an incomplete last line, Open removes it: that line's call is still in the
-// database. It refuses a file that is not an archive, and a link to one, unchanged.
+// Open opens the archive at path for appending, or creates it. Only this user of the machine may read it: Open removes wider rights,
+// and refuses a file of another user. If an interrupted run left an incomplete last line, Open removes it: that line's call is still in the
+// database. It refuses a file that is not an archive, and a link, without changing them.
 func Open(path string) (*File, error) {
 	file, err := plainfile.Open(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {

@@ -172,7 +172,7 @@ func TestAnArchiveOfAnotherUserIsRefused(t *testing.T) {
 	}
 }
 
-// A link in a folder that others write to must not choose where calls are kept, or whose file is read and closed to others.
+// A link in a folder that others can write to must not decide where calls are stored, or whose file is read and closed to others.
 func TestAnArchiveBehindALinkOrAPipeIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

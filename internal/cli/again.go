@@ -87,8 +87,8 @@ printed instead, as JSON, and the exit codes are those of gem call --wait.
 	return cmd
 }
 
-// confirm says what it means to make a call again, and asks for confirmation. Where something may happen twice, typed becomes what was typed as the
-// tool's name, if it is empty.
+// confirm explains the effects of repeating a call, and asks for confirmation. If something may happen twice and typed is empty, typed becomes the
+// text that was typed as the tool's name.
 func confirm(ctx context.Context, in io.Reader, out io.Writer, m *client.AgainMeans, yes bool, typed *string) error {
 	if m.Refused != "" {
 		return fmt.Errorf("%s", m.Refused)
@@ -133,7 +133,7 @@ func againMeans(m *client.AgainMeans) string {
 	case m.MayHappenTwice && m.ErrorCode == "outcome_unknown":
 		return ended + ". Its outcome is unknown: check what it changed before you make it again, since it may happen twice."
 	case m.MayHappenTwice:
-		return ended + fmt.Sprintf(". It ran, and nothing keeps %s from doing the same once more: what it did may happen twice.", tool)
+		return ended + fmt.Sprintf(". It ran, and %s does not prevent repetitions: what it did may happen twice.", tool)
 	case m.Holder != "":
 		return fmt.Sprintf("%s. Call %s holds its key: the new one waits for that, and repeats its result if it succeeds.", ended, m.Holder)
 	}

@@ -15,7 +15,7 @@ func TestTheGuideToAgentsIsFollowed(t *testing.T) {
 	f := &follower{root: fromRoot(t, "."), dir: reachableFolder(t), env: map[string]string{}, page: "docs/agents.md", section: "docs/agents.md", server: llmtest.Start(t, llmtest.Options{})}
 	f.server.Script("qwen3:8b",
 		used(llmtest.Call("call_1", "os_search_notes", `{"query": "Sam Carter"}`), 620, 18),
-		used(llmtest.Call("call_2", "wait_answer", `{"text": "On which day shall the roof be repaired?"}`), 710, 32),
+		used(llmtest.Call("call_2", "wait_answer", `{"text": "On which day should the roof be repaired?"}`), 710, 32),
 		used(llmtest.Call("call_3", "os_create_task", `{"domain": "business", "title": "Repair the roof of Sam Carter", "due_at": "2027-02-02T09:00:00+11:00"}`), 800, 60),
 		said("The repair is planned for Tuesday.", 890, 12))
 	guide, err := os.ReadFile(fromRoot(t, "docs/agents.md"))
@@ -48,7 +48,7 @@ func TestTheGuideToAgentsIsFollowedWithTheDemo(t *testing.T) {
 		said = append(said, f.said)
 	}
 	all := strings.Join(said, "\n")
-	wants(t, all, "On which day shall the roof be repaired?", `"answer": "There is a task for the repair on the day that you chose."`,
+	wants(t, all, "On which day should the roof be repaired?", `"answer": "There is a task for the repair on the day that you chose."`,
 		`os_search_notes {"query": "Sam Carter"}`, "the same: succeeded")
 	if f.calls != 2 {
 		t.Errorf("%d calls are made, want 2", f.calls)

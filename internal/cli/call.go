@@ -146,10 +146,10 @@ func waitFor(ctx context.Context, out, progress io.Writer, db *pgxpool.Pool, id 
 	r, err := await(waiting, db, id, alone, progress)
 	switch {
 	case err != nil && ctx.Err() == nil && waiting.Err() != nil:
-		fmt.Fprintf(progress, "The call has not ended within %s, and continues; its receipt later: gem receipt %s\n", timeout, id)
+		fmt.Fprintf(progress, "The call has not ended within %s, and continues; read its receipt later: gem receipt %s\n", timeout, id)
 		return exitError{code: exitUnknown}
 	case err != nil:
-		fmt.Fprintf(progress, "The call continues; its receipt later: gem receipt %s\n", id)
+		fmt.Fprintf(progress, "The call continues; read its receipt later: gem receipt %s\n", id)
 		return exitError{exitUnknown, refusal(err)}
 	}
 	err = printJSON(out, r)

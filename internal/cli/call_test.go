@@ -151,7 +151,7 @@ func TestACallWhoseEndCannotBeAskedForHasACodeOfItsOwn(t *testing.T) {
 		t.Errorf("exit code: got %d, want %d", code, exitUnknown)
 	}
 	id := query[string](t, db, "select id::text from core_tool_calls")
-	wants(t, p.stderr.String(), "The call continues; its receipt later: gem receipt "+id)
+	wants(t, p.stderr.String(), "The call continues; read its receipt later: gem receipt "+id)
 }
 
 func TestCommandsWithoutASchemaSayToMigrate(t *testing.T) {
@@ -237,7 +237,7 @@ func TestCallThatIsNoLongerWaitedForGoesOn(t *testing.T) {
 		t.Errorf("exit code: got %d, want 130", code)
 	}
 	id := query[string](t, testdb.Pool(t, url), "select id::text from core_tool_calls where status = 'queued'")
-	wants(t, p.stderr.String(), "The call continues; its receipt later: gem receipt "+id)
+	wants(t, p.stderr.String(), "The call continues; read its receipt later: gem receipt "+id)
 }
 
 func TestCallWithAKeyThatSucceededIsAHit(t *testing.T) {

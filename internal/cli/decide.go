@@ -90,6 +90,6 @@ func decided(cmd *cobra.Command, db *pgxpool.Pool, id, done string, wait time.Du
 			fmt.Fprintf(progress, "The call has not ended within %s. %s\n", wait, prose.Explanation(e))
 		}
 	}
-	fmt.Fprintf(progress, "The call continues; its receipt later: gem receipt %s\n", id)
+	fmt.Fprintf(progress, "The call continues; read its receipt later: gem receipt %s\n", id)
 	return nil
 }

@@ -105,7 +105,7 @@ func TestADecisionForAHandlerPrintsTheReceiptOfTheQuestion(t *testing.T) {
 	const approval = `{"tool": "comms.send_sms", "input": {"to": "+1555"}, "by": ["role:boss"],
 		"digest": "` + digest + `"}`
 	id := askedIn(t, db, "wait.approval", approval)
-	wants(t, gemWith(t, env, "questions").stdout, "A server, or a login of the database, asks. No rule and no handler asks this",
+	wants(t, gemWith(t, env, "questions").stdout, "A server or a database login asks. Neither a rule nor a handler asks this",
 		"“comms.send_sms: to +1555.”\n  may it call comms.send_sms with {")
 	got := gemWith(t, env, "approve", id, "--reason", "fine")
 	got.wantCode(t, exitDone)
@@ -118,7 +118,7 @@ func TestADecisionForAHandlerPrintsTheReceiptOfTheQuestion(t *testing.T) {
 	late := gemWith(t, env, "deny", open, "--wait", "50ms")
 	late.wantCode(t, exitDone)
 	wants(t, late.stderr, "denied; waiting for call "+open, "No worker is running", "The call has not ended within 50ms. ",
-		"its receipt later: gem receipt "+open)
+		"read its receipt later: gem receipt "+open)
 	const answers = "select count(*)::int from core_tool_events where call_id = $1 and event = 'answered'"
 	if n := query[int](t, db, answers, open); n != 1 || late.stdout != "" {
 		t.Errorf("%d answers, and %q", n, late.stdout)

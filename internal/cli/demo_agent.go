@@ -35,7 +35,7 @@ func (d *demo) playModel(ctx context.Context, version string) (stop func(), err 
 }
 
 // modelSays answers a request in OpenAI's dialect with the next turn of the script. A turn is a call of a tool, or the answer.
-// An agent that may ask people asks one question, as that of docs/agents.md does.
+// An agent that may ask people asks one question, like the one in docs/agents.md.
 func (d *demo) modelSays(w http.ResponseWriter, r *http.Request) {
 	type object = map[string]any
 	var asked struct {
@@ -72,11 +72,11 @@ func (d *demo) modelSays(w http.ResponseWriter, r *http.Request) {
 // askingScript is the script for an agent that may ask people.
 var askingScript = []*sample{
 	{tool: "os_search_notes", input: map[string]any{"query": "Sam Carter"}},
-	{tool: "wait_answer", input: map[string]any{"text": "On which day shall the roof be repaired?"}},
+	{tool: "wait_answer", input: map[string]any{"text": "On which day should the roof be repaired?"}},
 	{tool: "os_create_task", input: map[string]any{"domain": "business", "title": "Repair the roof of Sam Carter"}},
 }
 
-// howToUse explains how another terminal uses what stays, with the script in the place of a model if there is one.
+// howToUse explains how another terminal uses the database, and the script that plays a model if there is one.
 func (d *demo) howToUse() string {
 	said := ""
 	if d.private {

@@ -115,7 +115,7 @@ func (p *Program) watchFiles(
 	faulty := map[string]string{}
 	for files.change(ctx) {
 		now, faults := p.load()
-		reportFaults(faulty, faults, "The worker continues with what it had, until %s is repaired.", progress)
+		reportFaults(faulty, faults, "The worker continues with the previous version until %s is repaired.", progress)
 		if len(faults) > 0 {
 			continue
 		}
@@ -135,8 +135,8 @@ func (p *Program) watchFiles(
 	}
 }
 
-// awaitFiles returns when the files have no fault. Until then it reports faults and repairs. It returns the fault that no
-// change of a file in the folder can repair, and the error of ctx if that ends first.
+// awaitFiles returns when the files have no fault. Until then it reports faults and repairs. It returns an error for a fault
+// that no change of a file in the folder can repair, and the error of ctx if that ends first.
 func (p *Program) awaitFiles(ctx context.Context, progress io.Writer) error {
 	var files filesRead
 	faulty := map[string]string{}
@@ -196,7 +196,7 @@ func (f *filesRead) change(ctx context.Context) bool {
 	}
 }
 
-// reportFaults prints each new fault and each repair, and updates faulty. until says what happens until a file is repaired.
+// reportFaults prints each new fault and each repair, and updates faulty. until describes what happens until a file is repaired.
 func reportFaults(faulty map[string]string, faults map[string]error, until string, progress io.Writer) {
 	for _, file := range devFiles {
 		name, text := cmp.Or(chosenFile(file.variable, file.name), file.variable), ""

@@ -68,7 +68,7 @@ func openDevState(fresh bool) (*devState, error) {
 		err = usage("it is already running in this folder (process %d): use it from here, or stop it first", s.PID)
 	case err == nil && known != "" && !fresh:
 		err = fmt.Errorf("%s %s, so others may know its passwords; it may have come with a clone of someone else's folder: "+
-			"gem dev --fresh chooses new ones, and drops the data of this folder. If only you could read it: chmod 600 %[1]s", devFile, known)
+			"gem dev --fresh chooses new ones, and drops the data of this folder. If nobody else has read it: chmod 600 %[1]s", devFile, known)
 	case err != nil:
 		err = fmt.Errorf("%s cannot be read (%w): delete it, and gem dev chooses a new port and password", devFile, err)
 	default:

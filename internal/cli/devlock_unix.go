@@ -23,7 +23,7 @@ func tryLock(f *os.File, alone bool) (bool, error) {
 	return err == nil, err
 }
 
-// knownToOthers says why users other than that of this process may know the contents of a file. It is empty for a private one.
+// knownToOthers returns why other users may know the contents of a file, or an empty text if the file is private.
 func knownToOthers(f *os.File) string {
 	info, err := f.Stat()
 	if err != nil {

@@ -98,7 +98,7 @@ func (s *setup) serveRESTOn(ctx context.Context, state *devState, out io.Writer)
 	return nil
 }
 
-// onLoopback refuses requests that name a host other than this machine: a web page could have let its own name lead here.
+// onLoopback refuses requests that name a host other than this machine: a web page can make its own name resolve to it.
 func onLoopback(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host

@@ -83,7 +83,7 @@ func TestTheJavaScriptOfTheReadmeRunsWithDev(t *testing.T) {
 	p.stop(t)
 }
 
-// A page whose name was made to lead to 127.0.0.1 names its own host.
+// A page whose name resolves to 127.0.0.1 still sends its own host name.
 func TestTheRESTServerOfDevAnswersOnlyAsThisMachine(t *testing.T) {
 	t.Parallel()
 	handler := onLoopback(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))

@@ -21,14 +21,13 @@ func llmCorrectCommand() *cobra.Command {
 		Use:   "correct BUDGET",
 		Short: "Correct what a budget has spent in its current period",
 		Long: `
-The ledger goes by what providers report. Where an invoice says something else,
-this adds the difference to what the budget has spent, or with an amount below 0
-takes it away. It changes the current hour, day or month only, and the next
-request counts by it. The correction stays in gem.llm_corrections with its
-reason and the role of DATABASE_URL, which is the owner of the tables or a
-member of gem_operator.`,
+The ledger records what providers report. If an invoice differs, this adds the
+difference to what the budget has spent, or subtracts it if the amount is below
+0. It changes only the current hour, day or month, and applies from the next
+request on. The correction stays in gem.llm_corrections with its reason and the
+role of DATABASE_URL, which must own the tables or be a member of gem_operator.`,
 		Example: "  gem llm correct month --usd 12.50 --reason 'invoice of May'\n  gem llm correct user --for ada --usd=-3 --reason 'the provider refunded it'",
-		Args:    takes("one name of a budget", 1, 1),
+		Args:    takes("the name of one budget", 1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			digits, refund := strings.CutPrefix(usd, "-")
 			amount, err := llm.ParseMoney(digits)
@@ -36,7 +35,7 @@ member of gem_operator.`,
 			case err != nil:
 				return usage("--usd: %v", err)
 			case strings.TrimSpace(c.Reason) == "":
-				return usage("--reason is missing: it stays with the correction")
+				return usage("--reason is missing: it is kept with the correction")
 			}
 			if c.Budget, c.Amount = args[0], amount; refund {
 				c.Amount = -amount
@@ -49,9 +48,9 @@ member of gem_operator.`,
 			is, err := c.Make(cmd.Context(), db)
 			switch {
 			case store.HasCode(err, "42501"):
-				return exitError{exitUsage, fmt.Errorf("%w\nThe role of DATABASE_URL may not correct budgets: members of gem_operator may, and the owner of the tables", refusal(err))}
+				return exitError{exitUsage, fmt.Errorf("%w\nThe role of DATABASE_URL may not correct budgets: only members of gem_operator and the owner of the tables may", refusal(err))}
 			case err != nil && !store.HasCode(err, "") && !pgconn.SafeToRetry(err):
-				return exitError{exitUnknown, fmt.Errorf("whether the budget was corrected is not known: %w", err)}
+				return exitError{exitUnknown, fmt.Errorf("it is unknown whether the budget was corrected: %w", err)}
 			case err != nil:
 				return exitError{exitUsage, refusal(err)}
 			case asJSON:
@@ -64,8 +63,8 @@ member of gem_operator.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&usd, "usd", "", "the `amount` to add, in decimal digits; below 0 it is a refund: --usd=-3")
-	f.StringVar(&c.Subject, "for", "", "the `subject` of a budget that is not counted for all, such as a user")
-	f.StringVar(&c.Reason, "reason", "", "why, at most 1,000 characters: it stays with the correction")
-	f.BoolVar(&asJSON, "json", false, "print the budget as it is then, as JSON")
+	f.StringVar(&c.Subject, "for", "", "the `subject` of a budget that is counted separately, such as a user")
+	f.StringVar(&c.Reason, "reason", "", "why, at most 1,000 characters: it is kept with the correction")
+	f.BoolVar(&asJSON, "json", false, "print the corrected budget as JSON")
 	return cmd
 }

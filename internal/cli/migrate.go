@@ -48,8 +48,8 @@ not changed; the command fails if it has migrations that this program does not
 know.
 
 Each file is a transaction of its own, so that running workers are blocked only
-briefly. If one fails, the files before it stay, and the next run goes on after
-them. With --dry-run and --adopt, all of them are one transaction.`,
+briefly. If one fails, the files before it stay, and the next run continues
+after them. With --dry-run and --adopt, all files are one transaction.`,
 		Example: `  DATABASE_URL=postgres://user:password@host:5432/postgres gem migrate
   gem migrate --dry-run`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -152,7 +152,7 @@ func (p *Program) migrate(ctx context.Context, url string, o migrations.Options,
 	return done, err
 }
 
-// left says what a migration that failed has left in the database.
+// left describes what a failed migration has left in the database.
 func left(done migrations.Result, dryRun bool) string {
 	switch {
 	case dryRun:
@@ -160,7 +160,7 @@ func left(done migrations.Result, dryRun bool) string {
 	case len(done.Applied) == 0:
 		return "Nothing was changed"
 	}
-	return fmt.Sprintf("Nothing of that file stays. The files up to %s were applied and stay: the next gem migrate goes on after them",
+	return fmt.Sprintf("That file was rolled back. The files up to %s stay applied: the next gem migrate continues after them",
 		done.Applied[len(done.Applied)-1])
 }
 

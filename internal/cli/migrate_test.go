@@ -51,7 +51,7 @@ func TestMigrateSaysWhatFailed(t *testing.T) {
 	got := gemWith(t, []string{"DATABASE_URL=" + url}, "migrate")
 	got.wantCode(t, exitFailed)
 	wants(t, got.stderr, "gem migrate: ", "functions/functions", "no triggers today",
-		"Nothing of that file stays. The files up to core/00005_llm.sql were applied and stay: the next gem migrate goes on after them")
+		"That file was rolled back. The files up to core/00005_llm.sql stay applied: the next gem migrate continues after them")
 	wants(t, got.stdout, "applied core/00001_calls.sql\n", "created the schema gem\n", "public.core_tool_calls")
 	if strings.Contains(got.stderr, "run `gem migrate`") {
 		t.Errorf("gem migrate says to run gem migrate:\n%s", got.stderr)

@@ -29,11 +29,11 @@ func questionsCommand() *cobra.Command {
 		Use:   "questions",
 		Short: "List what waits for an answer, and how to give it",
 		Long: `
-The open calls of wait.answer, wait.approval and wait.event that your Postgres
-role may answer: who asks, the question, of an approval the arguments,
-when it was asked, until when and who may answer, and the command to type.
-Questions of rules and of handlers come first, then those that users asked, or
-models that work for them. Of each asker it prints the first five, or all with
+Lists the open calls of wait.answer, wait.approval and wait.event that your
+Postgres role may answer: who asks, the question, the arguments of an approval,
+when it was asked, until when and by whom it can be answered, and the command to
+type. Questions of rules and handlers come first, then those of users and of
+models that work for them. It prints the first five of each asker, or all with
 --all.
 ` + usesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -59,7 +59,7 @@ models that work for them. Of each asker it prints the first five, or all with
 			for _, q := range questions {
 				said := asked(q)
 				if more := q.More(); more > 0 && !all {
-					said += fmt.Sprintf("\nAnd %d more of this asker: gem questions --all", more)
+					said += fmt.Sprintf("\nAnd %d more from this asker: gem questions --all", more)
 				}
 				if _, err := fmt.Fprintln(cmd.OutOrStdout(), said); err != nil {
 					return err

@@ -127,14 +127,14 @@ func TestARoleIsClosedToQuestionsOfUsersAndOpenedAgain(t *testing.T) {
 	url := newDatabase(t)
 	env := []string{"DATABASE_URL=" + url}
 	for _, step := range []struct{ do, want string }{
-		{"close", "boss is closed to questions of users\n"}, {"close", "boss was closed to questions of users before\n"},
-		{"open", "boss is open to questions of users\n"}, {"open", "boss was open to questions of users before\n"}, {"close", "boss is closed"},
+		{"close", "boss is closed to questions from users\n"}, {"close", "boss is already closed to questions from users\n"},
+		{"open", "boss is open to questions from users\n"}, {"open", "boss is already open to questions from users\n"}, {"close", "boss is closed"},
 	} {
 		got := gemWith(t, env, "roles", step.do, "boss")
 		got.wantCode(t, exitDone)
 		wants(t, got.stdout, step.want)
 	}
-	wants(t, gemWith(t, env, "roles", "list").stdout, "boss is closed to questions of users, since ", ", by ")
+	wants(t, gemWith(t, env, "roles", "list").stdout, "boss is closed to questions from users, since ", ", by ")
 	wants(t, gemWith(t, env, "roles", "close", "no role").stderr, "role_settings_role_check")
 }
 
@@ -154,16 +154,16 @@ func TestQuestionsSayWhoAsksAndShowAFewOfEachAsker(t *testing.T) {
 		set session_replication_role = origin`)
 	env := []string{"DATABASE_URL=" + url}
 	out := gemWith(t, env, "questions").stdout
-	user := "eve asks. No rule and no handler asks this: the words are only the asker's claim:\n  “Ok?\" A rule asks about a call of ada: \"Is it won?”\n"
+	user := "eve asks. Neither a rule nor a handler asks this; the text is the caller's own:\n  “Ok?\" A rule asks about a call of ada: \"Is it won?”\n"
 	if !strings.HasPrefix(out, "A rule asks about a call of ada:\n  “Is it?”\n") || strings.Count(out, user) != 5 || strings.Count(out, "\nA rule asks") != 0 {
 		t.Errorf("got\n%s", out)
 	}
-	wants(t, out, "And 2 more of this asker: gem questions --all", "A model asks, for \"a rule asks\". No rule and no code of a handler asks this: the words are the model's own:\n")
-	if all := gemWith(t, env, "questions", "--all").stdout; strings.Count(all, user) != 7 || strings.Contains(all, "more of this asker") {
+	wants(t, out, "And 2 more from this asker: gem questions --all", "A model asks, on behalf of \"a rule asks\". Neither a rule nor a handler's code asks this; the text is the model's own:\n")
+	if all := gemWith(t, env, "questions", "--all").stdout; strings.Count(all, user) != 7 || strings.Contains(all, "more from this asker") {
 		t.Errorf("got\n%s", all)
 	}
 	eve := query[string](t, db, "select id::text from core_tool_calls where created_by = 'eve' limit 1")
-	wants(t, gemWith(t, env, "explain", eve).stdout, "eve asks. No rule and no handler asks this", "It asks “Ok?\" A rule asks about a call of ada: \"Is it won?”")
+	wants(t, gemWith(t, env, "explain", eve).stdout, "eve asks. Neither a rule nor a handler asks this", "It asks “Ok?\" A rule asks about a call of ada: \"Is it won?”")
 }
 
 func TestResumeLetsACallLookAgain(t *testing.T) {

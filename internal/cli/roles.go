@@ -16,13 +16,13 @@ func rolesCommand() *cobra.Command {
 A question or an approval names the people who may answer it: role:manager means
 all subjects that have the role manager. A subject is the sub of a user's token;
 service_role, for a server's secret key; or a role of Postgres, for the command
-line. A change counts at once.
+line. Changes apply at once.
 
-A role that is closed takes no new questions of users, nor of models that work
-for them. Rules, handlers and servers may ask it as before. What users have asked
-it stays open, and comes last in lists.
+A closed role accepts no new questions from users, or from models that work for
+them. Rules, handlers and servers may still ask it. Users' open questions to it
+stay open, and come last in lists.
 
-It takes the rights of the database's owner.
+It needs the rights of the database's owner.
 ` + usesDatabase,
 		Example: "  gem roles add 5d1a7c42-0a3e-4c4e-a7f2-86b0a1c9f310 manager\n  gem roles add postgres manager\n" +
 			"  gem roles close manager\n  gem roles list",
@@ -53,17 +53,17 @@ It takes the rights of the database's owner.
 					return err
 				}
 				for _, r := range closed {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s is closed to questions of users, since %s, by %s\n", r.Role, moment(r.At), printable(r.By))
+					fmt.Fprintf(cmd.OutOrStdout(), "%s is closed to questions from users, since %s, by %s\n", r.Role, moment(r.At), printable(r.By))
 				}
 				return nil
 			},
 		},
 		changeRoleCommand("add", "Give a subject a role", store.AddRole, "%s has the role %s", "%s had the role %s before"),
 		changeRoleCommand("remove", "Take a role from a subject", store.RemoveRole, "%s no longer has the role %s", "%s did not have the role %s"),
-		closeRoleCommand("close", "Close a role to questions of users", store.CloseRole, "%s is closed to questions of users",
-			"%s was closed to questions of users before"),
-		closeRoleCommand("open", "Open a role to questions of users again", store.OpenRole, "%s is open to questions of users",
-			"%s was open to questions of users before"),
+		closeRoleCommand("close", "Close a role to questions from users", store.CloseRole, "%s is closed to questions from users",
+			"%s is already closed to questions from users"),
+		closeRoleCommand("open", "Open a role to questions from users again", store.OpenRole, "%s is open to questions from users",
+			"%s is already open to questions from users"),
 	)
 	return cmd
 }

@@ -17,7 +17,7 @@ func rulesRequireCommand() *cobra.Command {
 A worker that finds no rules file runs without rules. After this it claims
 nothing, and says so in its log, so that a file that was forgotten lets no call
 through. Calls that it runs continue. --off lets such workers claim again. A change
-counts at once. It takes the rights of the database's owner.
+applies at once. It needs the rights of the database's owner.
 ` + usesDatabase,
 		Example: "  gem rules require\n  gem rules require --off",
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -10,7 +10,7 @@ import (
 	"github.com/gemworker/gem/internal/testdb"
 )
 
-// A login may have another search path, with tables of the same names that are someone else's.
+// A login may have another search path, with someone else's tables of the same names.
 func TestEveryCommandUsesGEMsTablesWhateverTheSearchPath(t *testing.T) {
 	t.Parallel()
 	database := newDatabase(t)

@@ -81,7 +81,7 @@ func printStatus(w io.Writer, o *watch.Overview) error {
 	return table(w, rows)
 }
 
-// counted says which of the calls that ended may be missing from the counts.
+// counted explains which of the ended calls may be missing from the counts.
 func counted(w watch.WorkerCounts) string {
 	if w.Alive == 0 {
 		return "Workers count the calls that ended, and no worker is alive: the last ones are not counted."

@@ -9,7 +9,7 @@ import (
 	"github.com/gemworker/gem/internal/testdb"
 )
 
-// Texts of callers, tools and workers neither draw on the terminal of a person who looks, nor pass for a line of a command.
+// Texts of callers, tools and workers cannot draw on the terminal, or look like a line of the command.
 func TestTextOfOthersStaysInItsLineOfATerminal(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)

@@ -31,7 +31,7 @@ func printJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// lines keeps the lines of a text, and what others wrote in them from drawing on the terminal.
+// lines keeps the line breaks of a text, and replaces characters that could draw on the terminal.
 func lines(text string) string {
 	all := strings.Split(text, "\n")
 	for i, line := range all {
@@ -40,7 +40,7 @@ func lines(text string) string {
 	return strings.Join(all, "\n")
 }
 
-// table writes rows in aligned columns. The first row is the head. A cell is one line, whatever others wrote in it.
+// table writes rows in aligned columns. The first row is the head. A cell is one line, whatever its text.
 func table(w io.Writer, rows [][]string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range rows {

@@ -8,8 +8,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// console writes log lines for a terminal. The console format of zap writes messages as they are: a text of others in one would be a line of its
-// own, or would draw on the terminal.
+// console writes log lines for a terminal. The console format of zap writes messages unchanged: someone else's text in a message could start a new
+// line, or draw on the terminal.
 type console struct{ zapcore.Encoder }
 
 func (c console) Clone() zapcore.Encoder { return console{c.Encoder.Clone()} }

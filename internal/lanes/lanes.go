@@ -37,7 +37,7 @@ var (
 	ErrEnded          = errors.New("the call has ended, and its transaction with it")
 	ErrStatementOpen  = errors.New("a statement of this transaction is under way: read its rows to the end, or close them, before the next")
 	ErrNoTransaction  = errors.New("it ended the transaction that it shares with its receipt, with commit or rollback; what it committed stays")
-	ErrBroken         = errors.New("went on after a statement had failed") // whose error [Tx.Rollback] returns
+	ErrBroken         = errors.New("continued after a statement had failed") // whose error [Tx.Rollback] returns
 )
 
 // Lanes share the connections of a pool.

@@ -100,8 +100,8 @@ type Usage struct {
 	CostUSD string `json:"-"`
 }
 
-// maxTokens bounds each figure of a provider's usage, so that a few of them can be added. Whoever charges for a usage must bound it by what was
-// asked for: see [Usage.Within].
+// maxTokens bounds each figure of a provider's usage, so that adding a few of them cannot overflow. Code that charges for a usage must also bound it
+// by the request: see [Usage.Within].
 const maxTokens = 1_000_000_000_000_000_000
 
 func (u Usage) bounded() Usage {
@@ -114,7 +114,7 @@ func (u Usage) bounded() Usage {
 // Tokens returns a number of tokens within its bounds: at least 0, and at most 10¹⁸.
 func Tokens(n int64) int64 { return min(max(n, 0), maxTokens) }
 
-// Within returns the usage with at most so many tokens of input and of output, and with parts that are no more than the whole.
+// Within returns the usage with at most the given tokens of input and output, and with parts that do not exceed the whole.
 func (u Usage) Within(input, output int64) Usage {
 	u.Input, u.Output = min(max(u.Input, 0), max(input, 0)), min(max(u.Output, 0), max(output, 0))
 	u.CacheRead = min(max(u.CacheRead, 0), u.Input)

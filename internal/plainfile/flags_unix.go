@@ -7,10 +7,10 @@ import (
 	"syscall"
 )
 
-// noFollow makes the open fail at a link, and return at once at a pipe.
+// noFollow makes the open fail for a link, and return at once for a pipe.
 const noFollow = syscall.O_NOFOLLOW | syscall.O_NONBLOCK
 
-// block makes the file as it would be without O_NONBLOCK, since a child may inherit it.
+// block removes O_NONBLOCK from the file, since a child may inherit it.
 func block(f *os.File) error {
 	raw, err := f.SyscallConn()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package plainfile opens files to write, at paths that a person or a folder names.
+// Package plainfile opens files for writing, at paths that a person or a folder chooses.
 package plainfile
 
 import (
@@ -8,8 +8,8 @@ import (
 	"os"
 )
 
-// Open is [os.OpenFile] for writing and for a regular file alone. It refuses a symbolic link, which may have come with a clone or lie in a
-// folder that others write to, and a pipe or a device, which could keep the program waiting. Links on the way to the folder are followed.
+// Open is [os.OpenFile] for writing to a regular file. It refuses symbolic links, which may come with a clone or lie in a
+// folder that others can write to, and pipes and devices, which could block the program. It follows links in the path of the folder.
 func Open(path string, flag int, mode os.FileMode) (*os.File, error) {
 	info, err := os.Lstat(path)
 	if err == nil {
@@ -18,7 +18,7 @@ func Open(path string, flag int, mode os.FileMode) (*os.File, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	truncate := flag&os.O_TRUNC != 0 // once it is known what the file is
+	truncate := flag&os.O_TRUNC != 0 // only after the checks
 	f, err := os.OpenFile(path, flag&^os.O_TRUNC|noFollow, mode)
 	if err != nil {
 		if info, seen := os.Lstat(path); seen == nil && refuse(path, info.Mode()) != nil { // it was put there meanwhile
@@ -35,7 +35,7 @@ func Open(path string, flag int, mode os.FileMode) (*os.File, error) {
 	return f, nil
 }
 
-// check refuses what was put in the place of the file before it was opened.
+// check refuses a file that was replaced before it was opened.
 func check(path string, f *os.File) error {
 	opened, err := f.Stat()
 	if err != nil {

@@ -54,7 +54,7 @@ func TestALinkAPipeAndADeviceAreRefusedAndUnchanged(t *testing.T) {
 				_ = f.Close()
 			}
 			if err == nil || !strings.Contains(err.Error(), why) || !strings.Contains(err.Error(), name) {
-				t.Errorf("%s: got %v, want that it is refused: %s", name, err, why)
+				t.Errorf("%s: got %v, want a refusal: %s", name, err, why)
 			}
 		}
 	}

@@ -36,8 +36,8 @@ func Awaited(tool, waitsFor string, approval bool) string {
 	return waitsFor
 }
 
-// AskedFor says in a line what a call waits for, who may give it, where or how, and who asks. dashboard is the address of
-// the pages; empty for none.
+// AskedFor describes in one line what a call waits for, who may answer, where or how, and who asks. dashboard is the address
+// of the pages, or empty.
 func AskedFor(q client.Asked, dashboard string) string {
 	said, how := "It waits for an answer", "gem answer "+q.ID+" VALUE"
 	switch {

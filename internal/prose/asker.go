@@ -8,8 +8,8 @@ import (
 	"github.com/gemworker/gem/internal/oneline"
 )
 
-// Asker says who asks a question, in GEM's words, which precede those of the question. waiting reports whether a call waits for the answer: of a
-// user's question, a model then chose it.
+// Asker describes who asks a question, to be shown before its text. waiting reports whether a call waits for the answer: a model then chose a
+// user's question.
 func Asker(kind client.Asker, by string, waiting bool) string {
 	whose := "a call that names no caller"
 	if by != "" {
@@ -21,20 +21,20 @@ func Asker(kind client.Asker, by string, waiting bool) string {
 	case kind == client.AskerRule:
 		return "A rule asks about " + whose
 	case kind == client.AskerHandler:
-		return "The handler of a call asks, for " + whose
+		return "A handler asks, on behalf of " + whose
 	case waiting:
-		return "A model asks, for " + whose + ". No rule and no code of a handler asks this: the words are the model's own"
+		return "A model asks, on behalf of " + whose + ". Neither a rule nor a handler's code asks this; the text is the model's own"
 	}
 	if by == "" {
-		whose = "A server, or a login of the database,"
+		whose = "A server or a database login"
 	}
-	return whose + " asks. No rule and no handler asks this: the words are only the asker's claim"
+	return whose + " asks. Neither a rule nor a handler asks this; the text is the caller's own"
 }
 
 // AskerOf is [Asker] of a question.
 func AskerOf(q *client.Question) string { return Asker(q.AskedFor, q.AskedBy, q.CallID != "") }
 
-// Said quotes what somebody else wrote, on one line and cut to so many characters: it cannot pass for the words around it.
+// Said quotes someone else's text, on one line and cut to so many characters, so that it cannot look like the text around it.
 func Said(text string, most int) string {
 	return "\u201c" + cmp.Or(Inside(oneline.Text(text, most)), oneline.Missing) + "\u201d"
 }

@@ -55,7 +55,7 @@ func explainApprovals(e *client.Explanation) string {
 	return said + exclusion(e.Call.CreatedBy) + " gem roles list shows who has which role."
 }
 
-// requires says which rules require the approval of a call: the rule big (rules 1) requires.
+// requires names the rules that require the approval of a call: the rule big (rules 1) requires.
 func requires(e *client.Explanation) string {
 	said := TheRules(e.Rules, e.RulesVersion)
 	if len(e.Rules) == 1 {
@@ -64,7 +64,7 @@ func requires(e *client.Explanation) string {
 	return said + " require"
 }
 
-// decided says what was decided about the call that an approval is about. It is empty for other calls.
+// decided describes the decision of an approval. It is empty for other calls.
 func decided(e *client.Explanation) string {
 	var about struct{ Tool string }
 	var is struct {

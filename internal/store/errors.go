@@ -48,7 +48,7 @@ func IsWithoutRules(err error) bool { return HasCode(err, withoutRules) }
 // IsTooDeep reports whether a call may have no children, since it is a child of a child itself, and so on.
 func IsTooDeep(err error) bool { return HasCode(err, tooDeep) }
 
-// IsRefusedQuestion reports whether a user, or the model of a user, may not ask what the statement asks: see gem.check_roles and gem.check_questions.
+// IsRefusedQuestion reports whether the database refused a question of a user, or of a user's model: see gem.check_roles and gem.check_questions.
 func IsRefusedQuestion(err error) bool { return HasCode(err, closedRole, tooMany) }
 
 // IsGone reports whether a row that the statement refers to was removed meanwhile.

@@ -32,7 +32,7 @@ type ClosedRole struct {
 	By   string
 }
 
-// CloseRole closes a role to questions of users, and reports whether it was open.
+// CloseRole closes a role to questions from users, and reports whether it was open.
 func CloseRole(ctx context.Context, db DB, role string) (bool, error) {
 	tag, err := db.Exec(ctx, "insert into gem.role_settings (role, closed_at, closed_by) values ($1, gem.now(), session_user) on conflict do nothing", role)
 	return tag.RowsAffected() > 0, err
@@ -44,7 +44,7 @@ func OpenRole(ctx context.Context, db DB, role string) (bool, error) {
 	return tag.RowsAffected() > 0, err
 }
 
-// ClosedRoles returns the roles that are closed to questions of users.
+// ClosedRoles returns the roles that are closed to questions from users.
 func ClosedRoles(ctx context.Context, db DB) ([]ClosedRole, error) {
 	rows, err := db.Query(ctx, "select role, closed_at, closed_by from gem.role_settings order by role")
 	if err != nil {

@@ -15,7 +15,7 @@ type Start struct {
 	Tool        string          `json:"tool"`
 	Input       json.RawMessage `json:"input"`
 	Traceparent string          `json:"traceparent,omitempty"`
-	Chosen      bool            `json:"chosen,omitempty"` // by a model or a document: a question is a user's, and not the handler's
+	Chosen      bool            `json:"chosen,omitempty"` // by a model or a document: a question then counts as the user's
 }
 
 // Wait is what a durable call waits for.

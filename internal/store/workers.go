@@ -92,7 +92,7 @@ func TellEnded(ctx context.Context, db DB, calls []string) error {
 }
 
 // Ended returns those of calls that have ended, and those of others that wait for an answer or for calls made on their behalf. Each list may
-// have a thousand at most.
+// have at most a thousand ids.
 func Ended(ctx context.Context, db DB, calls, others []string) (ended, parked []string, err error) {
 	rows, err := db.Query(ctx, "select e::text, true from gem.ended($1::uuid[]) e union all select p::text, false from gem.parked($2::uuid[]) p", calls, others)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 
 const leakyRegistry = `{"version": "leaky", "tools": [%s]}`
 
-// A function in SQL fails below one whose name and statement have a marker: Postgres has it in the error's context, for operators. A signed-in user
-// reads all that the API has of the call, and asks for more.
+// An SQL function fails below one whose name and statement contain a marker: Postgres puts it into the error's context, for operators. A signed-in
+// user reads everything that the API returns about the call, and asks for more.
 func TestNoFrontendReadsWhereAFunctionFailed(t *testing.T) {
 	t.Parallel()
 	const marker = "zq7_marker"

@@ -13,20 +13,20 @@ import (
 	"github.com/gemworker/gem/internal/supabase"
 )
 
-// hostile is a text that would be a response of its own in the status line of another.
+// hostile is a text that starts a second response if it is part of a status line.
 const hostile = "x\r\nSet-Cookie: session=stolen\r\nAccess-Control-Allow-Origin: *\r\nContent-Length: 7\r\n\r\n<html>\r\n\x1b]0;owned\x07\u202e\u00fc\""
 
-// hostileSub is such a text for the subject of a token, in which PostgREST takes a colon only of a URI.
+// hostileSub is such a text for the subject of a token, where PostgREST accepts a colon only in a URI.
 var hostileSub = strings.ReplaceAll(hostile, ":", "=")
 
-// quoted is a text in JSON.
+// quoted returns a text as JSON.
 func quoted(text string) string {
 	encoded, _ := json.Marshal(text)
 	return string(encoded)
 }
 
-// watched replaces gem.refuse by a function that adds as its detail the place from which it was called, so that a test sees which
-// refusals of the SQL it has met. The refusal itself is that of GEM.
+// watched replaces gem.refuse with a function that adds the place of its call as the detail, so that a test knows which refusals
+// it has met. The refusal itself is unchanged.
 const watched = `
 	alter function gem.refuse(text, text, text, text[]) rename to refuse_as_before;
 	create function gem.refuse(p_code text, p_message text, p_hint text default null, variadic p_words text[] default '{}') returns void language plpgsql as $$
@@ -41,7 +41,7 @@ const watched = `
 
 var place = regexp.MustCompile(`PL/pgSQL function ([a-z_.]+)\([^)]*\) line (\d+) at PERFORM`)
 
-// metBy names the refusal that a response is of, as function and line, or is empty.
+// metBy returns the refusal that a response contains, as function and line, or an empty text.
 func metBy(body string) string {
 	var e struct{ Details string }
 	_ = json.Unmarshal([]byte(body), &e)
@@ -51,7 +51,7 @@ func metBy(body string) string {
 	return ""
 }
 
-// notForFrontends are the refusals that no request to PostgREST meets, by a part of their statement or by their function, and why.
+// notForFrontends has the refusals that no request to PostgREST can meet, by a part of their statement or by their function, with the reason.
 var notForFrontends = map[string]string{
 	"'GM0":                               "workers alone call the function: it moves calls",
 	"'GM102'":                            "workers alone call the function: it runs a tool in SQL",
@@ -70,11 +70,11 @@ var notForFrontends = map[string]string{
 	"gem.llm_correct:":                   "operators call it, in Postgres itself",
 	"gem.parked:":                        "gem mcp calls it, in Postgres itself",
 	"gem.ended:":                         "gem mcp calls it, in Postgres itself",
-	"may answer as itself":               "logins that are no frontend's call it, in Postgres itself",
-	"the answer to call %s could not be": "no request brings it about",
+	"may answer only as itself":          "logins other than frontends call it, in Postgres itself",
+	"the answer to call %s could not be": "no request causes it",
 }
 
-// limited sends something while the limits are others.
+// limited sends requests while other limits apply.
 func (d desk) limited(limits, caller string, send func()) {
 	d.t.Helper()
 	d.Exec("update gem.limits set " + limits)
@@ -82,7 +82,7 @@ func (d desk) limited(limits, caller string, send func()) {
 	d.Exec("delete from gem.limits; insert into gem.limits default values; delete from gem.answers where subject = '" + caller + "'")
 }
 
-// A response has exactly the lines that PostgREST means to write, whatever a caller named things.
+// A response has exactly the lines that PostgREST intends, whatever names a caller chose.
 func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, supabase.Options{})
@@ -114,7 +114,7 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 		}
 		return a
 	}
-	// refused sends a request that must be refused, and keeps which refusal it met.
+	// refused sends a request that must be refused, and records the refusal.
 	refused := func(what string, r supabase.Request, says string) {
 		t.Helper()
 		a := send(what, r)
@@ -177,15 +177,15 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 	refused("the name of a field", post("ada", "/core_tool_calls", `{"tool_name": "wait.answer", "input": {"schema": {"type": "object", "properties": {"a": {}, `+
 		quoted(hostile)+`: {"type": "string"}}}}}`), `schema has the field "x??Set-Cookie`)
 	refused("a long name of a field", post("ada", "/core_tool_calls", `{"tool_name": "wait.event", "input": {"schema": {"properties": {`+quoted(long[:101])+`: {}}}}}`),
-		"of a field has 1 to 100 characters")
+		"a field name has 1 to 100 characters")
 	var fields strings.Builder
 	for i := range 51 {
 		fmt.Fprintf(&fields, `, "f%d": {}`, i)
 	}
 	refused("many fields", post("ada", "/core_tool_calls", `{"tool_name": "wait.answer", "input": {"schema": {"properties": {`+fields.String()[2:]+`}}}}`),
-		"schema has 51 fields, and may have 50")
+		"schema has 51 fields, and may have at most 50")
 	refused("many people", post("ada", "/core_tool_calls", `{"tool_name": "wait.answer", "input": {"by": [`+strings.Repeat(`"owner",`, 20)+`"owner"]}}`),
-		"by has 21 entries, and may have 20")
+		"by has 21 entries, and may have at most 20")
 	d.Exec("insert into gem.role_settings values ('boss', now(), 'postgres')")
 	question := `{"tool_name": "wait.answer", "input": {"text": ` + quoted(hostile) + `, "by": ["role:boss", ` + quoted("role:"+hostile) + `]}}`
 	refused("a closed role", post("ada", "/core_tool_calls", question), "the role boss is closed")
@@ -195,8 +195,8 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 	})
 
 	// Its receipt and its end.
-	refused("a receipt", post("ada", "/rpc/get_receipt", `{"call_id": "GRACES_CALL"}`), "that you could see")
-	refused("an end", post("ada", "/rpc/cancel_tool_call", `{"id": "GRACES_CALL"}`), "that you could cancel")
+	refused("a receipt", post("ada", "/rpc/get_receipt", `{"call_id": "GRACES_CALL"}`), "that you can see")
+	refused("an end", post("ada", "/rpc/cancel_tool_call", `{"id": "GRACES_CALL"}`), "that you can cancel")
 
 	// Answers. The question is one that its caller wrote.
 	id := func(n int) string { return fmt.Sprintf("00000000-0000-7000-8000-0000000001%02d", n) }
@@ -210,7 +210,7 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 		return id(n)
 	}
 	text := ask(1, "wait.answer", `{"text": "?", "schema": {"type": "string", "minLength": 2, "maxLength": 300}}`)
-	answer("another's question", "GRACES_CALL", "1", "that you could answer")
+	answer("another's question", "GRACES_CALL", "1", "that you can answer")
 	answer("a number to answer", text, `{"a": 1e500}`, "a number beyond 1e400")
 	answer("a large answer", text, quoted(long), "may take 65536")
 	answer("a deep answer", text, strings.Repeat("[", 101)+strings.Repeat("]", 101), "100 levels")
@@ -235,7 +235,7 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 	answer("another answer", text, `"no"`, `already has another answer, by "x??Set-Cookie= session`)
 	d.Exec(`select cancel_tool_call('` + id(2) + `'); update core_tool_calls set cancel_requested_at = now() where id = '` + id(3) + `'`)
 	answer("a question that has ended", id(2), "1", "has ended as failed")
-	answer("a question that is to end", id(3), "5", "someone has asked for the end")
+	answer("a question that is being cancelled", id(3), "5", "is being cancelled")
 	answer("a late answer", ask(6, "wait.answer", `{"until": "2020-01-01T00:00:00Z"}`), `"x"`, "the time for this answer")
 	ask(7, hostileTool, `{}`)
 	d.Exec(`insert into core_tool_events (call_id, seq, at, event, attempt, data)
@@ -296,9 +296,9 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 	}
 
 	if forms := d.Value(`select count(*) from pg_proc, regexp_matches(prosrc, 'return array\[', 'g') where oid = 'gem.misfit'::regproc`); forms != "7" {
-		t.Errorf("gem.misfit has %s forms, and this test asks for 7: ask for the others, too", forms)
+		t.Errorf("gem.misfit has %s templates, and this test covers 7: cover the others too", forms)
 	}
-	// Each refusal of the SQL was met, or no frontend meets it.
+	// The test has met each refusal of the SQL, except those that no frontend meets.
 	used := map[string]bool{}
 	for _, line := range strings.Split(strings.TrimSpace(d.Value(refusalsOfTheSQL)), "\n") {
 		at, statement, _ := strings.Cut(line, "\t")
@@ -312,13 +312,13 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 		case !was && why == "":
 			t.Errorf("no request of this test meets the refusal %s: %s", at, statement)
 		case was && why != "":
-			t.Errorf("a frontend meets the refusal %s, which notForFrontends has as %q: %s", at, why, statement)
+			t.Errorf("a frontend meets the refusal %s, which notForFrontends lists as %q: %s", at, why, statement)
 		}
 		delete(met, at)
 	}
 	for part := range notForFrontends {
 		if !used[part] {
-			t.Errorf("notForFrontends has %q, and no refusal is like it", part)
+			t.Errorf("notForFrontends has %q, but no refusal matches it", part)
 		}
 	}
 	if len(met) > 0 {
@@ -337,11 +337,11 @@ const refusalsOfTheSQL = `
 		where n.nspname in ('public', 'gem', 'gem_extract', 'tools') and p.proname not in ('refuse', 'refuse_as_before')) f,
 	generate_subscripts(f.lines, 1) l (line) where f.lines[l.line] ~ 'gem\.refuse\('`
 
-// directly are the statements that raise errors without gem.refuse: its own, and those of functions with the rights of their callers, who may not use
-// the schema gem. The words in these are of type uuid.
+// directly has the statements that raise errors without gem.refuse: its own, and those of functions with the rights of their callers, who may not use
+// the schema gem. The arguments of these are of type uuid.
 var directly = []string{
 	"refuse: raise exception using errcode = split_part(p_code, '/', 1), constraint = split_part(p_code, '/', 2),",
-	"get_receipt: raise exception using errcode = 'PT404', message = format('there is no call %s that you could see', get_receipt.call_id); -- HTTP status 404",
+	"get_receipt: raise exception using errcode = 'PT404', message = format('there is no call %s that you can see', get_receipt.call_id); -- HTTP status 404",
 	"enqueue_tool_call: raise foreign_key_violation using message = format('parent_call_id is %s, which is no call of yours', parent_call_id);",
 	"enqueue_tool_call: raise unique_violation using message = format('there is another call with the id %s', id),",
 }
@@ -354,7 +354,7 @@ func TestAllErrorsOfTheDatabaseAreRaisedByOneFunction(t *testing.T) {
 		from pg_proc p join pg_namespace n on n.oid = p.pronamespace, string_to_table(p.prosrc, E'\n') l
 		where n.nspname not in ('pg_catalog', 'information_schema') and l ~* '\mraise\M' and l !~* '\mraise (notice|warning)\M' and l !~ '^\s*--'`)) {
 		if statement := strings.TrimSpace(line); !slices.Contains(directly, statement) {
-			t.Errorf("gem.refuse is to raise this error: %s", statement)
+			t.Errorf("gem.refuse must raise this error: %s", statement)
 		}
 	}
 }

@@ -17,7 +17,7 @@ type Wire struct {
 	in   *bufio.Reader
 }
 
-// WireAnswer is a response as its bytes say.
+// WireAnswer is a response, exactly as received.
 type WireAnswer struct {
 	StatusLine string   // without its line break
 	Headers    []string // each a line
@@ -79,7 +79,7 @@ func (w *Wire) Send(r Request) WireAnswer {
 	return a
 }
 
-// Left is what the server has sent beyond the responses that were read.
+// Left returns what the server has sent beyond the responses that were read.
 func (w *Wire) Left() string { return w.read(w.in.Buffered()) }
 
 func (w *Wire) line() string {

@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// strangersSchema has a view and a function under each name that GEM has in public. Each use of one fails, and is counted by a
-// sequence, which no rollback resets.
+// strangersSchema has a view and a function under each name that GEM has in public. Each use fails, and advances a sequence,
+// which no rollback resets.
 const strangersSchema = `
 create schema stranger;
 create sequence stranger.uses;
@@ -36,8 +36,8 @@ end $$;
 grant usage on schema stranger to public;
 grant all on all tables in schema stranger to public;`
 
-// AddStranger adds a schema of someone else to the database at databaseURL, with all of GEM's names in public. New connections look
-// there first. The test fails if anything in that schema is used.
+// AddStranger adds someone else's schema to the database at databaseURL, with all names that GEM has in public. It comes first in the
+// search path of new connections. The test fails if anything in that schema is used.
 func AddStranger(t testing.TB, databaseURL string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), databaseURL)

@@ -22,10 +22,10 @@ type Question struct {
 	Others    bool     `json:"others"`
 	CreatedBy string   `json:"created_by,omitempty"`
 	SessionID string   `json:"session_id,omitempty"`
-	// AskedFor says whose words the question has: rule, handler or user. What a user's says of itself is only that user's claim, or a model's.
+	// AskedFor is who asks: rule, handler or user. A user or a model wrote a user's question: everything in it is unverified.
 	AskedFor string `json:"asked_for"`
-	// ParentID is the call on whose behalf it asks; empty for none. OfHandler says that this call waits for the answer: its handler made the
-	// question, or rules did.
+	// ParentID is the call on whose behalf it asks; empty for none. OfHandler reports whether that call waits for the answer: its handler,
+	// or rules, made the question.
 	ParentID  string    `json:"parent_id,omitempty"`
 	OfHandler bool      `json:"of_handler,omitempty"`
 	Since     time.Time `json:"since"`
@@ -34,12 +34,12 @@ type Question struct {
 	// AnsweredBy is who has answered; empty while nobody has.
 	AnsweredBy string    `json:"answered_by,omitempty"`
 	AnsweredAt time.Time `json:"answered_at,omitzero"`
-	// OfAsker numbers the open questions of one CreatedBy, of rules and handlers and of users apart; AskerOpen is how many of them were read.
+	// OfAsker numbers the open questions of one CreatedBy, separately for users; AskerOpen is how many of them were read.
 	OfAsker   int `json:"of_asker,omitempty"`
 	AskerOpen int `json:"asker_open,omitempty"`
 }
 
-// MostOfAsker is how many questions of one asker a list shows before it only says how many more there are.
+// MostOfAsker is how many questions of one asker a list shows; it only counts the rest.
 const MostOfAsker = 5
 
 // More returns how many questions of its asker a list leaves out after this one.
@@ -73,8 +73,8 @@ const listQuestions = "select " + questionColumns + `, q.of_asker, q.asker_open 
 			order by w.computed_key, w.level desc, w.seq limit $1) w) r) q
 	order by q.asked_for = 'user', q.of_asker > 5, q.since, q.call_id`
 
-// Questions returns those that wait for an answer, whoever may give it: of each of the three tools and of each of those who ask (AskedFor) the first
-// in the queue, up to a limit. Users' come last, and the sixth of an asker after the first five of others.
+// Questions returns the questions that wait for an answer of anyone: for each of the three tools and each AskedFor, the first in the queue, up to
+// a limit. Users' questions come last, and an asker's sixth comes after the first five of others.
 func Questions(ctx context.Context, db DB, limit int) ([]Question, error) {
 	rows, err := db.Query(ctx, listQuestions, limit)
 	if err == nil {

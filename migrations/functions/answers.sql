@@ -29,17 +29,17 @@ create or replace function gem.asks(p_tool text) returns boolean language sql im
   select coalesce(p_tool in ('wait.answer', 'wait.approval', 'wait.event'), false)
 $$;
 
--- Who asks, in a wait.* call; null for other calls:
---   rule     a rule: its words, its people and its arguments are those of the file of rules and of the call that it stopped
---   handler  the code of a handler: it chose the words and whom to ask
---   user     a frontend inserted the question, or a model or a document chose it for a handler (p_said, which gem.wait says): the words, the people
---            and all that it says of itself are their word
--- Frontends write neither parent_step nor asked_for.
+-- Returns who asks in a wait.* call; null for other calls:
+--   rule     a rule: the text, people and arguments are those of the file of rules and of the call that it stopped
+--   handler  the code of a handler: it chose the text and the people to ask
+--   user     a frontend inserted the question, or a model or a document chose it for a handler (gem.wait then passes p_said): its text, its people
+--            and everything else in it are unverified
+-- Frontends can write neither parent_step nor asked_for.
 create or replace function gem.asked_for(p_tool text, p_step text, p_said text) returns text language sql immutable as $$
   select case when not gem.asks(p_tool) then null when p_step like '##%' then 'rule' when p_step is null or p_said = 'user' then 'user' else 'handler' end
 $$;
 
--- Those who may answer a wait.* call, in the words of `by`.
+-- Returns the people who may answer a wait.* call, as entries of `by`.
 create or replace function gem.answerers(p_tool text, p_input jsonb) returns jsonb language sql immutable as $$
   select case when jsonb_typeof(p_input -> 'by') = 'array' then p_input -> 'by'
     when p_tool = 'wait.answer' then '["owner"]'
@@ -47,31 +47,31 @@ create or replace function gem.answerers(p_tool text, p_input jsonb) returns jso
     else '[]' end
 $$;
 
--- Reports whether some of those who may answer have a role that is closed to users.
+-- Reports whether `by` names a role that is closed to users.
 create or replace function gem.is_closed(p_by jsonb) returns boolean language sql stable as $$
   select exists (select from gem.role_settings s where p_by ? ('role:' || s.role))
 $$;
 
--- Refuses a question of a user to a closed role.
+-- Refuses a user's question to a closed role.
 create or replace function gem.check_roles(p_by jsonb) returns void language plpgsql stable as $$
 declare
   closed text;
 begin
   select s.role into closed from gem.role_settings s where p_by ? ('role:' || s.role) order by s.role limit 1;
   if found then
-    perform gem.refuse('PT403', 'the role %s is closed to questions of users',
-      'Rules and handlers may ask it. The owner of the database opens it with: gem roles open %1$s', closed);
+    perform gem.refuse('PT403', 'the role %s is closed to questions from users',
+      'Rules and handlers may ask it. The owner of the database can open it: gem roles open %1$s', closed);
   end if;
 end
 $$;
 
--- Reports whether others than its caller may answer a question.
+-- Reports whether anyone other than its caller may answer a question.
 create or replace function gem.asks_others(p_tool text, p_input jsonb, p_created_by text) returns boolean language sql immutable as $$
   select gem.answerers(p_tool, p_input) - array['owner', 'user:' || coalesce(p_created_by, '')] <> '[]'
 $$;
 
--- Refuses more open questions of a signed-in user to others than gem.limits allows. An insert has one request of a user after another; those that a
--- model chose are counted without that, so that there may be one more for each agent of the user that asks at the same moment.
+-- Refuses a signed-in user's questions if more are open to others than gem.limits allows. Inserts of one user take turns. Questions that a model chose
+-- are counted without a lock, so each agent of the user that asks at the same moment may add one.
 create or replace function gem.check_questions(p_created_by text) returns void language plpgsql
   set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -137,8 +137,8 @@ exception when others then
 end
 $$;
 
--- Says where a value does not fit a flat schema, as a form and its words for gem.refuse, or returns null: of text, numbers and booleans, or an
--- object of such fields, and of no others. The input schema of wait.answer admits no more keywords than these. A form lists eight names at most.
+-- Returns where a value does not fit a flat schema, as a template and its words for gem.refuse, or null if it fits. A flat schema has text, numbers and
+-- booleans, or an object of only such fields. The input schema of wait.answer allows no other keywords. A template lists at most eight names.
 create or replace function gem.misfit(p_value jsonb, p_schema jsonb, p_path text default '') returns text[] language plpgsql immutable as $$
 declare
   kind   text   := jsonb_typeof(p_value);
@@ -184,14 +184,13 @@ begin
 end
 $$;
 
--- The part of a form that lists names, eight at most.
+-- Returns the part of a template that lists names, at most eight.
 create or replace function gem.listed(p_names text[]) returns text language sql immutable as $$
   select case cardinality(p_names) when 0 then 'none' when 9 then rpad('%s', 4 * 8 - 2, ', %s') || ' and others'
     else rpad('%s', 4 * cardinality(p_names) - 2, ', %s') end
 $$;
 
--- Counts an answer of so many bytes of a signed-in user, or refuses it if the user has sent as many, or as much, in an hour as the limits allow
--- for calls.
+-- Counts a signed-in user's answer of so many bytes, or refuses it if the user's answers of the last hour reach the limits for calls.
 create or replace function gem.count_answer(p_who text, p_bytes integer) returns void language plpgsql as $$
 declare
   now  timestamptz := gem.now();
@@ -204,7 +203,7 @@ begin
     select g.bytes from gem.answers g where g.subject = p_who and g.at > now - interval '1 hour' and g.at <= now
     order by g.at desc limit most.max_calls_per_hour) a;
   if past.answers >= most.max_calls_per_hour or past.bytes >= most.max_bytes_per_hour then
-    perform gem.refuse('PT429', 'too many answers in an hour', 'Go on later.');
+    perform gem.refuse('PT429', 'too many answers in an hour', 'Try again later.');
   end if;
   insert into gem.answers values (p_who, now, p_bytes);
 end
@@ -226,7 +225,7 @@ create or replace function gem.check_token() returns void language plpgsql stabl
 begin
   if gem.token_claims() is not null and not pg_has_role(session_user, current_user, 'member')
     and not exists (select from gem.api_roles() r where pg_has_role(session_user, r::name, 'member')) then
-    perform gem.refuse('PT403', '%s may answer as itself, and as no other subject', null, session_user::text);
+    perform gem.refuse('PT403', '%s may answer only as itself', null, session_user::text);
   end if;
 end
 $$;
@@ -252,7 +251,7 @@ begin
   select c.id, c.tool_name, c.input, c.created_by, gem.asks(c.tool_name) as asks into call
   from public.core_tool_calls c where c.id = call_id;
   if call.id is null or not gem.may_answer(call.id, call.tool_name, call.input, call.created_by) then
-    perform gem.refuse('PT404', 'there is no call %s that you could answer', null, call_id::text);
+    perform gem.refuse('PT404', 'there is no call %s that you can answer', null, call_id::text);
   end if;
   if name is null or name !~ '^[^#]{1,200}(#[1-9][0-9]{0,4})?$' then
     perform gem.refuse('PT422', 'name must have 1 to 200 characters, and a # only before a number at its end');
@@ -278,7 +277,7 @@ begin
   end if;
 
   if call.asks and cancelled then
-    perform gem.refuse('PT409', 'someone has asked for the end of call %s, and it takes no answer', null, call_id::text);
+    perform gem.refuse('PT409', 'call %s is being cancelled, and takes no answer', null, call_id::text);
   end if;
   if call.asks and gem.until_of(call.input) <= now or exists (
     select from public.core_tool_events e where e.call_id = call_id and e.event = 'timed_out' and e.data -> 'names' ? ('#' || name)) then
@@ -300,21 +299,21 @@ begin
 end
 $$;
 
--- The wait.* calls that wait for an answer which the caller may give, in time. `by` are those who may answer. For an approval, `about` and
--- `arguments` are the tool and the input of the call that is to be approved. `call_id` is the call that waits for the answer.
+-- Returns the wait.* calls that the caller may still answer. `by` are the people who may answer. For an approval, `about` and
+-- `arguments` are the tool and the input of the call to approve. `call_id` is the call that waits for the answer.
 --
--- Who asks stands in `asked_for` (see gem.asked_for) and `asked_by`, the created_by of the call; null if it names no caller. `place` is the place of a
--- question in a list: those of rules and handlers come first, by their deadline and age; then those of users, by age, the reader's own before others';
--- then those of users to closed roles. `of_asker` numbers the open questions of one asked_by in each of these parts, and `asker_open` is how many
--- there are: in its part, the sixth and later of an asker come after the first five of all others. Calls that name no caller have no asker in common.
+-- `asked_for` is who asks (see gem.asked_for), and `asked_by` the created_by of the call, or null. `place` is the position in a list: questions of
+-- rules and handlers come first, by deadline and age; then those of users, by age, the reader's own before others'; then those of users to closed
+-- roles. `of_asker` numbers the open questions of one asked_by in each of these parts, and `asker_open` is how many there are. In each part, an
+-- asker's sixth and later questions come after the first five of every other asker. Calls without created_by share no asker.
 --
--- It reads the questions of the reader; of those that name the reader, five thousand of rules and handlers, and as many of users; and for whoever may
--- answer for all, as many of wait.answer and of wait.event. Of each part it goes on with a thousand, so that each asker has its share.
+-- It reads the reader's own questions; of those that name the reader, five thousand of rules and handlers, and as many of users; and for readers who
+-- may answer for all, as many of wait.answer and of wait.event. It keeps a thousand of each part, so that each asker has a share.
 create or replace function gem.open_questions() returns table (id uuid, tool text, text text, schema jsonb, by text[], since timestamptz,
   until timestamptz, root uuid, input jsonb, about text, arguments jsonb, call_id uuid, asked_by text, asked_for text, place bigint, of_asker bigint,
   asker_open bigint)
 language plpgsql stable security definer rows 10 set search_path = pg_catalog, pg_temp
-  set enable_seqscan = off set enable_bitmapscan = on -- what few it gives are found by an index each, one of which gives only bitmaps
+  set enable_seqscan = off set enable_bitmapscan = on -- indexes find the few rows, and one of them supports only bitmaps
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 #variable_conflict use_column
@@ -333,7 +332,7 @@ begin
     union
     (select o.id, true, o.created_by, o.created_at from public.core_tool_calls o
      where o.waits_for = 'answer' and o.asked_for = 'user' and o.input -> 'by' ?| words limit 5000)
-    union -- an approval is for those alone whom it names
+    union -- an approval is only for the people whom it names
     select q.id, asking.kind = 'user', q.created_by, q.created_at
     from (select t.tool, k.kind from unnest(array['wait.answer', 'wait.event']) t (tool), unnest(array['rule', 'handler', 'user']) k (kind)) asking, lateral (
       select o.id, o.created_by, o.created_at from public.core_tool_calls o
@@ -352,7 +351,7 @@ begin
       and gem.may_answer(c.id, c.tool_name, c.input, c.created_by)
   ), part as (
     select o.*, case when not o.of_user then 1 when gem.is_closed(o.named) then 3 else 2 end as part, coalesce(o.created_by, o.id::text) as asker,
-      case when not o.of_user then coalesce(o.ends, 'infinity') end as due, o.of_user and o.created_by is distinct from who as of_other -- a user chose the others' ends
+      case when not o.of_user then coalesce(o.ends, 'infinity') end as due, o.of_user and o.created_by is distinct from who as of_other -- users choose the deadlines of their own
     from open o
   ), turn as (
     select p.*, row_number() over (partition by p.part, p.asker order by p.due, p.created_at, p.id) as nth,
@@ -373,8 +372,8 @@ end
 $$;
 create or replace view public.open_questions with (security_invoker = true) as select * from gem.open_questions();
 
--- The wait.* calls without what they ask and what was answered: for dashboards, which say who may answer, and who asks (gem.asked_for). of_handler: a
--- call waits for it, its parent. The columns behind `answered_at` are those of an index.
+-- The wait.* calls without their questions and answers: for dashboards, which show who may answer and who asks (gem.asked_for). of_handler: its parent
+-- waits for it. The columns after `answered_at` are those of an index.
 create or replace view gem.questions as
 select c.id as call_id, c.tool_name, c.status, array(select jsonb_array_elements_text(gem.answerers(c.tool_name, c.input))) as by,
   coalesce(c.input -> 'others', to_jsonb(c.tool_name = 'wait.approval')) <> 'false' as others, c.created_by, c.session_id, c.parent_call_id,

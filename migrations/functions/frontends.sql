@@ -8,7 +8,7 @@
 --   anon           can do nothing.
 --
 -- The functions here run with the rights of their caller: they refuse what the tables refuse. list_tools alone runs with those of the owner. Callers
--- may not use the schema gem, so these raise errors without gem.refuse, with no words in them but ids of type uuid.
+-- may not use the schema gem, so these raise errors without gem.refuse. Of the caller's input, such an error contains only ids of type uuid.
 
 -- Inserts a call and returns its id. A frontend that chooses the id may send the same request again when its answer was lost,
 -- and gets the same id back, also where a new call would be refused by now; another call under that id is refused, and so is another's.
@@ -57,7 +57,7 @@ begin
       o.replay_of, o.duration
     from public.core_tool_receipts o where o.call_id = get_receipt.call_id) r;
   if receipt is null and not exists (select from public.core_tool_calls c where c.id = get_receipt.call_id) then
-    raise exception using errcode = 'PT404', message = format('there is no call %s that you could see', get_receipt.call_id); -- HTTP status 404
+    raise exception using errcode = 'PT404', message = format('there is no call %s that you can see', get_receipt.call_id); -- HTTP status 404
   end if;
   return receipt;
 end
@@ -80,22 +80,22 @@ create or replace function gem.ended(p_calls uuid[]) returns setof uuid
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
 begin
   if cardinality(p_calls) > 1000 then
-    perform gem.refuse('check_violation', 'gem.ended was asked about %s calls, and takes 1000 at most', null, cardinality(p_calls)::text);
+    perform gem.refuse('check_violation', 'gem.ended takes at most 1000 calls, and got %s', null, cardinality(p_calls)::text);
   end if;
   return query select r.call_id from public.core_tool_receipts r where r.call_id = any (p_calls);
 end
 $$;
 
--- Those of p_calls that wait, in no process, for an answer or for calls that were made on their behalf: some person may have to answer, and whoever
--- waits should hear of it. Otherwise it is as gem.ended.
+-- Returns those of p_calls that wait, in no process, for an answer or for calls made on their behalf: a person may have to answer, and waiters should
+-- know. Otherwise it is like gem.ended.
 create or replace function gem.parked(p_calls uuid[]) returns setof uuid
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
 begin
   if cardinality(p_calls) > 1000 then
-    perform gem.refuse('check_violation', 'gem.parked was asked about %s calls, and takes 1000 at most', null, cardinality(p_calls)::text);
+    perform gem.refuse('check_violation', 'gem.parked takes at most 1000 calls, and got %s', null, cardinality(p_calls)::text);
   end if;
   return query select c.id from (
-    select a.id, a.status, a.waits_for from public.core_tool_calls a where a.id = any (p_calls) offset 0) c -- by id: all that wait may be many
+    select a.id, a.status, a.waits_for from public.core_tool_calls a where a.id = any (p_calls) offset 0) c -- by id: many calls may be waiting
   where c.status = 'waiting' and c.waits_for in ('answer', 'call');
 end
 $$;

@@ -72,13 +72,13 @@ declare
   odd    text;
 begin
   if jsonb_typeof(p_input -> 'by') = 'array' and jsonb_array_length(p_input -> 'by') > 20 then -- each insert of their caller reads them
-    perform gem.refuse('check_violation', 'by has %s entries, and may have 20', null, jsonb_array_length(p_input -> 'by')::text);
+    perform gem.refuse('check_violation', 'by has %s entries, and may have at most 20', null, jsonb_array_length(p_input -> 'by')::text);
   end if;
   select k into odd from jsonb_object_keys(fields) k where k !~ '^[^\x01-\x1f\x7f-\x9f\u2028\u2029]{1,100}$' limit 1;
   if odd is not null then
-    perform gem.refuse('check_violation', 'schema has the field %s, and the name of a field has 1 to 100 characters and no control characters', null, odd);
+    perform gem.refuse('check_violation', 'schema has the field %s, and a field name has 1 to 100 characters and no control characters', null, odd);
   elsif (select count(*) from jsonb_object_keys(fields)) > 50 then
-    perform gem.refuse('check_violation', 'schema has %s fields, and may have 50', null, (select count(*)::text from jsonb_object_keys(fields)));
+    perform gem.refuse('check_violation', 'schema has %s fields, and may have at most 50', null, (select count(*)::text from jsonb_object_keys(fields)));
   end if;
 end
 $$;
@@ -102,7 +102,7 @@ begin
 
   if new.status <> 'queued' then
     perform gem.refuse('check_violation', 'status is %s on insert, and can only be queued',
-      'Leave status out: the worker moves a call on.', new.status);
+      'Leave status out: workers change it.', new.status);
   end if;
   if coalesce(new.tool_name, '') = '' or length(new.tool_name) > 200 then
     perform gem.refuse('check_violation', 'tool_name must be the name of a tool, of 1 to 200 characters, such as leads.create');
@@ -143,7 +143,7 @@ begin
   end if;
   if new.signed_in and new.parent_step is null and exists (select from gem.tools t where t.name = new.tool_name and not t.frontends) then
     perform gem.refuse('insufficient_privilege', '%s is closed to signed-in users',
-      'A server may call it with a secret key. Who keeps the registry opens it with "frontends": true in its entry.', new.tool_name);
+      'A server may call it with a secret key. The registry''s owner can open it: "frontends": true in its entry.', new.tool_name);
   end if;
   if claims is not null then
     if claims ->> 'role' is distinct from 'service_role' or new.created_by is null then
@@ -161,7 +161,7 @@ begin
   if new.asked_for = 'user' and (new.signed_in or new.parent_step is not null) then
     perform gem.check_roles(gem.answerers(new.tool_name, new.input));
   end if;
-  if most is not null then -- more than may be open are refused before they are written: gem.after_insert_calls counts those of before
+  if most is not null then -- refuses too many before they are written; gem.after_insert_calls counts earlier ones
     sent := coalesce(sent, 0) + 1;
     if sent > most.max_open_calls then
       perform gem.refuse('PT429', 'too many open calls: you may have %s that have not ended', 'Send less in one request.',
@@ -256,7 +256,7 @@ begin
           case when past.calls > most.max_calls_per_hour then 'too many calls in an hour: you may make %1$s'
             else 'too much input in an hour: you may send %2$s bytes' end,
           case when past.created_at >= worst.since then 'Send less in one request.'
-            else 'You may go on at %3$s. Calls that have ended count too.' end,
+            else 'Try again at %3$s. Calls that have ended count too.' end,
           most.max_calls_per_hour::text, most.max_bytes_per_hour::text,
           to_char((past.created_at + interval '1 hour') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'));
       end if;
@@ -297,7 +297,7 @@ begin
     return new; -- a claim, which writes no more than a holder
   end if;
   if old.status in ('succeeded', 'failed', 'not_configured') then
-    perform gem.refuse('insufficient_privilege', 'update on core_tool_calls is refused: the call has ended, and its receipt stands');
+    perform gem.refuse('insufficient_privilege', 'update on core_tool_calls is refused: the call has ended, and its receipt is final');
   end if;
   if new.status in ('succeeded', 'failed', 'not_configured') then
     if new.attempt >= 0 and new.events >= 1 then
@@ -314,7 +314,7 @@ begin
       return new;
     end if;
   end if;
-  perform gem.refuse('check_violation', 'call %s cannot be %s as it is',
+  perform gem.refuse('check_violation', 'call %s cannot become %s in its present state',
     'It has claimed_by %3$s, claimed_at %4$s, attempt %5$s, computed_key %6$s, waits_for %7$s, need %8$s, retries %9$s, losses %10$s, events %11$s. '
       'Only the functions of the schema gem move calls.',
     old.id::text, new.status, new.claimed_by, new.claimed_at::text, new.attempt::text, new.computed_key, new.waits_for, new.need::text,
@@ -332,7 +332,7 @@ begin
       perform gem.refuse('foreign_key_violation', 'there is no receipt %s to repeat', null, new.replay_of::text);
     end if;
     if new.status <> 'succeeded' or new.idempotency_key is null then
-      perform gem.refuse('check_violation', 'a receipt that repeats another is a success with a key');
+      perform gem.refuse('check_violation', 'a receipt that repeats another must be a success with a key');
     end if;
   end if;
   if new.status = 'succeeded' then

@@ -1,7 +1,7 @@
 -- The history that `gem hook` judges coding agents by: it reads and writes it through these functions alone.
 
 -- Returns what a session did, in order, as an array of {kind, path, command, outcome, failed}: the last edits, changes and test runs,
--- and, of the files p_paths, the first time that each was read, edited and written.
+-- and the first read, edit and write of each file in p_paths.
 create or replace function gem.hook_facts(p_source text, p_session text, p_paths text[]) returns jsonb
 language sql stable security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off as $$ -- by index, whatever the statistics say
@@ -36,7 +36,7 @@ create or replace function gem.prune_hook_events(p_limit integer) returns intege
 language plpgsql security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$ -- by index, whatever the statistics say
 declare
-  before  timestamptz := gem.now() - interval '30 days'; -- the index is of no use to a comparison with a volatile function
+  before  timestamptz := gem.now() - interval '30 days'; -- a comparison with a volatile function would not use the index
   removed integer;
 begin
   delete from public.core_hook_events e where e.ctid = any (array(

@@ -383,8 +383,8 @@ begin
 end
 $$;
 
--- Adds an amount in units of 10⁻⁹ USD to what a budget has spent in its current period, or takes it away if it is below 0, and returns the budget as it
--- is then. It refuses to take away more than was spent, and a budget under which nothing was asked in that period.
+-- Adds an amount in units of 10⁻⁹ USD to what a budget has spent in its current period, or subtracts it if it is below 0, and returns the corrected
+-- budget. It refuses to subtract more than was spent, and refuses a budget that has no requests in that period.
 create or replace function gem.llm_correct(p_budget text, p_subject text, p_amount bigint, p_by text, p_reason text)
 returns table (period text, starts timestamptz, ends timestamptz, spent bigint, reserved bigint)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -394,7 +394,7 @@ declare
   s      gem.llm_spend;
 begin
   if who ->> 'reason' is null then
-    perform gem.refuse('PT422', 'a correction needs a reason: it stays with the budget');
+    perform gem.refuse('PT422', 'a correction needs a reason, which is kept with it');
   elsif p_amount = 0 or p_amount not between -1000000000000000 and 1000000000000000 then
     perform gem.refuse('PT422', 'a correction is between -1000000 and 1000000 USD, and not 0');
   end if;
@@ -402,10 +402,10 @@ begin
   where b.budget = p_budget and b.subject = p_subject and b.starts <= moment and gem.llm_ends(b.period, b.starts) > moment
   order by b.id desc limit 1 for no key update;
   if not found then
-    perform gem.refuse('PT404', 'nothing was asked in this period under the budget %s' || case when p_subject <> '' then ' for %s' else '' end,
-      'Budgets that are not counted for all have a subject, such as a user.', p_budget, p_subject);
+    perform gem.refuse('PT404', 'in this period there are no requests under the budget %s' || case when p_subject <> '' then ' for %s' else '' end,
+      'Budgets that are counted separately, such as for each user, need a subject.', p_budget, p_subject);
   elsif s.spent + p_amount < 0 then
-    perform gem.refuse('PT409', 'the budget %s has spent %s USD in this period, and no more can be taken from it', null,
+    perform gem.refuse('PT409', 'the budget %s has spent %s USD in this period, and no more can be subtracted', null,
       p_budget, trim_scale(s.spent / 1e9)::text);
   end if;
   insert into gem.llm_corrections (spend, amount, by, login, reason, at)

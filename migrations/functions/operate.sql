@@ -14,7 +14,7 @@ declare
   reason constant text := nullif(btrim(p_reason), '');
 begin
   if length(person) > 255 then
-    perform gem.refuse('PT422', 'who acts may have at most 255 characters');
+    perform gem.refuse('PT422', 'the operator''s name may have at most 255 characters');
   elsif length(reason) > 1000 then
     perform gem.refuse('PT422', 'the reason has %s characters, and may have at most 1000', null, length(reason)::text);
   end if;
@@ -35,7 +35,7 @@ declare
   call record;
 begin
   if cardinality(p_ids) > 500 then
-    perform gem.refuse('PT422', '%s calls were named, and it takes 500 at most', null, cardinality(p_ids)::text);
+    perform gem.refuse('PT422', '%s calls were given, and at most 500 are allowed', null, cardinality(p_ids)::text);
   end if;
   foreach id in array array(select distinct u from unnest(p_ids) u where u is not null order by u) loop -- two that lock the same wait in one order
     outcome := null;
@@ -158,10 +158,10 @@ begin
     if means.id is null then
       perform gem.refuse('PT404', 'there is no call %s', null, p_id::text);
     elsif means.refused is not null then
-      perform gem.refuse('PT409', means.refused); -- of ids and a status
+      perform gem.refuse('PT409', means.refused); -- it contains only ids and a status
     elsif means.may_happen_twice and p_confirm is distinct from means.tool then
-      perform gem.refuse('PT428', 'what call %s did may happen twice',
-        'To make it again all the same, confirm the name of its tool: %2$s.', p_id::text, means.tool);
+      perform gem.refuse('PT428', 'the effects of call %s may happen twice',
+        'To repeat it anyway, confirm the name of its tool: %2$s.', p_id::text, means.tool);
     end if;
     begin
       perform set_config('request.jwt.claims', '', true); -- no token of the operator's makes it the operator's call

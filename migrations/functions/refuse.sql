@@ -1,17 +1,16 @@
--- How the database refuses something. Each error that a frontend can see is raised here, since its text may hold a caller's
--- words, and travels further than they may: PostgREST writes the message of an error PTxxx into the status line of HTTP, in
--- which a line break would begin a header.
+-- gem.refuse raises the errors that frontends can see. Their text may contain a caller's words, and must not leave its place:
+-- PostgREST writes the message of an error PTxxx into the HTTP status line, where a line break would begin a header.
 
--- A text as printable ASCII: ? replaces every other character. It has at most p_most characters.
+-- Returns at most p_most characters of a text as printable ASCII: ? replaces every other character.
 create or replace function gem.printable(p_text text, p_most integer) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select regexp_replace(left(p_text, p_most), '[^ -~]' collate "C", '?', 'g')
 $$;
 
--- Raises an error with a code: an SQLSTATE or its name, and behind a slash the name by which a program knows the error, which
--- Postgres gives it as that of a constraint. The message and the hint are forms for format: a %s of the message takes the next
--- of the words, and the hint takes them by number, such as %2$s. A word that is one name or number stays as it is, and any
--- other is put in double quotes. The longest words are cut, so that the message has at most 300 characters, and so has the hint.
+-- Raises an error. p_code is an SQLSTATE or its name, optionally followed by a slash and a name by which programs recognise
+-- the error; Postgres reports that name as a constraint. The message and the hint are templates of format(): each %s of the
+-- message takes the next word, and the hint takes words by number, such as %2$s. A word that is a single name or number is
+-- not quoted; any other is put in double quotes. The longest words are cut: the message and the hint have at most 300 characters.
 create or replace function gem.refuse(p_code text, p_message text, p_hint text default null, variadic p_words text[] default '{}')
 returns void language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare

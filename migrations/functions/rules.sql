@@ -133,14 +133,14 @@ begin
 end
 $$;
 
--- A time, rounded up to a multiple of so many milliseconds since 1970; the time itself without them.
+-- Returns a time, rounded up to a multiple of p_ms milliseconds since 1970; unchanged if p_ms is null.
 create or replace function gem.coarse(p_at timestamptz, p_ms bigint) returns timestamptz language sql immutable as $$
   select case when p_ms is null then p_at
     else timestamptz '1970-01-01 00:00:00Z' + (ceil(extract(epoch from p_at) * 1000 / p_ms) * p_ms)::float8 * interval '1 millisecond' end
 $$;
 
 -- One check of a call: met, or not, and `seen` if it is. Of a counter: place, the number of the row that the call would get; moment,
--- its time; total, its total; has: the call has a row there; turn: when a call that is to wait runs. p_again: the call may have a row.
+-- its time; total, its total; has: the call has a row there; turn: when a call that must wait runs. p_again: the call may have a row.
 create or replace function gem.look(p_check jsonb, p_call uuid, p_session text, p_created_by text, p_created_at timestamptz, p_at timestamptz,
   p_again boolean, out met boolean, out seen jsonb, out has boolean, out place bigint, out moment timestamptz, out total numeric,
   out turn timestamptz)
@@ -151,7 +151,7 @@ declare
   line      text     := p_check ->> 'counter';
   most      numeric  := p_check ->> 'max';
   adds      numeric  := p_check ->> 'add';
-  coarse    bigint   := p_check ->> 'coarse_ms'; -- other callers are counted too: nothing tells the caller what they did, nor when
+  coarse    bigint   := p_check ->> 'coarse_ms'; -- set if other callers are counted too: the caller must not learn what they did, or when
   span      interval := ((p_check ->> 'within_ms') || ' milliseconds')::interval;
   last_n    bigint;
   last_at   timestamptz;
@@ -203,7 +203,7 @@ begin
     end if;
     if most > 0 then
       turn := greatest(moment, free_at);
-      if turn > p_at then -- the rounding makes no turn too late
+      if turn > p_at then -- rounding must not make a turn too late
         last_turn := p_at + ((p_check ->> 'at_most_ms') || ' milliseconds')::interval;
         turn := case when turn > last_turn then gem.coarse(turn, coarse) else least(gem.coarse(turn, coarse), last_turn) end;
       end if;

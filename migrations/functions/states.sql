@@ -538,8 +538,8 @@ begin
   from public.core_tool_calls c where c.id = cancel_tool_call.id for no key update;
   if call.id is null
     or (claims is not null and claims ->> 'role' is distinct from 'service_role'
-        and (call.created_by = nullif(claims ->> 'sub', '')) is not true) then -- a call that nobody owns is nobody's to cancel
-    perform gem.refuse('PT404', 'there is no call %s that you could cancel', null, cancel_tool_call.id::text);
+        and (call.created_by = nullif(claims ->> 'sub', '')) is not true) then -- users cannot cancel a call that has no owner
+    perform gem.refuse('PT404', 'there is no call %s that you can cancel', null, cancel_tool_call.id::text);
   elsif claims is not null and claims ->> 'role' is distinct from 'service_role' and call.parent_step like '##%' and not gem.is_final(call.status) then
     perform gem.refuse('PT409', 'call %s asks people about the call %s, and ends with it', 'Cancel the call that it is about.',
       call.id::text, call.parent_call_id::text);

@@ -31,7 +31,7 @@ declare
   at timestamptz := gem.now();
 begin
   if p_event not in ('began', 'step') or p_data ->> 'name' is null then
-    perform gem.refuse('check_violation', '%s is no event of a step with a name', null, p_event);
+    perform gem.refuse('check_violation', '%s is not an event of a step, or the step has no name', null, p_event);
   end if;
   with held as (
     update public.core_tool_calls c set steps = c.steps + 1, retries = 0, losses = 0, updated_at = at, events = c.events + 1

@@ -37,7 +37,7 @@ begin
   end if;
   if piece > 32 or octet_length(p_effect::text) > 8000 then
     perform gem.refuse('program_limit_exceeded', '%s: a receipt lists at most 256 KiB of rows',
-      'Name the table once, and in place of an id say how many rows there are.', p_setting);
+      'Name the table once, with the number of rows in place of an id.', p_setting);
   end if;
   perform pg_catalog.set_config(p_setting || '_' || piece, pg_catalog.concat_ws(',', noted, p_effect), true);
 end
@@ -104,7 +104,7 @@ begin
     execute pg_catalog.format('select tools.%I($1, $2)', p_function) into output using p_input, p_call;
   end if;
   set constraints all immediate; -- what would refuse the commit is the function's own failure
-  reset session authorization; -- so that the role may do what follows
+  reset session authorization; -- to get the rights for what follows
   reset role;
   if output is null or pg_catalog.octet_length(output) > 16 * 1024 * 1024 then
     perform gem.refuse('GM102', case
@@ -112,7 +112,7 @@ begin
       else 'tools.%s returned more than 16 MiB' end, null, p_function);
   end if;
   if pg_catalog.current_setting('transaction_read_only') <> read_only then
-    perform gem.refuse('object_not_in_prerequisite_state', 'tools.%s made its transaction read-only, in which its receipt is written',
+    perform gem.refuse('object_not_in_prerequisite_state', 'tools.%s made its transaction read-only, so its receipt cannot be written',
       null, p_function);
   end if;
   effects := pg_catalog.format('{"db_writes": %s, "db_reads": %s}', gem.noted_effects('gem.wrote'), gem.noted_effects('gem.read'));

@@ -18,7 +18,7 @@ create or replace function gem.has_open_children(p_call uuid) returns boolean la
 $$;
 
 -- Makes the calls of p_start, [{id, name, tool, input, traceparent, chosen}], and waits until p_need of the names p_for have come. `chosen`: a
--- model or a document chose the call, and not the handler's code, so that a question is a user's (gem.asked_for). Returns
+-- model or a document chose the call, not the handler's code, so a question counts as a user's (gem.asked_for). Returns
 --   here       they have, or p_need is 0
 --   parked     the call waits (running → waiting), and is no longer the attempt's
 --   cancelled  someone asked for its end, and nothing was done. With p_cleanup the handler cleans up: it makes calls and waits all the same, for an
@@ -265,7 +265,7 @@ begin
       exception when serialization_failure or deadlock_detected or lock_not_available then
         update public.core_tool_calls c set wake_at = at + interval '1 second' where c.id = this;
       when others then
-        raise warning 'gem: the timer of call % is passed over: %', this, gem.printable(sqlerrm, 300);
+        raise warning 'gem: the timer of call % is skipped: %', this, gem.printable(sqlerrm, 300);
         update public.core_tool_calls c set wake_at = at + interval '1 minute' where c.id = this;
       end;
     end loop;

@@ -31,7 +31,7 @@ create table if not exists public.core_tool_calls (
   updated_at          timestamptz not null,
   level               integer     not null default 0,   -- its priority; lower while its caller crowds: see guards.sql
   computed_key        text,                             -- the idempotency key that it holds, or waits for
-  asked_for           text,                             -- of a wait.* call: rule, handler or user, who asks; see gem.asked_for
+  asked_for           text,                             -- who asks in a wait.* call: rule, handler or user; see gem.asked_for
   parent_step         text,                             -- the name under which the handler of its parent made it; null: a frontend did
   waits_for           text,                             -- of a waiting call: key, call, answer, time, code; of an ended child: parent, until that knows
   waits               text[],                           -- the names of which something is to come, where it waits for call, answer or time
@@ -149,7 +149,7 @@ create table if not exists gem.roles (
   primary key (subject, role)
 );
 
--- The roles that users may not ask: see gem.check_roles. The owner of the database fills it: gem roles close. A row leaves with gem roles open.
+-- The roles that users may not ask: see gem.check_roles. Rows come with gem roles close, and leave with gem roles open.
 create table if not exists gem.role_settings (
   role      text        primary key check (role ~ '^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$'),
   closed_at timestamptz not null,
@@ -171,7 +171,7 @@ insert into gem.levels values (0), (-500) on conflict do nothing; -- what most c
 create table if not exists gem.limits (
   only_row        boolean  primary key default true check (only_row),
   max_open_calls  integer  not null default 1000       check (max_open_calls between 1 and 1000000), -- of one created_by
-  max_open_questions integer not null default 20       check (max_open_questions between 0 and 1000000), -- of them, to others
+  max_open_questions integer not null default 20       check (max_open_questions between 0 and 1000000), -- open questions to others, of one created_by
   max_input_bytes integer  not null default 262144     check (max_input_bytes > 0),                  -- of one input, as JSON text
   -- Of one created_by, in any 60 minutes, those that have ended too. An insert reads as many entries of an index at most.
   max_calls_per_hour integer not null default 3600     check (max_calls_per_hour between 1 and 1000000),

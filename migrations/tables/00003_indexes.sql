@@ -17,12 +17,12 @@ create index if not exists gem_calls_running on public.core_tool_calls (claimed_
 -- Those that wait for a key, which is a tool's, and the questions of each tool that asks, which have none.
 create index if not exists gem_calls_waiting on public.core_tool_calls (waits_for, computed_key, tool_name, asked_for, level desc, seq)
   where status = 'waiting';
--- The questions that a user or a role may answer: those of rules and handlers apart, so that no number of users' is in their way.
+-- The questions that a user or a role may answer. Those of rules and handlers are separate, so that users' questions cannot hide them.
 create index if not exists gem_calls_answerers on public.core_tool_calls using gin ((input -> 'by')) where waits_for = 'answer' and asked_for <> 'user';
 create index if not exists gem_calls_answerers_of_users on public.core_tool_calls using gin ((input -> 'by'))
   where waits_for = 'answer' and asked_for = 'user';
 create index if not exists gem_calls_timers on public.core_tool_calls (wake_at) where wake_at is not null;
--- A caller's own calls, newest first, and how many of them are open, and ask.
+-- A caller's own calls, newest first, and the numbers of open calls and of open questions among them.
 create index if not exists gem_calls_of_caller on public.core_tool_calls (created_by, created_at desc) where created_by is not null;
 create index if not exists gem_calls_open_of_caller on public.core_tool_calls (created_by, waits_for, asked_for)
   where created_by is not null and status in ('queued', 'waiting', 'running');

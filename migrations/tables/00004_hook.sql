@@ -16,7 +16,7 @@ create table if not exists public.core_hook_events (
   primary key (source, session_id, seq),
   unique (source, session_id, tool_use_id, event, part)    -- an act that is told twice is recorded once
 );
--- What a question is told of a session: the last of its edits, changes and test runs, and the first fact of each kind about a file, whose path may
+-- The facts of a session that a question reads: the last edits, changes and test runs, and the first fact of each kind about a file, whose path may
 -- be too long for an index. The order by -seq keeps planners from the primary key, which would read a whole session for the first of a kind.
 create index if not exists gem_hook_events_last on public.core_hook_events (source, session_id, seq) where kind <> 'read';
 create index if not exists gem_hook_events_of_path on public.core_hook_events (source, session_id, md5(path), kind, (-seq)) where path is not null;

@@ -37,7 +37,7 @@ create table if not exists public.core_llm_requests (
   cache_write_tokens bigint,
   reasoning_tokens   bigint,
   usage_source       text        check (usage_source in ('provider', 'estimated')),
-  reported           jsonb,                             -- what the provider said, where it is more than the request can have and the tokens above were bounded
+  reported           jsonb,                             -- the provider's figures, if they exceed what the request can have: the tokens above are then bounds
   http_status        integer,
   request_id         text,                              -- the provider's
   answered           text,                              -- the model that answered, as the provider names it
@@ -61,7 +61,7 @@ create table if not exists gem.llm_spend (
   subject         text        not null,                 -- what it is counted for, such as a user; empty: for all
   period          text        not null check (period in ('hour', 'day', 'month')),
   starts          timestamptz not null,                 -- in UTC
-  spent           bigint      not null default 0,       -- by requests that have ended, also of calls that were pruned, and by corrections
+  spent           bigint      not null default 0,       -- by requests that have ended, including those of pruned calls, and by corrections
   reserved        bigint      not null default 0,       -- for those that are under way
   requests        bigint      not null default 0,       -- of both kinds
   pruned          bigint      not null default 0,       -- the part of spent that calls had which were pruned
@@ -69,14 +69,14 @@ create table if not exists gem.llm_spend (
   unique (budget, subject, period, starts)
 ) with (fillfactor = 25); -- each request updates a row twice, which should stay on its page
 
--- What an operator added to what a budget spent, or took from it, such as by an invoice: see gem.llm_correct. Rows are never changed, and leave with
+-- Operators' corrections of what budgets spent, for example after an invoice: see gem.llm_correct. Rows never change, and are removed with
 -- the row of gem.llm_spend that they correct.
 create table if not exists gem.llm_corrections (
   id     bigint      generated always as identity primary key,
   spend  bigint      not null,                          -- the row of gem.llm_spend
   amount bigint      not null check (amount <> 0),      -- below 0: a refund
   by     text        not null,
-  login  text,                                          -- the login role, where it has another name
+  login  text,                                          -- the login role, if its name differs
   reason text        not null check (reason <> ''),
   at     timestamptz not null
 );
@@ -106,7 +106,7 @@ alter table public.core_llm_requests enable row level security;
 -- the receipt is the truth. Rows leave ten minutes after the receipt, and with their call by gem prune.
 create table if not exists public.core_tool_progress (
   call_id uuid        not null,
-  attempt integer     not null,                         -- a reader begins anew when it grows
+  attempt integer     not null,                         -- a reader starts over when it grows
   seq     integer     not null check (seq between 1 and 2000), -- numbers the rows of the call, of all its attempts
   at      timestamptz not null,
   kind    text        not null check (kind in ('text', 'thinking', 'tool_call', 'status')),

@@ -8,7 +8,7 @@ import (
 	"github.com/gemworker/gem/internal/llm"
 )
 
-// Correction changes what a budget has spent in its current period: an invoice says more or less than the ledger.
+// Correction changes what a budget has spent in its current period, for example because an invoice differs from the ledger.
 type Correction struct {
 	Budget, Subject string    // as in [Budget]
 	Amount          llm.Money // below 0: a refund
@@ -26,7 +26,7 @@ type Corrected struct {
 	Reserved llm.Money `json:"reserved_usd"`
 }
 
-// Make writes the correction, whose author is the login role. That role is the owner of the tables, or a member of gem_operator.
+// Make writes the correction. Its author is the login role, which must own the tables or be a member of gem_operator.
 func (c Correction) Make(ctx context.Context, db handlers.DB) (Corrected, error) {
 	is := Corrected{Budget: c.Budget, Subject: c.Subject}
 	err := db.QueryRow(ctx, "select period, starts, ends, spent, reserved from gem.llm_correct($1, $2, $3, '', $4)", c.Budget, c.Subject, int64(c.Amount),

@@ -146,7 +146,7 @@ type End struct {
 	Usage            llm.Usage
 	// Estimated: the usage was not the provider's.
 	Estimated bool
-	// Reported, if set, is what the provider said, of which Usage is the part that the request can explain.
+	// Reported, if set, is what the provider reported, and Usage is the part that the request can explain.
 	Reported *llm.Usage
 	// Cost is what the request cost; nil if that is not known, and then its reserve counts as spent.
 	Cost *llm.Money
@@ -174,7 +174,7 @@ type Request struct {
 	Cost, ProviderCost                                      *llm.Money
 	Usage                                                   llm.Usage
 	Estimated                                               bool
-	Reported                                                *llm.Usage // set where Usage was bounded
+	Reported                                                *llm.Usage // set if Usage was bounded
 	HTTPStatus                                              int
 	RequestID, Answered                                     string // Answered is the model that the provider named
 	Kind                                                    llm.ErrorKind

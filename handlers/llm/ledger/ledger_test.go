@@ -802,7 +802,7 @@ func TestOtherRoutesUnderARecordedVersionAreFound(t *testing.T) {
 	}
 }
 
-// A correction counts in the current period at once, is never changed, and is part of what the audit adds up.
+// A correction applies to the current period at once, never changes, and is part of the audit's sums.
 func TestABudgetIsCorrected(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -851,7 +851,7 @@ func TestABudgetIsCorrected(t *testing.T) {
 	// The day's end is not the month's.
 	b.pass(24 * time.Hour)
 	if _, err := correct("all", "", 1, "late"); err == nil {
-		t.Error("a budget was corrected after its period, before anything was asked in the next")
+		t.Error("a budget was corrected after its period, before the next one had a request")
 	}
 	// Corrections leave with their budgets.
 	b.run("delete from core_llm_requests; update gem.llm_spend set requests = 0, pruned_requests = 0")

@@ -230,7 +230,7 @@ func (r *round) noneServes(b ledger.Begun) error {
 	return r.fail(BudgetExceeded, "The request may cost more than what is left of max_cost_usd. See details.routing.", nil)
 }
 
-// exceeded is the error where budgets have too little left. Of a budget that others use, too, a caller is not told what they have spent.
+// exceeded returns the error of budgets that have too little left. It does not reveal what others have spent of a shared budget.
 func (r *round) exceeded(all []ledger.Exceeded) error {
 	shown := make([]any, len(all))
 	so := ""
@@ -242,10 +242,10 @@ func (r *round) exceeded(all []ledger.Exceeded) error {
 		}
 		shown[i] = e
 		if i == 0 {
-			so = fmt.Sprintf(", of which %s are spent and %s reserved", e.Spent, e.Reserved)
+			so = fmt.Sprintf(", with %s spent and %s reserved", e.Spent, e.Reserved)
 		}
 	}
-	return r.fail(BudgetExceeded, fmt.Sprintf("The budget %s has %s USD%s: too little is left for this request. It begins anew at %s.",
+	return r.fail(BudgetExceeded, fmt.Sprintf("The budget %s has %s USD%s: too little is left for this request. It starts over at %s.",
 		all[0].Budget, all[0].Limit, so, all[0].ResetsAt.UTC().Format(time.RFC3339)), map[string]any{"exceeded": shown})
 }
 

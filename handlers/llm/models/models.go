@@ -311,7 +311,7 @@ func (q *Question) size() int {
 	return n
 }
 
-// signatures is how many bytes have those that [Question.size] leaves out: a provider may count the thoughts that they stand for.
+// signatures is the number of bytes of the signatures that [Question.size] leaves out: a provider may count the thoughts that they represent.
 func (q *Question) signatures() (n int) {
 	for _, m := range q.Messages {
 		for _, p := range m.Content {

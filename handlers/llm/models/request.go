@@ -254,15 +254,15 @@ func (r *round) estimate(end *ledger.End, c routes.Candidate, got came) {
 	}
 }
 
-// added is how many tokens of input a provider may count that are in nothing that was sent, such as its templates and instructions for tools;
-// addedForEach comes with each message and tool.
+// added is the number of input tokens that a provider may count in addition to what was sent, such as for its templates and instructions for tools;
+// addedForEach is added for each message and tool.
 const (
 	added        = 4096
 	addedForEach = 64
 )
 
-// bound believes a provider's usage only as far as the request can explain it: a token of input has at least a byte of what was sent, and the output
-// has at most as many tokens as it may have, or as bytes came. What the provider said otherwise stays in the ledger.
+// bound cuts a provider's usage to what the request can explain: the input has at most one token for each byte sent, and the output at most the
+// allowed number of tokens or one for each byte received. The ledger keeps the provider's figures.
 func (r *round) bound(end *ledger.End, c routes.Candidate, got came) {
 	if !end.Usage.Known {
 		return

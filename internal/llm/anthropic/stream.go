@@ -228,8 +228,8 @@ type usage struct {
 	} `json:"output_tokens_details"`
 }
 
-// usageOf reads what the SDK kept of a usage: in the SDK's own fields a figure that is absent is 0.
-// One with a figure that is not a number says nothing: the SDK takes such a figure for 0.
+// usageOf reads the usage that the SDK kept: in the SDK's own fields, a missing figure is 0.
+// It ignores a usage with a figure that is not a number: the SDK takes such a figure for 0.
 func usageOf(raw string) usage {
 	var u usage
 	if json.Unmarshal([]byte(raw), &u) != nil {
