@@ -110,7 +110,10 @@ func (p *Program) dev(
 	}
 	defer s.close()
 	usePrivate(cfg, databaseURL)
-	sql := s.runToolsFile(ctx, databaseURL, nil)
+	sql := &toolsSQL{url: databaseURL, log: log, progress: progress}
+	if sql.await(ctx); ctx.Err() != nil {
+		return nil
+	}
 	w, err := s.connect(ctx)
 	if err != nil {
 		return err
@@ -163,7 +166,7 @@ The dashboard, for one browser:
 	changes := make(chan contracts)
 	watches.Go(func() { s.serveREST(watching, state, out, progress) })
 	watches.Go(func() { s.watchQuestions(watching, out) })
-	watches.Go(func() { s.watchToolsFile(watching, databaseURL, sql) })
+	watches.Go(func() { sql.watch(watching) })
 	watches.Go(func() { p.watchFiles(watching, now, changes, log, progress) })
 	return s.runOn(ctx, w, changes)
 }
