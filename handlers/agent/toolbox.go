@@ -74,7 +74,8 @@ func choose(all []handlers.Tool, patterns []string) (toolbox, error) {
 			return box, wrongTool(i, approval+" is not for agents: nothing would run that it asks to be approved. A rule can ask for approvals")
 		case !found && !wild:
 			return box, wrongTool(i, fmt.Sprintf("there is no tool %s that agents may call", pattern)+
-				cmp.Or(schema.DidYouMean(pattern, names(all)), ": see `calls` in the registry's entry of agent.run"))
+				cmp.Or(schema.DidYouMean(pattern, names(all)), ": see `calls` in the registry's entry of agent.run, "+
+					"or in its `overrides` if the registry includes agent.run"))
 		case !usable && wild:
 			return box, wrongTool(i, fmt.Sprintf("there is no tool of %s that the agent may call", pattern))
 		}

@@ -81,7 +81,7 @@ func TestASignedInUserReachesThroughAnAgentWhatIsOpenToIt(t *testing.T) {
 func TestToolsThatCannotBeMeantAreAMistakeOfTheCaller(t *testing.T) {
 	s := newScene(t)
 	for tool, want := range map[string]string{
-		"os.make_coffee": "/tools/1: there is no tool os.make_coffee",
+		"os.make_coffee": "there is no tool os.make_coffee that agents may call: see `calls` in the registry's entry of agent.run, or in its `overrides` if",
 		"os.search_note": "os.search_note that agents may call: did you mean os.search_notes?",
 		"coffee.*":       "/tools/1: there is no tool of coffee.*",
 		"wait.approval":  "/tools/1: wait.approval is not for agents",

@@ -32,7 +32,11 @@ func connect(ctx context.Context) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	return open(ctx, cfg.DatabaseURL.Reveal())
+	pool, err := open(ctx, cfg.DatabaseURL.Reveal())
+	if err != nil && ctx.Err() == nil && os.Getenv("DATABASE_URL") == "" { // it starts, or waits for the repair of a file
+		return nil, fmt.Errorf("the gem dev of this folder does not run its database yet: see its output (%w)", err)
+	}
+	return pool, err
 }
 
 // configFromEnvOrDev is the configuration with DATABASE_URL, or with the database of the gem dev that runs in the working

@@ -76,6 +76,8 @@ func TestADecisionPrintsTheReceiptOfTheCallThatWaited(t *testing.T) {
 	}
 	gemWith(t, env, "deny", question).wantCode(t, exitFailed)
 	wants(t, gemWith(t, env, "explain", id).stdout, me+" approved it, as the rule ask_first requires: it leaks.")
+	wants(t, gemWith(t, env, "trace", id).stdout, "the question to people: approved by "+me+": it leaks\n",
+		"a question  approved by "+me+": it leaks  wait.approval  "+question)
 
 	id, question = stopped(t, db, "the door")
 	denied := gemWith(t, env, "deny", question, "--reason", "not ours")
@@ -84,6 +86,8 @@ func TestADecisionPrintsTheReceiptOfTheCallThatWaited(t *testing.T) {
 		t.Errorf("got %s", denied.stdout)
 	}
 	wants(t, denied.stdout, `"approval_denied"`, "The answer was no: not ours.")
+	wants(t, gemWith(t, env, "trace", id).stdout, "the question to people: denied by "+me+": not ours\n",
+		"a question  denied by "+me+": not ours  wait.approval  "+question)
 
 	id, question = stopped(t, db, "the window")
 	at0 := gemWith(t, env, "approve", question, "--wait", "0")

@@ -95,7 +95,7 @@ func (d *demo) builtInTools(ctx context.Context) error {
 		look = ""
 	}
 	_, err := fmt.Fprint(d.out, `
-Each call has one receipt. The second leads.create has the phone of the first: it repeated its receipt, and there is one lead.
+Each call has one receipt. The two calls of leads.create have the same phone: one ran, the other repeated its receipt, and there is one lead.
 
 Try next:
 `+look+`  gem dev                   a private Postgres and a worker that stay until Ctrl-C

@@ -44,9 +44,9 @@ The worker is configured by the environment, like gem worker (see gem worker
 yet. DATABASE_URL is not used. Registry, rules, domains and routes are read
 again when their files appear or change, even under the same version. A faulty
 file is reported, and the worker continues with the previous ones; at the start,
-gem dev waits until the file is repaired. tools.sql is run in the database at
-the start and when it changes: it may contain tools that are SQL functions, and
-their tables. Each question is printed with the command that answers it.
+gem dev waits until the file is repaired. The same applies to tools.sql, which
+is run in the database at the start and when it changes: it may contain tools
+that are SQL functions, and their tables. Each question is printed with the command that answers it.
 
 If PostgREST is installed, it also runs a REST server, as Supabase does.`,
 		Example: "  gem dev\n  gem dev --fresh                   start without data",
@@ -110,7 +110,10 @@ func (p *Program) dev(
 	}
 	defer s.close()
 	usePrivate(cfg, databaseURL)
-	sql := s.runToolsFile(ctx, databaseURL, nil)
+	sql := &toolsSQL{url: databaseURL, log: log, progress: progress}
+	if sql.await(ctx); ctx.Err() != nil {
+		return nil
+	}
 	w, err := s.connect(ctx)
 	if err != nil {
 		return err
@@ -142,8 +145,8 @@ Commands of gem in this folder use this database. For other programs, the same a
   export DATABASE_URL='%s'
 
 A call, in SQL:
-  %s;
-  select tool_name, status, result from core_tool_receipts order by created_at desc limit 10;
+  %s returning id;
+  select status, result from core_tool_receipts where call_id = '…';  -- the id that the insert returned
 
 Or:
   %s
@@ -163,7 +166,7 @@ The dashboard, for one browser:
 	changes := make(chan contracts)
 	watches.Go(func() { s.serveREST(watching, state, out, progress) })
 	watches.Go(func() { s.watchQuestions(watching, out) })
-	watches.Go(func() { s.watchToolsFile(watching, databaseURL, sql) })
+	watches.Go(func() { sql.watch(watching) })
 	watches.Go(func() { p.watchFiles(watching, now, changes, log, progress) })
 	return s.runOn(ctx, w, changes)
 }

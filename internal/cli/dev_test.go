@@ -54,6 +54,7 @@ func TestDevRunsUntilCtrlC(t *testing.T) {
 	p := startGem(t, append(env, "DATABASE_URL="+avoided(t)), "dev")
 	url := devURL(t, p)
 	wants(t, p.stdout.String(), "insert into core_tool_calls (tool_name, input) values", "The data is in "+p.cmd.Dir)
+	wants(t, p.stdout.String(), "') returning id;\n", "where call_id = '…';  -- the id that the insert returned")
 	wants(t, p.stderr.String(), "DATABASE_URL is set, and is not used")
 
 	// The INSERT is there to paste.

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -26,6 +25,12 @@ import (
 
 // registryPoll is how often gem dev looks at its files.
 const registryPoll = 300 * time.Millisecond
+
+// The sentences that say what happens until a file is repaired.
+const (
+	startsOnceRepaired     = "gem dev starts as soon as %s is repaired."
+	continuesUntilRepaired = "The worker continues with the previous version until %s is repaired."
+)
 
 // contracts are the files of a worker that gem dev rereads. All except the registry may be nil.
 type contracts struct {
@@ -115,7 +120,7 @@ func (p *Program) watchFiles(
 	faulty := map[string]string{}
 	for files.change(ctx) {
 		now, faults := p.load()
-		reportFaults(faulty, faults, "The worker continues with the previous version until %s is repaired.", progress)
+		files.reportFaults(faulty, faults, continuesUntilRepaired, progress)
 		if len(faults) > 0 {
 			continue
 		}
@@ -145,7 +150,7 @@ func (p *Program) awaitFiles(ctx context.Context, progress io.Writer) error {
 		if err := faultOfEnvironment(faults); err != nil {
 			return usageError{err}
 		}
-		reportFaults(faulty, faults, "gem dev starts as soon as %s is repaired.", progress)
+		files.reportFaults(faulty, faults, startsOnceRepaired, progress)
 		if len(faults) == 0 {
 			return nil
 		}
@@ -173,62 +178,79 @@ func faultOfEnvironment(faults map[string]error) error {
 	return errors.Join(slices.Collect(maps.Values(faults))...)
 }
 
-// filesRead remembers which contents of the files were loaded.
+// filesRead remembers which contents of the files were loaded: their hashes, by name.
 type filesRead struct {
-	read, last []byte // the contents that were last loaded, and those at the last poll
+	read, last map[string]string // when they were last loaded, and at the last poll
+	changed    []string          // the files that differed at the last return of change
 }
 
 // change waits until the contents differ from those at its last return, and stay the same for a moment: an editor may be
 // writing. It returns false if ctx ends first.
 func (f *filesRead) change(ctx context.Context) bool {
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(registryPoll):
+	for pause(ctx) {
+		contents, err := hashesOfFiles()
+		settled := maps.Equal(contents, f.last)
+		if f.last = contents; err != nil || !settled || f.read != nil && maps.Equal(contents, f.read) {
+			continue
 		}
-		contents, err := digestOfFiles()
-		settled := bytes.Equal(contents, f.last)
-		if f.last = contents; err == nil && settled && !bytes.Equal(contents, f.read) {
-			f.read = contents
-			return true
-		}
+		f.changed = changedIn(f.read, contents)
+		f.read = contents
+		return true
 	}
+	return false
 }
 
-// reportFaults prints each new fault and each repair, and updates faulty. until describes what happens until a file is repaired.
-func reportFaults(faulty map[string]string, faults map[string]error, until string, progress io.Writer) {
+// changedOther names the files that changed, if name did not.
+func (f *filesRead) changedOther(name string) string {
+	if slices.Contains(f.changed, name) {
+		return ""
+	}
+	return strings.Join(f.changed, " and ")
+}
+
+// reportFaults prints each new fault and each repair, and updates faulty. until says what happens until a file is repaired.
+func (f *filesRead) reportFaults(faulty map[string]string, faults map[string]error, until string, progress io.Writer) {
 	for _, file := range devFiles {
 		name, text := cmp.Or(chosenFile(file.variable, file.name), file.variable), ""
 		if err := faults[file.variable]; err != nil {
 			text = err.Error()
 		}
-		switch text {
-		case faulty[file.variable]:
-		case "":
+		other := f.changedOther(name)
+		switch {
+		case text == faulty[file.variable]:
+		case text == "" && other != "":
+			fmt.Fprintf(progress, "repaired: %s, by the change of %s\n", name, other)
+		case text == "":
 			fmt.Fprintf(progress, "repaired: %s\n", name)
 		default:
 			fmt.Fprintf(progress, "%s\n"+until+"\n", text, name)
+			if other != "" {
+				fmt.Fprintf(progress, "%s did not change, but %s did.\n", name, other)
+			}
 		}
 		faulty[file.variable] = text
 	}
 }
 
-// digestOfFiles returns a hash of the contents of all files. A missing file is not an error.
-func digestOfFiles() ([]byte, error) {
-	h := sha256.New()
+// hashesOfFiles returns a hash of the contents of each file, by name. A missing file is not an error.
+func hashesOfFiles() (map[string]string, error) {
+	all := map[string]string{}
 	for _, f := range devFiles {
 		name := chosenFile(f.variable, f.name)
 		if name == "" {
 			continue
 		}
 		text, err := os.ReadFile(name)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			all[name] = "missing"
+		case err != nil:
 			return nil, err
+		default:
+			all[name] = fmt.Sprintf("%x", sha256.Sum256(text))
 		}
-		fmt.Fprintf(h, "%s %t %d\n%s", name, err == nil, len(text), text)
 	}
-	return h.Sum(nil), nil
+	return all, nil
 }
 
 // changedIn names what was added, removed or changed in after.

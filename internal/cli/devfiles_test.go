@@ -58,6 +58,10 @@ func TestDevTakesFilesThatAppearChangeAndGo(t *testing.T) {
 	p.stderr.waitFor(t, "repaired: rules.json")
 	has("r.rules", "1000")
 	call(`{"amount": 500}`, "succeeded")
+	write("tools.registry.json", strings.Replace(devTool, "shop.refund", "shop.renamed", 1))
+	p.stderr.waitFor(t, "rules.json did not change, but tools.registry.json did.")
+	write("tools.registry.json", devTool)
+	p.stderr.waitFor(t, "repaired: rules.json, by the change of tools.registry.json\n")
 
 	write("domains.json", strings.Replace(crmAt, "crm", "till", 1))
 	has("d.domains", "till")
@@ -105,9 +109,16 @@ func TestDevStartsWhenFaultyFilesAreRepaired(t *testing.T) {
 	writeIn(t, p.cmd.Dir, "tools.registry.json", devTool)
 	p.stderr.waitFor(t, "gem dev starts as soon as rules.json is repaired.")
 	wants(t, p.stderr.String(), "repaired: tools.registry.json")
+	writeIn(t, p.cmd.Dir, "tools.sql", "select 1;\nselect 1 from nowhere;")
 	writeIn(t, p.cmd.Dir, "rules.json", devRule)
 	p.stderr.waitFor(t, "repaired: rules.json")
+	p.stderr.waitFor(t, "gem dev starts as soon as tools.sql is repaired.")
+	wants(t, p.stderr.String(), "tools.sql, line 2 failed, and nothing of it was done: ", "nowhere")
+	writeIn(t, p.cmd.Dir, "tools.sql", "select 1;")
+	p.stderr.waitFor(t, "repaired: tools.sql")
 	devURL(t, p)
+	writeIn(t, p.cmd.Dir, "tools.sql", "select 2 from nowhere;")
+	p.stderr.waitFor(t, "The worker continues with what it had, until tools.sql is repaired.")
 	p.stop(t)
 }
 
@@ -129,5 +140,8 @@ func TestDevStopsWhileItWaitsForARepair(t *testing.T) {
 	writeIn(t, p.cmd.Dir, "llm.routes.json", "{")
 	p.start(t)
 	p.stderr.waitFor(t, "gem dev starts as soon as llm.routes.json is repaired.")
+	got := inFolder(t, p.cmd.Dir, "status")
+	got.wantCode(t, exitFailed)
+	wants(t, got.stderr, "the gem dev of this folder does not run its database yet: see its output")
 	p.stop(t)
 }

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"time"
@@ -16,39 +19,75 @@ import (
 // toolsFile is the file in the working directory that gem dev runs in its database: tools in SQL, and their tables.
 const toolsFile = "tools.sql"
 
-// runToolsFile runs the file if it has other contents than last, and returns its contents. A failure is logged: its author is about to correct it.
-func (s *setup) runToolsFile(ctx context.Context, url string, last []byte) []byte {
-	text, err := os.ReadFile(toolsFile)
-	if err != nil || bytes.Equal(text, last) {
-		return last // an editor may be replacing it
+// toolsSQL runs toolsFile when it changes.
+type toolsSQL struct {
+	url      string
+	log      *zap.Logger
+	progress io.Writer
+	read     []byte // the contents that were last run
+	faulty   bool   // they failed
+}
+
+// await runs the file, and returns when it has no fault or ctx ends.
+func (f *toolsSQL) await(ctx context.Context) {
+	f.run(ctx, startsOnceRepaired)
+	for f.faulty && pause(ctx) {
+		f.run(ctx, startsOnceRepaired)
 	}
-	db, err := pgx.Connect(ctx, url)
+}
+
+// watch runs the file whenever it has changed, until ctx ends.
+func (f *toolsSQL) watch(ctx context.Context) {
+	for pause(ctx) {
+		f.run(ctx, continuesUntilRepaired)
+	}
+}
+
+// pause waits until the files are looked at again. It returns false if ctx ends first.
+func pause(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(registryPoll):
+		return true
+	}
+}
+
+// run runs the file if its contents have changed, and reports a fault and its repair. until says what happens until then.
+func (f *toolsSQL) run(ctx context.Context, until string) {
+	text, err := os.ReadFile(toolsFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		f.faulty = false
+		return
+	}
+	if err != nil || f.read != nil && bytes.Equal(text, f.read) {
+		return // an editor may be replacing it
+	}
+	f.read = append([]byte{}, text...)
+	db, err := pgx.Connect(ctx, f.url)
 	if err == nil {
 		_, err = db.PgConn().Exec(ctx, string(text)).ReadAll()
 		_, _ = db.Exec(ctx, "notify pgrst, 'reload schema'") // the REST server may not know a new table yet
 		_ = db.Close(context.WithoutCancel(ctx))
 	}
-	switch pgErr := (*pgconn.PgError)(nil); {
+	if ctx.Err() != nil {
+		return
+	}
+	pgErr, refused := errors.AsType[*pgconn.PgError](err)
+	switch {
 	case err == nil:
-		s.log.Info(toolsFile + " was run")
-	case ctx.Err() != nil:
-	case errors.As(err, &pgErr) && pgErr.Position > 0: // counts characters, from 1
-		line := 1 + strings.Count(string([]rune(string(text))[:pgErr.Position-1]), "\n")
-		s.log.Error(toolsFile+" failed, and nothing of it was done", zap.Int("line", line), zap.String("error", refusal(err).Error()))
-	default:
-		s.log.Error(toolsFile+" failed", zap.Error(refusal(err)))
-	}
-	return text
-}
-
-// watchToolsFile runs the file whenever it has changed.
-func (s *setup) watchToolsFile(ctx context.Context, url string, last []byte) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(registryPoll):
-			last = s.runToolsFile(ctx, url, last)
+		if f.faulty {
+			fmt.Fprintf(f.progress, "repaired: %s\n", toolsFile)
 		}
+		f.log.Info(toolsFile + " was run")
+	case refused:
+		place := toolsFile
+		if pgErr.Position > 0 { // counts characters, from 1
+			place += fmt.Sprintf(", line %d", 1+strings.Count(string([]rune(string(text))[:pgErr.Position-1]), "\n"))
+		}
+		fmt.Fprintf(f.progress, "%s failed, and nothing of it was done: %v\n"+until+"\n", place, refusal(err), toolsFile)
+	default:
+		f.log.Error(toolsFile+" failed", zap.Error(refusal(err)))
 	}
+	f.faulty = refused
 }

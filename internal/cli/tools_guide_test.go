@@ -122,7 +122,7 @@ func TestTheGuideToToolsInSQLIsFollowed(t *testing.T) {
 		}
 	}
 	save("tools.sql", "drop function tools.shop_refund;\ncreate function tools.shop_refund(id bigint) returns jsonb language sql as 'selec null';")
-	f.dev.stderr.waitFor(t, `{"line": 2, "error": "syntax error at or near \"selec\""}`)
+	f.dev.stderr.waitFor(t, `tools.sql, line 2 failed, and nothing of it was done: syntax error at or near "selec"`)
 	save("tools.sql", "drop function tools.shop_refund; create function tools.shop_refund(id bigint) returns jsonb language sql as 'select null::jsonb';")
 	db := testdb.Pool(t, f.env["DATABASE_URL"])
 	for query[int](t, db, "select count(*) from pg_proc where oid = to_regprocedure('tools.shop_refund(bigint)')") == 0 {

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -51,6 +53,10 @@ func trace(ctx context.Context, db *pgxpool.Pool, id string, journal []receipts.
 	if err != nil {
 		return err
 	}
+	decided, err := decisions(ctx, db, journal)
+	if err != nil {
+		return err
+	}
 	fmt.Fprintf(out, "call %s: %s\n\n", c.ID, cut(c.Tool, 200))
 	rows := [][]string{{"TIME (UTC)", "AFTER", "EVENT", "ATTEMPT", "WORKER", "WHAT HAPPENED"}}
 	for _, e := range journal {
@@ -58,17 +64,21 @@ func trace(ctx context.Context, db *pgxpool.Pool, id string, journal []receipts.
 		if e.Attempt > 0 {
 			attempt = strconv.Itoa(e.Attempt)
 		}
+		happened := prose.Happened(e)
+		if decision := decided[prose.DataOf(e).CallID]; e.Event == "returned" && decision != "" {
+			happened = "the question to people: " + decision
+		}
 		rows = append(rows, []string{
 			e.At.UTC().Format("2006-01-02 15:04:05.000"),
 			offset(e.At.Sub(journal[0].At)),
-			e.Event, attempt, e.WorkerID, prose.Happened(e),
+			e.Event, attempt, e.WorkerID, happened,
 		})
 	}
 	if err := table(out, rows); err != nil {
 		return err
 	}
 
-	if err := printChildren(ctx, db, id, out); err != nil {
+	if err := printChildren(ctx, db, id, decided, out); err != nil {
 		return err
 	}
 	r, err := client.Receipt(ctx, db, id)
@@ -81,11 +91,56 @@ func trace(ctx context.Context, db *pgxpool.Pool, id string, journal []receipts.
 	return err
 }
 
+// decisions returns what people decided about the approvals that a call asked for, by the id of the question.
+func decisions(ctx context.Context, db *pgxpool.Pool, journal []receipts.Event) (map[string]string, error) {
+	decided := map[string]string{}
+	for _, e := range journal {
+		data := prose.DataOf(e)
+		if e.Event != "called" || data.Tool != "wait.approval" {
+			continue
+		}
+		r, err := client.Receipt(ctx, db, data.CallID)
+		_, pruned := errors.AsType[*client.NotFoundError](err)
+		switch {
+		case pruned, errors.Is(err, client.ErrNoReceipt):
+		case err != nil:
+			return nil, err
+		default:
+			decided[data.CallID] = decision(r)
+		}
+	}
+	return decided, nil
+}
+
+// decision says who approved or denied. It is empty if the question was not decided, such as after a cancellation.
+func decision(r *receipts.Receipt) string {
+	var is struct {
+		Approved   *bool
+		By, Reason string
+	}
+	if json.Unmarshal(r.Result, &is) != nil || is.Approved == nil {
+		return ""
+	}
+	if is.By == "" {
+		return "nobody decided in time"
+	}
+	said := "denied by "
+	if *is.Approved {
+		said = "approved by "
+	}
+	said += cut(printable(is.By), 200)
+	if is.Reason != "" {
+		said += ": " + cut(printable(is.Reason), 200)
+	}
+	return said
+}
+
 // mostChildren is how many calls below another are printed.
 const mostChildren = 200
 
 // printChildren prints the calls that the handler made, and those that theirs made, as a tree.
-func printChildren(ctx context.Context, db *pgxpool.Pool, id string, out io.Writer) error {
+// decided has the decisions of people, by the id of the question.
+func printChildren(ctx context.Context, db *pgxpool.Pool, id string, decided map[string]string, out io.Writer) error {
 	children, err := client.Children(ctx, db, id, mostChildren+1)
 	if err != nil || len(children) == 0 {
 		return err
@@ -103,6 +158,7 @@ func printChildren(ctx context.Context, db *pgxpool.Pool, id string, out io.Writ
 		if asks(c) {
 			c.Name = "a question"
 		}
+		c.Status = cmp.Or(decided[c.ID], c.Status)
 		if i == mostChildren {
 			_, err = fmt.Fprintln(out, "  and more")
 			break

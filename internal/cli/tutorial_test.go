@@ -1,6 +1,12 @@
 package cli
 
-import "testing"
+import (
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
 
 // The commands of docs/tutorial.md are run in an empty folder, and print what it shows.
 func TestTheTutorialIsFollowed(t *testing.T) {
@@ -9,5 +15,36 @@ func TestTheTutorialIsFollowed(t *testing.T) {
 	f.follow(t, "docs/tutorial.md", "Change something", nil)
 	if f.calls != 14 || f.shown != 6 {
 		t.Errorf("%d calls are made, and %d results shown", f.calls, f.shown)
+	}
+}
+
+// The guide to MCP names orders that gem init sql makes, and that the tutorial leaves alone.
+func TestTheGuideToMCPNamesOrdersThatAreThere(t *testing.T) {
+	t.Parallel()
+	db, err := pgx.Connect(t.Context(), newDatabase(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close(t.Context())
+	if _, err := db.PgConn().Exec(t.Context(), readPage(t, "internal/cli/first/sql/tools.sql")).ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := db.Query(t.Context(), "select id::text from orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	orders, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofTutorial := regexp.MustCompile(`\d+`).FindAllString(readPage(t, "docs/tutorial.md"), -1)
+	named := regexp.MustCompile(`order_id\W+(\d+)`).FindAllStringSubmatch(readPage(t, "docs/mcp.md"), -1)
+	if len(named) != 3 {
+		t.Errorf("docs/mcp.md names %d orders, want 3", len(named))
+	}
+	for _, order := range named {
+		if !slices.Contains(orders, order[1]) || slices.Contains(ofTutorial, order[1]) {
+			t.Errorf("docs/mcp.md: the order %s is not in tools.sql, or docs/tutorial.md uses it", order[1])
+		}
 	}
 }

@@ -18,7 +18,8 @@ const (
 )
 
 // ErrMissing is the error that [Find] returns if it finds no PostgREST. Its text explains how to install one.
-var ErrMissing = errors.New("PostgREST is not installed: " + howToGet(runtime.GOOS+"/"+runtime.GOARCH))
+var ErrMissing = errors.New("PostgREST is not installed: " + howToGet(runtime.GOOS+"/"+runtime.GOARCH) +
+	". Then start gem dev again")
 
 func howToGet(platform string) string {
 	if platform == npmPlatform {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/gemworker/gem/internal/postgrest"
@@ -61,7 +62,8 @@ func TestFindSaysHowToGetOne(t *testing.T) {
 			if script == "" {
 				t.Setenv("PATH", t.TempDir())
 			}
-			if _, err := postgrest.Find(t.Context(), t.TempDir()); !errors.Is(err, postgrest.ErrMissing) {
+			if _, err := postgrest.Find(t.Context(), t.TempDir()); !errors.Is(err, postgrest.ErrMissing) ||
+				!strings.HasSuffix(err.Error(), ". Then start gem dev again") {
 				t.Errorf("got %v", err)
 			}
 		})
