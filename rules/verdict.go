@@ -91,11 +91,13 @@ func (a Answer) approves(c Check) bool {
 	return slices.ContainsFunc(a.Approvals, func(given Approval) bool { return given.Digest == c.Digest })
 }
 
-// answered leaves out questions that are still open. An answer need not have a reason: without any, all are kept.
+// answered leaves out questions that nobody denied, or, if nobody denied one, those that are still open.
 func answered(refused []Verdict) []Verdict {
-	with := slices.DeleteFunc(slices.Clone(refused), func(v Verdict) bool { return v.Seen == nil || v.Seen.Reason == "" })
-	if len(with) > 0 {
-		return with
+	for _, is := range []func(*Seen) bool{func(s *Seen) bool { return s.By != "" }, func(s *Seen) bool { return s.Reason != "" }} {
+		with := slices.DeleteFunc(slices.Clone(refused), func(v Verdict) bool { return v.Seen == nil || !is(v.Seen) })
+		if len(with) > 0 {
+			return with
+		}
 	}
 	return refused
 }
@@ -237,10 +239,14 @@ func (j Judgement) asked(r *Rule, a Answer, c Check, seen Seen, about string) (s
 	}
 	switch a.Outcome {
 	case Denied:
-		if seen.Reason != "" {
-			return about, "The answer was no: " + schema.Cut(strings.TrimRight(seen.Reason, ". "), 500) + "."
+		if seen.By == "" { // another question was denied
+			return about, ""
 		}
-		return about, "The answer was no."
+		denied := schema.Cut(seen.By, 200) + " denied it"
+		if seen.Reason != "" {
+			denied += ": " + schema.Cut(strings.TrimRight(seen.Reason, ". "), 500)
+		}
+		return about, denied + "."
 	case Expired:
 		return about, "Nobody answered within " + span(c.AskMS) + "."
 	case Unasked:

@@ -83,7 +83,7 @@ func TestADecisionPrintsTheReceiptOfTheCallThatWaited(t *testing.T) {
 	if r := receiptIn(t, denied.stdout); r.CallID != id {
 		t.Errorf("got %s", denied.stdout)
 	}
-	wants(t, denied.stdout, `"approval_denied"`, "The answer was no: not ours.")
+	wants(t, denied.stdout, `"approval_denied"`, "denied it: not ours.")
 
 	id, question = stopped(t, db, "the window")
 	at0 := gemWith(t, env, "approve", question, "--wait", "0")
