@@ -295,14 +295,26 @@ func (r *Rule) about(c *Check) string {
 
 // conditions says what of the call itself met the rule.
 func (r *Rule) conditions() string {
-	fields := r.When.fields()
+	return cmp.Or(r.holds(), "it is for every call of the tool")
+}
+
+// holds puts the conditions of the rule into words; a condition on a result only names its fields.
+func (r *Rule) holds() string {
+	var all []string
 	switch {
-	case len(fields) > 0:
-		return "its condition on " + list(fields) + " holds"
-	case r.Unless != nil:
-		return "its exception does not hold"
+	case r.When != nil && len(r.When.Result)+len(r.When.Effects) > 0:
+		all = append(all, "its condition on "+list(r.When.fields())+" holds")
+	case r.When != nil:
+		all = append(all, conditionWords(r.entry["when"]))
 	}
-	return "it is for every call of the tool"
+	if r.Unless != nil {
+		exception := "its exception does not hold"
+		if words := conditionWords(r.entry["unless"]); words != "" {
+			exception = "its exception (" + words + ") does not hold"
+		}
+		all = append(all, exception)
+	}
+	return strings.Join(all, "; ")
 }
 
 // fields names those of a condition, sorted.

@@ -149,7 +149,7 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 	insert("a large input", "ada", `"input": {"a": `+quoted(hostile+long)+`}`, "may take 262144")
 	insert("a status", "ada", `"status": `+quoted(hostile), `status is "x??Set-Cookie`)
 	refused("a tool's name", post("ada", "/core_tool_calls", `{"tool_name": `+quoted(hostile+hostile+hostile)+`}`), "of 1 to 200 characters")
-	insert("an input that is a text", "ada", `"input": `+quoted(hostile), "input must be a JSON object, and is string")
+	insert("an input that is a text", "ada", `"input": `+quoted(hostile), "input must be a JSON object but is a string")
 	insert("a key", "ada", `"idempotency_key": `+quoted(hostile+long), "at most 255 characters")
 	insert("a session", "ada", `"session_id": `+quoted(hostile+long), "at most 255 characters")
 	insert("a priority", "ada", `"priority": 1001`, "from -1000 to 1000")
