@@ -71,6 +71,8 @@ type Explanation struct {
 	KeyHolder *Call
 	// Children are the open calls of its handler, if the call waits for such: the first, up to [MaxChildren].
 	Children []Call
+	// Asked are the questions that these calls, and the calls below them, wait for: the first, up to [MaxChildren].
+	Asked []Asked
 	// Misfit says why no program could go on with a call that waits for code: what does not fit under which name of its journal, which is empty
 	// where the tool or its handler is missing.
 	Misfit struct{ Name, Message string }
@@ -185,6 +187,10 @@ func (e *Explanation) waiting(ctx context.Context, db DB) (err error) {
 			return err
 		}
 		e.Children, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Call, err error) { return c, row.Scan(&c.ID, &c.Tool, &c.Status) })
+		if err != nil {
+			return err
+		}
+		e.Asked, err = AskedFor(ctx, db, e.Call.ID, MaxChildren)
 		return err
 	default:
 		e.WaitsFor = ForKey

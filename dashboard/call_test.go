@@ -260,7 +260,7 @@ func TestWhatBelongsToACallIsShown(t *testing.T) {
 	s.sql(t, `set session_replication_role = replica; insert into core_tool_calls (id, tool_name, input, run_at, status, created_at, updated_at, parent_call_id, parent_step, waits_for)
 		values ('`+question+`', 'wait.approval', '{}', now(), 'waiting', now(), now(), '`+id+`', '##digest', 'answer'); reset session_replication_role`)
 	trace := `<a href="https://traces.example/0af7651916cd43dd8448eb211c80319c" rel="noreferrer noopener">`
-	reads(t, s.operator, "/calls/"+id, []string{trace, "Hello &lt;b&gt;", "look{}", "asking arm_a", "Requests to models: 2 (14 tokens in, 18 out, $0.50)", "model-&lt;i&gt;", "/questions/" + question, "Question of rules"})
+	reads(t, s.operator, "/calls/"+id, []string{trace, "Hello &lt;b&gt;", "look{}", "asking arm_a", "Requests to models: 2 (14 tokens in, 18 out, $0.50)", "model-&lt;i&gt;", "/questions/" + question, "Question from a rule"})
 	reads(t, s.viewer, "/calls/"+id, []string{trace, "Requests to models: 2 (14 tokens in, 18 out, $0.50)"}, "Hello", "model-")
 
 	s.sql(t, `select gem.finish('`+id+`', 1, 'a', 'succeeded', '{"text": "a"}', '{"idempotency": {"mode": "none", "hit": false}, "files_written": ["https://files.example/a", "/etc/x"], "messages_sent":

@@ -84,7 +84,7 @@ func TestAllFaultsAreReportedAtOnce(t *testing.T) {
 func TestWhatIsNoFileOfDomainsIsRefused(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`[]`:                               "must be an object and is a list",
+		`[]`:                               "must be an object but is a list",
 		`{"version": 1}`:                   "must be a string",
 		`{"version": "1", "version": "2"}`: "appears twice",
 		`{"version": "1", "a": 1}`:         "a: must be an object",

@@ -76,7 +76,7 @@ func TestAWrongArgumentIsNamed(t *testing.T) {
 		{"null", "23514", "tool_name must be the name of a tool"},
 		{"''", "23514", "tool_name must be the name of a tool"},
 		{"repeat('x', 201)", "23514", "tool_name must be the name of a tool"},
-		{"'a.b', '[1]'", "23514", "input must be a JSON object, and is array"},
+		{"'a.b', '[1]'", "23514", "input must be a JSON object but is an array"},
 		{"'a.b', jsonb_build_object('x', repeat('x', 262144))", "23514", "input takes 262153 bytes as JSON, and may take 262144"},
 		{"'a.b', idempotency_key => repeat('x', 256)", "23514", "idempotency_key may have at most 255"},
 		{"'a.b', session_id => repeat('x', 256)", "23514", "session_id may have at most 255"},

@@ -20,16 +20,16 @@ var refusals = []struct {
 	want   []string // "tool: field: part of the problem"
 	editor bool
 }{
-	{"no object", `[]`, []string{": : must be an object and is a list"}, true},
+	{"no object", `[]`, []string{": : must be an object but is a list"}, true},
 	{"no version", `{"tools": []}`, []string{": version: is missing"}, true},
 	{"empty version", `{"version": "", "tools": []}`, []string{": version: is too short: its length is 0 and must be at least 1"}, true},
 	{"version in white space", `{"version": " 1", "tools": []}`, []string{": version: without control characters or white space at its ends"}, true},
-	{"version of another type", `{"version": 1, "tools": []}`, []string{": version: must be a string and is a number"}, true},
+	{"version of another type", `{"version": 1, "tools": []}`, []string{": version: must be a string but is a number"}, true},
 	{"long version", `{"version": "` + strings.Repeat("1", 65) + `", "tools": []}`, []string{": version: is too long: its length is 65 and must be at most 64"}, true},
 	{"no tools", `{"version": "1", "tool": []}`, []string{`: tools: is missing`}, true},
-	{"tools of another type", `{"version": "1", "tools": {}}`, []string{": tools: must be a list and is an object"}, true},
-	{"null", `{"version": null, "tools": null}`, []string{": tools: must be a list and is null", ": version: must be a string and is null"}, true},
-	{"tool of another type", file(`"leads.create"`), []string{"tools[0]: : must be an object and is a string"}, true},
+	{"tools of another type", `{"version": "1", "tools": {}}`, []string{": tools: must be a list but is an object"}, true},
+	{"null", `{"version": null, "tools": null}`, []string{": tools: must be a list but is null", ": version: must be a string but is null"}, true},
+	{"tool of another type", file(`"leads.create"`), []string{"tools[0]: : must be an object but is a string"}, true},
 	{"empty tool", file(`{}`), []string{
 		"tools[0]: idempotency: is missing. Whether a call repeats the result of an earlier one instead of running: {\"mode\": \"none\"}",
 		"tools[0]: input_schema: is missing",
@@ -39,7 +39,7 @@ var refusals = []struct {
 	}, true},
 
 	{"duplicate names", file(entry(nil), entry(fields{"name": `"os.x"`}), entry(nil)), []string{"leads.create: name: tools[0] and tools[2]"}, false},
-	{"name of another type", file(entry(fields{"name": `7`})), []string{"tools[0]: name: must be a string and is a number"}, true},
+	{"name of another type", file(entry(fields{"name": `7`})), []string{"tools[0]: name: must be a string but is a number"}, true},
 	{"one part", file(entry(fields{"name": `"create"`})), []string{"create: name: Two or more parts joined by dots"}, true},
 	{"capitals", file(entry(fields{"name": `"leads.Create"`})), []string{"leads.Create: name: lower-case letters"}, true},
 	{"hyphen", file(entry(fields{"name": `"leads.re-open"`})), []string{"leads.re-open: name: lower-case letters"}, true},
@@ -52,7 +52,7 @@ var refusals = []struct {
 	{"two names for one with underscores", file(entry(fields{"name": `"shop.re.fund"`}), entry(nil), entry(fields{"name": `"shop.re_fund"`})), []string{
 		"shop.re_fund: name: shop.re.fund and shop.re_fund are both called shop_re_fund by agents, which know no dots: rename one"}, false},
 	{"a domain of GEM's own", file(entry(fields{"name": `"gem.result"`})), []string{"gem.result: name: the domain gem is for tools of GEM's own"}, false},
-	{"description of another type", file(entry(fields{"description": `["a"]`})), []string{"leads.create: description: must be a string and is a list"}, true},
+	{"description of another type", file(entry(fields{"description": `["a"]`})), []string{"leads.create: description: must be a string but is a list"}, true},
 
 	{"mistyped field", file(entry(fields{"timeout": `3`})), []string{"leads.create: timeout: unknown field: did you mean timeout_ms?"}, true},
 	{"field in another style", file(entry(fields{"inputSchema": `{}`})), []string{"leads.create: inputSchema: did you mean input_schema?"}, true},
@@ -60,7 +60,7 @@ var refusals = []struct {
 	{"field of another dialect", file(entry(fields{"parameters": `{}`})), []string{"leads.create: parameters: known fields are calls, deadline_ms, description, frontends, hints, idempotency, input_schema"}, true},
 	{"unknown field", file(entry(fields{"colour": `1`})), []string{"leads.create: colour: unknown field: remove it, or begin its name with x- to keep it as a note; known fields are calls, deadline_ms, description,"}, true},
 
-	{"input_schema of another type", file(entry(fields{"input_schema": `"object"`})), []string{"leads.create: input_schema: must be an object or a boolean and is a string"}, true},
+	{"input_schema of another type", file(entry(fields{"input_schema": `"object"`})), []string{"leads.create: input_schema: must be an object or a boolean but is a string"}, true},
 	{"input that is no object", file(entry(fields{"input_schema": `{"type": "string"}`})), []string{`leads.create: input_schema/type: write "type": "object"`}, true},
 	{"input that is one of others", file(entry(fields{"input_schema": `{"type": ["string", "null"]}`})), []string{`leads.create: input_schema/type: always an object`}, true},
 	{"input that is no object by reference", file(entry(fields{"input_schema": `{"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"type": "array"}]}}}`})), []string{`leads.create: input_schema/type: always an object`}, false},
@@ -79,28 +79,28 @@ var refusals = []struct {
 	}, true},
 	{"keyed without key_field", file(entry(fields{"idempotency": `{"mode": "keyed"}`})), []string{"leads.create: idempotency.key_field: is missing"}, true},
 	{"keyed with an empty key_field", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": ""}`})), []string{"leads.create: idempotency.key_field: is too short: its length is 0 and must be at least 1"}, true},
-	{"keyed with a null key_field", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": null}`})), []string{"leads.create: idempotency.key_field: must be a string and is null. Mode keyed needs"}, true},
+	{"keyed with a null key_field", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": null}`})), []string{"leads.create: idempotency.key_field: must be a string but is null. Mode keyed needs"}, true},
 	{"keyed by what is no property", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "mail"}`})), []string{`leads.create: idempotency.key_field: mail is not a required property`}, false},
 	{"keyed by what may be absent", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "phone"}`, "input_schema": `{"properties": {"phone": {}}}`})), []string{`leads.create: idempotency.key_field: phone is not a required property`}, false},
 	{"keyed by an alternative's property", file(entry(fields{"idempotency": `{"mode": "keyed", "key_field": "phone"}`, "input_schema": `{"properties": {"phone": {}}, "anyOf": [{"required": ["phone"]}, {}]}`})), []string{`leads.create: idempotency.key_field: phone is not a required property`}, false},
 	{"on_other_input of another value", file(entry(fields{"idempotency": `{"mode": "safe-retry", "on_other_input": "run"}`})), []string{"leads.create: idempotency.on_other_input: must be one of replay, refuse"}, true},
-	{"on_other_input without keys", file(entry(fields{"idempotency": `{"mode": "none", "on_other_input": "refuse"}`})), []string{"leads.create: idempotency.on_other_input: must be null and is a string. With mode none no call has a key"}, true},
-	{"key_field without keyed", file(entry(fields{"idempotency": `{"mode": "safe-retry", "key_field": "phone"}`})), []string{"leads.create: idempotency.key_field: must be null and is a string. Only mode keyed has a key field: remove it"}, true},
+	{"on_other_input without keys", file(entry(fields{"idempotency": `{"mode": "none", "on_other_input": "refuse"}`})), []string{"leads.create: idempotency.on_other_input: must be null but is a string. With mode none no call has a key"}, true},
+	{"key_field without keyed", file(entry(fields{"idempotency": `{"mode": "safe-retry", "key_field": "phone"}`})), []string{"leads.create: idempotency.key_field: must be null but is a string. Only mode keyed has a key field: remove it"}, true},
 
 	{"timeout 0", file(entry(fields{"timeout_ms": `0`})), []string{"leads.create: timeout_ms: must be at least 1; it is 0. The number of milliseconds after which"}, true},
 	{"timeout over a day", file(entry(fields{"timeout_ms": `86400001`})), []string{"leads.create: timeout_ms: must be at most 86400000; it is 86400001"}, true},
 	{"timeout of half a millisecond", file(entry(fields{"timeout_ms": `1.5`})), []string{"leads.create: timeout_ms: must be a whole number"}, true},
-	{"timeout as text", file(entry(fields{"timeout_ms": `"15s"`})), []string{"leads.create: timeout_ms: must be a whole number and is a string"}, true},
+	{"timeout as text", file(entry(fields{"timeout_ms": `"15s"`})), []string{"leads.create: timeout_ms: must be a whole number but is a string"}, true},
 	{"timeout beyond all integers", file(entry(fields{"timeout_ms": `1e300`})), []string{"leads.create: timeout_ms: must be at most 86400000; it is 1000"}, true},
 
-	{"permissions of another type", file(entry(fields{"permissions": `"read:db"`})), []string{"leads.create: permissions: must be a list and is a string"}, true},
+	{"permissions of another type", file(entry(fields{"permissions": `"read:db"`})), []string{"leads.create: permissions: must be a list but is a string"}, true},
 	{"malformed permissions", file(entry(fields{"permissions": `["read:db", "read", 3, "a b:c", ":db"]`})), []string{
-		`leads.create: permissions[1]: it is read. A permission has the form verb:object`, `leads.create: permissions[2]: must be a string and is a number`,
+		`leads.create: permissions[1]: it is read. A permission has the form verb:object`, `leads.create: permissions[2]: must be a string but is a number`,
 		`leads.create: permissions[3]: it is "a b:c"`, `leads.create: permissions[4]: it is ":db"`,
 	}, true},
 	{"malformed receipt_fields", file(entry(fields{"receipt_fields": `["results.id", "effects.", "lead_id", null]`})), []string{
 		`leads.create: receipt_fields[0]: it is "results.id". A path begins with result or effects`,
-		`leads.create: receipt_fields[1]: "effects."`, `leads.create: receipt_fields[2]: lead_id`, `leads.create: receipt_fields[3]: must be a string and is null`,
+		`leads.create: receipt_fields[1]: "effects."`, `leads.create: receipt_fields[2]: lead_id`, `leads.create: receipt_fields[3]: must be a string but is null`,
 	}, true},
 	{"retry out of range", file(entry(fields{"retry": `{"max_attempts": 21, "backoff_ms": 3600001}`})), []string{
 		"leads.create: retry.backoff_ms: must be at most 3600000; it is 3600001",
@@ -108,12 +108,12 @@ var refusals = []struct {
 	}, true},
 	{"retry of nothing", file(entry(fields{"retry": `{"max_attempts": 0, "backoff_ms": 0}`})), []string{
 		"leads.create: retry.backoff_ms: must be at least 1; it is 0", "leads.create: retry.max_attempts: must be at least 1; it is 0"}, true},
-	{"frontends of another type", file(entry(fields{"frontends": `"yes"`})), []string{"leads.create: frontends: must be a boolean and is a string. Whether signed-in users"}, true},
+	{"frontends of another type", file(entry(fields{"frontends": `"yes"`})), []string{"leads.create: frontends: must be a boolean but is a string. Whether signed-in users"}, true},
 	{"hints of other types", file(entry(fields{"hints": `{"title": "", "destructive": "no", "readOnly": true}`})), []string{
-		"leads.create: hints.destructive: must be a boolean and is a string. Whether the tool may change or remove",
+		"leads.create: hints.destructive: must be a boolean but is a string. Whether the tool may change or remove",
 		"leads.create: hints.readOnly: unknown field: remove it", "leads.create: hints.title: is too short",
 	}, true},
-	{"retry of another type", file(entry(fields{"retry": `3`})), []string{"leads.create: retry: must be an object and is a number"}, true},
+	{"retry of another type", file(entry(fields{"retry": `3`})), []string{"leads.create: retry: must be an object but is a number"}, true},
 	{"mistyped retry", file(entry(fields{"retry": `{"attempts": 3}`})), []string{"leads.create: retry.attempts: unknown field: did you mean max_attempts?"}, true},
 
 	{"duplicate keys", `{"version": "1", "version": "2", "tools": [` + strings.Replace(entry(nil), `"phone":`, `"phone": {}, "phone":`, 1) + `]}`, []string{

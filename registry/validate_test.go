@@ -68,20 +68,20 @@ func TestFaults(t *testing.T) {
 			{Path: "/email", Keyword: "format", Message: "email is not a valid email address, such as ann@example.com"},
 			{Path: "/more", Keyword: "additionalProperties", Message: "more is an unknown property: leave it out"},
 			{Path: "/name", Keyword: "minLength", Message: "name is too short: its length is 0 and must be at least 1"},
-			{Path: "/phone", Keyword: "type", Message: "phone must be a string and is a number"},
+			{Path: "/phone", Keyword: "type", Message: "phone must be a string but is a number"},
 			{Path: "/source", Keyword: "enum", Message: "source must be one of gmb, google_ads, meta, referral, repeat, other"},
 			{Path: "/suburb", Keyword: "required", Message: "suburb is required"},
 		}},
 		{"inside lists and objects", `{"properties": {"refs": {"items": {"required": ["id"], "properties": {"type": {"type": ["string", "null"]}}}}}}`,
 			`{"refs": [{"id": 1}, {"type": 1}, 0, {"id": 1, "type": []}]}`, []registry.Fault{
 				{Path: "/refs/1/id", Keyword: "required", Message: "refs[1].id is required"},
-				{Path: "/refs/1/type", Keyword: "type", Message: "refs[1].type must be a string or null and is a number"},
-				{Path: "/refs/3/type", Keyword: "type", Message: "refs[3].type must be a string or null and is a list"},
+				{Path: "/refs/1/type", Keyword: "type", Message: "refs[1].type must be a string or null but is a number"},
+				{Path: "/refs/3/type", Keyword: "type", Message: "refs[3].type must be a string or null but is a list"},
 			}},
 		{"in the order of the document", `{"properties": {"a": {"items": {"type": "string"}}}}`, `{"a": [` + strings.Repeat(`"", `, 9) + `1, 2, "", 3]}`, []registry.Fault{
-			{Path: "/a/9", Keyword: "type", Message: "a[9] must be a string and is a number"},
-			{Path: "/a/10", Keyword: "type", Message: "a[10] must be a string and is a number"},
-			{Path: "/a/12", Keyword: "type", Message: "a[12] must be a string and is a number"},
+			{Path: "/a/9", Keyword: "type", Message: "a[9] must be a string but is a number"},
+			{Path: "/a/10", Keyword: "type", Message: "a[10] must be a string but is a number"},
+			{Path: "/a/12", Keyword: "type", Message: "a[12] must be a string but is a number"},
 		}},
 		{"through a reference", `{"properties": {"a": {"$ref": "#/$defs/t"}}, "$defs": {"t": {"maxLength": 3, "pattern": "^b+$"}}}`, `{"a": "aaaa"}`, []registry.Fault{
 			{Path: "/a", Keyword: "maxLength", Message: "a is too long: its length is 4 and must be at most 3"},
@@ -90,7 +90,7 @@ func TestFaults(t *testing.T) {
 		{"of numbers", `{"properties": {"a": {"minimum": 1}, "b": {"exclusiveMaximum": 10}, "c": {"multipleOf": 0.5}, "d": {"type": "integer"}, "e": {"maximum": 0.10}, "f": {"exclusiveMinimum": 1e2}}}`,
 			`{"a": 0, "b": 10, "c": 0.7, "d": 1.5, "e": 1, "f": 1}`, []registry.Fault{
 				{Path: "/a", Keyword: "minimum", Message: "a must be at least 1"}, {Path: "/b", Keyword: "exclusiveMaximum", Message: "b must be less than 10"}, {Path: "/c", Keyword: "multipleOf", Message: "c must be a multiple of 0.5"},
-				{Path: "/d", Keyword: "type", Message: "d must be a whole number and is a number"}, {Path: "/e", Keyword: "maximum", Message: "e must be at most 0.1"}, {Path: "/f", Keyword: "exclusiveMinimum", Message: "f must be greater than 100"},
+				{Path: "/d", Keyword: "type", Message: "d must be a whole number but is 1.5"}, {Path: "/e", Keyword: "maximum", Message: "e must be at most 0.1"}, {Path: "/f", Keyword: "exclusiveMinimum", Message: "f must be greater than 100"},
 			}},
 		{"of draft 4's limits", `{"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"a": {"minimum": 1, "exclusiveMinimum": true}}}`, `{"a": 1}`, []registry.Fault{
 			{Path: "/a", Keyword: "exclusiveMinimum", Message: "a must be greater than 1"}}},
@@ -105,7 +105,7 @@ func TestFaults(t *testing.T) {
 		{"of alternatives", `{"properties": {"a": {"anyOf": [{"type": "null"}, {"type": "string", "format": "date-time"}]}, "b": {"oneOf": [{"type": "integer"}, {"minimum": 2}]}}}`,
 			`{"a": "soon", "b": 3}`, []registry.Fault{
 				{Path: "/a", Keyword: "format", Message: "a is not a valid date-time, such as 2026-01-31T09:30:00Z (alternative 2 of anyOf)"},
-				{Path: "/a", Keyword: "type", Message: "a must be null and is a string (alternative 1 of anyOf)"},
+				{Path: "/a", Keyword: "type", Message: "a must be null but is a string (alternative 1 of anyOf)"},
 				{Path: "/b", Keyword: "oneOf", Message: "b matches more than one alternative of oneOf and must match exactly one"},
 			}},
 		{"of alternatives that are properties", `{"oneOf": [{"required": ["a"]}, {"required": ["b"]}, {"required": ["c"]}]}`, `{}`, []registry.Fault{
@@ -141,10 +141,10 @@ func TestFaults(t *testing.T) {
 		}},
 		{"of properties called like keywords", `{"properties": {"minContains": {"minLength": 3, "pattern": "^x"}, "anyOf": {"properties": {"0": {"type": "string"}}}, "required": {"required": ["required"]}, "propertyNames": {"type": "null"}}}`,
 			`{"minContains": "a", "anyOf": {"0": 1}, "required": {}, "propertyNames": 1}`, []registry.Fault{
-				{Path: "/anyOf/0", Keyword: "type", Message: `anyOf[0] must be a string and is a number`},
+				{Path: "/anyOf/0", Keyword: "type", Message: `anyOf[0] must be a string but is a number`},
 				{Path: "/minContains", Keyword: "minLength", Message: "minContains is too short: its length is 1 and must be at least 3"},
 				{Path: "/minContains", Keyword: "pattern", Message: `minContains does not match the pattern "^x"`},
-				{Path: "/propertyNames", Keyword: "type", Message: "propertyNames must be null and is a number"},
+				{Path: "/propertyNames", Keyword: "type", Message: "propertyNames must be null but is a number"},
 				{Path: "/required/required", Keyword: "required", Message: "required.required is required"},
 			}},
 		{"with patterns of names", `{"properties": {"a": {}}, "patternProperties": {"^x": {}}, "additionalProperties": false}`, `{"a": 1, "xyz": 1, "b": 1, "%41": 1}`, []registry.Fault{
@@ -156,9 +156,9 @@ func TestFaults(t *testing.T) {
 				{Path: "/a", Keyword: "contentEncoding", Message: "a does not match contentEncoding base64"},
 				{Path: "/b", Keyword: "contentMediaType", Message: `b does not match contentMediaType "application/json"`},
 			}},
-		{"of the whole", `{"type": "array"}`, `{}`, []registry.Fault{{Path: "", Keyword: "type", Message: "the output must be a list and is an object"}}},
+		{"of the whole", `{"type": "array"}`, `{}`, []registry.Fault{{Path: "", Keyword: "type", Message: "the output must be a list but is an object"}}},
 		{"of the whole, never allowed", `false`, `{}`, []registry.Fault{{Path: "", Keyword: "schema", Message: "the output is not allowed here: leave it out"}}},
-		{"of the top's items", `{"items": {"type": "string"}}`, `[1]`, []registry.Fault{{Path: "/0", Keyword: "type", Message: "the output[0] must be a string and is a number"}}},
+		{"of the top's items", `{"items": {"type": "string"}}`, `[1]`, []registry.Fault{{Path: "/0", Keyword: "type", Message: "the output[0] must be a string but is a number"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tool, _ := parse(t, file(entry(fields{"output_schema": c.schema}))).Tool("leads.create")
@@ -270,7 +270,7 @@ func TestLastOfTwoEqualKeysIsChecked(t *testing.T) {
 func TestInputIsAlwaysAnObject(t *testing.T) {
 	tool := toolWith(t, `{}`)
 	for doc, kind := range map[string]string{`null`: "null", `[]`: "a list", `"{}"`: "a string", `1`: "a number", `true`: "a boolean"} {
-		want := []registry.Fault{{Path: "", Keyword: "type", Message: "the input must be an object and is " + kind}}
+		want := []registry.Fault{{Path: "", Keyword: "type", Message: "the input must be an object but is " + kind}}
 		if diff := cmp.Diff(want, tool.ValidateInput([]byte(doc))); diff != "" {
 			t.Error(diff)
 		}

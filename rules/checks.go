@@ -105,7 +105,8 @@ type Seen struct {
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
 	// NotInTime: the turn would come later than the rule lets a call wait.
 	NotInTime bool `json:"not_in_time,omitempty"`
-	// Reason is what was given for a denial.
+	// By is the person who denied the call, and Reason the reason that was given.
+	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
 }
 

@@ -154,7 +154,7 @@ func (m *Memory) Gate(now time.Time, c MemoryCall, checks []Check) Answer {
 			given := Approval{Rule: check.Rule, ID: d.ID, By: d.By, At: d.At, Digest: d.Digest, Reason: d.Reason}
 			a.Approvals = append(a.Approvals, given)
 		case decided:
-			all[i].met, all[i].seen.Reason = true, d.Reason
+			all[i].met, all[i].seen.By, all[i].seen.Reason = true, d.By, d.Reason
 		case m.asked[check.Digest]:
 			all[i].met = true // whatever it met, people were asked
 		}

@@ -55,7 +55,7 @@ func TestParseRefusesFilesThatAreNone(t *testing.T) {
 	many := strings.Repeat(`{"name": "a", "tools": ["a.b"], "action": "warn"},`, 1001)
 	for name, c := range map[string]struct{ text, want string }{
 		"no JSON":        {`{"version": "1",}`, "is not valid JSON: line 1, column 17"},
-		"a list":         {`[]`, "must be an object and is a list"},
+		"a list":         {`[]`, "must be an object but is a list"},
 		"nothing":        {``, "is not valid JSON"},
 		"two values":     {file() + `{}`, "after top-level value"},
 		"too large":      {file() + strings.Repeat(" ", 1<<20), "may have at most 1048576"},

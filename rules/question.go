@@ -139,11 +139,8 @@ func (r *Rule) reason(c *Check) string {
 	if c.Kind != ItsCall {
 		why = append(why, r.about(c))
 	}
-	if holds := conditionWords(r.entry["when"]); holds != "" {
+	if holds := r.holds(); holds != "" {
 		why = append(why, holds)
-	}
-	if exception := conditionWords(r.entry["unless"]); exception != "" {
-		why = append(why, "its exception ("+exception+") does not hold")
 	}
 	return cmp.Or(strings.Join(why, "; "), r.conditions())
 }

@@ -92,6 +92,24 @@ func TestTheFirstStepThatDiffersIsNamed(t *testing.T) {
 	}
 }
 
+// A step that lets people answer a question which nobody asks differs in what comes of its call.
+func TestAnAnswerToWhatIsNotAskedShowsTheDifference(t *testing.T) {
+	t.Parallel()
+	for _, steps := range []string{
+		`{"call": {"tool": "billing.list"}, "expect": "ask big", "answer": "denied"}`,
+		`{"call": {"id": "x", "tool": "billing.list"}, "expect": "ask big"}, {"of": "x", "answer": "approved"}`,
+	} {
+		s, err := rules.ReadScenario(scenario(t, steps))
+		if err != nil {
+			t.Fatal(err)
+		}
+		played, err := s.Play(tools(t, shop))
+		if err != nil || played[0].Differs == nil || played[0].Differs.Step != 1 || played[0].Differs.Got != "warn a" {
+			t.Errorf("%s: %+v %v", steps, played, err)
+		}
+	}
+}
+
 func TestAMistakeInAScenarioIsNamed(t *testing.T) {
 	t.Parallel()
 	cases := []struct{ steps, want string }{

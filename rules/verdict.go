@@ -91,11 +91,13 @@ func (a Answer) approves(c Check) bool {
 	return slices.ContainsFunc(a.Approvals, func(given Approval) bool { return given.Digest == c.Digest })
 }
 
-// answered leaves out questions that are still open. An answer need not have a reason: without any, all are kept.
+// answered leaves out questions that nobody denied, or, if nobody denied one, those that are still open.
 func answered(refused []Verdict) []Verdict {
-	with := slices.DeleteFunc(slices.Clone(refused), func(v Verdict) bool { return v.Seen == nil || v.Seen.Reason == "" })
-	if len(with) > 0 {
-		return with
+	for _, is := range []func(*Seen) bool{func(s *Seen) bool { return s.By != "" }, func(s *Seen) bool { return s.Reason != "" }} {
+		with := slices.DeleteFunc(slices.Clone(refused), func(v Verdict) bool { return v.Seen == nil || !is(v.Seen) })
+		if len(with) > 0 {
+			return with
+		}
 	}
 	return refused
 }
@@ -237,10 +239,14 @@ func (j Judgement) asked(r *Rule, a Answer, c Check, seen Seen, about string) (s
 	}
 	switch a.Outcome {
 	case Denied:
-		if seen.Reason != "" {
-			return about, "The answer was no: " + schema.Cut(strings.TrimRight(seen.Reason, ". "), 500) + "."
+		if seen.By == "" { // another question was denied
+			return about, ""
 		}
-		return about, "The answer was no."
+		denied := schema.Cut(seen.By, 200) + " denied it"
+		if seen.Reason != "" {
+			denied += ": " + schema.Cut(strings.TrimRight(seen.Reason, ". "), 500)
+		}
+		return about, denied + "."
 	case Expired:
 		return about, "Nobody answered within " + span(c.AskMS) + "."
 	case Unasked:
@@ -289,14 +295,26 @@ func (r *Rule) about(c *Check) string {
 
 // conditions says what of the call itself met the rule.
 func (r *Rule) conditions() string {
-	fields := r.When.fields()
+	return cmp.Or(r.holds(), "it is for every call of the tool")
+}
+
+// holds puts the conditions of the rule into words; a condition on a result only names its fields.
+func (r *Rule) holds() string {
+	var all []string
 	switch {
-	case len(fields) > 0:
-		return "its condition on " + list(fields) + " holds"
-	case r.Unless != nil:
-		return "its exception does not hold"
+	case r.When != nil && len(r.When.Result)+len(r.When.Effects) > 0:
+		all = append(all, "its condition on "+list(r.When.fields())+" holds")
+	case r.When != nil:
+		all = append(all, conditionWords(r.entry["when"]))
 	}
-	return "it is for every call of the tool"
+	if r.Unless != nil {
+		exception := "its exception does not hold"
+		if words := conditionWords(r.entry["unless"]); words != "" {
+			exception = "its exception (" + words + ") does not hold"
+		}
+		all = append(all, exception)
+	}
+	return strings.Join(all, "; ")
 }
 
 // fields names those of a condition, sorted.

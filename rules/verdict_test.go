@@ -82,12 +82,12 @@ func TestARulingSaysWhyAndWhatToDo(t *testing.T) {
 		"failures": {rules.Answer{Outcome: rules.Stopped, Met: []rules.Met{met(strikes, rules.Seen{FreeAt: in(time.Minute), Receipts: []string{"r3", "r2", "r1"}})}}, "rule_blocked",
 			details{"strikes", "", rules.FailureRow, in(time.Minute), 60_000},
 			[]string{"the last 3 calls failed, one after another (receipts r3, r2, r1). It can be made again in 1m0s"}},
-		"a no": {rules.Answer{Outcome: rules.Denied, Met: []rules.Met{met(big, rules.Seen{Reason: "Too much."}), met(also, rules.Seen{})}}, "approval_denied",
+		"a no": {rules.Answer{Outcome: rules.Denied, Met: []rules.Met{met(big, rules.Seen{By: "eve", Reason: "Too much."}), met(also, rules.Seen{})}}, "approval_denied",
 			details{"big", "", rules.ItsCall, nil, -1},
-			[]string{"the rule big (rules 1.0.0) asks whether this call of billing.refund may run: its condition on input.amount holds. The answer was no: Too much."}},
-		"a no without a word": {rules.Answer{Outcome: rules.Denied, Met: []rules.Met{met(big, rules.Seen{}), met(also, rules.Seen{})},
+			[]string{"the rule big (rules 1.0.0) asks whether this call of billing.refund may run: amount is at least 100. eve denied it: Too much."}},
+		"a no without a word": {rules.Answer{Outcome: rules.Denied, Met: []rules.Met{met(big, rules.Seen{By: "bob"}), met(also, rules.Seen{})},
 			Approvals: []rules.Approval{{Rule: "also", By: "eve", Digest: j.Checks[also].Digest}}}, "approval_denied",
-			details{"big", "", rules.ItsCall, nil, -1}, []string{"the rule big (rules 1.0.0) asks"}},
+			details{"big", "", rules.ItsCall, nil, -1}, []string{"the rule big (rules 1.0.0) asks whether this call of billing.refund may run: amount is at least 100. bob denied it."}},
 		"nobody": {rules.Answer{Outcome: rules.Expired, Met: []rules.Met{met(big, rules.Seen{Reason: "expired"})}}, "approval_expired",
 			details{"big", "", rules.ItsCall, nil, -1}, []string{"Nobody answered within 1d."}},
 		"nobody knows why": {rules.Answer{Outcome: rules.Stopped}, "rule_error", details{Retry: -1}, []string{"A rule (rules 1.0.0) stopped the call"}},
@@ -146,7 +146,7 @@ func TestACallThatRunsKeepsWhatTheRulesSaid(t *testing.T) {
 		{Rule: "every", Action: rules.Warn, Kind: rules.ItsCall, Do: "Careful.",
 			Message: "This is a policy of the operator, not an error: the rule every (rules 1.0.0) warns of this call of billing.refund, which runs all the same: it is for every call of the tool. Careful."},
 		{Rule: "big", Action: rules.Ask, Kind: rules.ItsCall,
-			Message: "The rule big (rules 2) asked whether this call of billing.refund may run: its condition on input.amount holds. eve approved it."},
+			Message: "The rule big (rules 2) asked whether this call of billing.refund may run: amount is at least 100. eve approved it."},
 		{Rule: "heed", Action: rules.Warn, Kind: rules.Afterwards, Seen: &rules.Seen{Tool: "comms.send_sms", Ended: "approval_denied", ReceiptID: "r1", EndedAt: &sent},
 			Message: "This is a policy of the operator, not an error: the rule heed (rules 2) warns of this call of billing.refund, which runs all the same: comms.send_sms had ended with approval_denied in this session when this call was made (receipt r1)."},
 	}
@@ -169,7 +169,7 @@ func TestAStaticBlockIsRuledWithoutAGate(t *testing.T) {
 	t.Parallel()
 	j := judge(t, refund(t, `{"amount": 1}`), on(`"action": "block", "when": {"input": {"amount": true}}, "say": "Ask a person."`))
 	got := j.Rule("1.0.0", rules.Answer{})
-	if got.Code != "rule_blocked" || got.Message != "This is a policy of the operator, not an error: the rule r (rules 1.0.0) blocks this call of billing.refund: its condition on input.amount holds. Ask a person." {
+	if got.Code != "rule_blocked" || got.Message != "This is a policy of the operator, not an error: the rule r (rules 1.0.0) blocks this call of billing.refund: amount is given. Ask a person." {
 		t.Errorf("got %+v", got)
 	}
 	if text, _ := json.Marshal(got.Details); string(text) != `{"rule":"r","rules_version":"1.0.0","kind":"call","do":"Ask a person."}` {

@@ -84,6 +84,7 @@ type model struct {
 	succeeded map[string]bool // keys
 	attempts  []modelAttempt  // all that ever were: late ones too
 	memory    rules.Memory
+	denied    map[string]bool // by digest: a person said no
 	dues      int
 }
 
@@ -396,7 +397,7 @@ func emptyDatabase(t *testing.T, db *pgxpool.Pool) {
 
 func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 	ctx := context.Background()
-	m := &model{alive: map[string]bool{}, succeeded: map[string]bool{}}
+	m := &model{alive: map[string]bool{}, succeeded: map[string]bool{}, denied: map[string]bool{}}
 	workers := []string{"a", "b", "c"}
 	exec := func(sql string, args ...any) {
 		rt.Helper()
@@ -485,7 +486,10 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 				return
 			}
 			want := store.KeyTaken
-			if k != "" {
+			denied := slices.ContainsFunc(judgement.Checks, func(k rules.Check) bool { return m.denied[k.Digest] })
+			if k != "" && denied {
+				met["denied, with a key"]++
+			} else if k != "" {
 				want = m.takeKey(c, k)
 			}
 			if held.Verdict != want || (got.Outcome == "") != (want != store.KeyTaken) {
@@ -567,6 +571,7 @@ func run(rt *rapid.T, db *pgxpool.Pool, judges []judging, met map[string]int) {
 			}
 			if code != "cancelled" && m.holds(a) {
 				m.memory.Decided(d)
+				m.denied[c.digest] = d.Outcome == rules.Denied
 			}
 		}
 		finish(rt, a, status, code, result, replay)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -356,6 +357,8 @@ func (a *attempt) retry() registry.Retry { return a.tool.Retry(a.handler != nil 
 // mayHaveDone says on a receipt what an attempt that was cut short may have done.
 func (a *attempt) mayHaveDone() string {
 	switch {
+	case slices.Contains(registry.Asking, a.Tool):
+		return "A question has no effects."
 	case a.Steps > 0 || a.handler != nil && a.handler.Durable:
 		return "What its steps did stays, and is in its effects; a step that was cut short may have done more."
 	case a.handler != nil && a.handler.Transactional:

@@ -157,12 +157,19 @@ func waitFor(ctx context.Context, out, progress io.Writer, db *pgxpool.Pool, id 
 	case err != nil:
 		return exitError{exitUnknown, err}
 	case r.Status == receipts.Succeeded:
+		var effects receipts.Effects
+		if json.Unmarshal(r.Effects, &effects) == nil && r.ReplayOf != "" && effects.Idempotency.InputDiffers {
+			fmt.Fprintf(progress, "This is the result of an earlier call with another input: gem explain %s\n", id)
+		}
 		return nil
 	case r.Status == receipts.NotConfigured:
 		return exitError{code: exitNotConfigured}
 	}
 	if note := onlyHere(r); note != "" {
 		fmt.Fprintln(progress, note)
+	}
+	if prose.HidesItsCause(r) {
+		fmt.Fprintf(progress, "The cause, for operators: gem explain %s\n", id)
 	}
 	return exitError{code: exitFailed}
 }

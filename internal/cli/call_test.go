@@ -94,7 +94,7 @@ func TestCallShowsWhatTheDatabaseRefuses(t *testing.T) {
 		args []string
 		want []string
 	}{
-		"no object":       {[]string{"os.create_note", `[1]`}, []string{"input must be a JSON object, and is array", "Send {"}},
+		"no object":       {[]string{"os.create_note", `[1]`}, []string{"input must be a JSON object but is an array", "Send {"}},
 		"priority":        {[]string{"os.create_note", "--priority", "5000"}, []string{"priority is 5000, and must be from -1000 to 1000"}},
 		"too far ahead":   {[]string{"os.create_note", "--run-at", "2999-01-01T00:00:00Z"}, []string{"366 days"}},
 		"a NUL":           {[]string{"os.create_note", `{"title": "\u0000"}`}, []string{`\u0000 cannot be converted to text`}},

@@ -35,7 +35,8 @@ Then it waits for the call that the rule held back, and prints its receipt as
 JSON; if a handler asked, it prints the receipt of the question. Both contain
 the reason. With --wait 0 it does not wait.
 
-The exit code is 0 once the decision is recorded, however the call ends.
+The exit code is 0 once the decision is recorded, however the call ends, and
+also if it was recorded before. It is 1 if the other decision was.
 ` + usesDatabase,
 		Example: "  gem " + use + " " + exampleID + " --reason 'within the budget'",
 		Args:    takes("the id of a question", 1, 1),

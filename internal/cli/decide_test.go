@@ -48,7 +48,7 @@ func TestADecisionPrintsTheReceiptOfTheCallThatWaited(t *testing.T) {
 
 	id, question := stopped(t, db, "the roof?\x1b[2J\nIt was approved.")
 	shown := gemWith(t, env, "questions").stdout
-	wants(t, shown, "A rule asks about a call of ada:\n  “"+`Remind us of "the roof? [2J It was approved."?`+"”\n", "\n  may it call os.create_reminder with {",
+	wants(t, shown, "A rule asks about a call of ada:\n  “"+`Remind us of "the roof? [2J It was approved."?`+"”\n", "\n  arguments of os.create_reminder: {",
 		`"title": "the roof?\u001b[2J\nIt was approved."`, "\n  asked ", "\n  until ", "\n  by role:boss\n",
 		"\n  gem approve "+question+" --reason '…'\n", "\n  gem deny "+question+" --reason '…'\n")
 	if strings.Contains(shown, "\x1b") || strings.Count(shown, "\n") != 8 {
@@ -74,7 +74,15 @@ func TestADecisionPrintsTheReceiptOfTheCallThatWaited(t *testing.T) {
 	if receiptIn(t, again.stdout).ID != r.ID {
 		t.Errorf("the same decision again prints %s", again.stdout)
 	}
-	gemWith(t, env, "deny", question).wantCode(t, exitFailed)
+	other := gemWith(t, env, "approve", question, "--reason", "another reason")
+	other.wantCode(t, exitDone)
+	wants(t, other.stderr, question+" was already approved by "+me+" at 2", "approved; waiting for call "+id)
+	if receiptIn(t, other.stdout).ID != r.ID {
+		t.Errorf("the decision with another reason prints %s", other.stdout)
+	}
+	late := gemWith(t, env, "deny", question)
+	late.wantCode(t, exitFailed)
+	wants(t, late.stderr, question+" was already approved by "+me+" at 2")
 	wants(t, gemWith(t, env, "explain", id).stdout, me+" approved it, as the rule ask_first requires: it leaks.")
 	wants(t, gemWith(t, env, "trace", id).stdout, "the question to people: approved by "+me+": it leaks\n",
 		"a question  approved by "+me+": it leaks  wait.approval  "+question)
@@ -85,7 +93,7 @@ func TestADecisionPrintsTheReceiptOfTheCallThatWaited(t *testing.T) {
 	if r := receiptIn(t, denied.stdout); r.CallID != id {
 		t.Errorf("got %s", denied.stdout)
 	}
-	wants(t, denied.stdout, `"approval_denied"`, "The answer was no: not ours.")
+	wants(t, denied.stdout, `"approval_denied"`, "denied it: not ours.")
 	wants(t, gemWith(t, env, "trace", id).stdout, "the question to people: denied by "+me+": not ours\n",
 		"a question  denied by "+me+": not ours  wait.approval  "+question)
 
@@ -110,7 +118,7 @@ func TestADecisionForAHandlerPrintsTheReceiptOfTheQuestion(t *testing.T) {
 		"digest": "` + digest + `"}`
 	id := askedIn(t, db, "wait.approval", approval)
 	wants(t, gemWith(t, env, "questions").stdout, "A server or a database login asks. Neither a rule nor a handler asks this",
-		"“comms.send_sms: to +1555.”\n  may it call comms.send_sms with {")
+		"“comms.send_sms: to +1555.”\n  arguments of comms.send_sms: {")
 	got := gemWith(t, env, "approve", id, "--reason", "fine")
 	got.wantCode(t, exitDone)
 	if r := receiptIn(t, got.stdout); r.CallID != id || !strings.Contains(string(r.Result), `"reason": "fine"`) {

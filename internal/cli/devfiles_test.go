@@ -118,7 +118,7 @@ func TestDevStartsWhenFaultyFilesAreRepaired(t *testing.T) {
 	p.stderr.waitFor(t, "repaired: tools.sql")
 	devURL(t, p)
 	writeIn(t, p.cmd.Dir, "tools.sql", "select 2 from nowhere;")
-	p.stderr.waitFor(t, "The worker continues with what it had, until tools.sql is repaired.")
+	p.stderr.waitFor(t, "The worker continues with the previous version until tools.sql is repaired.")
 	p.stop(t)
 }
 

@@ -271,6 +271,23 @@ func TestExplain(t *testing.T) {
 		}, []string{"by repeating receipt ", "with the same key, K", "lead_id L-1"}, ""},
 		"unknown tool": {func(s scene) string { return s.failed("unknown_tool", "no", "null") },
 			[]string{"version 7) has no tool leads.create", "gem registry list"}, ""},
+		"an unknown tool like another": {func(s scene) string {
+			return s.failed("unknown_tool", `The registry 7 has no tool leads.creat: did you mean leads.create? More.`, "null")
+		}, []string{"has no tool leads.create: did you mean leads.create? Compare"}, ""},
+		"a fault in SQL": {func(s scene) string {
+			return s.failed("execution_error", "It failed unexpectedly.", `{"sqlstate": "22012", "reference": "r"}`)
+		}, []string{"It failed unexpectedly. That is a fault in the tool's code, not in the input."}, "If the input is wrong"},
+		"waiting for the answer to a question of its handler": {func(s scene) string {
+			execute(s.T, s.db, "select gem.start_worker('w-1', 9, 'test', '7', '1 hour', '{steps}')")
+			id := s.insert()
+			s.claim("w-1")
+			execute(s.T, s.db, `select gem.wait($1, 1, 'w-1', '[{"id": "00000000-0000-7000-8000-000000000001", "name": "a", "tool": "wait.answer",
+				"input": {"text": "Which color?"}}]', 'call', '{a}', 1, '{}', null)`, id)
+			s.claim("w-1")
+			execute(s.T, s.db, `select gem.wait('00000000-0000-7000-8000-000000000001', 1, 'w-1', '[]', 'answer', '{#answer}', 1, '{}', null)`)
+			return id
+		}, []string{"wait.answer 00000000-0000-7000-8000-000000000001 (waiting). It waits for an answer",
+			": gem answer 00000000-0000-7000-8000-000000000001 VALUE. ", "It asks “Which color?”"}, ""},
 		"invalid input": {func(s scene) string {
 			return s.failed("validation_error", "no", `[{"path": "/phone", "keyword": "required", "message": "phone is required"}, {"path": "", "message": "too large"}]`)
 		}, []string{"/phone: phone is required; too large.", "make a new call"}, ""},

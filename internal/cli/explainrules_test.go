@@ -49,7 +49,7 @@ func TestExplainSaysWhatRulesDo(t *testing.T) {
 			return id
 		}, []string{"It waited for its turn, which has come, by the rule pace (rules 1.2.0). It is queued next in line"}, ""},
 		"people are asked": {func(s scene) string { return s.judged("asked", bigCheck) },
-			[]string{"It waits for an approval, as the rule big (rules 1.2.0) requires.", `The question is "A big one.".`,
+			[]string{"It waits for an approval, as the rule big (rules 1.2.0) requires.", `The question: “A big one.” Only`,
 				"Only someone with the role finance may approve it, until 2", ": gem approve ", ", or gem deny ", "gem roles list"}, "handler"},
 		"people decided": {func(s scene) string {
 			id := s.judged("asked", bigCheck)
@@ -57,7 +57,7 @@ func TestExplainSaysWhatRulesDo(t *testing.T) {
 			return id
 		}, []string{"It waited for an approval, as the rule big (rules 1.2.0) requires. Everything is decided: a worker takes it within seconds."}, ""},
 		"blocked": {ruled("rule_blocked", "This is a policy: the rule few (rules 1.2.0) blocks this call. List the leads first.", `{"rule": "few", "rules_version": "1.2.0"}`),
-			[]string{"the rule few (rules 1.2.0) blocks this call. List the leads first."}, "own code"},
+			[]string{"the rule few (rules 1.2.0) blocks this call. List the leads first. Make a call that the rule allows, or change the rule"}, "own code"},
 		"a limit": {ruled("limit_reached", "The rule pace (rules 1.2.0) blocks this call. It can be made again at 12:00.", later),
 			[]string{"It can be made again at 12:00. It is 1 h ", " until then."}, ""},
 		"a limit with room": {ruled("limit_reached", "The rule pace (rules 1.2.0) blocks this call.", `{"free_at": "2020-01-01T00:00:00Z"}`),

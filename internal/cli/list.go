@@ -24,9 +24,9 @@ func listCommand() *cobra.Command {
 		Short: "List calls, by their state, tool, caller, session, key or error",
 		Long: `
 The newest come first: by when they ended with --state succeeded, failed,
-refused, cancelled, not_configured or ended, or --code; otherwise by when they were made. Queued and
-scheduled ones come in the order in which they are to run. --from and --to bound
-the same time.
+refused, cancelled, not_configured or ended, or --code; otherwise by when they
+were made. Queued and scheduled ones come in the order in which they are to run.
+--from and --to bound the same time.
 
 A list reads the order of an index. Where none has what the flags want, such as
 the calls of a tool, it looks at 20,000 calls, and says how to look further.

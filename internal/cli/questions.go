@@ -14,6 +14,7 @@ import (
 
 	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/prose"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 )
@@ -54,7 +55,7 @@ models that work for them. It prints the first five of each asker, or all with
 				return printJSON(cmd.OutOrStdout(), append([]client.Question{}, questions...))
 			}
 			if len(questions) == 0 {
-				fmt.Fprintln(cmd.ErrOrStderr(), "No call waits for an answer that you may give.")
+				fmt.Fprintln(cmd.ErrOrStderr(), "No call waits for an answer that you may give."+forOthers(cmd.Context(), db))
 			}
 			for _, q := range questions {
 				said := asked(q)
@@ -73,6 +74,22 @@ models that work for them. It prints the first five of each asker, or all with
 	return cmd
 }
 
+// forOthers counts the open questions that other people may answer; it returns "" if there is none, or the role may not see them.
+func forOthers(ctx context.Context, db *pgxpool.Pool) string {
+	var n int
+	err := db.QueryRow(ctx, `select count(*) from (select from gem.questions q
+		where q.status in ('queued', 'running', 'waiting') and q.waits_for = 'answer' limit $1) open`, mostQuestions+1).Scan(&n)
+	switch {
+	case err != nil || n == 0:
+		return ""
+	case n > mostQuestions:
+		return fmt.Sprintf(" More than %d other questions are open.", mostQuestions)
+	case n == 1:
+		return " One other question is open."
+	}
+	return fmt.Sprintf(" %d other questions are open.", n)
+}
+
 // asked describes a question, with the information that a person needs to decide and the command that answers it.
 func asked(q client.Question) string {
 	lines := []string{prose.AskerOf(&q) + ":", prose.Said(q.Text, mostShown)}
@@ -81,7 +98,7 @@ func asked(q client.Question) string {
 		if len(shown) > mostShown { // who asks chooses the order of the fields
 			shown = cut(shown, mostShown) + fmt.Sprintf(" (of %d bytes: see all of it with gem questions --json)", len(shown))
 		}
-		lines = append(lines, fmt.Sprintf("may it call %s with %s?", cut(printable(q.About), 200), shown))
+		lines = append(lines, fmt.Sprintf("arguments of %s: %s", cut(printable(q.About), 200), shown))
 	}
 	lines = append(lines, "asked "+moment(q.Since))
 	if !q.Until.IsZero() {
@@ -201,10 +218,23 @@ func give(cmd *cobra.Command, arg, name string, answer func(*client.Call) any,
 	if errors.Is(err, client.ErrMayNotAnswer) {
 		return mayNot(ctx, db, c)
 	}
-	if err != nil {
+	if err != nil && !decidedAlike(err, id, value) {
 		return refusal(err)
 	}
+	if err != nil {
+		fmt.Fprintln(cmd.ErrOrStderr(), refusal(err))
+	}
 	return next(db, id)
+}
+
+// decidedAlike reports whether the refusal of a decision says that the same decision was recorded before.
+func decidedAlike(err error, id string, value any) bool {
+	decision, _ := value.(map[string]any)
+	approved, isDecision := decision["approved"].(bool)
+	done := map[bool]string{true: "approved", false: "denied"}[approved]
+	var pgErr *pgconn.PgError
+	return isDecision && errors.As(err, &pgErr) && pgErr.Code == "PT409" &&
+		strings.HasPrefix(pgErr.Message, "call "+id+" was already "+done+" by ")
 }
 
 // asksNothing returns the error for a call that does not ask. It names the questions and answers that the call waits for.
@@ -238,7 +268,10 @@ func mayNot(ctx context.Context, db *pgxpool.Pool, c *client.Call) error {
 	if err := db.QueryRow(ctx, "select session_user::text").Scan(&role); err != nil {
 		return refusal(err)
 	}
-	var by struct{ By []string }
+	var by struct {
+		By     []string
+		Others *bool
+	}
 	_ = json.Unmarshal(c.Input, &by)
 	hint := ""
 	for _, who := range by.By {
@@ -246,7 +279,11 @@ func mayNot(ctx context.Context, db *pgxpool.Pool, c *client.Call) error {
 			hint = fmt.Sprintf(". The owner of the database gives you the role with: gem roles add %s %s", role, name)
 		}
 	}
-	return fmt.Errorf("you are %s, and only %s may answer it; with `others`, the person who asks may not%s", role, prose.Answerers(by.By), hint)
+	except := ""
+	if c.Tool == "wait.approval" && by.Others == nil || by.Others != nil && *by.Others {
+		except = ", except the person who made the call"
+	}
+	return fmt.Errorf("you are %s, and only %s may answer it%s%s", role, prose.Answerers(by.By), except, hint)
 }
 
 func resumeCommand() *cobra.Command {

@@ -100,14 +100,15 @@ func TestApprovalsTakeARole(t *testing.T) {
 	id := askedIn(t, db, "wait.approval", approval)
 	denied := gemWith(t, env, "approve", id)
 	denied.wantCode(t, exitFailed)
-	wants(t, denied.stderr, "you are "+me+", and only someone with the role boss may answer it", "gem roles add "+me+" boss")
-	wants(t, gemWith(t, env, "explain", id).stdout, "gem approve "+id, "It asks “Tell the customer.”", "Only someone with the role boss may decide", "It expires at 2200-01-01")
+	wants(t, denied.stderr, "you are "+me+", and only someone with the role boss may answer it, except the person who made the call", "gem roles add "+me+" boss")
+	wants(t, gemWith(t, env, "questions").stderr, "No call waits for an answer that you may give. One other question is open.")
+	wants(t, gemWith(t, env, "explain", id).stdout, "gem approve "+id, "It asks “Tell the customer.” It is about comms.send_sms with {", "Only someone with the role boss may decide", "It expires at 2200-01-01")
 
 	wants(t, gemWith(t, env, "roles", "add", me, "boss").stdout, me+" has the role boss")
 	wants(t, gemWith(t, env, "roles", "add", me, "boss").stdout, me+" had the role boss before")
 	wants(t, gemWith(t, env, "roles", "list").stdout, "SUBJECT", "boss")
 	wants(t, gemWith(t, env, "roles", "add", me, "no role").stderr, "roles_role_check")
-	wants(t, gemWith(t, env, "questions").stdout, `may it call comms.send_sms with {"to": "+1555"}?`, "gem approve "+id, "gem deny "+id, "until 2200-01-01", "by role:boss")
+	wants(t, gemWith(t, env, "questions").stdout, `arguments of comms.send_sms: {"to": "+1555"}`, "gem approve "+id, "gem deny "+id, "until 2200-01-01", "by role:boss")
 	gemWith(t, env, "approve", id, "--reason", "fine").wantCode(t, exitDone)
 	for query[int](t, db, "select count(*)::int from core_tool_receipts where call_id = $1", id) == 0 {
 	}

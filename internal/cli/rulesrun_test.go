@@ -53,7 +53,7 @@ func TestAWorkerKeepsToItsRulesAndSaysSo(t *testing.T) {
 	gemWith(t, env, "approve", question).wantCode(t, exitFailed)
 	me := query[string](t, db, "select session_user::text")
 	gemWith(t, env, "roles", "add", me, "boss").wantCode(t, exitDone)
-	wants(t, gemWith(t, env, "questions").stdout, "may it call os.create_reminder with", "gem approve "+question)
+	wants(t, gemWith(t, env, "questions").stdout, "arguments of os.create_reminder: {", "gem approve "+question)
 	gemWith(t, env, "approve", question).wantCode(t, exitDone)
 	wants(t, explained(id), "It succeeded", me+" approved it, as the rule ask_first requires.")
 	wants(t, gemWith(t, env, "trace", id).stdout, "an approval is required by the rule ask_first", "the question to people: "+question)

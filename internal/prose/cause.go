@@ -27,8 +27,17 @@ func whatNext(r *receipts.Receipt, e receipts.Error) string {
 		return cause
 	case cause != "":
 		return cause + " Then make a new call."
+	case HidesItsCause(r):
+		return "That is a fault in the tool's code, not in the input."
 	}
 	return "If the input is wrong, correct it; then make a new call."
+}
+
+// HidesItsCause reports whether a call failed with an error of Postgres, which only operators may read: see [client.Explanation.Context].
+func HidesItsCause(r *receipts.Receipt) bool {
+	e, failed := r.Error()
+	var of struct{ SQLState, Reference string }
+	return failed && e.Code == receipts.ExecutionError && json.Unmarshal(e.Details, &of) == nil && of.SQLState != "" && of.Reference != ""
 }
 
 // causeOfFailure returns the likely cause of a failed request to a tool's service, or "" if none is known.

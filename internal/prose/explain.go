@@ -3,7 +3,6 @@ package prose
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -85,13 +84,14 @@ func explainParked(e *client.Explanation) string {
 	if len(open) > 0 {
 		said += ". These have not ended: " + strings.Join(open, ", ")
 	}
-	if i := slices.IndexFunc(e.Children, func(c client.Call) bool { return IsQuestion(c.Tool) }); i >= 0 {
-		said += ". The question: gem explain " + e.Children[i].ID
+	said += "."
+	for _, q := range e.Asked {
+		said += " " + Sentence(AskedFor(q, ""))
 	}
 	if at != "" {
 		at = strings.Replace(at, "It continues at", "If they take too long, it is woken at", 1)
 	}
-	return said + "." + at
+	return said + at
 }
 
 // explainQuestion says what is asked, and how it is answered.
@@ -111,22 +111,26 @@ func explainQuestion(e *client.Explanation) string {
 		By    []string
 		Until time.Time
 	}
+	parts := []string{said}
 	if IsQuestion(c.Tool) && json.Unmarshal(c.Input, &asks) == nil {
-		said += ". " + Asker(e.AskedFor, c.CreatedBy, e.AskedInside)
+		parts = append(parts, Asker(e.AskedFor, c.CreatedBy, e.AskedInside))
 		if asks.Text != "" {
-			said += ". It asks " + Said(asks.Text, 300)
+			parts = append(parts, "It asks "+Said(asks.Text, 300))
 		}
 		if c.Tool == "wait.approval" {
-			said += ". It is about " + Cut(Printable(asks.Tool), 200) + " with " + Cut(Printable(string(asks.Input)), 300)
+			parts = append(parts, "It is about "+Cut(Printable(asks.Tool), 200)+" with "+Cut(Printable(string(asks.Input)), 300))
 		}
 		if len(asks.By) > 0 {
-			said += ". Only " + Answerers(asks.By) + " may " + give
+			parts = append(parts, "Only "+Answerers(asks.By)+" may "+give)
 		}
 	}
 	if !asks.Until.IsZero() {
-		said += ". It expires at " + Moment(asks.Until)
+		parts = append(parts, "It expires at "+Moment(asks.Until))
 	}
-	return said + "."
+	for i := range parts {
+		parts[i] = Sentence(parts[i])
+	}
+	return strings.Join(parts, " ")
 }
 
 // cameBack says why a call is in the queue again.
@@ -302,8 +306,8 @@ func explainFailed(explained *client.Explanation) string {
 			return fmt.Sprintf(`The registry of the worker (version %s) has no tool %s, which comes with GEM: add %[2]q to `+
 				`"include" in the registry, and restart the workers; then make the call again.`, r.RegistryVersion, tool)
 		}
-		return fmt.Sprintf("The registry of the worker (version %s) has no tool %s. Compare the name with `gem registry list`, "+
-			"or add the tool to the registry and restart the workers; then make the call again.", r.RegistryVersion, tool)
+		return fmt.Sprintf("The registry of the worker (version %s) has no tool %s%s Compare the name with `gem registry list`, "+
+			"or add the tool to the registry and restart the workers; then make the call again.", r.RegistryVersion, tool, suggestion(e.Message))
 	case receipts.ValidationError:
 		return fmt.Sprintf("Its input does not fit the schema of %s: %s. Correct it and make a new call.", tool, faults(e))
 	case receipts.Timeout:
@@ -338,6 +342,15 @@ func explainFailed(explained *client.Explanation) string {
 	}
 	said := fmt.Sprintf("The handler of %s failed with its own code %s: %s %s", tool, Cut(string(e.Code), 100), message, whatNext(r, e))
 	return strings.TrimSpace(said)
+}
+
+// suggestion is the part of a message that names the tool which was probably meant, or else a full stop.
+func suggestion(message string) string {
+	if _, after, has := strings.Cut(message, ": did you mean "); has {
+		name, _, _ := strings.Cut(after, "?")
+		return ": did you mean " + Cut(name, 200) + "?"
+	}
+	return "."
 }
 
 // faults lists what is wrong with each field, or returns the message where the details list nothing.

@@ -28,7 +28,7 @@ func explainRuled(e *client.Explanation, failure receipts.Error, message string)
 	}
 	switch {
 	case details.FreeAt.IsZero():
-		return message
+		return message + " Make a call that the rule allows, or change the rule and restart the workers."
 	case details.FreeAt.After(e.At):
 		return fmt.Sprintf("%s It is %s until then.", message, Span(details.FreeAt.Sub(e.At)))
 	}
@@ -44,7 +44,7 @@ func explainApprovals(e *client.Explanation) string {
 	said := "It waits for an approval, as " + by + "."
 	for _, q := range e.Approvals {
 		if q.Text != "" {
-			said += fmt.Sprintf(" The question is %q.", Cut(Printable(q.Text), 300))
+			said += " The question: " + Sentence(Said(q.Text, 300))
 		}
 		said += fmt.Sprintf(" Only %s may approve it", Answerers(q.By))
 		if !q.Until.IsZero() {

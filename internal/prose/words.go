@@ -69,7 +69,7 @@ func Cut(s string, n int) string {
 // Sentence ends a text with a full stop where it has no end.
 func Sentence(s string) string {
 	s = strings.TrimSpace(s)
-	if s == "" || strings.ContainsAny(s[len(s)-1:], ".!?") {
+	if said := strings.TrimRight(s, "\u201d"); said == "" || strings.ContainsAny(said[len(said)-1:], ".!?") {
 		return s
 	}
 	return s + "."

@@ -76,7 +76,11 @@ func (s *Schema) verdict(doc any, f finding) string {
 		_, name := splitPointer(f.path)
 		return "is an unknown property" + cmp.Or(DidYouMean(name, slices.Sorted(maps.Keys(s.beside(f.at, "properties")))), ": leave it out")
 	case "type":
-		return "must be " + words(want, " or ", func(v any) string { return kindNames[As[string](v)] }) + " and is " + kindOf(got)
+		kind := kindOf(got)
+		if n, isNumber := got.(json.Number); isNumber && strings.Contains(Show(want), "integer") {
+			kind = Cut(n.String(), 40)
+		}
+		return "must be " + words(want, " or ", func(v any) string { return kindNames[As[string](v)] }) + " but is " + kind
 	case "enum":
 		return "must be one of " + words(want, ", ", Show) + DidYouMean(As[string](got), Texts(want))
 	case "format":

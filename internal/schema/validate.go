@@ -78,7 +78,7 @@ func (s *Schema) Check(raw []byte, alone bool) (faults []Fault, left bool) {
 		return bounded(d.faults, 0), false
 	}
 	if _, ok := doc.(map[string]any); s.Object && !ok {
-		return []Fault{newFault("", "type", fmt.Sprintf("%s must be an object and is %s", s.noun, kindOf(doc)))}, false
+		return []Fault{newFault("", "type", fmt.Sprintf("%s must be an object but is %s", s.noun, kindOf(doc)))}, false
 	}
 	cost := meter{prices: s.prices, light: !alone}
 	cost.apply(s.compiled, doc, spot{})

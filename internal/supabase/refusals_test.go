@@ -149,7 +149,7 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 	insert("a large input", "ada", `"input": {"a": `+quoted(hostile+long)+`}`, "may take 262144")
 	insert("a status", "ada", `"status": `+quoted(hostile), `status is "x??Set-Cookie`)
 	refused("a tool's name", post("ada", "/core_tool_calls", `{"tool_name": `+quoted(hostile+hostile+hostile)+`}`), "of 1 to 200 characters")
-	insert("an input that is a text", "ada", `"input": `+quoted(hostile), "input must be a JSON object, and is string")
+	insert("an input that is a text", "ada", `"input": `+quoted(hostile), "input must be a JSON object but is a string")
 	insert("a key", "ada", `"idempotency_key": `+quoted(hostile+long), "at most 255 characters")
 	insert("a session", "ada", `"session_id": `+quoted(hostile+long), "at most 255 characters")
 	insert("a priority", "ada", `"priority": 1001`, "from -1000 to 1000")
@@ -233,6 +233,12 @@ func TestNoRefusalLetsACallersWordsIntoAnotherResponse(t *testing.T) {
 		t.Errorf("an answer that fits: %s %s", a.StatusLine, a.Body)
 	}
 	answer("another answer", text, `"no"`, `already has another answer, by "x??Set-Cookie= session`)
+	ask(10, "wait.answer", `{"text": "?"}`)
+	d.Exec(`set session_replication_role = replica;
+		update core_tool_calls set tool_name = 'wait.approval', input = jsonb_build_object('by', array['user:' || created_by], 'others', false) where id = '` + id(10) + `';
+		insert into core_tool_events (call_id, seq, at, event, attempt, data) select id, 2, now(), 'answered', 0,
+			jsonb_build_object('name', '#answer', 'value', '{"approved": true}'::jsonb, 'by', created_by) from core_tool_calls where id = '` + id(10) + `'`)
+	answer("another decision", id(10), `{"approved": false}`, `was already approved by "x??Set-Cookie= session`)
 	d.Exec(`select cancel_tool_call('` + id(2) + `'); update core_tool_calls set cancel_requested_at = now() where id = '` + id(3) + `'`)
 	answer("a question that has ended", id(2), "1", "has ended as failed")
 	answer("a question that is being cancelled", id(3), "5", "is being cancelled")

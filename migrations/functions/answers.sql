@@ -246,6 +246,7 @@ declare
   state  text;
   wrong  text[];
   cancelled boolean;
+  answered_at timestamptz;
 begin
   perform gem.check_token();
   select c.id, c.tool_name, c.input, c.created_by, gem.asks(c.tool_name) as asks into call
@@ -266,10 +267,13 @@ begin
   select c.status, c.cancel_requested_at is not null into state, cancelled
   from public.core_tool_calls c where c.id = call_id for no key update;
   now := gem.now(); -- after the wait for the row
-  select e.data into given from public.core_tool_events e
+  select e.data, e.at into given, answered_at from public.core_tool_events e
   where e.call_id = call_id and e.event = 'answered' and e.data ->> 'name' = '#' || name;
   if given -> 'value' = value and given ->> 'by' = who then
     return 'answered';
+  elsif given is not null and call.tool_name = 'wait.approval' then
+    perform gem.refuse('PT409', 'call %s was already %s by %s at ' || to_char(answered_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS UTC'),
+      null, call_id::text, case given -> 'value' ->> 'approved' when 'true' then 'approved' else 'denied' end, given ->> 'by');
   elsif given is not null then
     perform gem.refuse('PT409', 'call %s already has another answer, by %s', null, call_id::text, given ->> 'by');
   elsif coalesce(gem.is_final(state), true) then

@@ -108,8 +108,9 @@ begin
     perform gem.refuse('check_violation', 'tool_name must be the name of a tool, of 1 to 200 characters, such as leads.create');
   end if;
   if jsonb_typeof(new.input) <> 'object' then
-    perform gem.refuse('check_violation', 'input must be a JSON object, and is %s',
-      'Send {"field": value, ...}; JSON as a string inside JSON is a string.', jsonb_typeof(new.input));
+    perform gem.refuse('check_violation', 'input must be a JSON object but is '
+        || case jsonb_typeof(new.input) when 'null' then 'null' when 'array' then 'an array' else 'a ' || jsonb_typeof(new.input) end,
+      'Send {"field": value, ...}, not a string that contains JSON.');
   end if;
   if claims is not null and claims ->> 'role' is distinct from 'service_role' then
     select * into most from gem.limits;

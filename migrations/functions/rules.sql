@@ -241,7 +241,16 @@ begin
 end
 $$;
 
--- Takes the key of an attempt, if p_key names one (see gem.hold_key: verdict, receipt_id and result are its; without a key the verdict is run), and
+-- Reports whether a person denied one of the questions that these checks ask about a call.
+create or replace function gem.is_denied(p_call uuid, p_checks jsonb) returns boolean language sql stable as $$
+  select exists (
+    select from public.core_tool_calls c join public.core_tool_receipts r on r.call_id = c.id
+    where c.parent_call_id = p_call and c.parent_step like '##%' and c.status = 'succeeded'
+      and r.result -> 'approved' = 'false' and r.result ? 'by'
+      and split_part(c.parent_step, '#', 3) in (select k ->> 'digest' from jsonb_array_elements(p_checks) k))
+$$;
+
+-- Takes the key of an attempt, if p_key names one and nobody denied the call (see gem.hold_key: verdict, receipt_id and result are its; without a key the verdict is run), and
 -- answers the checks of its call. outcome is null where the key ends the attempt, otherwise:
 --   run       the call runs, and has its rows
 --   stopped   a rule blocks it: nothing was written
@@ -280,7 +289,8 @@ begin
   verdict := 'run';
   met := '[]';
   approvals := '[]';
-  if p_key is not null then
+  -- A call that a person denied ends by that: it needs no key, and must not repeat the success of another call.
+  if p_key is not null and not (p_again and gem.is_denied(p_call, p_checks)) then
     select h.verdict, h.receipt_id, h.result into verdict, receipt_id, result from gem.hold_key(p_call, p_attempt, p_worker, p_key) h;
     if verdict <> 'run' then
       return;
@@ -340,7 +350,7 @@ begin
             and no is distinct from 'denied'
           then 'expired' else 'denied' end;
         sees.met := true;
-        sees.seen := coalesce(sees.seen, '{}') || jsonb_strip_nulls(jsonb_build_object('reason', answer.reason));
+        sees.seen := coalesce(sees.seen, '{}') || jsonb_strip_nulls(jsonb_build_object('reason', answer.reason, 'by', answer.result ->> 'by'));
       end if;
     elsif this ->> 'action' = 'block' then
       stops := stops or sees.met;

@@ -557,7 +557,7 @@ declare
   call    record;
   failure jsonb;
 begin
-  select c.id, c.status, c.attempt, c.losses, c.steps, c.waits_for, c.awaited,
+  select c.id, c.status, c.attempt, c.losses, c.steps, gem.asks(c.tool_name) as asks, c.waits_for, c.awaited,
     coalesce(c.tool_name, '') as tool_name, c.cancel_requested_at into call
   from public.core_tool_calls c where c.id = p_call;
   if gem.is_final(call.status) then
@@ -585,6 +585,7 @@ begin
   failure := jsonb_build_object('error_code', 'cancelled',
     'message', case when call.losses > 0
       then 'The call was cancelled while it waited to run again. What the attempts did whose workers were lost is not known.'
+      when call.asks then 'The question was cancelled before it was answered.'
       when call.steps > 0 then 'The call was cancelled before it went on. What its steps did stays, and is in its effects.'
       when call.attempt > 0 then 'The call was cancelled before it ran again.'
       else 'The call was cancelled before it ran.' end,

@@ -137,7 +137,7 @@ func TestEachFaultIsNamedWithItsPlace(t *testing.T) {
 		"an output too large":    {map[string]string{"arms": `{"a": {"provider": "p", "model": "m", "context": 1, "max_output": 2}}`}, []string{"arms.a.max_output: is 2, and context is 1, in which the output must fit"}},
 		"another capability":     {arm(`"capabilities": ["tool"]`), []string{"arms.a.capabilities[0]: must be one of tools, thinking, structured: did you mean tools?"}},
 		"late content":           {arm(`"first_content_s": 601`), []string{"arms.a.first_content_s: must be at most 600; it is 601."}},
-		"a number as a price":    {arm(`"usd_per_mtok": [{"input": 3, "output": "1,5"}]`), []string{"arms.a.usd_per_mtok[0].input: must be a string and is a number. USD in decimal digits", `arms.a.usd_per_mtok[0].output: does not match the pattern`}},
+		"a number as a price":    {arm(`"usd_per_mtok": [{"input": 3, "output": "1,5"}]`), []string{"arms.a.usd_per_mtok[0].input: must be a string but is a number. USD in decimal digits", `arms.a.usd_per_mtok[0].output: does not match the pattern`}},
 		"a price for each token": {arm(`"usd_per_mtok": [{"input": "1", "output": "15000.5"}]`), []string{"arms.a.usd_per_mtok[0].output: is 15000.5 USD for a million tokens, and 10000 is the most"}},
 		"prices without sizes": {arm(`"usd_per_mtok": [{"above_input": 1, "input": "1", "output": "1"}, {"input": "1", "output": "1"}]`), []string{
 			"arms.a.usd_per_mtok[0].above_input: stands in the first price", "arms.a.usd_per_mtok[1].above_input: is missing: say above how many tokens",
@@ -184,7 +184,7 @@ func TestWhatIsNoFileIsRefused(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"":   "the file is not valid JSON: line 1, column 1",
-		"[]": "must be an object and is a list",
+		"[]": "must be an object but is a list",
 		"{}": "arms: is missing. ",
 		`{"version": "1"` + strings.Repeat(" ", 1<<20): "the routes have 1048591 bytes and may have at most 1048576",
 	} {
