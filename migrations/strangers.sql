@@ -16,7 +16,10 @@ from (
     select 1, 'schema', 'create tables and functions of its own in it, and close it to others'
     from pg_catalog.pg_namespace s where n.kind = 'schema' and s.nspname = n.name
     union all
-    select 2, case c.relkind when 'r' then case when c.relispartition then 'partition' else 'table' end when 'p' then 'partitioned table' when 'v' then 'view' when 'm' then 'materialized view' when 'S' then 'sequence'
+    select 2, case c.relkind when 'r' then case when c.relispartition then 'partition'
+          when exists (select from pg_catalog.pg_inherits i where i.inhparent = c.oid) then 'table with child tables'
+          when exists (select from pg_catalog.pg_inherits i where i.inhrelid = c.oid) then 'child table' else 'table' end
+        when 'p' then 'partitioned table' when 'v' then 'view' when 'm' then 'materialized view' when 'S' then 'sequence'
         when 'f' then 'foreign table' when 'c' then 'type' else 'index' end,
       case
         when n.kind <> 'table' or c.relkind not in ('r', 'p') then 'put a ' || n.kind || ' in its place'

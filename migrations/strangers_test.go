@@ -456,6 +456,8 @@ func TestAnAdoptionThatFailsChangesNothing(t *testing.T) {
 		"column \"status\" can only be updated to DEFAULT": "create table public.tasks (id uuid primary key, status text generated always as ('x') stored)",
 		"cannot add column to typed table":                 "create type public.task as (id uuid); create table public.tasks of public.task",
 		"\n  partition public.tasks\n":                     "create table public.work (id uuid, title text) partition by list (title); create table public.tasks partition of public.work default",
+		"\n  table with child tables public.tasks\n":       earlier + "create table public.more () inherits (public.tasks)",
+		"\n  child table public.tasks\n":                   "create table public.work (id uuid, title text); create table public.tasks () inherits (public.work)",
 		"\n  partitioned table public.tasks\n":             "create table public.tasks (id uuid, title text) partition by range (title)",
 		"\n  foreign table public.tasks\n":                 "create extension postgres_fdw; create server s foreign data wrapper postgres_fdw; create foreign table public.tasks (id uuid) server s",
 		"\n  materialized view public.tasks\n":             "create materialized view public.tasks as select 1 as id",
