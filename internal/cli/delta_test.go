@@ -286,7 +286,7 @@ func TestAnAgentAsksAndWaitsInNoProcess(t *testing.T) {
 		gemWith(t, env, wrong...).wantCode(t, exitFailed)
 	}
 	wants(t, gemWith(t, env, "answer", id, "blue").stderr, "call "+id+", of ", "is not a question. It waits for the answer to this one:\n", "gem answer "+q)
-	wants(t, gemWith(t, env, "explain", id).stdout, "gem explain "+q)
+	wants(t, gemWith(t, env, "explain", id).stdout, "gem answer "+q+" VALUE", "It asks “Which color?”")
 	gemWith(t, env, "resume", id).wantCode(t, exitDone)
 	gemWith(t, env, "resume", q).wantCode(t, exitDone)
 	d.worker()
