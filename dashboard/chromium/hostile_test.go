@@ -143,7 +143,7 @@ func TestTheValuesInARulesQuestionAreShownAsText(t *testing.T) {
 		o.Worker = func(o *worker.Options) { o.Concurrency, o.Rules, o.Version = 8, asks, "v0.1.0" }
 	})
 	controls := "\u0001\u001b\u007f\u0085\u200b\u2028\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-	values := slices.Concat(payloads()[:8], []string{"pay 10\u202e001\u202c now", controls+"<b>bold</b>", strings.Repeat("\n \n", 500)+"end", strings.Repeat("long ", 2000)})
+	values := slices.Concat(payloads()[:8], []string{"pay 10\u202e001\u202c now", controls + "<b>bold</b>", strings.Repeat("\n \n", 500) + "end", strings.Repeat("long ", 2000)})
 	var calls, questions []string
 	for _, v := range values {
 		input, err := json.Marshal(map[string]any{"text": v, "who": v})
