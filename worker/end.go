@@ -230,7 +230,7 @@ func contextOf(err error) string {
 
 // publicMessage is the text of a handler's error on a receipt. Errors of Postgres are hidden: see [refusal].
 func publicMessage(err error) string {
-	if failed := (*handlers.Failure)(nil); refusedBy(err) != nil && !errors.As(err, &failed) {
+	if isHidden(err) {
 		return refusedMessage
 	}
 	return ownMessage(err)

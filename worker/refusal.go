@@ -50,9 +50,15 @@ func refusal(err error, reference string) *handlers.Failure {
 	}
 }
 
+// isHidden reports whether an error is Postgres's and its handler returned no failure for it.
+func isHidden(err error) bool {
+	var failed *handlers.Failure
+	return refusedBy(err) != nil && !errors.As(err, &failed)
+}
+
 // public is err, or the refusal that replaces it.
 func public(err error, reference string) error {
-	if failed := (*handlers.Failure)(nil); refusedBy(err) != nil && !errors.As(err, &failed) {
+	if isHidden(err) {
 		return refusal(err, reference)
 	}
 	return err
