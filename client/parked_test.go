@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gemworker/gem/client"
 	"github.com/gemworker/gem/internal/testdb"
 )
 
@@ -14,42 +15,35 @@ func TestAWaitMayEndWhenItsCallIsParked(t *testing.T) {
 	t.Parallel()
 	url := testdb.New(t)
 	db := testdb.Pool(t, url)
-	for name, listenURL := range map[string]string{"while it listens": url, "while it only asks": ""} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w, _, _ := waiter(t, url, listenURL)
-			if listenURL != "" {
-				listening(t, w)
-			}
-			ids := calls(t, db, 3, true)
-			end := begin(t, w, ids[:1])
-			parked := make(chan error)
-			for _, id := range ids {
-				go func() { parked <- w.EndedOrParked(t.Context(), id) }()
-			}
-			until(t, func() bool { return w.Waits() == 3 })
-			exec(t, db, "begin; set local session_replication_role = replica; update core_tool_calls set status = 'waiting', waits_for = 'call' where id = '"+ids[0]+"'; "+
-				"update core_tool_calls set status = 'waiting', waits_for = 'answer' where id = '"+ids[1]+"'; "+
-				"update core_tool_calls set status = 'waiting', waits_for = 'time' where id = '"+ids[2]+"'; commit")
-			for range 2 {
-				if err := <-parked; err != nil {
-					t.Error(err)
-				}
-			}
-			if err := w.EndedOrParked(t.Context(), ids[0]); err != nil {
-				t.Error(err)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-			defer cancel()
-			if err := w.Ended(ctx, ids[0]); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("a wait for the end: %v", err)
-			}
-			exec(t, db, "select cancel_tool_call(id) from unnest($1::uuid[]) id", []string{ids[0], ids[2]})
-			end()
+	inBothWays(t, url, func(t *testing.T, w *client.Waiter) {
+		ids := calls(t, db, 3, true)
+		end := begin(t, w, ids[:1])
+		parked := make(chan error)
+		for _, id := range ids {
+			go func() { parked <- w.EndedOrParked(t.Context(), id) }()
+		}
+		until(t, func() bool { return w.Waits() == 3 })
+		exec(t, db, "begin; set local session_replication_role = replica; update core_tool_calls set status = 'waiting', waits_for = 'call' where id = '"+ids[0]+"'; "+
+			"update core_tool_calls set status = 'waiting', waits_for = 'answer' where id = '"+ids[1]+"'; "+
+			"update core_tool_calls set status = 'waiting', waits_for = 'time' where id = '"+ids[2]+"'; commit")
+		for range 2 {
 			if err := <-parked; err != nil {
 				t.Error(err)
 			}
-			until(t, func() bool { return w.Waits() == 0 })
-		})
-	}
+		}
+		if err := w.EndedOrParked(t.Context(), ids[0]); err != nil {
+			t.Error(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if err := w.Ended(ctx, ids[0]); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a wait for the end: %v", err)
+		}
+		exec(t, db, "select cancel_tool_call(id) from unnest($1::uuid[]) id", []string{ids[0], ids[2]})
+		end()
+		if err := <-parked; err != nil {
+			t.Error(err)
+		}
+		until(t, func() bool { return w.Waits() == 0 })
+	})
 }

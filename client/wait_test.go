@@ -116,11 +116,9 @@ func TestAThousandWaitsShareAConnectionThatListens(t *testing.T) {
 	}
 }
 
-// A call that nobody said to be awaited has no notification, as one has none whose notification was lost.
-func TestAnEndWithoutANotificationIsFound(t *testing.T) {
-	t.Parallel()
-	url := testdb.New(t)
-	db := testdb.Pool(t, url)
+// inBothWays runs a test with a waiter that listens, and with one that only asks.
+func inBothWays(t *testing.T, url string, test func(t *testing.T, w *client.Waiter)) {
+	t.Helper()
 	for name, listenURL := range map[string]string{"while it listens": url, "while it only asks": ""} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -128,15 +126,25 @@ func TestAnEndWithoutANotificationIsFound(t *testing.T) {
 			if listenURL != "" {
 				listening(t, w)
 			}
-			ids := calls(t, db, 3, false)
-			end := begin(t, w, ids)
-			exec(t, db, "select cancel_tool_call(id) from unnest($1::uuid[]) id", ids)
-			end()
-			if err := w.Ended(t.Context(), ids[0]); err != nil { // and one that had ended before
-				t.Error(err)
-			}
+			test(t, w)
 		})
 	}
+}
+
+// A call that nobody said to be awaited has no notification, as one has none whose notification was lost.
+func TestAnEndWithoutANotificationIsFound(t *testing.T) {
+	t.Parallel()
+	url := testdb.New(t)
+	db := testdb.Pool(t, url)
+	inBothWays(t, url, func(t *testing.T, w *client.Waiter) {
+		ids := calls(t, db, 3, false)
+		end := begin(t, w, ids)
+		exec(t, db, "select cancel_tool_call(id) from unnest($1::uuid[]) id", ids)
+		end()
+		if err := w.Ended(t.Context(), ids[0]); err != nil { // and one that had ended before
+			t.Error(err)
+		}
+	})
 }
 
 func TestANotificationIsHeardByEveryWaiterAndEveryWait(t *testing.T) {
