@@ -63,7 +63,7 @@ func (a ask) Asked() string {
 	return waitingFor(a.Tool)
 }
 
-// Who describes who asks.
+// Who describes the asker.
 func (a ask) Who() string { return prose.AskerOf(&a.Question) }
 
 // Repeats reports whether the question already contains a rule's message.

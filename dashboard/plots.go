@@ -97,7 +97,7 @@ func thousands(n int64) string {
 type column struct {
 	place        int
 	label, color string
-	of           func(watch.Minute) *float64 // nil where there is no value
+	of           func(watch.Minute) *float64 // returns nil if there is no value
 }
 
 func number(n int64) *float64 {

@@ -135,7 +135,7 @@ func decisionOf(answer string) string {
 // Repeats reports whether the question already contains a rule's message.
 func (p *questionPage) Repeats(r ruling) bool { return r.repeatedIn(p.Text) }
 
-// Who describes who asks.
+// Who describes the asker.
 func (p *questionPage) Who() string {
 	return prose.Asker(client.Asker(p.State.AskedFor), p.State.CreatedBy, p.State.OfHandler)
 }

@@ -25,7 +25,7 @@ type Program struct {
 	Rules      []byte
 	Elsewhere  []byte
 
-	// Version and Commit are those that the build was given; if empty, those that the Go command recorded apply.
+	// Version and Commit are set by the build. If they are empty, those that the Go command recorded apply.
 	Version, Commit string
 }
 

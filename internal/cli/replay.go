@@ -95,7 +95,7 @@ replay ends there, and the rest is not checked.
 	return cmd
 }
 
-// replayOf says how a replay ended, and whether the code fits. folder is where the journal is kept; empty: nowhere.
+// replayOf returns how a replay ended in words, and whether the code fits. It keeps the journal in folder, unless that is empty.
 func replayOf(ctx context.Context, db *pgxpool.Pool, w *worker.Worker, id, folder string) (said string, fits bool, err error) {
 	recorded, err := store.Record(ctx, db, id)
 	if err == nil && folder != "" {

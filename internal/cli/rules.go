@@ -118,7 +118,7 @@ without rules are not listed.`,
 }
 
 // loadRules reads the rules that chosen (TOOLS_RULES) names or holds, those in the working directory, or the program's own, in
-// this order. from says which it was. Without any, set is nil and err too.
+// this order. from names the one that it read. If there are none, set and err are nil.
 func (p *Program) loadRules(chosen string) (set *rules.Set, from string, err error) {
 	const file = "rules.json"
 	if chosen = strings.TrimSpace(chosen); chosen == "" {

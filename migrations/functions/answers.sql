@@ -311,8 +311,9 @@ $$;
 -- roles. `of_asker` numbers the open questions of one asked_by in each of these parts, and `asker_open` is how many there are. In each part, an
 -- asker's sixth and later questions come after the first five of every other asker. Calls without created_by share no asker.
 --
--- It reads the reader's own questions; of those that name the reader, five thousand of rules and handlers, and as many of users; and for readers who
--- may answer for all, as many of wait.answer and of wait.event. It keeps a thousand of each part, so that each asker has a share.
+-- It reads the reader's own questions. Of the questions that name the reader, it reads up to 5,000 from rules and handlers and up to 5,000 from
+-- users. For readers who may answer for all, it reads up to 5,000 of wait.answer and of wait.event of each kind of asker. It keeps 1,000 of each
+-- part, so that each asker has a share.
 create or replace function gem.open_questions() returns table (id uuid, tool text, text text, schema jsonb, by text[], since timestamptz,
   until timestamptz, root uuid, input jsonb, about text, arguments jsonb, call_id uuid, asked_by text, asked_for text, place bigint, of_asker bigint,
   asker_open bigint)
